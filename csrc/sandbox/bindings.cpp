@@ -287,6 +287,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("filters", &filters);
   module.def("die_with_parent", &rocstar::die_with_parent, py::arg("parent"));
   module.def("use_up_free_objects", &rocstar::use_up_free_objects);
+  module.def("use_up_free_memory", &rocstar::use_up_free_memory);
   module.def("put_first_objects_together", &rocstar::put_first_objects_together);
   module.def("compact_memory", &rocstar::compact_memory);
   module.def("collapse_heap", &rocstar::collapse_heap);

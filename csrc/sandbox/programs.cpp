@@ -151,9 +151,8 @@ py::object call_alone(const py::object& function, const py::args& arguments) {
 
 Programs::Programs(const py::module_& cell)
     : names_(cell.attr("MAIN").attr("__dict__")),
-      file_(cell.attr("CELL")),
-      lines_(cell.attr("lines_of_program")()),
-      source_name_(interned("source")),
+      file_(py::str(cell.attr("CELL").cast<std::string>())),  // a copy, beside the rest
+      source_(cell.attr("source_of_program")()),
       run_cell_(cell.attr("run_cell")),
       evaluate_tree_(cell.attr("evaluate_tree")),
       tell_(cell.attr("tell")),
@@ -197,7 +196,7 @@ int Programs::run_source(const py::object& source) const {
 
 // The program ran to its end, and what it says at that has been said; else Python's error is set.
 bool Programs::has_value_told(const py::object& source) const {
-  if (PyObject_SetAttr(lines_.ptr(), source_name_.ptr(), source.ptr()) != 0) return false;
+  if (PyList_SetItem(source_.ptr(), 0, py::object(source).release().ptr()) != 0) return false;
   py::object value = evaluate(source, names_, file_, evaluate_tree_);
   if (!value) return false;
   if (!value.is_none() && !owned(PyObject_CallOneArg(tell_.ptr(), value.ptr()))) return false;

@@ -47,7 +47,8 @@ class Programs {
   bool has_own_streams() const;
 
   std::vector<std::string> random_words_;
-  pybind11::object names_, file_, lines_, source_name_;
+  pybind11::object names_, file_;
+  pybind11::list source_;
   pybind11::object run_cell_, evaluate_tree_, tell_, forget_, show_figures_, ended_by_, finish_, flush_;
   pybind11::dict threading_;
   pybind11::object num_exit_handlers_;

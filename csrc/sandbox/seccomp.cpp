@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstddef>
@@ -160,15 +161,19 @@ SeccompFilter::SeccompFilter(std::vector<Rule> rules, uint32_t newest, Unruled u
   const std::vector<Run> runs = runs_of(rules, newest, unruled);
   const Code body = tree(runs, 0, runs.size());
   program_.insert(program_.end(), body.begin(), body.end());
+  if (program_.size() > kMostInstructions) throw std::logic_error("a seccomp filter is too long");
   for (size_t i = 0; i < program_.size(); ++i) {
     const bool compares = BPF_CLASS(program_[i].code) == BPF_JMP && BPF_OP(program_[i].code) == BPF_JEQ;
     if (compares && program_[i].k == kPidMark) pid_places_.push_back(i);
   }
 }
 
-int SeccompFilter::install(uint32_t own_pid) {
-  for (const size_t place : pid_places_) program_[place].k = own_pid;
-  const sock_fprog filter{static_cast<unsigned short>(program_.size()), program_.data()};
+int SeccompFilter::install(uint32_t own_pid) const {
+  // On the stack, whose pages a child changes anyway: one of its heap would be copied for a number.
+  std::array<sock_filter, kMostInstructions> program;
+  std::copy(program_.begin(), program_.end(), program.begin());
+  for (const size_t place : pid_places_) program[place].k = own_pid;
+  const sock_fprog filter{static_cast<unsigned short>(program_.size()), program.data()};
   return syscall(__NR_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter) == 0 ? 0 : errno;
 }
 

@@ -40,10 +40,12 @@ enum class Unruled { kRefused, kAllowed };
 // call, x32's included, kills.
 class SeccompFilter {
  public:
+  static constexpr size_t kMostInstructions = 1024;
+
   SeccompFilter(std::vector<Rule> rules, uint32_t newest, Unruled unruled = Unruled::kRefused);
 
   // Confines the calling thread for ever. Needs no_new_privs. Returns 0 or errno. Allocates nothing.
-  int install(uint32_t own_pid);
+  int install(uint32_t own_pid) const;
 
   const std::vector<sock_filter>& program() const { return program_; }
 

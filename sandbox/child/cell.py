@@ -9,6 +9,7 @@ import _random
 import ast
 import atexit
 import builtins
+import contextlib
 import io
 import linecache
 import os
@@ -17,7 +18,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rocstar.sandbox import _native, files
@@ -39,28 +40,47 @@ MEMORY_EXIT = 86
 """Exit code for an uncaught MemoryError. A program that forges it is still counted as failed."""
 
 MAIN = types.ModuleType("__main__")
-MAIN.__dict__["__builtins__"] = builtins
 
 
-def open_streams() -> None:
-    """Opens standard output and error anew, on pipes as every child will have them: a stream keeps what its
-    first file could do (seek, say). Called once, in the zygote. Buffered by line, unlike the usual ones:
-    what a program printed before it was killed is what tells why."""
+def make_main() -> None:
+    """Makes the module anew that the program to come runs in."""
+    global MAIN
+    MAIN = types.ModuleType("__main__")
+    MAIN.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = MAIN
+
+
+@contextlib.contextmanager
+def streams_opened() -> Iterator[None]:
+    """Opens standard output and error anew, on a pipe as every child will have them: a stream keeps what its
+    first file could do (seek, say). Used once, in the zygote; what is written meanwhile is dropped. Error
+    first: then the lock of its buffer lies beside the beginning of output's, and they are one page."""
     read_end, pipe = os.pipe()
-    for fd, name in ((1, "stdout"), (2, "stderr")):
-        own = os.dup(fd)
+    own = {fd: os.dup(fd) for fd in (2, 1)}
+    for fd in own:
         os.dup2(pipe, fd)
-        raw = io.FileIO(fd, "wb", closefd=False)
-        raw.name = f"<{name}>"
-        errors = "strict" if name == "stdout" else "backslashreplace"
-        stream = io.TextIOWrapper(io.BufferedWriter(raw), "utf-8", errors, line_buffering=True)
-        stream.mode = "w"  # type: ignore[misc]
+    streams = {"stderr": _open_stream(2, "stderr"), "stdout": _open_stream(1, "stdout")}
+    for name, stream in streams.items():
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-        os.dup2(own, fd)
-        os.close(own)
-    os.close(read_end)
-    os.close(pipe)
+    try:
+        yield
+    finally:
+        for fd, kept in own.items():
+            os.dup2(kept, fd)
+        for end in (read_end, pipe, *own.values()):
+            os.close(end)
+
+
+def _open_stream(fd: int, name: str) -> io.TextIOWrapper:
+    """Buffered by line, unlike the usual one: what a program printed before it was killed is what tells
+    why."""
+    raw = io.FileIO(fd, "wb", closefd=False)
+    raw.name = f"<{name}>"
+    errors = "strict" if name == "stdout" else "backslashreplace"
+    stream = io.TextIOWrapper(io.BufferedWriter(raw), "utf-8", errors, line_buffering=True)
+    stream.mode = "w"  # type: ignore[misc]
+    return stream
 
 
 def run_cell(code: bytes, seed: int) -> int:
@@ -141,7 +161,7 @@ def run_source(code: bytes, name: str = CELL, take_value: "Callable[[str], objec
     with `take_value`, is raised."""
     try:
         source = code.decode("utf-8", "surrogatepass")
-        keep_lines(_Lines(source), name)
+        keep_lines(_Lines([source]), name)
         value = evaluate(source, MAIN.__dict__, name)
         if value is not None:
             tell(value, take_value)
@@ -182,18 +202,20 @@ def ended_by(error: BaseException) -> int:
 
 
 class _Lines:
-    """A cell's lines as linecache keeps them, split when a traceback first asks for one."""
+    """A cell's lines as linecache keeps them, split when a traceback first asks for one. `held`: a list of
+    one, the source, which may be another by then."""
 
-    __slots__ = ("_lines", "_split_source", "source")
+    __slots__ = ("_held", "_lines", "_split_source")
 
-    def __init__(self, source: str) -> None:
-        self.source = source
+    def __init__(self, held: list[str]) -> None:
+        self._held = held
         self._split_source: str | None = None
         self._lines: list[str] = []
 
     def _split(self) -> list[str]:
-        if self._split_source is not self.source:
-            self._split_source, self._lines = self.source, self.source.splitlines(keepends=True)
+        (source,) = self._held
+        if self._split_source is not source:
+            self._split_source, self._lines = source, source.splitlines(keepends=True)
         return self._lines
 
     def __len__(self) -> int:
@@ -208,11 +230,12 @@ def keep_lines(lines: _Lines, name: str) -> None:
     linecache.cache[name] = (0, None, lines, name)  # type: ignore[assignment]
 
 
-def lines_of_program() -> _Lines:
-    """Those of the program to come, whose source is set in the child: there an entry would cost ten pages."""
-    lines = _Lines("")
-    keep_lines(lines, CELL)
-    return lines
+def source_of_program() -> list[str]:
+    """Holds the source of the program to come, which is put there in the child: an entry of its lines would
+    cost ten pages there, and an attribute six."""
+    held = [""]
+    keep_lines(_Lines(held), CELL)
+    return held
 
 
 def evaluate(source: str, namespace: dict[str, Any], name: str = CELL) -> object:

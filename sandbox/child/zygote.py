@@ -46,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 3
     layers = options.layers.split(",")
     settle()
+    programs = make_last()
     _native.serve(
         options.fd,
         layers=_native.Layers(
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             threads="threads" in layers,
         ),
         hello="",
-        programs=_native.Programs(cell),
+        programs=programs,
         run_session_cell=cell.run_session_cell,
     )
     return 0
@@ -151,14 +152,13 @@ def rehearse() -> None:
 
 def settle() -> None:
     """Leaves a heap that forks cheaply, and nothing of the zygote that a child would run at its end."""
-    sys.modules["__main__"] = cell.MAIN
+    cell.make_main()
     sys.argv = [""]
     sys.modules[figures.__name__] = figures  # whatever this process was started as
     vars(builtins)["display"] = display.display
     os.environ.pop("HOME", None)
     if tempfile := sys.modules.get("tempfile"):
         vars(tempfile)["tempdir"] = None  # a child has its own
-    cell.open_streams()
     rehearse()
     atexit._clear()
     gc.collect()
@@ -166,7 +166,22 @@ def settle() -> None:
     _native.use_up_free_objects()
     if not _native.compact_memory():
         _native.collapse_heap()
+
+
+def make_last() -> _native.Programs:
+    """Makes what each child changes, side by side with what a child makes first: a page that it changes is
+    copied. What is looked up for the first time, in the classes of streams or in shared libraries, would be
+    in each child: a last rehearsal looks it up."""
+    gc.collect()  # which empties the lists of freed objects, whose places would be taken first
+    _native.use_up_free_memory()
     _native.put_first_objects_together()
+    cell.make_main()
+    with cell.streams_opened():
+        programs = _native.Programs(cell)
+        programs.run(b"None\nprint(0)", None)
+    gc.collect()
+    gc.freeze()
+    return programs
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ UNUSUAL = [
 
 def error_of(source: str) -> BaseException | None:
     """What the program raises."""
-    keep_lines(_Lines(source), CELL)
+    keep_lines(_Lines([source]), CELL)
     try:
         exec(compile(source, CELL, "exec", dont_inherit=True), {"__name__": "__main__"})
     except BaseException as error:

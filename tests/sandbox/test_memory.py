@@ -57,6 +57,18 @@ kept = [object(), *(bytes(size) for size in (2, 20, 60, 100, 150, 200, 250, 300,
 sorted(map(id, kept))
 """
 
+CHANGED = """
+import sys
+made = object()
+parts = [(one, one.__dict__, one.buffer, one.buffer.raw) for one in (sys.stdout, sys.stderr)]
+sorted(map(id, [made, *parts[0], *parts[1], sys.modules['__main__'].__dict__]))
+"""
+
+LEFT = """LEFT = 1
+import linecache, sys
+(sorted(name for name in globals() if not name.startswith("__")), linecache.getline("<cell>", 1).strip())
+"""
+
 
 async def test_objects_are_whole_wherever_they_lie(run: Run) -> None:
     result = await run(CHURN)
@@ -80,6 +92,20 @@ async def test_the_first_objects_of_all_sizes_lie_together(run: Run) -> None:
     result = await run(PLACES)
     places = eval(result.value or "")
     assert places[-1] - places[0] < 64 << 10
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="later Pythons make objects their own way")
+async def test_what_every_program_changes_lies_with_its_first_objects(run: Run) -> None:
+    """Anything of it that lies elsewhere is a page more that is copied for each child."""
+    result = await run(CHANGED)
+    places = eval(result.value or "")
+    assert places[-1] - places[0] < 64 << 10
+
+
+async def test_nothing_of_the_last_rehearsal_is_left(run: Run) -> None:
+    result = await run(LEFT)
+    assert (result.stdout, result.stderr) == ("", "")
+    assert result.value == "(['LEFT', 'linecache', 'sys'], 'LEFT = 1')"
 
 
 async def test_a_zygote_keeps_its_huge_pages(pool: SandboxPool) -> None:
