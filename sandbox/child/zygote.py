@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 
 from rocstar.sandbox import _native
@@ -161,6 +162,8 @@ def settle() -> None:
         vars(tempfile)["tempdir"] = None  # a child has its own
     rehearse()
     atexit._clear()
+    # No child has the threads that a package has started here, and each would wait for them at its end.
+    threading._after_fork()  # type: ignore[attr-defined]
     gc.collect()
     gc.freeze()
     _native.use_up_free_objects()

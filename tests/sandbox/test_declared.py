@@ -37,6 +37,29 @@ async def test_its_imports_are_there_before_and_its_packages_come_first(environm
     assert next(iter(seen)).endswith("True, 5)"), seen  # type: ignore[union-attr]
 
 
+STARTS_THREADS = """
+import threading, time
+from concurrent.futures import ThreadPoolExecutor
+threading.Thread(target=time.sleep, args=(3600,)).start()
+ThreadPoolExecutor(1).submit(time.sleep, 0)
+"""
+USES_THREADS = """
+import ours, threading
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor(1) as pool: print(pool.submit(pow, 2, 3).result(), threading.main_thread().is_alive())
+"""
+
+
+async def test_a_package_that_starts_threads_leaves_none_to_its_programs(environment: Path) -> None:
+    """A fork has one thread. A program that ended would wait for the others, or find itself at its end."""
+    (environment / "own" / "lib" / VERSION / "site-packages" / "ours.py").write_text(STARTS_THREADS)
+    own = read_flavours(declare(environment, '[flavour.own]\nimports = ["ours"]\nenvironment = "own"\n'))
+    async with SandboxPool(("own",), declared=own, max_live=2) as pool:
+        for code, printed in (("print(1)", "1\n"), (USES_THREADS, "8 True\n")):
+            result = await pool.run(ExecRequest(code=code, flavour="own"))
+            assert (result.stdout, result.stderr) == (printed, "")
+
+
 async def test_a_package_that_is_missing_is_named_with_its_place(environment: Path) -> None:
     text = '[flavour.own]\nimports = ["nowhere_at_all"]\nenvironment = "own"\n'
     own = read_flavours(declare(environment, text))
