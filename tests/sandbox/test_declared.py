@@ -7,7 +7,7 @@ import pytest
 
 from rocstar.sandbox.child.declared import read_flavours
 from rocstar.sandbox.pool.pool import SandboxPool
-from rocstar.sandbox.types import ExecRequest, SandboxError
+from rocstar.sandbox.types import ExecRequest, SandboxError, Status
 
 VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -57,7 +57,7 @@ async def test_a_package_that_starts_threads_leaves_none_to_its_programs(environ
     async with SandboxPool(("own",), declared=own, max_live=2) as pool:
         for code, printed in (("print(1)", "1\n"), (USES_THREADS, "8 True\n")):
             result = await pool.run(ExecRequest(code=code, flavour="own"))
-            assert (result.stdout, result.stderr) == (printed, "")
+            assert (result.status, result.stdout, result.stderr) == (Status.OK, printed, "")
 
 
 async def test_a_package_that_is_missing_is_named_with_its_place(environment: Path) -> None:
