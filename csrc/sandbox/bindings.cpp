@@ -14,6 +14,7 @@
 #include "protocol.h"
 #include "python_memory.h"
 #include "shell_child.h"
+#include "tree.h"
 #include "utf8.h"
 #include "zygote.h"
 
@@ -291,6 +292,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("put_first_objects_together", &rocstar::put_first_objects_together);
   module.def("compact_memory", &rocstar::compact_memory);
   module.def("collapse_heap", &rocstar::collapse_heap);
+  module.def("remove_tree", &rocstar::remove_tree, py::arg("path"), py::call_guard<py::gil_scoped_release>());
   module.def("repair_utf8", [](const std::string& bytes) { return rocstar::repair_utf8(bytes); }, py::arg("bytes"));
   module.attr("MOST_SHELL_BYTES") = rocstar::kMostShellBytes;
   module.def("decode_text", &decode_text, py::arg("bytes"));

@@ -1,6 +1,5 @@
 #include "home.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/file.h>
@@ -9,6 +8,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -17,6 +17,8 @@
 #include <system_error>
 
 #include "landlock.h"
+#include "listing.h"
+#include "tree.h"
 
 namespace rocstar {
 namespace {
@@ -24,25 +26,12 @@ namespace {
 constexpr const char* kPrefix = "rocstar-";
 // Free slots that keep their directory and ruleset: after many sessions the others give their descriptors back.
 constexpr size_t kReadySlots = 16;
+// Beyond, a new program waits for the sweeper rather than take one more: a pool has 16,384 users.
+constexpr size_t kMostSlots = 8192;
+// What is removed at once, in a fraction of a millisecond.
+constexpr uint64_t kLittleBytes = 2 << 20, kFewEntries = 32;
 
 [[noreturn]] void fail(const std::string& what) { throw std::system_error(errno, std::generic_category(), what); }
-
-struct CloseDir {
-  void operator()(DIR* directory) const { closedir(directory); }
-};
-using Listing = std::unique_ptr<DIR, CloseDir>;
-
-// `directory` stays the caller's.
-Listing list(int directory) {
-  const int own = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  return Listing(own < 0 ? nullptr : fdopendir(own));
-}
-
-bool is_dots(const char* name) { return std::strcmp(name, ".") == 0 || std::strcmp(name, "..") == 0; }
-
-UniqueFd open_below(int directory, const char* name) {
-  return UniqueFd(openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-}
 
 void sweep(const std::string& parent) {
   const UniqueFd directory(open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -63,42 +52,13 @@ void sweep(const std::string& parent) {
   }
 }
 
+// Of so many creations some were looked at: as if the others were like them.
+uint64_t in_all(const Weight& found, uint64_t created) {
+  return found.whole || found.entries == 0 ? found.bytes
+                                           : found.bytes / found.entries * std::max(created, found.entries);
+}
+
 }  // namespace
-
-void remove_tree(const std::string& path) {
-  if (const UniqueFd directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)); directory) {
-    remove_contents(directory.get());
-  }
-  rmdir(path.c_str());
-}
-
-uint64_t remove_contents(int directory) {
-  uint64_t removed = 0;
-  const Listing entries = list(directory);
-  while (const dirent* entry = entries ? readdir(entries.get()) : nullptr) {
-    if (is_dots(entry->d_name)) continue;
-    ++removed;
-    if (unlinkat(directory, entry->d_name, 0) == 0) continue;
-    // A program may have taken the rights of its own directory away from everybody.
-    fchmodat(directory, entry->d_name, 0700, 0);
-    if (const UniqueFd below = open_below(directory, entry->d_name); below) removed += remove_contents(below.get());
-    unlinkat(directory, entry->d_name, AT_REMOVEDIR);
-  }
-  return removed;
-}
-
-uint64_t bytes_below(int directory) {
-  uint64_t bytes = 0;
-  const Listing entries = list(directory);
-  while (const dirent* entry = entries ? readdir(entries.get()) : nullptr) {
-    struct stat info;
-    if (is_dots(entry->d_name) || fstatat(directory, entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
-    bytes += static_cast<uint64_t>(info.st_blocks) * 512;
-    if (!S_ISDIR(info.st_mode)) continue;
-    if (const UniqueFd below = open_below(directory, entry->d_name); below) bytes += bytes_below(below.get());
-  }
-  return bytes;
-}
 
 std::string make_scratch_base(const std::string& parent) {
   sweep(parent);
@@ -129,6 +89,8 @@ Homes::Homes(HomeOptions options) : options_(std::move(options)) {
 }
 
 Homes::~Homes() {
+  while (!sweeper_.emptied(true).empty()) {
+  }
   for (const Slot& slot : slots_) {
     if (!slot.path.empty()) remove_tree(slot.path);
   }
@@ -157,6 +119,8 @@ std::string Homes::draw_path() const {
 }
 
 std::shared_ptr<Home> Homes::take() {
+  const bool wait = free_.empty() && slots_.size() >= kMostSlots;
+  for (const uint32_t slot : sweeper_.emptied(wait)) free_.push_back(slot);
   if (free_.empty()) {
     Slot slot;
     make(slot, static_cast<uint32_t>(slots_.size()));
@@ -178,17 +142,39 @@ std::shared_ptr<Home> Homes::take() {
   return home;
 }
 
-std::optional<uint64_t> Homes::taken_bytes() const {
+std::optional<uint64_t> Homes::taken_bytes() {
   struct statfs now;
   if (options_.base.empty() || statfs(options_.base.c_str(), &now) != 0 || now.f_type != TMPFS_MAGIC) return {};
   const auto block = static_cast<uint64_t>(now.f_bsize);
   // The machine's own /tmp may be one as well, with others' files.
   if (now.f_blocks * block > options_.scratch_bytes + block) return {};
-  return (now.f_blocks - now.f_bfree) * block;
+  const uint64_t taken = (now.f_blocks - now.f_bfree) * block;
+  return taken - std::min(taken, sweeper_.bytes_left());
 }
 
-void Homes::give_back(uint32_t index, bool used) {
+// False if there is little to remove, or no thread for it.
+bool Homes::leave_to_sweeper(uint32_t index, uint64_t created) {
   Slot& slot = slots_[index];
+  const Weight found = weigh_tree(slot.directory.get(), kFewEntries);
+  if (found.whole && found.bytes <= kLittleBytes) return false;
+  const uint64_t bytes = in_all(found, created);
+  Leftover left{.slot = index, .path = slot.path, .directory = std::move(slot.directory), .bytes = bytes};
+  try {
+    sweeper_.take(left);
+  } catch (const std::system_error&) {
+    slot.directory = std::move(left.directory);
+    return false;
+  }
+  slot = Slot{};
+  return true;
+}
+
+void Homes::give_back(uint32_t index, bool used, uint64_t created) {
+  Slot& slot = slots_[index];
+  if (created > 0 && slot.directory) {
+    if (leave_to_sweeper(index, created)) return;
+    remove_contents(slot.directory.get());
+  }
   const bool many = free_.size() >= kReadySlots;
   if (slot.directory && (used || many)) {
     rmdir(slot.path.c_str());
@@ -199,9 +185,8 @@ void Homes::give_back(uint32_t index, bool used) {
 }
 
 Home::~Home() {
-  if (created_ > 0) remove_contents(directory());
   homes_.used_ -= used_;
-  homes_.give_back(slot_, used_);
+  homes_.give_back(slot_, used_, created_);
 }
 
 uint32_t Home::uid() const { return homes_.options_.slot_uid ? homes_.options_.first_uid + slot_ : 0; }
@@ -230,11 +215,20 @@ UniqueFd Home::shell_ruleset() const {
                                 .scratch = homes_.slots_[slot_].path});
 }
 
-uint64_t Home::held_bytes() const { return used_ ? bytes_below(directory()) : 0; }
+void Home::weigh(uint64_t& entries) {
+  if (!used_ || entries == 0) return;
+  const Weight found = weigh_tree(directory(), entries);
+  entries -= found.entries;
+  deep_ = found.deep;
+  held_ = in_all(found, created_);
+}
+
+uint64_t Home::held_bytes(uint64_t file_bytes) const { return deep_ ? most_bytes(file_bytes) : held_; }
 
 void Home::clear() {
   remove_contents(directory());
-  created_ = 0;
+  created_ = held_ = 0;
+  deep_ = false;
 }
 
 // Creations are counted, not files: one that lost its name lives on while it is open.

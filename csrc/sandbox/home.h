@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "sweeper.h"
 #include "unique_fd.h"
 
 namespace rocstar {
@@ -26,8 +27,8 @@ struct HomeOptions {
 
 class Homes;
 
-// Belongs to one child, or to the branches of one session together. Invariants: when the last owner lets go, nothing
-// that was created in the directory is left, and only then the slot is used again; a directory in which something was
+// Belongs to one child, or to the branches of one session together. Invariants: when the last owner has let go, what
+// was created in the directory is removed, and only then the slot is used again; a directory in which something was
 // created is nobody's second one (its entries' places count what was there); no two owners have one name for it, and
 // none can guess another's.
 class Home {
@@ -45,8 +46,12 @@ class Home {
   UniqueFd shell_ruleset() const;
   // Counts one creation more. False when that is more than `limit`.
   bool may_create(uint64_t limit);
-  // On the disk or in memory, by its names: an open file that has none is not seen.
-  uint64_t held_bytes() const;
+  // Looks at what there is by its names, at `entries` of them at most, and takes off how many those were: an open file
+  // that has no name is not seen.
+  void weigh(uint64_t& entries);
+  // On the disk or in memory, as it was weighed last. Of many files some stand for all; who hides them deep down may
+  // have as much as it has made.
+  uint64_t held_bytes(uint64_t file_bytes) const;
   // What it may have by its creations, whether they have a name or not.
   uint64_t most_bytes(uint64_t file_bytes) const { return created_ * file_bytes; }
   bool used() const { return used_; }
@@ -57,6 +62,8 @@ class Home {
   Homes& homes_;
   uint32_t slot_;
   uint64_t created_ = 0;
+  uint64_t held_ = 0;
+  bool deep_ = false;
   bool used_ = false;  // something was created, whether it was cleared since or not
 };
 
@@ -71,8 +78,9 @@ class Homes {
   bool has_scratch() const { return !options_.base.empty(); }
   // Directories in which something was created.
   uint32_t used() const { return used_; }
-  // Of all directories together, where they have a file system of their own; nothing where they share one.
-  std::optional<uint64_t> taken_bytes() const;
+  // Of all directories together, without what is being removed, where they have a file system of their own; nothing
+  // where they share one.
+  std::optional<uint64_t> taken_bytes();
 
  private:
   friend class Home;
@@ -83,7 +91,8 @@ class Homes {
   };
 
   void make(Slot& slot, uint32_t index);
-  void give_back(uint32_t index, bool used);
+  void give_back(uint32_t index, bool used, uint64_t created);
+  bool leave_to_sweeper(uint32_t index, uint64_t created);
   std::string draw_path() const;
 
   HomeOptions options_;
@@ -91,16 +100,8 @@ class Homes {
   UniqueFd shared_ruleset_;  // without scratch, one for all
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;
+  Sweeper sweeper_;
 };
-
-// Removes what is in a directory and follows no link. Returns the number of entries that were there.
-uint64_t remove_contents(int directory);
-
-// What the files in a directory and below take.
-uint64_t bytes_below(int directory);
-
-// A directory and what is in it, as far as that can be removed.
-void remove_tree(const std::string& path);
 
 // A new directory for the slots, `<parent>/rocstar-<pid>-XXXXXX`, after removing those whose process is gone. This
 // process holds a lock on it to its end, for others that share `parent` and not its PID namespace: two containers.

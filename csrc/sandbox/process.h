@@ -103,6 +103,8 @@ inline constexpr uint64_t kIdleGrowth = 1 << 20;
 // How often to look how full the scratch directories are, while somebody who has files there is at work, and how long
 // to wait after taking one of them away.
 inline constexpr std::chrono::milliseconds kScratchLook{10};
+// At so many entries of scratch directories in one look: some milliseconds, however many files programs make.
+inline constexpr uint64_t kEntriesALook = 2048;
 inline constexpr std::chrono::milliseconds kScratchAgain{100};
 // How often to look for the end of somebody unknown, while one is expected.
 inline constexpr std::chrono::milliseconds kStrangersLook{50};

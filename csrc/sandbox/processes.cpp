@@ -426,14 +426,26 @@ void Supervisor::weigh_sessions() {
   }
 }
 
+// Each in its turn, as many as one look has time for: of the others it is known what they had before.
+void Supervisor::weigh_homes() {
+  uint64_t entries = kEntriesALook;
+  for (size_t seen = 0; seen < processes_.size() && entries > 0; ++seen) {
+    next_weighed_ = (next_weighed_ + 1) % processes_.size();
+    if (Home* const home = processes_[next_weighed_].home.get()) home->weigh(entries);
+  }
+}
+
 // Idle sessions keep at most half of the scratch directories' room: the other half is for those at work.
 void Supervisor::weigh_scratch() {
+  const std::optional<uint64_t> taken = homes_.taken_bytes();
+  if (homes_.used() == 0 || (taken && *taken <= homes_.scratch_bytes() / 2)) return;
+  weigh_homes();
   std::vector<std::pair<uint64_t, uint64_t>> holders;  // by how much, number
   uint64_t held = 0;
   for (const auto& [number, index] : sessions_) {
     const Process& session = processes_[index];
     if (session.state != Process::State::kIdle) continue;
-    holders.emplace_back(session.home->held_bytes(), number);
+    holders.emplace_back(session.home->held_bytes(session.limits.file_bytes), number);
     held += holders.back().first;
   }
   std::sort(holders.rbegin(), holders.rend());
@@ -452,11 +464,12 @@ void Supervisor::look_at_scratch() {
   next_scratch_look_ = now + (taken ? kScratchLook : std::chrono::duration_cast<Clock::duration>(kSessionsLook));
   const uint64_t most = homes_.scratch_bytes() / 4 * 3;
   if (taken && *taken <= most) return;
+  weigh_homes();
   uint64_t seen = 0;
   std::set<const Home*> homes;
   for (const Process& process : processes_) {
     if (process.home && process.home->used() && homes.insert(process.home.get()).second) {
-      seen += process.home->held_bytes();
+      seen += process.home->held_bytes(process.limits.file_bytes);
     }
   }
   const uint64_t held = taken.value_or(seen);
@@ -478,7 +491,7 @@ void Supervisor::make_scratch_room(uint64_t held, uint64_t wanted) {
   for (Process& process : processes_) {
     const bool listed = process.state == Process::State::kIdle || process.state == Process::State::kRunning;
     if (!listed || !process.home->used() || (process.flags & kStopped)) continue;
-    const uint64_t bytes = process.home->held_bytes();
+    const uint64_t bytes = process.home->held_bytes(process.limits.file_bytes);
     if (homes.insert(process.home.get()).second) seen += bytes;
     (process.state == Process::State::kIdle ? idle : at_work).push_back({bytes, &process});
   }

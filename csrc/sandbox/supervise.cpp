@@ -15,6 +15,7 @@
 #include <system_error>
 
 #include "process.h"
+#include "tree.h"
 
 namespace rocstar {
 

@@ -202,6 +202,7 @@ class Supervisor {
   void look_at_sessions();
   void weigh_sessions();
   void weigh_scratch();
+  void weigh_homes();
   void look_at_scratch();
   void make_scratch_room(uint64_t held, uint64_t wanted);
   bool looks_at_scratch() const { return homes_.used() > 0 && under_way_ > 0; }
@@ -269,8 +270,9 @@ class Supervisor {
   uint64_t reserved_bytes_ = 0;
   uint64_t memory_kills_ = 0;  // of the cgroup, of which somebody was told
   Clock::time_point next_scratch_look_;
-  bool starved_ = false;                                                // of descriptors, until somebody has ended
-  Clock::time_point next_look_;                                         // at what sessions do that they should not
+  size_t next_weighed_ = 0;      // of processes_: whose scratch directory is looked at next
+  bool starved_ = false;         // of descriptors, until somebody has ended
+  Clock::time_point next_look_;  // at what sessions do that they should not
   std::vector<std::pair<pid_t, std::shared_ptr<Home>>> ending_groups_;  // killed, and perhaps not gone yet
   bool has_shell_ = false;                                              // among the flavours
   Clock::time_point next_group_watch_;

@@ -12,6 +12,7 @@
 #include "check.h"
 #include "home.h"
 #include "protocol.h"
+#include "tree.h"
 #include "unique_fd.h"
 
 using namespace rocstar;

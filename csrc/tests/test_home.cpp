@@ -1,4 +1,4 @@
-// Scratch directories: empty for each owner, counted, cleaned without following a link.
+// Scratch directories: empty for each owner, counted, weighed.
 #include "home.h"
 
 #include <fcntl.h>
@@ -12,70 +12,14 @@
 
 #include "check.h"
 #include "landlock.h"
+#include "place.h"
+#include "tree.h"
 
 using namespace rocstar;
+using namespace rocstar::fake;
 namespace fs = std::filesystem;
 
 namespace {
-
-// A directory of the test's own, removed at its end.
-class Place {
- public:
-  Place() : path_("/tmp/rocstar_test-XXXXXX") { CHECK(mkdtemp(path_.data()) != nullptr); }
-  ~Place() { fs::remove_all(path_); }
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
-UniqueFd open_directory(const std::string& path) {
-  UniqueFd fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  CHECK(fd);
-  return fd;
-}
-
-void write_file(const std::string& path) { std::ofstream(path) << "x"; }
-
-void everything_is_removed_and_no_link_followed() {
-  const Place place, elsewhere;
-  write_file(elsewhere / "kept");
-  fs::create_directories(place / "a/b/c");
-  write_file(place / "a/b/file");
-  write_file(place / "-rf \n *");
-  fs::create_symlink(elsewhere / "kept", place / "to_file");
-  fs::create_directory_symlink(elsewhere.path(), place / "to_directory");
-  fs::create_directory_symlink(elsewhere.path(), place / "a/deeper");
-  CHECK(mkfifo((place / "fifo").c_str(), 0600) == 0);
-  fs::create_directory(place / "locked");
-  write_file(place / "locked/file");
-  fs::permissions(place / "locked", fs::perms::none);
-  const UniqueFd directory = open_directory(place.path());
-  CHECK(remove_contents(directory.get()) == 11);
-  CHECK(fs::is_empty(place.path()));
-  CHECK(fs::exists(elsewhere / "kept"));
-}
-
-// Not as root, whom no mode stops: what a program has locked away is removed all the same.
-void locked_directories_are_removed_too() {
-  const Place place;
-  CHECK(chmod(place.path().c_str(), 0777) == 0);
-  const pid_t pid = fork();
-  CHECK(pid >= 0);
-  if (pid == 0) {
-    if (geteuid() == 0) CHECK(setgid(65534) == 0 && setuid(65534) == 0);
-    CHECK(mkdir((place / "blind").c_str(), 0333) == 0);
-    write_file(place / "blind/one");
-    CHECK(mkdir((place / "blind/locked").c_str(), 0) == 0);
-    const UniqueFd directory = open_directory(place.path());
-    CHECK(remove_contents(directory.get()) == 3);
-    CHECK(fs::is_empty(place.path()));
-    _exit(0);
-  }
-  int status = 0;
-  CHECK(waitpid(pid, &status, 0) == pid && status == 0);
-}
 
 HomeOptions options_in(const std::string& parent) {
   return {.base = make_scratch_base(parent), .readable_paths = {"/usr"}, .landlock = true};
@@ -123,6 +67,65 @@ void nobody_gets_a_directory_in_which_something_was() {
   home->clear();
   home.reset();
   CHECK(inode_of(path_of(*homes.take())) != clean);
+}
+
+// Where much is left, the slot is not used again before it is gone, and nobody waits for that.
+void much_that_is_left_goes_before_its_slot_is_used_again() {
+  const Place place;
+  HomeOptions options = options_in(place.path());
+  options.slot_uid = geteuid() == 0;
+  Homes homes(options);
+  std::shared_ptr<Home> home = homes.take();
+  const std::string path = path_of(*home);
+  const uint32_t uid = home->uid();
+  for (int i = 0; i < 500; ++i) {
+    CHECK(home->may_create(500));
+    write_file(path + "/" + std::to_string(i));
+  }
+  home.reset();
+  std::vector<std::shared_ptr<Home>> others;
+  do {
+    others.push_back(homes.take());
+  } while (options.slot_uid && others.back()->uid() != uid && others.size() < 10'000);
+  CHECK(!options.slot_uid || others.back()->uid() == uid);
+  if (options.slot_uid) CHECK(!fs::exists(path));
+  CHECK(path_of(*others.back()) != path);
+}
+
+// A look takes no longer because of many files, and what it did not see counts like what it saw.
+void a_home_is_weighed_by_some_of_its_files() {
+  const Place place;
+  Homes homes(options_in(place.path()));
+  const std::shared_ptr<Home> home = homes.take();
+  const std::string text(4096, 'x');
+  for (int i = 0; i < 100; ++i) {
+    CHECK(home->may_create(100));
+    std::ofstream(path_of(*home) + "/" + std::to_string(i)) << text;
+  }
+  uint64_t entries = 1000;
+  home->weigh(entries);
+  const uint64_t whole = home->held_bytes(1 << 20);
+  CHECK(entries == 900 && whole >= 100 * 4096);
+  entries = 10;
+  home->weigh(entries);
+  CHECK(entries == 0 && home->held_bytes(1 << 20) == whole);
+  home->weigh(entries);  // no time at all: as before
+  CHECK(home->held_bytes(1 << 20) == whole);
+}
+
+// Nor because of deep directories; who hides files there counts with all that it may have made.
+void what_is_too_deep_to_be_seen_counts_in_full() {
+  const Place place;
+  Homes homes(options_in(place.path()));
+  const std::shared_ptr<Home> home = homes.take();
+  std::string path = path_of(*home);
+  for (uint32_t i = 0; i < kDeepest + 2; ++i) {
+    CHECK(home->may_create(1000));
+    fs::create_directory(path += "/d");
+  }
+  uint64_t entries = 1000;
+  home->weigh(entries);
+  CHECK(home->held_bytes(1 << 20) == (kDeepest + 2) * (1 << 20));
 }
 
 // Files that are gone count too: an open one takes its space still, and looking for the rest would take time.
@@ -204,14 +207,15 @@ void each_slot_has_a_uid_of_its_own() {
 }  // namespace
 
 int main() {
-  everything_is_removed_and_no_link_followed();
-  locked_directories_are_removed_too();
   a_dead_owners_directory_is_removed_by_the_next();
   a_directory_whose_owner_cannot_be_seen_stays();
   each_slot_has_a_uid_of_its_own();
   if (landlock_abi() == 0) return 0;
   a_slot_is_gone_when_its_last_owner_lets_go();
   nobody_gets_a_directory_in_which_something_was();
+  much_that_is_left_goes_before_its_slot_is_used_again();
+  a_home_is_weighed_by_some_of_its_files();
+  what_is_too_deep_to_be_seen_counts_in_full();
   only_so_many_are_created_in_all();
   without_a_base_there_is_no_scratch();
 }

@@ -226,7 +226,7 @@ class Supervisor(asyncio.BufferedProtocol):
             raise SandboxError(message, kind="zygote_start", retryable=False) from None
 
     async def close(self) -> None:
-        """Ends the process and all its children; returns when they are gone."""
+        """Ends the process and all its children; returns when they are gone, and what they wrote."""
         self._stop_watching()
         if not self._hello.done():
             self._hello.cancel()  # before it is lost, which would be an error that nobody takes
@@ -236,6 +236,8 @@ class Supervisor(asyncio.BufferedProtocol):
             self._transport.abort()  # a supervisor that hangs would never take what is still to be sent
             await self._lost
         await self._reap()
+        if scratch := left_behind(self.facts.get("scratch"), self.pid):
+            await asyncio.to_thread(_native.remove_tree, scratch)
 
     def kill(self) -> None:
         """The kernel kills zygotes and children with it."""
@@ -292,8 +294,6 @@ class Supervisor(asyncio.BufferedProtocol):
         if not self._hello.done():
             message = f"the sandbox supervisor (pid {self.pid}) died while starting"
             self._hello.set_exception(SandboxError(message, kind="zygote_start", retryable=True))
-        if scratch := self.facts.get("scratch"):
-            remove_scratch(scratch, self.pid)
         self.alive = False
         self._lost.set_result(None)
         self._on_end()
@@ -328,12 +328,11 @@ class Supervisor(asyncio.BufferedProtocol):
         self._wind()
 
 
-def remove_scratch(base: str, pid: int) -> None:
+def left_behind(base: str | None, pid: int) -> str | None:
     """What a killed supervisor could not remove itself. The name is checked: it came over a socket."""
-    if Path(base).name.startswith(f"rocstar-{pid}-"):
-        import shutil
-
-        shutil.rmtree(base, ignore_errors=True)
+    if base is None or not Path(base).name.startswith(f"rocstar-{pid}-"):
+        return None
+    return base if os.path.isdir(base) else None
 
 
 def default_scratch_parent() -> str:

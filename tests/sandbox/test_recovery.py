@@ -10,7 +10,7 @@ import pytest
 
 from rocstar.sandbox.pool import calls, process
 from rocstar.sandbox.pool.pool import SandboxPool
-from rocstar.sandbox.types import ExecRequest, Limits, SandboxError, SessionLost
+from rocstar.sandbox.types import ExecRequest, Limits, SandboxError, SessionLost, Status
 
 from .. import needs
 from ..patience import PATIENCE_S
@@ -75,6 +75,22 @@ async def test_a_killed_supervisor_loses_no_program_but_its_sessions() -> None:
         await until(lambda: all(ended(pid) for pid in (first, *pids)))
         assert not scratch.name or not scratch.exists()  # noqa: ASYNC240
         assert (await (await pool.open_session()).run("1")).value == "1"
+
+
+async def test_what_a_killed_supervisor_leaves_is_removed_however_deep_it_is() -> None:
+    """Nested deeper than Python calls itself."""
+    async with SandboxPool(max_live=2, without=("namespaces",)) as pool:
+        if not pool._facts["files"]:
+            needs.LANDLOCK.skip()
+        session = await pool.open_session(limits=Limits(files=1500))
+        code = "import os\nfor _ in range(1500): os.mkdir('d'); os.chdir('d')"
+        assert (await session.run(code)).status is Status.OK
+        scratch = Path(pool._facts["scratch"])
+        assert scratch.is_dir()  # noqa: ASYNC240
+        os.kill(pool.supervisor_pid, signal.SIGKILL)
+        again = await asyncio.wait_for(pool.run(ExecRequest(code="1")), PATIENCE_S)
+        assert again.value == "1" and pool.restarts == 1
+        assert not scratch.exists()  # noqa: ASYNC240
 
 
 async def test_a_supervisor_killed_in_each_stage_of_a_call() -> None:

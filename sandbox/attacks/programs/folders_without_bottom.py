@@ -1,0 +1,15 @@
+# group: persistence
+# tries: more levels of folders than the supervisor has descriptors, so that they cannot be cleared away
+# breach: they are left in the scratch room
+# expect: ok
+# output: HELD: 11000
+# held-by: an owner's folders are brought up to one level before they are removed
+# limits: files=11000 file_bytes=1024 wall_s=60 cpu_s=60
+import os
+
+made = 0
+while made < 11_000:
+    os.mkdir("below")
+    os.chdir("below")
+    made += 1
+print("HELD:", made)
