@@ -145,8 +145,9 @@ uint64_t Supervisor::bytes_to_start(const Request& request) const {
   return session.limits.memory_bytes - std::min(session.reserved_bytes, session.limits.memory_bytes);
 }
 
-bool Supervisor::fits_in_spare(const Request& request) const {
+bool Supervisor::fits_in_spare(const Request& request) {
   const uint64_t spare = options_.memory_bytes / 8, bytes = bytes_to_start(request);
+  if (reserved_bytes_ + bytes > options_.memory_bytes + spare) weigh_idle();
   return bytes <= spare && reserved_bytes_ + bytes <= options_.memory_bytes + spare;
 }
 
@@ -175,6 +176,7 @@ bool Supervisor::has_room_for_child(const Request& request) {
 }
 
 bool Supervisor::make_room(uint64_t bytes, const Process* spared) {
+  if (reserved_bytes_ + bytes > options_.memory_bytes) weigh_idle();
   // Nobody gives way to one that would have to wait all the same.
   uint64_t idle = 0;
   for (const auto& [when, index] : idle_) idle += &processes_[index] == spared ? 0 : processes_[index].reserved_bytes;
@@ -239,10 +241,16 @@ void Supervisor::rest(Process& session) {
   session.state = Process::State::kIdle;
   session.last_used = Clock::now();
   idle_.emplace(session.last_used, session.index);
+  session.weighed = false;
+  ++unweighed_;
   set_deadline(session, session.last_used + std::chrono::microseconds(options_.lease_us));
 }
 
 // It has, or is gone.
-void Supervisor::wake(Process& session) { idle_.erase({session.last_used, session.index}); }
+void Supervisor::wake(Process& session) {
+  idle_.erase({session.last_used, session.index});
+  unweighed_ -= !session.weighed;
+  session.weighed = true;
+}
 
 }  // namespace rocstar

@@ -311,7 +311,7 @@ void Supervisor::start_cell(Request request, Process& session) {
   session.cpu_us_before = cpu_us_of(session.pid);
   session.suspected_us = 0;
   rest_lines(session);
-  set_cpu_limit(session, false);
+  set_cpu_limit(session, session.cpu_us_before, false);
   set_deadline(session, session.started + std::chrono::microseconds(session.request.limits.wall_us));
   send_cell(session);
   drop_texts(session);

@@ -41,7 +41,8 @@ struct Supervisor::Process {
   size_t sent = 0;
   bool watching_control_writes = false;
   bool lines_rest = false;  // nobody looks at its output yet
-  bool has_code = false;    // was sent its program before its birth
+  Clock::time_point rests_since;
+  bool has_code = false;  // was sent its program before its birth
   bool branch_granted = false;
   uint32_t interrupts = 0;          // sent to the cell under way
   bool interrupted_before = false;  // the cell before it
@@ -56,6 +57,10 @@ struct Supervisor::Process {
   Clock::time_point tasks_counted;
   Clock::duration tasks_cost{};  // of counting them, in processor time
   uint64_t reserved_bytes = 0;
+  bool weighed = true;         // else a session that has rested since its last cell, and counts as what that might take
+  uint64_t weighed_at_us = 0;  // of its CPU time
+  uint64_t cpu_limit_s = 0;    // as the kernel was told
+  bool has_cpu_limit = true;   // until the kernel refuses
   uint64_t baseline_resident = 0;
   uint64_t cpu_us_before = 0;  // of the session, when its cell began or ended
   uint64_t suspected_us = 0;   // see rest_of
@@ -86,7 +91,7 @@ inline constexpr std::chrono::seconds kBirthGrace{20};
 // A child that ended before its birth is given again after this, if its zygote's end has not done so before.
 inline constexpr std::chrono::milliseconds kOrphanGrace{200};
 // A program or cell is this old before somebody looks at what it writes: most have ended by then. Who fills a pipe
-// sooner waits.
+// sooner waits. A session rests as long before its lines are watched: most often its next cell comes sooner.
 inline constexpr std::chrono::milliseconds kYoung{5};
 // A program of at most so many bytes, which a socket holds, is sent before its child is born.
 inline constexpr size_t kSentAhead = 64 << 10;
@@ -123,7 +128,7 @@ inline constexpr std::chrono::milliseconds kInterruptGrace{300};
 inline constexpr std::chrono::milliseconds kInterruptAgain{50};
 
 [[noreturn]] void fail(const char* what);
-// Microseconds of CPU time that a process has used, all its threads together; 0 when it cannot be known.
+// Microseconds of CPU time that a process has used, all its threads together; 0 when it is not there.
 uint64_t cpu_us_of(pid_t pid);
 // Those that /proc shows; none where it does not.
 std::vector<pid_t> own_children();

@@ -39,9 +39,10 @@ const char* why_stopped(uint32_t flags) {
 }  // namespace
 
 uint64_t cpu_us_of(pid_t pid) {
-  clockid_t clock;
+  // The kernel's number for all of a process's time; clock_getcpuclockid() would first ask whether it is there.
+  const auto clock = static_cast<clockid_t>(~static_cast<uint32_t>(pid) << 3 | 2);
   timespec used{};
-  if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &used) != 0) return 0;
+  if (clock_gettime(clock, &used) != 0) return 0;
   return static_cast<uint64_t>(used.tv_sec) * 1'000'000 + static_cast<uint64_t>(used.tv_nsec) / 1000;
 }
 
@@ -150,20 +151,20 @@ void Supervisor::finish_cell(Process& session, const CellReply& reply, std::stri
   session.out.kept().clear();
   session.err.kept().clear();
   rest(session);
-  if (session.lines_rest) watch_lines(session);
+  if (session.lines_rest) rest_longer(session, session.last_used);
   session.flags = 0;
   session.request = Request{};
   end_work(session);
   session.cpu_us_before = used;
-  count_held(session);
-  set_cpu_limit(session, true);
 }
 
 // Where the kernel does not let us (another user's process, without CAP_SYS_RESOURCE) the wall clock alone holds.
-void Supervisor::set_cpu_limit(const Process& process, bool idle) const {
-  const uint64_t used_s = cpu_us_of(process.pid) / 1'000'000;
-  const rlimit limit{.rlim_cur = used_s + 1 + (idle ? 1 : process.limits.cpu_s), .rlim_max = RLIM_INFINITY - 1};
-  prlimit(process.pid, RLIMIT_CPU, &limit, nullptr);
+void Supervisor::set_cpu_limit(Process& session, uint64_t used_us, bool idle) {
+  const uint64_t most_s = used_us / 1'000'000 + 1 + (idle ? 1 : session.limits.cpu_s);
+  if (!session.has_cpu_limit || session.cpu_limit_s == most_s) return;
+  const rlimit limit{.rlim_cur = most_s, .rlim_max = RLIM_INFINITY - 1};
+  session.has_cpu_limit = prlimit(session.pid, RLIMIT_CPU, &limit, nullptr) == 0;
+  session.cpu_limit_s = most_s;
 }
 
 // --- ending ------------------------------------------------------------------------------------------------
@@ -392,7 +393,9 @@ void Supervisor::look_at_sessions() {
   for (const auto& [number, index] : sessions_) {
     Process& session = processes_[index];
     if (session.state != Process::State::kIdle) continue;
-    const Rest rest = rest_of(cpu_us_of(session.pid), session.cpu_us_before, session.suspected_us);
+    const uint64_t used = cpu_us_of(session.pid);
+    set_cpu_limit(session, used, true);
+    const Rest rest = rest_of(used, session.cpu_us_before, session.suspected_us);
     if (rest == Rest::kSuspected) next_look_ = Clock::now() + kRestlessLook;
     if (rest == Rest::kWorking) restless.push_back(number);
   }
@@ -410,6 +413,8 @@ void Supervisor::weigh_sessions() {
   for (const auto& [number, index] : sessions_) {
     Process& session = processes_[index];
     if (session.state != Process::State::kIdle) continue;
+    // Without processor time nobody takes memory.
+    if (session.weighed && session.weighed_at_us == cpu_us_of(session.pid)) continue;
     const uint64_t before = session.reserved_bytes;
     count_held(session);
     if (session.reserved_bytes > before + kIdleGrowth) grown.emplace_back(session.reserved_bytes - before, number);
@@ -519,9 +524,21 @@ void Supervisor::make_scratch_room(uint64_t held, uint64_t wanted) {
 }
 
 void Supervisor::count_held(Process& session) {
+  unweighed_ -= !session.weighed;
+  session.weighed = true;
+  session.weighed_at_us = cpu_us_of(session.pid);
   reserved_bytes_ -= session.reserved_bytes;
   session.reserved_bytes = std::min(held_bytes_of(session.pid, session.baseline_resident), session.limits.memory_bytes);
   reserved_bytes_ += session.reserved_bytes;
+}
+
+// What idle sessions hold is read when somebody needs it, and once a second: not after each cell, for most have another
+// soon.
+void Supervisor::weigh_idle() {
+  if (unweighed_ == 0) return;
+  for (const auto& [when, index] : idle_) {
+    if (!processes_[index].weighed) count_held(processes_[index]);
+  }
 }
 
 // A session may have spent the supervisor's leave to fork on a process that never says so. Nobody else's children are

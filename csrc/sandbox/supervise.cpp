@@ -249,7 +249,7 @@ int Supervisor::next_timeout_ms() const {
   if (looks_at_scratch()) next = std::min(next, next_scratch_look_);
   if (looks_at_groups()) next = std::min(next, next_group_watch_);
   if (!ending_groups_.empty()) next = std::min(next, now + kGroupLook);
-  if (!young_.empty()) next = std::min(next, young_.front().began + kYoung);
+  if (!young_.empty()) next = std::min(next, young_.front().since + kYoung);
   if (const auto due = outbox_.due()) next = std::min(next, *due);
   if (next == Clock::time_point::max()) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - now).count();

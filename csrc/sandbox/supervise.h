@@ -106,9 +106,9 @@ class Supervisor {
     double had_s = 0;  // counted from what the one that was next then had when this one came
   };
   using Queue = std::deque<std::pair<uint64_t, Request>>;  // with the order of arrival
-  // Whose lines rest, unless it has begun something else since.
+  // Whose lines rest, unless they rest anew since.
   struct Young {
-    Clock::time_point began;
+    Clock::time_point since;
     uint32_t index;
     uint32_t generation;
   };
@@ -130,6 +130,7 @@ class Supervisor {
   // lines.cpp: which pipes and sockets of children are watched
   void watch_lines(Process& process);
   void rest_lines(Process& process);
+  void rest_longer(Process& process, Clock::time_point now);
   void watch_slow();
 
   // zygotes.cpp: the fork servers
@@ -157,7 +158,7 @@ class Supervisor {
   void start_in_session(Request request);
   bool has_room_for_cell(const Request& request);
   bool has_room_for_child(const Request& request);
-  bool fits_in_spare(const Request& request) const;
+  bool fits_in_spare(const Request& request);
   bool make_room(uint64_t bytes, const Process* spared);
   Process* heaviest_idle(const Process* spared);
   Process* most_numerous_idle(const Process* spared);
@@ -207,6 +208,7 @@ class Supervisor {
   void make_scratch_room(uint64_t held, uint64_t wanted);
   bool looks_at_scratch() const { return homes_.used() > 0 && under_way_ > 0; }
   void count_held(Process& session);
+  void weigh_idle();
   bool looks_at_sessions() const { return !sessions_.empty() || !grants_.empty(); }
   void reap_strangers();
   void finish_cell(Process& session, const CellReply& reply, std::string_view value);
@@ -215,7 +217,7 @@ class Supervisor {
   void report(Process& process, Outcome outcome);
   void abandon(Process& process);
   void forget(Process& process);
-  void set_cpu_limit(const Process& process, bool idle) const;
+  static void set_cpu_limit(Process& session, uint64_t used_us, bool idle);
   void kill_all();
 
   // compile.cpp: C++ programs, each in two children
@@ -263,6 +265,7 @@ class Supervisor {
   std::set<std::pair<Clock::time_point, uint32_t>> idle_;       // sessions by last use, by index
   std::set<std::pair<Clock::time_point, uint32_t>> deadlines_;  // of processes, by index
   std::deque<Young> young_;                                     // in the order of their beginnings
+  uint32_t unweighed_ = 0;                                      // idle sessions
   uint32_t under_way_ = 0;
   std::unordered_map<uint64_t, Lane> lanes_;  // that have something waiting or under way
   double had_s_ = 0;                          // by the lane that was next last

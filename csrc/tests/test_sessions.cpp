@@ -94,6 +94,16 @@ void an_idle_session_gives_way_to_a_program_that_needs_its_memory() {
   CHECK(pool.answer(program).ok() && pool.gone(session) == GoneWhy::kEvicted);
 }
 
+// It is weighed when somebody needs the room, however short its last cell was ago.
+void an_idle_session_counts_as_what_it_holds() {
+  Pool pool({.max_live = 3, .max_sessions = 4, .memory_bytes = kMuch + (1ull << 30)});
+  const uint64_t session = pool.opened();
+  for (int i = 0; i < 3; ++i) {
+    CHECK(pool.run_cell(session, "set 8").ok());
+    CHECK(pool.answer(pool.run("exit 0")).ok() && pool.run_cell(session, "get").value == "8");
+  }
+}
+
 // What runs ends some day: a cell waits for it rather than lose the session that it belongs to.
 void the_session_whose_cell_is_next_is_not_the_one_that_gives_way() {
   Pool pool({.max_live = 3, .max_sessions = 4, .memory_bytes = kMuch + (1ull << 30)});
@@ -244,6 +254,7 @@ int main(int argc, char** argv) {
   the_least_recently_used_gives_way();
   no_more_sessions_live_than_allowed();
   an_idle_session_gives_way_to_a_program_that_needs_its_memory();
+  an_idle_session_counts_as_what_it_holds();
   the_session_whose_cell_is_next_is_not_the_one_that_gives_way();
   a_lease_ends();
   one_that_was_charged_for_a_pause_is_not_at_work();

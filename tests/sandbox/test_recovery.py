@@ -82,7 +82,7 @@ async def test_what_a_killed_supervisor_leaves_is_removed_however_deep_it_is() -
     async with SandboxPool(max_live=2, without=("namespaces",)) as pool:
         if not pool._facts["files"]:
             needs.LANDLOCK.skip()
-        session = await pool.open_session(limits=Limits(files=1500))
+        session = await pool.open_session(limits=Limits(files=1500, file_bytes=1024))
         code = "import os\nfor _ in range(1500): os.mkdir('d'); os.chdir('d')"
         assert (await session.run(code)).status is Status.OK
         scratch = Path(pool._facts["scratch"])
