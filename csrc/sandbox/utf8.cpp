@@ -1,6 +1,7 @@
 #include "utf8.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 
@@ -8,12 +9,12 @@ namespace rocstar {
 namespace {
 
 struct Lead {
-  size_t length;              // bytes of the whole code point; 0 when this byte cannot lead
+  unsigned char length = 0;   // bytes of the whole code point; 0 when this byte cannot lead
   unsigned char low = 0x80;   // bounds of the second byte: they exclude overlong forms, surrogates and
   unsigned char high = 0xBF;  // everything above U+10FFFF
 };
 
-Lead lead_of(unsigned char byte) {
+constexpr Lead look_for_lead(unsigned char byte) {
   if (byte < 0x80) return {1};
   if (byte < 0xC2) return {0};
   if (byte < 0xE0) return {2};
@@ -26,13 +27,23 @@ Lead lead_of(unsigned char byte) {
   return {0};
 }
 
+constexpr std::array<Lead, 256> make_leads() {
+  std::array<Lead, 256> leads;
+  for (size_t byte = 0; byte < leads.size(); ++byte) leads[byte] = look_for_lead(static_cast<unsigned char>(byte));
+  return leads;
+}
+
+constexpr std::array<Lead, 256> kLeads = make_leads();
+
+const Lead& lead_of(unsigned char byte) { return kLeads[byte]; }
+
 struct Step {
   size_t length;  // bytes consumed
   bool valid;
 };
 
 Step step_at(std::string_view bytes, size_t at) {
-  const Lead lead = lead_of(static_cast<unsigned char>(bytes[at]));
+  const Lead& lead = lead_of(static_cast<unsigned char>(bytes[at]));
   if (lead.length == 0) return {1, false};
   size_t have = 1;
   while (have < lead.length && at + have < bytes.size()) {
@@ -58,7 +69,14 @@ size_t ascii_run(std::string_view bytes, size_t at) {
   return end - at;
 }
 
-// The same, of what ends before `end`.
+// Of bytes that cannot lead, each of which is a step.
+size_t bad_run(std::string_view bytes, size_t at) {
+  size_t end = at;
+  while (end < bytes.size() && lead_of(static_cast<unsigned char>(bytes[end])).length == 0) ++end;
+  return end - at;
+}
+
+// As ascii_run, of what ends before `end`.
 size_t ascii_run_before(std::string_view bytes, size_t end) {
   size_t begin = end;
   while (begin >= 8) {
@@ -86,6 +104,9 @@ Fitting fits_until(std::string_view bytes, size_t most) {
     const size_t plain = std::min(ascii_run(bytes, found.until), most - found.size);
     found.until += plain;
     found.size += plain;
+    const size_t bad = std::min(bad_run(bytes, found.until), (most - found.size) / kReplacement.size());
+    found.until += bad;
+    found.size += bad * kReplacement.size();
     if (found.until == bytes.size()) break;
     const Step step = step_at(bytes, found.until);
     if (found.size + repaired_size(step) > most) break;
@@ -116,6 +137,9 @@ std::string repair_utf8(std::string_view bytes) {
     const size_t plain = ascii_run(bytes, at);
     to = std::copy_n(bytes.data() + at, plain, to);
     at += plain;
+    for (const size_t end = at + bad_run(bytes, at); at < end; ++at) {
+      to = std::copy(kReplacement.begin(), kReplacement.end(), to);
+    }
     if (at == bytes.size()) break;
     const Step step = step_at(bytes, at);
     const std::string_view kept = step.valid ? bytes.substr(at, step.length) : kReplacement;
