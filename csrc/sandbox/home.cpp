@@ -9,6 +9,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -87,15 +88,16 @@ uint64_t remove_contents(int directory) {
   return removed;
 }
 
-uint64_t bytes_below(int directory) {
+uint64_t bytes_below(int directory, uint64_t& names) {
   uint64_t bytes = 0;
   const Listing entries = list(directory);
-  while (const dirent* entry = entries ? readdir(entries.get()) : nullptr) {
+  while (const dirent* entry = entries && names > 0 ? readdir(entries.get()) : nullptr) {
     struct stat info;
     if (is_dots(entry->d_name) || fstatat(directory, entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    --names;
     bytes += static_cast<uint64_t>(info.st_blocks) * 512;
     if (!S_ISDIR(info.st_mode)) continue;
-    if (const UniqueFd below = open_below(directory, entry->d_name); below) bytes += bytes_below(below.get());
+    if (const UniqueFd below = open_below(directory, entry->d_name); below) bytes += bytes_below(below.get(), names);
   }
   return bytes;
 }
@@ -230,11 +232,17 @@ UniqueFd Home::shell_ruleset() const {
                                 .scratch = homes_.slots_[slot_].path});
 }
 
-uint64_t Home::held_bytes() const { return used_ ? bytes_below(directory()) : 0; }
+uint64_t Home::measure() {
+  if (!used_) return 0;
+  uint64_t left = kMostMeasured;
+  held_ = bytes_below(directory(), left);
+  if (left == 0) held_ = held_ / kMostMeasured * std::max(created_, kMostMeasured);
+  return kMostMeasured - left;
+}
 
 void Home::clear() {
   remove_contents(directory());
-  created_ = 0;
+  created_ = held_ = 0;
 }
 
 // Creations are counted, not files: one that lost its name lives on while it is open.

@@ -24,6 +24,9 @@ struct HomeOptions {
   uint32_t first_uid = 100000;
 };
 
+// One takes the kernel a microsecond or two.
+inline constexpr uint64_t kMostMeasured = 1024;
+
 class Homes;
 
 // Belongs to one child, or to the branches of one session together. Invariants: when the last owner lets go, nothing
@@ -45,8 +48,11 @@ class Home {
   UniqueFd shell_ruleset() const;
   // Counts one creation more. False when that is more than `limit`.
   bool may_create(uint64_t limit);
-  // On the disk or in memory, by its names: an open file that has none is not seen.
-  uint64_t held_bytes() const;
+  // What it held on the disk or in memory when it was measured: by its names, so an open file that has none is not
+  // seen.
+  uint64_t held_bytes() const { return held_; }
+  // Looks at its names, and at no more than kMostMeasured: of more those stand for the others. Returns how many.
+  uint64_t measure();
   // What it may have by its creations, whether they have a name or not.
   uint64_t most_bytes(uint64_t file_bytes) const { return created_ * file_bytes; }
   bool used() const { return used_; }
@@ -57,6 +63,7 @@ class Home {
   Homes& homes_;
   uint32_t slot_;
   uint64_t created_ = 0;
+  uint64_t held_ = 0;
   bool used_ = false;  // something was created, whether it was cleared since or not
 };
 
@@ -96,8 +103,8 @@ class Homes {
 // Removes what is in a directory and follows no link. Returns the number of entries that were there.
 uint64_t remove_contents(int directory);
 
-// What the files in a directory and below take.
-uint64_t bytes_below(int directory);
+// What the files in a directory and below take; of no more than `names`, which is how many are left of them.
+uint64_t bytes_below(int directory, uint64_t& names);
 
 // A directory and what is in it, as far as that can be removed.
 void remove_tree(const std::string& path);

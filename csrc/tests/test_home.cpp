@@ -141,6 +141,30 @@ void only_so_many_are_created_in_all() {
   CHECK(homes.take()->may_create(3));  // each owner has its own number
 }
 
+// 20,000 files of each of three idle sessions held the supervisor for 85 ms of processor time, every second.
+void no_more_names_are_looked_at_than_a_few() {
+  const Place place;
+  Homes homes(options_in(place.path()));
+  std::shared_ptr<Home> home = homes.take();
+  CHECK(home->measure() == 0 && home->held_bytes() == 0);
+  const std::string page(4096, 'x');
+  const uint64_t count = 3 * kMostMeasured;
+  uint64_t bytes = 0;
+  for (uint64_t i = 0; i < count; ++i) {
+    CHECK(home->may_create(count));
+    const UniqueFd file(openat(home->directory(), std::to_string(i).c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    CHECK(write(file.get(), page.data(), page.size()) == static_cast<ssize_t>(page.size()));
+    struct stat info;
+    CHECK(fstat(file.get(), &info) == 0);
+    bytes += static_cast<uint64_t>(info.st_blocks) * 512;
+    if (i + 1 == kMostMeasured / 2) CHECK(home->measure() == i + 1 && home->held_bytes() == bytes);
+  }
+  CHECK(home->held_bytes() == bytes / 6);  // as it was then
+  CHECK(home->measure() == kMostMeasured && home->held_bytes() == bytes);
+  home->clear();
+  CHECK(home->held_bytes() == 0);
+}
+
 void a_dead_owners_directory_is_removed_by_the_next() {
   const Place place;
   const pid_t pid = fork();
@@ -213,5 +237,6 @@ int main() {
   a_slot_is_gone_when_its_last_owner_lets_go();
   nobody_gets_a_directory_in_which_something_was();
   only_so_many_are_created_in_all();
+  no_more_names_are_looked_at_than_a_few();
   without_a_base_there_is_no_scratch();
 }
