@@ -121,7 +121,7 @@ Supervisor::Rank Supervisor::rank_of(uint64_t arrival, const Request& request) c
 void Supervisor::begin_work(Process& process) {
   ++under_way_;
   process.began = Clock::now();
-  if (options_.cgroup != nullptr) process.kills_before = options_.cgroup->kills();
+  process.kills_before = look_for_victims();
   Lane& lane = lanes_.try_emplace(process.lane, Lane{.had_s = had_s_}).first->second;
   ++lane.under_way;
   had_s_ = std::max(had_s_, lane.had_s);

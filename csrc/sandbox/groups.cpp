@@ -105,50 +105,76 @@ std::chrono::nanoseconds processor_time() {
 
 }  // namespace
 
-GroupUse use_of_group(pid_t group, uint64_t memory_limit) {
+GroupUse use_of_group(pid_t group) {
   static const auto kTick = static_cast<uint64_t>(1'000'000 / sysconf(_SC_CLK_TCK));
-  GroupUse use;
-  const std::vector<pid_t> members = members_of(group);
-  for (const pid_t pid : members) {
+  GroupUse use{.members = members_of(group)};
+  for (const pid_t pid : use.members) {
     use.cpu_us += ticks_of(pid, use.tasks) * kTick;
     use.bytes += bytes_of(pid);
   }
-  if (use.bytes <= memory_limit) return use;
-  use.bytes = 0;
-  for (const pid_t pid : members) use.bytes += exact_bytes_of(pid);
   return use;
+}
+
+bool Weighing::go_on() {
+  const auto before = processor_time();
+  while (!left.empty() && processor_time() - before < kWeighing) {
+    bytes += exact_bytes_of(left.back());
+    left.pop_back();
+  }
+  return left.empty();
 }
 
 bool Supervisor::is_shell(uint8_t flavour) const { return options_.flavours[flavour] == "bash"; }
 
+// At one of them, those in their turn: between two others are served.
 void Supervisor::look_at_groups() {
   const auto before = processor_time();
+  int number = 0;
+  Process* next = nullptr;  // the first behind the one that was looked at last, or the first of all
   for (Process& process : processes_) {
     if (process.role != Role::kShell || process.state != Process::State::kRunning || (process.flags & kStopped))
       continue;
-    expect_strangers();  // its orphans are ours, and it may have no others while they are not reaped
-    GroupUse use = use_of_group(process.pid, process.limits.memory_bytes);
-    use.cpu_us += process.orphans_cpu_us;
-    process.group_peak_bytes = std::max(process.group_peak_bytes, use.bytes);
-    process.group_cpu_us = std::max(process.group_cpu_us, use.cpu_us);
-    if (use.bytes > process.limits.memory_bytes) {
-      kill(process, Outcome::kMemoryKilled);
-    } else if (use.cpu_us > process.limits.cpu_s * 1'000'000) {
-      kill(process, Outcome::kTimedOut);
-    }
+    ++number;
+    const bool is_later = process.index > last_group_, is_next_later = next != nullptr && next->index > last_group_;
+    if (next == nullptr || (is_later && !is_next_later)) next = &process;
   }
-  next_group_watch_ = Clock::now() + std::max<Clock::duration>(kGroupWatch, kGroupRest * (processor_time() - before));
+  if (next != nullptr) {
+    last_group_ = next->index;
+    look_at_group(*next);
+  }
+  const auto rest =
+      std::max<Clock::duration>(kGroupWatch / std::max(number, 1), kGroupRest * (processor_time() - before));
+  next_group_watch_ = Clock::now() + rest;
+}
+
+void Supervisor::look_at_time_of(Process& process) {
+  if (process.group_cpu_us > process.limits.cpu_s * 1'000'000) kill(process, Outcome::kTimedOut);
+}
+
+void Supervisor::look_at_group(Process& process) {
+  expect_strangers();  // its orphans are ours, and it may have no others while they are not reaped
+  const uint64_t limit = process.limits.memory_bytes;
+  GroupUse use = use_of_group(process.pid);
+  process.group_cpu_us = std::max(process.group_cpu_us, use.cpu_us + process.orphans_cpu_us);
+  if (use.bytes > limit) {
+    if (process.weighing.left.empty()) process.weighing = {.left = std::move(use.members)};
+    if (!process.weighing.go_on()) return look_at_time_of(process);
+    use.bytes = process.weighing.bytes;
+  }
+  process.weighing = {};
+  process.group_peak_bytes = std::max(process.group_peak_bytes, use.bytes);
+  if (use.bytes > limit) return kill(process, Outcome::kMemoryKilled);
+  look_at_time_of(process);
 }
 
 // Those that were granted since they were counted are counted too: they may not have begun.
 bool Supervisor::may_have_task(Process& process) {
   const Clock::time_point now = Clock::now();
   const bool full = process.tasks >= kMostThreads;
-  const Clock::duration holds =
-      full ? std::max<Clock::duration>(kRecountFull, kGroupRest * process.tasks_cost) : kRecountTasks;
+  const auto holds = std::max<Clock::duration>(full ? kRecountFull : kRecountTasks, kGroupRest * process.tasks_cost);
   if (now - process.tasks_counted > holds) {
     const auto before = processor_time();
-    process.tasks = use_of_group(process.pid, UINT64_MAX).tasks;
+    process.tasks = use_of_group(process.pid).tasks;
     process.tasks_cost = processor_time() - before;
     process.tasks_counted = now;
   }
@@ -174,7 +200,7 @@ int Supervisor::signal_for(const Process& process, const Question& question) {
 bool Supervisor::lost_a_part(const Process& process, const Outcome& outcome) {
   if (process.role != Role::kShell || (outcome.flags & kStopped)) return false;
   const bool fell_short = outcome.signaled || outcome.code != 0;
-  return fell_short && tell_of_kill(process);
+  return fell_short && may_be_victim(process);
 }
 
 void Supervisor::kill_group(const Process& process) {

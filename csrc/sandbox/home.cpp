@@ -217,7 +217,7 @@ UniqueFd Home::shell_ruleset() const {
 
 void Home::weigh(uint64_t& entries) {
   if (!used_ || entries == 0) return;
-  const Weight found = weigh_tree(directory(), entries);
+  const Weight found = weigh_tree(directory(), std::min(entries, kMostWeighed));
   entries -= found.entries;
   deep_ = found.deep;
   held_ = in_all(found, created_);

@@ -25,6 +25,9 @@ struct HomeOptions {
   uint32_t first_uid = 100000;
 };
 
+// Entries of one directory, each of which takes the kernel a microsecond or two.
+inline constexpr uint64_t kMostWeighed = 1024;
+
 class Homes;
 
 // Belongs to one child, or to the branches of one session together. Invariants: when the last owner has let go, what
@@ -46,8 +49,8 @@ class Home {
   UniqueFd shell_ruleset() const;
   // Counts one creation more. False when that is more than `limit`.
   bool may_create(uint64_t limit);
-  // Looks at what there is by its names, at `entries` of them at most, and takes off how many those were: an open file
-  // that has no name is not seen.
+  // Looks at what there is by its names, at `entries` of them and kMostWeighed at most, and takes off how many those
+  // were: an open file that has no name is not seen.
   void weigh(uint64_t& entries);
   // On the disk or in memory, as it was weighed last. Of many files some stand for all; who hides them deep down may
   // have as much as it has made.

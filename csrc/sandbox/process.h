@@ -7,6 +7,16 @@
 
 namespace rocstar {
 
+// What a group's processes have together, exactly. The kernel goes through all their pages for that, some 40 ns each,
+// so it is asked about a few processes at a time.
+struct Weighing {
+  std::vector<pid_t> left;
+  uint64_t bytes = 0;  // of those before
+
+  // False while some are left for another time.
+  bool go_on();
+};
+
 struct Supervisor::Process {
   enum class State : uint8_t {
     kFree,
@@ -51,6 +61,7 @@ struct Supervisor::Process {
   const char* broken = nullptr;     // why it is no partner any more
   uint32_t flags = 0;
   uint64_t group_peak_bytes = 0, group_cpu_us = 0;  // of a bash program's processes together, as they were seen
+  Weighing weighing;                                // of those, while it is under way
   uint64_t orphans_cpu_us = 0;                      // of those that nobody of the group waited for
   uint64_t kills_before = 0;                        // for want of memory, when its work began
   uint32_t tasks = 0;                               // of its group, where the kernel does not count them
@@ -113,11 +124,17 @@ inline constexpr uint64_t kEntriesALook = 2048;
 inline constexpr std::chrono::milliseconds kScratchAgain{100};
 // How often to look for the end of somebody unknown, while one is expected.
 inline constexpr std::chrono::milliseconds kStrangersLook{50};
+// A victim of the kernel may take so long to give its memory back, and to be gone.
+inline constexpr std::chrono::seconds kVictimEnds{10};
+// What has happened is heard of before deadlines count, but for so many rounds of it in a row.
+inline constexpr uint32_t kMostFullRounds = 64;
 // How often to look at what the processes of a bash program have together.
 inline constexpr std::chrono::milliseconds kGroupWatch{20};
 // After a look, nobody is looked at for so many times the processor time that it took: programs with many processes
 // would take the supervisor from all others. The same of a count of tasks that forbids more.
 inline constexpr int kGroupRest = 4;
+// For so long, in processor time, and one process more, a group is weighed at a time.
+inline constexpr std::chrono::milliseconds kWeighing{3};
 // How long a count of its tasks holds, and one that forbids more.
 inline constexpr std::chrono::milliseconds kRecountTasks{5}, kRecountFull{1};
 // How often to look whether a killed group's parts are gone.
@@ -142,11 +159,12 @@ pid_t process_id_of(pid_t thread);
 
 // What the processes of a group have together, as far as /proc shows it; who starts and ends meanwhile may be missed.
 struct GroupUse {
+  std::vector<pid_t> members;
   uint64_t cpu_us = 0;
-  uint64_t bytes = 0;  // exact only beyond the limit, below it perhaps too much
+  uint64_t bytes = 0;  // perhaps too much: what several share counts for each
   uint32_t tasks = 0;  // threads of all processes
 };
-GroupUse use_of_group(pid_t group, uint64_t memory_limit);
+GroupUse use_of_group(pid_t group);
 // What a session holds of its own, to within the zygote's pages that it has changed.
 uint64_t held_bytes_of(pid_t pid, uint64_t baseline_resident);
 

@@ -88,8 +88,8 @@ Rest rest_of(uint64_t used_us, uint64_t before_us, uint64_t& suspected_us) {
 
 void Supervisor::read_control(Process& process) {
   static char buffer[64 << 10];
+  if (!process.control) return;  // read meanwhile, for somebody else's sake (take_births)
   if (process.state == Process::State::kStarting) return take_birth(process);
-  if (!process.control) return;
   const ssize_t got = read(process.control.get(), buffer, sizeof buffer);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (got <= 0) {
@@ -138,8 +138,10 @@ void Supervisor::take_replies(Process& process) {
 void Supervisor::finish_cell(Process& session, const CellReply& reply, std::string_view value) {
   // The reply was written after everything else that the cell wrote.
   // Once is enough, for a pipe holds no more than one reading takes, and a thread of it may go on writing for ever.
-  take_output(session, session.out);
-  take_output(session, session.err);
+  for (Capture* stream : {&session.out, &session.err}) {
+    take_output(session, *stream);
+    if (stream->kept().total() > output_cap(session)) session.flags |= Outcome::kOutputLimit;
+  }
   Outcome outcome{.id = session.request.id, .code = reply.code, .flags = session.flags};
   const uint64_t used = cpu_us_of(session.pid);
   outcome.cpu_us = used - std::min(used, session.cpu_us_before);
@@ -311,17 +313,22 @@ void Supervisor::reap(Process& process) {
 // An end by SIGKILL that nobody here sent, and the cgroup counts one more victim: the kernel took it for its memory.
 bool Supervisor::was_killed_for_memory(const Process& process, const Outcome& outcome) {
   if (!outcome.signaled || outcome.code != SIGKILL || (outcome.flags & kStopped)) return false;
-  return tell_of_kill(process);
+  return may_be_victim(process);
 }
 
-// Whether the cgroup has a victim of whom nobody was told since this one's work began. Victims from before were others:
-// idle sessions, or what nobody was asked for.
-bool Supervisor::tell_of_kill(const Process& process) {
-  if (options_.cgroup == nullptr) return false;
-  const uint64_t told = std::max(memory_kills_, process.kills_before);
-  if (options_.cgroup->kills() <= told) return false;
-  memory_kills_ = told + 1;
-  return true;
+// Whether the cgroup has had a victim since this one's work began, and not long ago. The kernel does not say who it
+// was, and one that ends itself in that moment may be heard of first: so all of them may be. Victims from before were
+// others: idle sessions, or what nobody was asked for.
+bool Supervisor::may_be_victim(const Process& process) {
+  const uint64_t kills = look_for_victims();
+  return kills > process.kills_before && Clock::now() < victim_seen_ + kVictimEnds;
+}
+
+uint64_t Supervisor::look_for_victims() {
+  if (options_.cgroup == nullptr) return 0;
+  const uint64_t kills = options_.cgroup->kills();
+  if (kills > victims_) victim_seen_ = Clock::now();
+  return victims_ = kills;
 }
 
 void Supervisor::report(Process& process, Outcome outcome) {
@@ -431,19 +438,25 @@ void Supervisor::weigh_sessions() {
   }
 }
 
-// Each in its turn, as many as one look has time for: of the others it is known what they had before.
+// As many as one look has time for, those at work first, the others in their turn: what is known of the rest is from an
+// earlier time.
 void Supervisor::weigh_homes() {
   uint64_t entries = kEntriesALook;
+  for (Process& process : processes_) {
+    if (process.state == Process::State::kRunning) process.home->weigh(entries);
+  }
   for (size_t seen = 0; seen < processes_.size() && entries > 0; ++seen) {
-    next_weighed_ = (next_weighed_ + 1) % processes_.size();
-    if (Home* const home = processes_[next_weighed_].home.get()) home->weigh(entries);
+    last_weighed_ = (last_weighed_ + 1) % processes_.size();
+    Process& process = processes_[last_weighed_];
+    if (process.state == Process::State::kIdle) process.home->weigh(entries);
   }
 }
 
 // Idle sessions keep at most half of the scratch directories' room: the other half is for those at work.
 void Supervisor::weigh_scratch() {
+  const uint64_t most = homes_.scratch_bytes() / 2;
   const std::optional<uint64_t> taken = homes_.taken_bytes();
-  if (homes_.used() == 0 || (taken && *taken <= homes_.scratch_bytes() / 2)) return;
+  if (homes_.used() == 0 || (taken && *taken <= most)) return;
   weigh_homes();
   std::vector<std::pair<uint64_t, uint64_t>> holders;  // by how much, number
   uint64_t held = 0;
@@ -455,7 +468,7 @@ void Supervisor::weigh_scratch() {
   }
   std::sort(holders.rbegin(), holders.rend());
   for (const auto& [bytes, number] : holders) {
-    if (held <= homes_.scratch_bytes() / 2) return;
+    if (held <= most) return;
     held -= bytes;
     evict(processes_[sessions_.at(number)]);
   }

@@ -86,11 +86,16 @@ void Supervisor::loop() {
     if (looks_at_groups() && Clock::now() >= next_group_watch_) look_at_groups();
     look_for_ended_groups();
     const int count = epoll_wait(epoll_.get(), events.data(), events.size(), next_timeout_ms());
-    if (count < 0 && errno != EINTR) fail("epoll_wait");
+    if (count < 0 && errno == EINTR) continue;  // somebody stopped us, and nothing was told of what happened meanwhile
+    if (count < 0) fail("epoll_wait");
     for (int i = 0; i < count; ++i) {
       const epoll_event& event = events[static_cast<size_t>(i)];
       handle(event.data.u64, event.events);
     }
+    // After a pause of ours more may have ended than one look tells, in time, whatever their deadlines are by now.
+    const bool full = count == static_cast<int>(events.size()) && ++full_rounds_ < kMostFullRounds;
+    if (full) continue;
+    full_rounds_ = 0;
     expire();
   }
 }

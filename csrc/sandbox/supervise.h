@@ -213,7 +213,8 @@ class Supervisor {
   void reap_strangers();
   void finish_cell(Process& session, const CellReply& reply, std::string_view value);
   bool was_killed_for_memory(const Process& process, const Outcome& outcome);
-  bool tell_of_kill(const Process& process);
+  bool may_be_victim(const Process& process);
+  uint64_t look_for_victims();
   void report(Process& process, Outcome outcome);
   void abandon(Process& process);
   void forget(Process& process);
@@ -233,6 +234,8 @@ class Supervisor {
   bool is_shell(uint8_t flavour) const;
   static uint64_t most_creations(const Process& process);
   void look_at_groups();
+  void look_at_group(Process& process);
+  void look_at_time_of(Process& process);
   bool looks_at_groups() const { return has_shell_ && under_way_ > 0; }
   bool may_have_task(Process& process);
   int signal_for(const Process& process, const Question& question);
@@ -271,15 +274,18 @@ class Supervisor {
   double had_s_ = 0;                          // by the lane that was next last
   uint32_t opening_ = 0;
   uint64_t reserved_bytes_ = 0;
-  uint64_t memory_kills_ = 0;  // of the cgroup, of which somebody was told
+  uint64_t victims_ = 0;  // of the kernel in the cgroup, as last seen
+  Clock::time_point victim_seen_;
   Clock::time_point next_scratch_look_;
-  size_t next_weighed_ = 0;      // of processes_: whose scratch directory is looked at next
+  size_t last_weighed_ = 0;      // of idle sessions: whose scratch directory, by index
   bool starved_ = false;         // of descriptors, until somebody has ended
   Clock::time_point next_look_;  // at what sessions do that they should not
   std::vector<std::pair<pid_t, std::shared_ptr<Home>>> ending_groups_;  // killed, and perhaps not gone yet
   bool has_shell_ = false;                                              // among the flavours
   Clock::time_point next_group_watch_;
+  uint32_t last_group_ = 0;            // that was looked at, by index
   Clock::time_point strangers_until_;  // until then children may end that nobody knows
+  uint32_t full_rounds_ = 0;           // in a row, of events
 };
 
 }  // namespace rocstar

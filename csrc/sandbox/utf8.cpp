@@ -1,6 +1,7 @@
 #include "utf8.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 
@@ -8,12 +9,12 @@ namespace rocstar {
 namespace {
 
 struct Lead {
-  size_t length;              // bytes of the whole code point; 0 when this byte cannot lead
+  unsigned char length = 0;   // bytes of the whole code point; 0 when this byte cannot lead
   unsigned char low = 0x80;   // bounds of the second byte: they exclude overlong forms, surrogates and
   unsigned char high = 0xBF;  // everything above U+10FFFF
 };
 
-Lead lead_of(unsigned char byte) {
+constexpr Lead look_for_lead(unsigned char byte) {
   if (byte < 0x80) return {1};
   if (byte < 0xC2) return {0};
   if (byte < 0xE0) return {2};
@@ -26,13 +27,23 @@ Lead lead_of(unsigned char byte) {
   return {0};
 }
 
+constexpr std::array<Lead, 256> make_leads() {
+  std::array<Lead, 256> leads;
+  for (size_t byte = 0; byte < leads.size(); ++byte) leads[byte] = look_for_lead(static_cast<unsigned char>(byte));
+  return leads;
+}
+
+constexpr std::array<Lead, 256> kLeads = make_leads();
+
+const Lead& lead_of(unsigned char byte) { return kLeads[byte]; }
+
 struct Step {
   size_t length;  // bytes consumed
   bool valid;
 };
 
 Step step_at(std::string_view bytes, size_t at) {
-  const Lead lead = lead_of(static_cast<unsigned char>(bytes[at]));
+  const Lead& lead = lead_of(static_cast<unsigned char>(bytes[at]));
   if (lead.length == 0) return {1, false};
   size_t have = 1;
   while (have < lead.length && at + have < bytes.size()) {
@@ -58,62 +69,107 @@ size_t ascii_run(std::string_view bytes, size_t at) {
   return end - at;
 }
 
+// Of bytes that cannot lead, each of which is a step.
+size_t bad_run(std::string_view bytes, size_t at) {
+  size_t end = at;
+  while (end < bytes.size() && lead_of(static_cast<unsigned char>(bytes[end])).length == 0) ++end;
+  return end - at;
+}
+
+// As ascii_run, of what ends before `end`.
+size_t ascii_run_before(std::string_view bytes, size_t end) {
+  size_t begin = end;
+  while (begin >= 8) {
+    uint64_t word;
+    std::memcpy(&word, bytes.data() + begin - 8, 8);
+    if (word & 0x8080808080808080ULL) break;
+    begin -= 8;
+  }
+  while (begin > 0 && static_cast<unsigned char>(bytes[begin - 1]) < 0x80) --begin;
+  return end - begin;
+}
+
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
+
+size_t repaired_size(const Step& step) { return step.valid ? step.length : kReplacement.size(); }
+
+// The place after the last step that keeps the repair of everything before it within `most`, and how long that is.
+struct Fitting {
+  size_t until = 0, size = 0;
+};
+
+Fitting fits_until(std::string_view bytes, size_t most) {
+  Fitting found;
+  while (found.until < bytes.size()) {
+    const size_t plain = std::min(ascii_run(bytes, found.until), most - found.size);
+    found.until += plain;
+    found.size += plain;
+    const size_t bad = std::min(bad_run(bytes, found.until), (most - found.size) / kReplacement.size());
+    found.until += bad;
+    found.size += bad * kReplacement.size();
+    if (found.until == bytes.size()) break;
+    const Step step = step_at(bytes, found.until);
+    if (found.size + repaired_size(step) > most) break;
+    found.until += step.length;
+    found.size += repaired_size(step);
+  }
+  return found;
+}
+
+// The last step before `end`, which is the end of one. No byte that can lead, and no ASCII, is ever inside of a step.
+Step step_before(std::string_view bytes, size_t end) {
+  constexpr size_t kLongest = 4;
+  for (size_t length = 1; length <= std::min(end, kLongest); ++length) {
+    if ((static_cast<unsigned char>(bytes[end - length]) & 0xC0) == 0x80) continue;
+    const Step step = step_at(bytes, end - length);
+    if (step.length == length) return step;
+    break;
+  }
+  return {1, false};
+}
+
 }  // namespace
 
 std::string repair_utf8(std::string_view bytes) {
-  std::string repaired;
-  repaired.reserve(bytes.size());
-  size_t valid_from = 0;
+  std::string repaired(fits_until(bytes, SIZE_MAX).size, '\0');
+  char* to = repaired.data();
   for (size_t at = 0; at < bytes.size();) {
-    at += ascii_run(bytes, at);
+    const size_t plain = ascii_run(bytes, at);
+    to = std::copy_n(bytes.data() + at, plain, to);
+    at += plain;
+    for (const size_t end = at + bad_run(bytes, at); at < end; ++at) {
+      to = std::copy(kReplacement.begin(), kReplacement.end(), to);
+    }
     if (at == bytes.size()) break;
     const Step step = step_at(bytes, at);
-    if (!step.valid) {
-      repaired.append(bytes.substr(valid_from, at - valid_from));
-      repaired.append("\xEF\xBF\xBD");
-      valid_from = at + step.length;
-    }
+    const std::string_view kept = step.valid ? bytes.substr(at, step.length) : kReplacement;
+    to = std::copy(kept.begin(), kept.end(), to);
     at += step.length;
   }
-  repaired.append(bytes.substr(valid_from));
   return repaired;
 }
 
-namespace {
-
-constexpr size_t kReplacement = 3;  // bytes of U+FFFD
-
-// The place after the last step that keeps the repair of everything before it within `most`.
-size_t fits_until(std::string_view bytes, size_t most) {
-  size_t size = 0, at = 0;
-  while (at < bytes.size()) {
-    const size_t plain = ascii_run(bytes, at);
-    if (size + plain > most) return at + (most - size);
-    at += plain;
-    size += plain;
-    if (at == bytes.size()) break;
-    const Step step = step_at(bytes, at);
-    size += step.valid ? step.length : kReplacement;
-    if (size > most) return at;
-    at += step.length;
-  }
-  return at;
+bool repair_fits(std::string_view bytes, size_t most) {
+  return bytes.size() <= most && fits_until(bytes, most).until == bytes.size();
 }
 
-}  // namespace
-
 std::string_view fitting_prefix(std::string_view bytes, size_t most) {
-  return bytes.substr(0, fits_until(bytes, most));
+  return bytes.substr(0, fits_until(bytes, most).until);
 }
 
 std::string_view fitting_suffix(std::string_view bytes, size_t most) {
-  const size_t size = repair_utf8(bytes).size();
-  if (size <= most) return bytes;
-  // What is left out at the front takes the rest, and a step more where that does not come out even.
-  const size_t left_out = size - most;
-  size_t at = fits_until(bytes, left_out);
-  if (repair_utf8(bytes.substr(0, at)).size() < left_out) at += step_at(bytes, at).length;
-  return bytes.substr(at);
+  size_t begin = bytes.size();
+  for (size_t size = 0; begin > 0;) {
+    const size_t plain = std::min(ascii_run_before(bytes, begin), most - size);
+    begin -= plain;
+    size += plain;
+    if (begin == 0) break;
+    const Step step = step_before(bytes, begin);
+    size += repaired_size(step);
+    if (size > most) break;
+    begin -= step.length;
+  }
+  return bytes.substr(begin);
 }
 
 std::string_view cut_utf8(std::string_view bytes) {

@@ -148,6 +148,7 @@ void Supervisor::zygote_ended(Server& server) {
     flush_client();
     client_open_ = false;
   }
+  look_for_victims();  // it may be one
   take_births();
   // A child may have been forked without anybody having heard of it: it finds its control socket closed and exits.
   const std::set<uint32_t> lost = std::move(server.orders);

@@ -120,6 +120,33 @@ void repair_makes_any_bytes_valid() {
   }
 }
 
+std::string any_bytes(std::mt19937_64& random) {
+  static const char* const kPieces[] = {"a",        "bcdefghijklm", "\xE2\x82\xAC", "\xF0\x9F\x98\x80", "\xC3",
+                                        "\xE2\x82", "\xF0\x9F\x98", "\xE0\x80",     "\x80\x80\x80\x80", "\xFF"};
+  std::string bytes;
+  while (random() % 8 != 0) bytes += kPieces[random() % std::size(kPieces)];
+  return bytes;
+}
+
+// Between two steps: what is repaired apart is what is repaired together.
+bool is_between(const std::string& bytes, size_t at) {
+  return repair_utf8(bytes.substr(0, at)) + repair_utf8(bytes.substr(at)) == repair_utf8(bytes);
+}
+
+void what_fits_is_the_longest_that_does() {
+  std::mt19937_64 random(13);
+  for (int round = 0; round < 20'000; ++round) {
+    const std::string bytes = any_bytes(random);
+    const size_t most = random() % 40;
+    size_t prefix = bytes.size(), suffix = 0;
+    while (!is_between(bytes, prefix) || repair_utf8(bytes.substr(0, prefix)).size() > most) --prefix;
+    while (!is_between(bytes, suffix) || repair_utf8(bytes.substr(suffix)).size() > most) ++suffix;
+    CHECK(rocstar::fitting_prefix(bytes, most) == bytes.substr(0, prefix));
+    CHECK(rocstar::fitting_suffix(bytes, most) == bytes.substr(suffix));
+    CHECK(rocstar::repair_fits(bytes, most) == (repair_utf8(bytes).size() <= most));
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -131,4 +158,5 @@ int main() {
   what_is_no_utf8_has_no_shape();
   halves_of_pairs_are_taken_where_they_may_be();
   repair_makes_any_bytes_valid();
+  what_fits_is_the_longest_that_does();
 }

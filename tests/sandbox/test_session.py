@@ -170,6 +170,18 @@ async def test_a_flood_ends_a_cell() -> None:
         )
 
 
+async def test_a_short_flood_is_one_however_soon_the_cell_ends() -> None:
+    """Nobody looks at what a cell writes in its first milliseconds: its end is heard of with it."""
+    flood = "import os\nos.write(1, b'x' * 60_000)"
+    async with SandboxPool() as pool:
+        session = await pool.open_session(limits=Limits(output_bytes=1000, wall_s=60))
+        for _ in range(5):
+            cell = await session.run(flood)
+            assert cell.status is Status.OUTPUT_LIMIT and cell.stdout_truncated
+        assert (await session.run("os.write(1, b'x' * 16_000); 1")).status is Status.OK
+        assert (await pool.run(ExecRequest(code=flood, limits=session.limits))).status is Status.OUTPUT_LIMIT
+
+
 async def test_cells_of_one_session_wait_for_each_other_and_others_do_not() -> None:
     async with SandboxPool(max_live=2) as pool:
         session, other = await pool.open_session(), await pool.open_session()

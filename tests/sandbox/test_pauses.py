@@ -1,0 +1,162 @@
+"""What the supervisor makes of what happened while it did not run: it was stopped, or had others to serve."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from rocstar.sandbox.pool import wire
+from rocstar.sandbox.pool.pool import SandboxPool
+from rocstar.sandbox.types import ExecRequest, Limits, SandboxError, Status
+
+from .. import needs
+from ..patience import PATIENCE_S
+from .test_tenants import MIB, memory_group
+from .watching import programs_of, until
+
+ASKS, WAITS = "257", "128"
+"""The numbers of openat, which the supervisor is asked about, and of rt_sigtimedwait."""
+
+TOLD = """import signal
+told = {signal.SIGUSR1}
+signal.pthread_sigmask(signal.SIG_BLOCK, told)
+signal.sigwait(told)
+"""
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def has_ended(pid: int) -> bool:
+    return state_of(pid) == "Z"
+
+
+def is_in(pid: int, call: str) -> bool:
+    return Path(f"/proc/{pid}/syscall").read_text().split()[0] == call
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    while state_of(pid) != "T":
+        os.sched_yield()
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):  # killed meanwhile
+            os.kill(pid, signal.SIGCONT)
+
+
+async def heard(pool: SandboxPool) -> None:
+    """The supervisor has done all that it was sent until now."""
+    supervisor = pool._keeper._supervisor
+    assert supervisor is not None
+    pong, own = asyncio.Event(), supervisor._heard
+
+    def hear(kind: int) -> None:
+        own(kind)
+        if kind == wire.PONG:
+            pong.set()
+
+    supervisor._heard = hear  # type: ignore[method-assign]
+    supervisor._send(wire.encode_id(wire.PING, 0))
+    await asyncio.wait_for(pong.wait(), PATIENCE_S)
+
+
+async def test_who_ended_in_time_is_not_late_for_being_heard_of_late() -> None:
+    """One look tells of 128 things at most: those of thirty programs."""
+    count, wall_s = 80, 3.0
+    request = ExecRequest(
+        code="import signal\nsignal.pause()", limits=Limits(wall_s=wall_s, memory_bytes=MIB)
+    )
+    async with SandboxPool(max_live=count) as pool:
+        tasks = [asyncio.create_task(pool.run(request)) for _ in range(count)]
+        await until(lambda: len(programs_of(pool)) == count)
+        await heard(pool)
+        begun = time.monotonic()
+        with stopped(pool.supervisor_pid):
+            for pid in (programs := programs_of(pool)):
+                os.kill(pid, signal.SIGTERM)
+            await until(lambda: all(map(has_ended, programs)) and time.monotonic() > begun + wall_s)
+        results = await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE_S)
+        assert {result.status for result in results} == {Status.SIGNALED}
+
+
+async def lose_orders(pool: SandboxPool, count: int) -> int:
+    """Has the supervisor told of a question first, by a program of whose birth it has not heard, and then
+    that some of `count` programs will not be born. How many were born."""
+    zygote = pool.zygotes["stdlib"][-1]
+    first = asyncio.create_task(pool.run(f"{TOLD}open('f', 'w')"))
+    await until(lambda: len(programs_of(pool)) == 1)
+    (asker,) = programs_of(pool)
+    await until(lambda: is_in(asker, WAITS))
+    with stopped(zygote):
+        tasks = [asyncio.create_task(pool.run(f"open('f', 'w').close()\n{i}")) for i in range(count)]
+        await until(lambda: len(pool._calls.sent) == count + 1)
+        await heard(pool)
+        with stopped(pool.supervisor_pid):
+            os.kill(asker, signal.SIGUSR1)
+            await until(lambda: is_in(asker, ASKS))
+            os.kill(asker, signal.SIGKILL)
+            await until(lambda: has_ended(asker))
+            os.kill(zygote, signal.SIGCONT)
+            while not programs_of(pool) - {asker}:
+                pass
+            os.kill(zygote, signal.SIGSTOP)
+            await until(lambda: all(is_in(pid, ASKS) for pid in programs_of(pool) - {asker}))
+            born = len(programs_of(pool) - {asker})
+            os.kill(zygote, signal.SIGKILL)
+            await until(lambda: has_ended(zygote))
+    results = await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE_S)
+    assert [result.value for result in results] == [str(i) for i in range(count)] and pool.restarts == 0
+    assert (await first).status is Status.SIGNALED
+    return born
+
+
+@pytest.mark.privileged
+async def test_a_line_that_was_read_for_anothers_sake_is_not_read_again() -> None:
+    """A program asks before its birth was heard of, so all births are looked for. One of those that will not
+    be was read then, and once more when it was told of."""
+    count = 15
+    async with SandboxPool(max_live=count + 1, memory_bytes=1 << 40) as pool:
+        while await lose_orders(pool, count) == count:
+            await until(lambda: len(pool.zygotes["stdlib"]) > 1)  # it was too quick
+
+
+@pytest.mark.privileged
+async def test_who_ends_itself_beside_one_that_the_kernel_takes_does_not_take_its_excuse() -> None:
+    """The kernel says that it took somebody, not whom. Whoever was heard of first was taken for that, and the
+    other's end for its own doing."""
+    async with SandboxPool(max_live=2) as pool:
+        if "cgroup" not in pool.isolation:
+            needs.ROOT.skip()
+        await pool.run("print(1)")
+        group = memory_group(pool.supervisor_pid)
+        assert group is not None
+        limit, use = group
+        large = f"{TOLD}x = bytearray(b'x') * (400 << 20)"
+        victim = asyncio.create_task(pool.run(ExecRequest(code=large, limits=Limits(memory_bytes=500 * MIB))))
+        await until(lambda: len(programs_of(pool)) == 1)
+        (taken,) = programs_of(pool)
+        await until(lambda: is_in(taken, WAITS))
+        other = asyncio.create_task(pool.run("import signal\nsignal.pause()"))
+        await until(lambda: len(programs_of(pool)) == 2)
+        (own,) = programs_of(pool) - {taken}
+        await heard(pool)
+        limit.write_text(str(int(use.read_text()) + 64 * MIB))
+        with stopped(pool.supervisor_pid):
+            os.kill(own, signal.SIGKILL)
+            await until(lambda: has_ended(own))
+            os.kill(taken, signal.SIGUSR1)
+            await until(lambda: has_ended(taken))
+        with pytest.raises(SandboxError) as failure:
+            await asyncio.wait_for(victim, PATIENCE_S)
+        assert (failure.value.kind, failure.value.retryable) == ("node_memory", True)
+        with pytest.raises(SandboxError, match="want of memory"):
+            await asyncio.wait_for(other, PATIENCE_S)
