@@ -90,7 +90,7 @@ async def test_what_a_killed_supervisor_leaves_is_removed_however_deep_it_is() -
         os.kill(pool.supervisor_pid, signal.SIGKILL)
         again = await asyncio.wait_for(pool.run(ExecRequest(code="1")), PATIENCE_S)
         assert again.value == "1" and pool.restarts == 1
-        assert not scratch.exists()  # noqa: ASYNC240
+        await until(lambda: not scratch.exists())  # another pool's supervisor may be removing it as well
 
 
 async def test_a_supervisor_killed_in_each_stage_of_a_call() -> None:
@@ -213,4 +213,4 @@ async def test_everything_dies_with_the_process_that_holds_the_pool() -> None:
     await trainer.wait()
     await until(lambda: all(ended(pid) for pid in pids))
     async with SandboxPool():  # at the latest
-        assert not scratch.exists()  # noqa: ASYNC240
+        import subprocess; assert not scratch.exists(), subprocess.run(["find", str(scratch)], capture_output=True, text=True).stdout[:600]
