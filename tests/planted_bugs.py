@@ -159,7 +159,7 @@ BUGS = [
     Bug("Turns.pause", "self._clock() - self._since_s >= self._piece_s", "False", "service/test_turns.py::test_others_have_a_turn_once_the_time_of_a_piece_is_over"),
     Bug("Unscored.check", "self.most * self.total", "self.total", "test_trials.py::test_more_than_one_in_a_hundred_without_a_score_ends_it"),
     Bug("VerlTool._texts", "raise outcome", "continue", "service/test_verl_tool.py::test_a_failure_of_ours_is_no_observation"),
-    Bug("VerlTool._texts", "shortened(outcome) if held.full else outcome", "outcome", "service/test_guard.py::test_of_many_outputs_in_one_answer_those_beyond_what_may_be_held_are_heads"),
+    Bug("VerlTool._texts", "held.cut(outcome)", "outcome", "service/test_guard.py::test_of_many_outputs_in_one_answer_those_beyond_what_may_be_held_are_heads"),
     Bug("ViewedRun._files", "records_of(self.path) if self._only is None else self._only", "records_of(self.path)", "view/test_report.py::test_only_the_files_of_both_ends_are_opened"),
     Bug("Watcher.look_once", "self._seen.get(run) != stamp", "True", "view/test_web.py::test_the_watcher_tells_each_change_once"),
     Bug("Weight.whole", "torch.addmm(wide, b, a, alpha=self.layer.scaling[NAME])", "torch.addmm(wide, b, a)", "test_adapters.py::test_the_merge_adds_alpha_over_rank_times_the_product"),

@@ -95,7 +95,8 @@ class CodeJudge:
                 except SandboxError as error:
                     outcome = error
             answer = await _written(self._answer(submission, outcome, with_output, wait_s))
-            return await send_held(request, HttpAnswer(status=200, body=answer), self._admission.held)
+            with HeldOutput(self._admission.held, owner) as held:
+                return await send_held(request, HttpAnswer(status=200, body=answer), held)
 
         return handler
 

@@ -33,7 +33,7 @@ from rocstar.sandbox.service.http import send, to_json
 from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES, NotebookBody
-from rocstar.sandbox.service.outputs import HeldOutput, fitting, shortened
+from rocstar.sandbox.service.outputs import HeldOutput, fitting
 from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.routes import HttpRoute
 from rocstar.sandbox.service.rules import Rules
@@ -94,7 +94,7 @@ class SandboxFusion:
             return _json(_no_code("files and fetch_files are not supported for cpp"))
         with HeldOutput(self._admission.held, request.owner) as held:
             try:
-                result = fitting(await self._admission.run(self._request(run, request.owner)), held.full)
+                result = fitting(await self._admission.run(self._request(run, request.owner)), held)
             except SandboxError as error:
                 return _json(_no_code(str(error)), status=_status(error))
             held.take(chars_of(result) + sum(map(len, result.files.values())))
@@ -155,8 +155,7 @@ class SandboxFusion:
                 if result is None or result.status is Status.TIMEOUT:
                     status = "TimeLimitExceeded"
                     break
-                if held.full:
-                    result = shortened(result)
+                result = held.cut(result)
                 held.take(chars_of(result))
                 shown, room = _fitting(() if held.full else result.displays, room)
                 held.take(sum(len(one.data) for one in shown))

@@ -23,7 +23,7 @@ from rocstar.sandbox.service.http import send, to_json
 from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.metrics import Metrics
-from rocstar.sandbox.service.outputs import HeldOutput, shortened
+from rocstar.sandbox.service.outputs import HeldOutput
 from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.routes import HttpRoute
 from rocstar.sandbox.service.rules import Rules
@@ -87,7 +87,7 @@ class VerlTool:
             async for place, outcome in outcomes:
                 if isinstance(outcome, SandboxError):
                     raise outcome
-                text = texts[places[place]] = text_of(shortened(outcome) if held.full else outcome)
+                text = texts[places[place]] = text_of(held.cut(outcome))
                 held.take(len(text))
         return texts
 

@@ -227,7 +227,7 @@ async def test_more_program_text_than_fits_is_a_429(serve: Any) -> None:
 
 async def test_output_beyond_what_may_be_held_is_cut_and_marked(serve: Any) -> None:
     fake = FakeSandbox({}, otherwise=ok("x" * 50_000))
-    async with serve(fake, max_held_bytes=100_000) as service:
+    async with serve(fake, max_held_bytes=101_000) as service:
         for _ in range(2):  # and what was held is given back
             _, answer = await service.post("/v1/batch", {"requests": [{"code": "x"}] * 5})
             found = [(len(result["stdout"]), result["stdout_truncated"]) for result in answer["results"]]
@@ -258,7 +258,7 @@ async def test_of_many_outputs_in_one_answer_those_beyond_what_may_be_held_are_h
     """In whatever dialect, and by whichever text of a result."""
     text = "x" * 50_000
     result = ok(value=text) if path == "/v1/batch" else ok(text)
-    async with serve(FakeSandbox({}, otherwise=result), max_held_bytes=100_000) as service:
+    async with serve(FakeSandbox({}, otherwise=result), max_held_bytes=101_000) as service:
         for _ in range(2):  # and what was held is given back
             _, answer = await service.post(path, body)
             assert sorted(lengths(answer)) == [4096] * 2 + [50_000] * 3
