@@ -73,16 +73,22 @@ def _filled(head: bytes, items: list[bytes]) -> bytes:
     return b",".join(pieces)
 
 
+def may_pass(error: SandboxError) -> bool:
+    """Whether the same call may succeed later: also where this sandbox ends, for a service that is started
+    again has another."""
+    return error.retryable or error.kind == "closed"
+
+
 def failure(error: SandboxError) -> Failure:
     reason = error.reason if isinstance(error, SessionLost) else UNSET
     return Failure(
-        FailureFields(kind=error.kind, message=str(error), retryable=error.retryable, reason=reason)
+        FailureFields(kind=error.kind, message=str(error), retryable=may_pass(error), reason=reason)
     )
 
 
 def failure_answer(error: SandboxError) -> HttpAnswer:
     """A call of its own that has no result."""
-    status = FAILURE_STATUS.get(error.kind, 503 if error.retryable else 500)
+    status = FAILURE_STATUS.get(error.kind, 503 if may_pass(error) else 500)
     return HttpAnswer(
         status=status,
         body=to_json(failure(error)),

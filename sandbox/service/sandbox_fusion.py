@@ -29,7 +29,7 @@ from rocstar.sandbox.service.decode_sandbox_fusion import (
     decode_run_code,
     decode_run_jupyter,
 )
-from rocstar.sandbox.service.http import send, to_json
+from rocstar.sandbox.service.http import may_pass, send, to_json
 from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES, NotebookBody
@@ -140,18 +140,19 @@ class SandboxFusion:
         session = await self._sandbox.open_session(flavour=flavour, limits=limits, owner=owner)
         cells: list[CellAnswer] = []
         files: dict[str, str] = {}
-        room = MAX_JSON_FILES_BYTES
+        room, ran_s = MAX_JSON_FILES_BYTES, 0.0
         status: CommandStatus = "Finished"
         message = ""
         try:
             if run.files:
                 await _must(session, files=run.files)
             for source in run.cells:
-                left_s = run.total_timeout - (loop.time() - start_s)
+                left_s = run.total_timeout - ran_s  # what it waits for places is not its time
                 result = None
                 if left_s > 0:
                     wall_s = _cell_wall_s(run, left_s)
                     result = await session.run(source, wall_s=wall_s, displays=True)
+                    ran_s += result.wall_s
                 if result is None or result.status is Status.TIMEOUT:
                     status = "TimeLimitExceeded"
                     break
@@ -165,6 +166,8 @@ class SandboxFusion:
                 files = {} if held.full else _encoded(fetched.files)
                 held.take(sum(map(len, files.values())))
         except SessionLost as loss:
+            if loss.reason != "died":  # not by its cells, and nothing is left of them: all can run again
+                raise SandboxError(str(loss), kind="session_lost", retryable=True) from None
             status, message = "Error", f"the interpreter is gone: {loss.reason}"
         finally:
             await session.close()
@@ -279,7 +282,8 @@ def _no_notebook(error: SandboxError) -> NotebookAnswer:
 
 
 def _status(error: SandboxError) -> int:
-    return RETRYABLE_STATUS if error.retryable else 200
+    """What has run all the same left nothing behind."""
+    return RETRYABLE_STATUS if may_pass(error) or error.kind == "no_room" else 200
 
 
 async def _long_json(request: HttpRequest, answer: Any, num_chars: int) -> web.StreamResponse:

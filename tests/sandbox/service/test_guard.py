@@ -538,3 +538,35 @@ async def test_two_services_count_apart(serve: Any) -> None:
         await one.post("/v1/run", {"code": "x"})
         assert await one.metric("wall_seconds_count") == 1
         assert await other.metric("wall_seconds_count") == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "shown"),
+    [
+        ("/v1/run", {"code": "x"}, 503, "'retryable': True"),
+        ("/v1/batch", {"requests": [{"code": "x"}]}, 200, "'retryable': True"),
+        ("/judge", {"type": "python", "solution": "x"}, 200, "'reason': 'queue_timeout'"),
+        (
+            "/run/batch",
+            {"submissions": [{"type": "python", "solution": "x"}]},
+            200,
+            "'reason': 'queue_timeout'",
+        ),
+        ("/run_code", {"code": "x", "language": "python"}, 504, "'status': 'SandboxError'"),
+        ("/run_jupyter", {"cells": ["x"]}, 504, "'status': 'SandboxError'"),
+        (
+            "/get_observation",
+            {"trajectory_ids": ["1"], "actions": ["<python>x</python>"]},
+            503,
+            "'retryable': True",
+        ),
+    ],
+)
+async def test_what_a_service_that_ends_does_not_run_can_be_asked_of_the_next(
+    serve: Any, path: str, body: Any, status: int, shown: str
+) -> None:
+    """It was a wrong answer to those who judge."""
+    closed = SandboxError("the sandbox pool is closed", kind="closed", retryable=False)
+    async with serve(FakeSandbox({}, otherwise=closed)) as service:
+        found, answer = await service.post(path, body)
+    assert found == status and shown in str(answer)

@@ -1,5 +1,6 @@
 """SandboxFusion's dialect over a fake sandbox. The fields are those of its `sandbox_api.py` at 469de08."""
 
+import asyncio
 import base64
 import dataclasses
 import json
@@ -12,7 +13,7 @@ from rocstar.sandbox.service.decode_code_judge import SCRIPT_END
 from rocstar.sandbox.service.models import MAX_GIVEN_BYTES, MAX_JSON_FILES_BYTES
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.testing import FakeSandbox, error, ok, signaled, timeout
-from rocstar.sandbox.types import ExecResult, SandboxError
+from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, SessionLost
 
 CODE_FIELDS = ["status", "message", "compile_result", "run_result", "executor_pod_name", "files"]
 JUPYTER_FIELDS = ["status", "message", "driver", "cells", "executor_pod_name", "files"]
@@ -244,3 +245,35 @@ async def test_the_clients_own_package_is_understood(serve: Any, request_number:
     assert list(answer["files"]) == ([] if expected == "SandboxError" else body["fetch_files"])
     for request in fake.requests:
         assert list(request.files) in ([], list(body["files"]))
+
+
+@pytest.mark.parametrize("reason", ["evicted", "supervisor_died", "closed"])
+async def test_a_notebook_that_lost_its_interpreter_through_us_is_a_failure_of_ours(
+    serve: Any, reason: str
+) -> None:
+    """It was `Failed`, as if its cells had been wrong. Nothing of it is left, so it can run again."""
+    fake = FakeSandbox({"a": ok("1"), "b": SessionLost("gone", reason=reason)})
+    async with serve(fake) as service:
+        status, answer = await service.post("/run_jupyter", {"cells": ["a", "b", "a"]})
+        assert (status, answer["status"], answer["cells"]) == (504, "SandboxError", [])
+        assert service.service.metrics.in_flight == 0
+
+
+async def test_what_a_notebook_waits_for_places_is_not_its_time(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy service its cells were not run, and it had failed."""
+    loop = asyncio.get_running_loop()
+    waited_s, time_s = 0.0, loop.time
+
+    def wait_and_answer(request: ExecRequest) -> ExecResult:
+        nonlocal waited_s
+        waited_s += 5.0
+        return dataclasses.replace(ok(request.code), wall_s=0.4)
+
+    monkeypatch.setattr(loop, "time", lambda: time_s() + waited_s)
+    async with serve(FakeSandbox(wait_and_answer)) as service:
+        asked = {"cells": ["a", "b", "c", "d"], "total_timeout": 1}
+        _, answer = await service.post("/run_jupyter", asked)
+    assert [cell["stdout"] for cell in answer["cells"]] == ["a", "b", "c"]
+    assert answer["driver"]["status"] == "TimeLimitExceeded"
