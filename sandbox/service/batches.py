@@ -85,7 +85,7 @@ class Batches:
             with HeldOutput(self._held, owner) as held:
                 return await self._whole(call, held, owner)
 
-        answer = await self._keys.once(key, fingerprint, work)
+        answer = await self._keys.once(key, fingerprint, work, partial(self._incoming.keep, request))
         with HeldOutput(self._held, owner) as held:
             return await send_held(request, answer, held, self._write_timeout_s, kept=True)
 
@@ -128,7 +128,8 @@ class Batches:
 
         response: web.StreamResponse | None = None
         turns = Turns()
-        async for line in self._keys.follow(key, fingerprint, work):
+        keep = partial(self._incoming.keep, request)
+        async for line in self._keys.follow(key, fingerprint, work, keep):
             if response is None:  # from here on the status can no longer be a refusal's
                 response = await open_stream(request)
             await self._written(response, line)

@@ -31,6 +31,18 @@ def _always() -> bool:
     return True
 
 
+def _nothing() -> None:
+    pass
+
+
+Keep = Callable[[], Callable[[], None]]
+"""Called when an execution starts: what it returns is called when that has ended."""
+
+
+def _nothing_kept() -> Callable[[], None]:
+    return _nothing
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpAnswer:
     """What an HTTP response will carry. keep: whether a retry by key gets it again. stands: whether what it
@@ -45,7 +57,8 @@ class HttpAnswer:
 
 
 class Execution:
-    """One piece of work under a key. `lines`: what it has streamed so far; `count` is told of their bytes."""
+    """One piece of work under a key. `lines`: what it has streamed so far; `count` is told of their bytes.
+    `let_go`: called when it has ended."""
 
     def __init__(self, fingerprint: bytes, count: Callable[[int], None] = lambda size: None) -> None:
         self.fingerprint = fingerprint
@@ -56,6 +69,7 @@ class Execution:
         self.size_bytes = 0
         self.ended_s = 0.0
         self.reaper: asyncio.TimerHandle | None = None
+        self.let_go: Callable[[], None] = _nothing
         self._changed: asyncio.Future[None] | None = None
 
     def emit(self, line: bytes) -> None:
@@ -108,16 +122,18 @@ class IdempotencyStore:
         """Whether what streams under keys have said, of those that still run, is more than may be kept."""
         return self._running_bytes > self._max_bytes
 
-    async def once(self, key: str, fingerprint: bytes, work: Work) -> HttpAnswer:
+    async def once(self, key: str, fingerprint: bytes, work: Work, keep: Keep = _nothing_kept) -> HttpAnswer:
         """The answer to `key`, from `work` if nobody did it yet. Raises Refused when the key stands for
-        another request, and whatever `work` raises."""
-        with self._attached(key, fingerprint, work) as execution:
+        another request, and whatever `work` raises. `keep`: for what `work` has of its request."""
+        with self._attached(key, fingerprint, work, keep) as execution:
             assert execution.task is not None
             return await asyncio.shield(execution.task)
 
-    async def follow(self, key: str, fingerprint: bytes, work: Work) -> AsyncIterator[bytes]:
+    async def follow(
+        self, key: str, fingerprint: bytes, work: Work, keep: Keep = _nothing_kept
+    ) -> AsyncIterator[bytes]:
         """Do as `once` for work that streams: yields its lines from the first one on."""
-        with self._attached(key, fingerprint, work) as execution:
+        with self._attached(key, fingerprint, work, keep) as execution:
             assert execution.task is not None
             position = 0
             while True:
@@ -130,10 +146,11 @@ class IdempotencyStore:
                 await execution.changed()
 
     @contextmanager
-    def _attached(self, key: str, fingerprint: bytes, work: Work) -> Iterator[Execution]:
+    def _attached(self, key: str, fingerprint: bytes, work: Work, keep: Keep) -> Iterator[Execution]:
         execution = self._find(key, fingerprint)
         if execution is None:
             execution = self._start(key, fingerprint, work)
+            execution.let_go = keep()
         else:
             self.hits += 1
         execution.waiters += 1
@@ -178,6 +195,7 @@ class IdempotencyStore:
 
     def _end(self, key: str, execution: Execution, task: "asyncio.Task[HttpAnswer]") -> None:
         del self._running[key]
+        execution.let_go()
         self._running_bytes -= execution.size_bytes
         if execution.reaper is not None:
             execution.reaper.cancel()

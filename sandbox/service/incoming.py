@@ -13,6 +13,7 @@ from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.errors import Full, Refused, TooLarge
 from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
+from rocstar.sandbox.service.turns import Turns
 
 D = TypeVar("D")
 
@@ -123,6 +124,12 @@ class Incoming:
             request.held_bytes = 0
             self._shares.give(request.owner, size)
 
+    def keep(self, request: HttpRequest) -> Callable[[], None]:
+        """What is held of its body lives longer than the request: it counts until the returned is called."""
+        size, owner = request.held_bytes, request.owner
+        request.held_bytes = 0
+        return partial(self._shares.give, owner, size)
+
     def _check_held(self, more_bytes: int, owner: str) -> None:
         if not self._shares.fits(owner, more_bytes):
             raise self._full()
@@ -140,12 +147,14 @@ class Incoming:
         request.held_bytes += more_bytes
 
     async def _take(self, request: HttpRequest, chunks: list[bytes]) -> None:
-        """All that comes, each piece counted as it does."""
+        """All that comes, each piece counted as it does. It need not wait for any, so others have turns."""
+        turns = Turns()
         while chunk := await request.content.readany():
             self._hold(request, len(chunk))
             chunks.append(chunk)
             if request.content.at_eof():
                 return
+            await turns.pause()
 
     def _too_large(self) -> TooLarge:
         message = f"the body is larger than the {self._max_bytes} bytes that this service takes"

@@ -247,7 +247,8 @@ class Native:
         self, request: HttpRequest, key: str, body: bytes, work: Callable[[Execution], Awaitable[HttpAnswer]]
     ) -> HttpAnswer:
         known = key_of(request.owner, key)
-        return await self._keys.once(known, await fingerprint_of(request.path, body, False), work)
+        fingerprint = await fingerprint_of(request.path, body, False)
+        return await self._keys.once(known, fingerprint, work, partial(self._incoming.keep, request))
 
     async def _answer(self, held: HeldOutput, running: Awaitable[ExecResult]) -> HttpAnswer:
         """Of one call. Where clients have yet to take much, its heads alone."""

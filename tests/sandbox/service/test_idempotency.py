@@ -108,6 +108,33 @@ async def test_a_client_that_lost_its_connection_finds_its_execution_again(serve
     assert len(gated.requests) == 1
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [*BODIES, ("/v1/batch", {"requests": [{"code": "x"}], "stream": True})],
+)
+async def test_a_body_counts_as_held_until_its_execution_has_ended(
+    serve: Any, until: Any, path: str, body: Any
+) -> None:
+    """A client that went away had its count back, and could send the next, while all of them still ran."""
+    gated = Gated()
+    async with serve(gated) as service:
+        incoming, data = service.service._incoming, json.dumps(body).encode()
+        waiting = asyncio.create_task(service.post(path, data=data, headers=KEY))
+        await gated.started.wait()
+        waiting.cancel()
+        await until(lambda: service.service.metrics.disconnects)
+        assert incoming.held_bytes == len(data)
+        again = asyncio.create_task(service.http.post(path, data=data, headers=KEY))
+        await until(lambda: service.service.keys.hits)
+        assert incoming.held_bytes == 2 * len(data)
+        gated.gate.set()
+        async with await again as answer:
+            assert answer.status == 200 and await answer.read()
+        await until(lambda: not incoming.held_bytes)
+        await service.post(path, data=data, headers=KEY) if "stream" not in body else None
+        assert not incoming.held_bytes
+
+
 async def test_an_execution_that_nobody_waits_for_ends_after_its_grace(serve: Any, until: Any) -> None:
     gated = Gated()
     async with serve(gated, idempotency_grace_s=0.01) as service:
