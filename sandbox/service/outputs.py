@@ -21,20 +21,20 @@ SHORT_CHARS = 4096
 
 
 class HeldOutput:
-    """What one request holds, given back when it is left. Invariant: where each result is `cut` before it is
-    kept, requests hold one result each beyond the total of `shares`, and heads of as much again."""
+    """What one request holds, `chars`, given back when it is left. Invariant: where each result is `cut`
+    before it is kept, requests hold one result each beyond the total of `shares`, and heads of as much."""
 
     def __init__(self, shares: Shares, owner: str) -> None:
         self._shares = shares
         self.owner = owner
-        self._chars = 0
+        self.chars = 0
 
     def __enter__(self) -> "HeldOutput":
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._chars:
-            self._shares.give(self.owner, self._chars)
+        if self.chars:
+            self._shares.give(self.owner, self.chars)
 
     @property
     def full(self) -> bool:
@@ -50,10 +50,10 @@ class HeldOutput:
 
     def hold(self, chars: int) -> None:
         """So much it is now."""
-        self.take(chars - self._chars)
+        self.take(chars - self.chars)
 
     def take(self, chars: int) -> None:
-        self._chars += chars
+        self.chars += chars
         self._shares.take(self.owner, chars)
 
     def give(self, chars: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
+from rocstar.sandbox.child.scan import MAX_SCANNED
 from rocstar.sandbox.pool.wire import NO_FILES, with_files
 from rocstar.sandbox.service.answers import (
     CellAnswer,
@@ -23,8 +24,8 @@ from rocstar.sandbox.service.answers import (
     NotebookAnswer,
 )
 from rocstar.sandbox.service.calls import Admission
-from rocstar.sandbox.service.decode_code_judge import SCRIPT_END
 from rocstar.sandbox.service.decode_sandbox_fusion import (
+    OWN_FLAVOURS,
     CodeRun,
     decode_run_code,
     decode_run_jupyter,
@@ -53,10 +54,12 @@ from rocstar.sandbox.types import (
 RETRYABLE_STATUS = 504
 """HTTP status of a failure of ours that may pass: the one that this API's clients retry."""
 
-OWN_FLAVOURS = ("cpp", "bash")
-"""Languages that are flavours of the same name."""
+_NAME = re.compile(r"\w+(?:\.\w+)*")
+MAX_NAME_CHARS = 200
+MAX_TRACE_CHARS = 1 << 16
+MAX_TRACE_LINES = 1000
+"""What is told of a traceback, its end: a megabyte may have as many lines, each a text of its own."""
 
-_LAST_LINE = re.compile(r"^(\w+(?:\.\w+)*)(?:: (.*))?$", re.S)
 TRACEBACK = "Traceback (most recent call last):\n"
 
 
@@ -105,12 +108,11 @@ class SandboxFusion:
 
     def _request(self, run: CodeRun, owner: str) -> ExecRequest:
         is_python = run.language not in OWN_FLAVOURS
-        flavour = self._rules.choose(run.code) if is_python else run.language
         return ExecRequest(
-            code=run.code + SCRIPT_END if is_python else run.code,
+            code=run.code,
             stdin=run.stdin,
             limits=run.limits,
-            flavour=flavour,
+            flavour=self._rules.choose(run.code) if is_python else run.language,
             files=run.files,
             fetch=tuple(run.fetch_files),
             owner=owner,
@@ -125,8 +127,7 @@ class SandboxFusion:
             owner = request.owner
             with self._admission.admitted(owner), HeldOutput(self._admission.held, owner) as held:
                 answer = await self._notebook(run, limits, owner, held)
-                num_chars = sum(len(cell.stdout) + len(cell.stderr) for cell in answer.cells)
-                return await _long_json(request, answer, num_chars + sum(map(len, answer.files.values())))
+                return await _long_json(request, answer, held.chars)
         except SandboxError as error:
             return _json(_no_notebook(error), status=_status(error))
 
@@ -135,7 +136,7 @@ class SandboxFusion:
     ) -> NotebookAnswer:
         loop = asyncio.get_running_loop()
         start_s = loop.time()
-        flavour = self._rules.choose("\n".join(run.cells))
+        flavour = self._rules.choose(beginning_of(run.cells))
         limits = with_files(limits, run.files)
         session = await self._sandbox.open_session(flavour=flavour, limits=limits, owner=owner)
         cells: list[CellAnswer] = []
@@ -163,7 +164,7 @@ class SandboxFusion:
                 cells.append(_cell(result, shown))
             if run.fetch_files and status == "Finished":
                 fetched = await _must(session, fetch=run.fetch_files)
-                files = {} if held.full else _encoded(fetched.files)
+                files = {} if held.full else await asyncio.to_thread(_encoded, fetched.files)
                 held.take(sum(map(len, files.values())))
         except SessionLost as loss:
             if loss.reason != "died":  # not by its cells, and nothing is left of them: all can run again
@@ -181,6 +182,17 @@ class SandboxFusion:
         return NotebookAnswer(
             status="Success" if status == "Finished" else "Failed", driver=driver, cells=cells, files=files
         )
+
+
+def beginning_of(cells: Sequence[str]) -> str:
+    """What is looked at to choose a flavour. All cells together may take a quarter of a gigabyte."""
+    room, found = MAX_SCANNED, []
+    for cell in cells:
+        if room <= 0:
+            break
+        found.append(cell[:room])
+        room -= len(cell) + 1
+    return "\n".join(found)
 
 
 def _cell_wall_s(run: NotebookBody, left_s: float) -> float:
@@ -252,16 +264,18 @@ def _fitting(displays: Sequence[Display], room: int) -> tuple[list[Display], int
     return fitting, room
 
 
-def _cell(result: ExecResult, shown: Sequence[Display]) -> CellAnswer:
+def _cell(result: ExecResult, displays: Sequence[Display]) -> CellAnswer:
     """A notebook's view of a result: a traceback is no part of standard error."""
     stderr, errors = result.stderr, []
     if result.status is not Status.OK:
         before, found, trace = stderr.rpartition(TRACEBACK)
         stderr = before if found else ""
-        match = _LAST_LINE.match(trace.strip().rpartition("\n")[2])
-        name, value = (match[1], match[2] or "") if match else (str(result.status), trace)
-        errors = [CellFault(ename=name, evalue=value, traceback=(found + trace).splitlines())]
-    display = [{one.mime: _text_of(one)} for one in shown]
+        name, _, value = trace.strip().rpartition("\n")[2].partition(": ")
+        shown = (found + trace)[-MAX_TRACE_CHARS:]
+        if len(name) > MAX_NAME_CHARS or not _NAME.fullmatch(name):
+            name, value = str(result.status), trace[-MAX_TRACE_CHARS:]
+        errors = [CellFault(ename=name, evalue=value, traceback=shown.splitlines()[-MAX_TRACE_LINES:])]
+    display = [{one.mime: _text_of(one)} for one in displays]
     if result.value is not None:
         display.append({"text/plain": result.value})
     return CellAnswer(stdout=result.stdout, stderr=stderr, display=display, error=errors)
