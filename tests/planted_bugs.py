@@ -70,7 +70,7 @@ BUGS = [
     Bug("Guard._refusal", "self._owners.of(headers) is not None", "True", "sandbox/test_model_context.py::test_who_may_not_call_is_told_so"),
     Bug("Guard._refusal", "self._owners.of(headers) is not None", "True", "service/test_model_context.py::test_who_may_not_call_is_told_so"),
     Bug("Histogram.add", "value // self.width >= self.MOST", "value // self.width > self.MOST", "report/test_histogram.py::test_each_bin_has_the_numbers_of_its_range"),
-    Bug("IdempotencyStore._expire", "_owner_of(key) == most", "True", "service/test_idempotency.py::test_many_keys_of_one_owner_take_none_of_anothers"),
+    Bug("IdempotencyStore._expire", "self._keys_of[max(self._of, key=self._of.__getitem__)]", "self._ended", "service/test_idempotency.py::test_many_keys_of_one_owner_take_none_of_anothers"),
     Bug("IdempotencyStore._find", "not _stands(execution)", "False", "service/test_owners.py::test_a_key_opens_another_session_once_the_first_is_gone"),
     Bug("Incoming.decoded", "len(body) <= MIDDLE_BYTES", "True", "service/test_incoming.py::test_a_large_body_is_decoded_in_another_process"),
     Bug("Interpreter._replay", "enumerate(self._cells, 1)", "enumerate(self._cells[:-1], 1)", "engine/test_interpreter.py"),

@@ -141,6 +141,7 @@ class Service:
             ttl_s=options.idempotency_ttl_s,
             grace_s=options.idempotency_grace_s,
             max_keys=options.max_idempotency_keys,
+            weights=weights,
         )
         self._ready_lock = asyncio.Lock()
         self._ready_s = float("-inf")

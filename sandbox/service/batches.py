@@ -121,7 +121,7 @@ class Batches:
         async def work(execution: Execution) -> HttpAnswer:
             # Its lines are kept for whoever asks again, however many clients read them.
             turns = Turns()
-            async for line in self._lines(call, request.owner, short=lambda: self._keys.full):
+            async for line in self._lines(call, request.owner, short=lambda: self._keys.full(request.owner)):
                 execution.emit(line)
                 await turns.pause()
             return HttpAnswer(status=200, body=b"", content_type=NDJSON)
