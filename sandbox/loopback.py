@@ -79,6 +79,18 @@ def hung_up(request: web.Request) -> web.Response:
     return web.Response(status=GONE)
 
 
+AHEAD = 2
+"""Requests of a connection that are read behind the one that is answered."""
+
+
+def read_little_ahead() -> None:
+    """Has aiohttp's servers of this process read `AHEAD` requests, where it is 32: each may have half a
+    megabyte of headers and a body, which nobody counts before its turn."""
+    from aiohttp import web_protocol
+
+    web_protocol.MAX_MSG_QUEUE_SIZE = AHEAD
+
+
 def log_no_clients_mistakes() -> None:
     """Has aiohttp's servers of this process write no traceback for a request that is no HTTP: anybody may
     send some, as many as the disk has room for. They are answered 400."""

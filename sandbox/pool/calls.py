@@ -52,6 +52,7 @@ class Call:
         then: called once the supervisor has answered, which a caller that was cancelled does not wait for.
         told: called with it when it has an outcome: at once, for a future's callbacks take the loop's turn.
         place: of its request among those of a batch.
+        ticket: while it waits for its turn, where; 0 when it does not.
         outcome: what came of it: a result, a session, or an exception; NOT_WANTED; None before.
         size_bytes: what a result holds of memory, for the most part.
     """
@@ -66,6 +67,7 @@ class Call:
     then: Callable[[], None] | None = None
     told: Callable[["Call"], None] | None = None
     place: int = 0
+    ticket: int = 0
     id: int = 0
     attempts: int = 0
     outcome: object = None
@@ -159,7 +161,7 @@ class Calls:
         self._check_open()
         if not self.room.try_take():
             raise RuntimeError("there is no room for a call")
-        self._waiting.append(call.lane, call, call.weight)
+        self._wait(call)
 
     async def accept(self, call: Call, deadline: float | None = None) -> None:
         """Returns when the call has a place. It waits for the next `send_more`. Raises TimeoutError."""
@@ -168,7 +170,10 @@ class Calls:
         if self._closed:  # meanwhile
             self.room.give()
         self._check_open()
-        self._waiting.append(call.lane, call, call.weight)
+        self._wait(call)
+
+    def _wait(self, call: Call) -> None:
+        call.ticket = self._waiting.append(call.lane, call, call.weight)
 
     def _placed(self, call: Call) -> None:
         """`submit`, once the call has its place."""
@@ -177,7 +182,7 @@ class Calls:
             self._check_open()
         waiting = self._waiting
         if waiting.size or len(self.sent) >= self.window or not self._line.ready():
-            waiting.append(call.lane, call, call.weight)
+            self._wait(call)
             self.send_more()
             return
         waiting.pass_by(call.lane, call.weight)
@@ -185,12 +190,17 @@ class Calls:
             self._line.write(*frames)
 
     def abandon(self, call: Call) -> None:
-        """Nobody waits for it any more: what is under way is killed, and its place given back after that."""
+        """Nobody waits for it any more: what is under way is killed, and its place given back after that. One
+        that waits for its turn gives its place back now: its lane may have none for an hour."""
         if call.outcome is not None and not isinstance(call.outcome, BaseException):
             self._unclaimed(call.outcome)
         call.outcome = NOT_WANTED
         if call.id in self.sent:
             self._line.write(wire.encode_id(wire.CANCEL, call.id))
+        elif call.ticket:
+            self._waiting.discard(call.lane, call.ticket)
+            call.ticket = 0
+            self.room.give()
 
     def when_answered(self, call: Call, then: Callable[[], None]) -> None:
         """Calls `then` once the supervisor has not got the call any more. A cell whose caller was cancelled
@@ -219,7 +229,8 @@ class Calls:
                 asyncio.get_running_loop().call_soon(self.send_more)
                 break
             call = waiting.pop()
-            if call.outcome is not None:  # cancelled while it waited
+            call.ticket = 0
+            if call.outcome is not None:  # too late, which its caller has yet to hear
                 waiting.ended(call.lane)
                 self.room.give()
             else:
@@ -288,7 +299,7 @@ class Calls:
                 self.room.give()
             else:
                 call.taken = Taken()  # what came of its files comes again
-                self._waiting.append_first(call.lane, call)
+                call.ticket = self._waiting.append_first(call.lane, call)
 
     def close(self) -> None:
         """Fails all calls, and refuses those to come."""
@@ -308,6 +319,7 @@ class Calls:
 
     def _over(self, call: Call) -> None:
         """Neither the queue nor the supervisor holds it any more."""
+        call.ticket = 0
         self.room.give()
         if call.then is not None:
             call.then()

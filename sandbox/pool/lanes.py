@@ -10,7 +10,7 @@ that nobody who has waited long comes before all others again and again.
 """
 
 import heapq
-from collections import deque
+from collections import OrderedDict
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -21,14 +21,15 @@ MOST_STALE = 64
 
 class _Lane(Generic[T]):
     """`due`: the turns that it had, each worth one by its weight, counted from when the lane came. `offer`:
-    its rank among others, while something waits: under way for its weight, turns, age, and itself."""
+    its rank among others, while something waits: under way for its weight, turns, age, and itself. `waiting`:
+    by ticket, which is also the age."""
 
     __slots__ = ("due", "offer", "under_way", "waiting", "weight")
 
     def __init__(self, weight: int, due: float) -> None:
         self.weight = weight
         self.due = due
-        self.waiting: deque[tuple[int, T]] = deque()
+        self.waiting: OrderedDict[int, T] = OrderedDict()
         self.under_way = 0
         self.offer: _Offer[T] | None = None
 
@@ -54,16 +55,17 @@ class Lanes(Generic[T]):
     def __len__(self) -> int:
         return self.size
 
-    def append(self, lane: int, item: T, weight: int = 1) -> None:
-        """`weight`: of the lane from now on."""
+    def append(self, lane: int, item: T, weight: int = 1) -> int:
+        """A ticket, for `discard`; never 0. `weight`: of the lane from now on."""
         found = self._lane(lane)
         found.weight = weight
         self._arrivals += 1
-        found.waiting.append((self._arrivals, item))
+        found.waiting[self._arrivals] = item
         self.size += 1
         if found.offer is None:
             self._resting += not found.under_way
             self._offer(found)
+        return self._arrivals
 
     def pass_by(self, lane: int, weight: int = 1) -> None:
         """As if an item had been appended and popped, while nothing waits: it is under way until `ended`."""
@@ -72,15 +74,28 @@ class Lanes(Generic[T]):
         self._arrivals += 1
         self._have_turn(found)
 
-    def append_first(self, lane: int, item: T) -> None:
-        """Before the others of its lane, and of lanes that are as good: it had its turn."""
+    def append_first(self, lane: int, item: T) -> int:
+        """A ticket. Before the others of its lane, and of lanes that are as good: it had its turn."""
         found = self._lane(lane)
         self._before -= 1
-        found.waiting.appendleft((self._before, item))
+        found.waiting[self._before] = item
+        found.waiting.move_to_end(self._before, last=False)
         found.due -= 1 / found.weight
         self.size += 1
         self._resting += found.offer is None and not found.under_way
         self._offer(found)
+        return self._before
+
+    def discard(self, lane: int, ticket: int) -> None:
+        """What has this ticket waits no more."""
+        found = self._lanes[lane]
+        del found.waiting[ticket]
+        self.size -= 1
+        if not found.waiting:
+            found.offer = None
+            self._resting -= not found.under_way
+            if not found.under_way:
+                del self._lanes[lane]
 
     def pop(self) -> T:
         """It is under way until `ended`. Raises IndexError when nothing waits."""
@@ -90,7 +105,7 @@ class Lanes(Generic[T]):
         found = offer[3]
         self.size -= 1
         self._resting -= not found.under_way
-        _, item = found.waiting.popleft()
+        _, item = found.waiting.popitem(last=False)
         self._have_turn(found)
         if found.waiting:
             self._offer(found)
@@ -114,7 +129,7 @@ class Lanes(Generic[T]):
 
     def clear(self) -> list[T]:
         """Empties it, and forgets what is under way. Returns what waited."""
-        items = [item for lane in self._lanes.values() for _, item in lane.waiting]
+        items = [item for lane in self._lanes.values() for item in lane.waiting.values()]
         self.__init__()  # type: ignore[misc]
         return items
 
@@ -131,7 +146,7 @@ class Lanes(Generic[T]):
         return found
 
     def _offer(self, found: _Lane[T]) -> None:
-        offer = found.under_way / found.weight, found.due, found.waiting[0][0], found
+        offer = found.under_way / found.weight, found.due, next(iter(found.waiting)), found
         found.offer = offer
         heapq.heappush(self._heap, offer)
         if len(self._heap) > 4 * len(self._lanes) + MOST_STALE:

@@ -11,7 +11,7 @@ and a deadline would be set up for each: a third of what a short cell costs on i
 """
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 
 
 class TurnLock:
@@ -21,7 +21,8 @@ class TurnLock:
 
     def __init__(self, number: int = 1) -> None:
         self.free = number
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        # In order, each found at once: thousands may go away, the last first.
+        self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
 
     def try_take(self) -> bool:
         """Whether the caller has it now, for it was free."""
@@ -35,21 +36,21 @@ class TurnLock:
         if self.try_take():
             return
         mine = asyncio.get_running_loop().create_future()
-        self._waiting.append(mine)
+        self._waiting[mine] = None
         try:
             async with asyncio.timeout_at(deadline):
                 await mine
         except BaseException:  # too late, or cancelled
             if mine.done() and not mine.cancelled():  # it was given at the same moment
                 self.give()
-            elif mine in self._waiting:  # else `give` has passed it over
-                self._waiting.remove(mine)
+            else:  # `give` may have passed it over
+                self._waiting.pop(mine, None)
             raise
 
     def give(self) -> None:
         """Whoever has it gives it up."""
         while self._waiting:
-            following = self._waiting.popleft()
+            following, _ = self._waiting.popitem(last=False)
             if not following.done():
                 following.set_result(None)
                 return

@@ -19,7 +19,7 @@ from functools import partial
 
 from aiohttp import web
 
-from rocstar.sandbox.loopback import hung_up, log_no_clients_mistakes
+from rocstar.sandbox.loopback import hung_up, log_no_clients_mistakes, read_little_ahead
 from rocstar.sandbox.service.answers import Healthy, Ready, Refusal
 from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.auth import Owners, refuse_web_pages
@@ -48,6 +48,11 @@ READY_S = 10.0
 READY_KEPT_S = 1.0
 READINESS = " readiness"
 """The owner of that program, under a name that no token can have: it waits for no owner's calls."""
+
+MAX_HEADERS = 64
+READ_BYTES = 1 << 16
+"""Of a body, before somebody takes it; twice as much stops the reading, or a sixteenth as many chunks. In
+chunks of a byte each of these takes a microsecond."""
 
 SHUTDOWN_S = 60.0
 """How long requests under way have at the end, as aiohttp has it."""
@@ -95,6 +100,7 @@ class Service:
 
     def __init__(self, sandbox: SessionSandbox, options: ServiceOptions) -> None:
         log_no_clients_mistakes()
+        read_little_ahead()
         self.options = options
         self.metrics = Metrics(self._told)
         self.draining = False
@@ -135,6 +141,7 @@ class Service:
             ttl_s=options.idempotency_ttl_s,
             grace_s=options.idempotency_grace_s,
             max_keys=options.max_idempotency_keys,
+            weights=weights,
         )
         self._ready_lock = asyncio.Lock()
         self._ready_s = float("-inf")
@@ -182,6 +189,8 @@ class Service:
             self._answered,
             request_factory=partial(HttpRequest, loop=asyncio.get_running_loop()),
             handler_cancellation=True,
+            max_headers=MAX_HEADERS,
+            read_bufsize=READ_BYTES,
             auto_decompress=False,  # aiohttp inflates a body as it arrives, before anybody has counted it
             access_log=access_log,
         )

@@ -18,6 +18,7 @@ from rocstar.sandbox.service.http import (
     NDJSON,
     failure,
     filled,
+    finished,
     open_stream,
     to_json,
     write,
@@ -30,7 +31,7 @@ from rocstar.sandbox.service.idempotency import (
     key_of,
 )
 from rocstar.sandbox.service.incoming import Incoming
-from rocstar.sandbox.service.outputs import SHORT_CHARS, HeldOutput, send_held, shortened
+from rocstar.sandbox.service.outputs import HeldOutput, send_held, shortened
 from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.routes import HttpRoute
 from rocstar.sandbox.service.rules import Rules
@@ -73,29 +74,33 @@ class Batches:
         if key is None:
             if stream:
                 return await self._stream(request, call)
-            return await self._sent(request, await self._whole(call, request.owner))
-        key = key_of(request.owner, key)
+            with HeldOutput(self._held, owner) as held:
+                answer = await self._whole(call, held, owner)
+                return await send_held(request, answer, held, self._write_timeout_s)
+        key = key_of(owner, key)
         if stream:
             return await self._stream_by_key(request, call, key, fingerprint)
 
         async def work(_: Execution) -> HttpAnswer:
-            return await self._whole(call, request.owner)
+            with HeldOutput(self._held, owner) as held:
+                return await self._whole(call, held, owner)
 
-        return await self._sent(request, await self._keys.once(key, fingerprint, work))
+        answer = await self._keys.once(key, fingerprint, work, partial(self._incoming.keep, request))
+        with HeldOutput(self._held, owner) as held:
+            return await send_held(request, answer, held, self._write_timeout_s, kept=True)
 
-    async def _whole(self, call: BatchCall, owner: str) -> HttpAnswer:
+    async def _whole(self, call: BatchCall, held: HeldOutput, owner: str) -> HttpAnswer:
         outcomes = [b""] * len(call.requests)
         turns = Turns()
         for index, refusal in zip(call.refused, call.refusals, strict=True):
             outcomes[index] = refusal
             await turns.pause()
         sent = call.sent()
-        with HeldOutput(self._held, owner) as held:
-            if sent:
-                async for position, outcome in self._admission.run_batch(sent, call.deadline_s):
-                    outcomes[call.runnable[position]] = await _outcome_json(outcome, held)
-                    await turns.pause()
-            return HttpAnswer(status=200, body=await filled(to_json(Outcomes([])), outcomes))
+        if sent:
+            async for position, outcome in self._admission.run_batch(sent, call.deadline_s):
+                outcomes[call.runnable[position]] = await _outcome_json(outcome, held)
+                await turns.pause()
+        return HttpAnswer(status=200, body=await filled(to_json(Outcomes([])), outcomes))
 
     async def _stream(self, request: HttpRequest, call: BatchCall) -> web.StreamResponse:
         self._admission.admit(len(call.runnable), request.owner)
@@ -104,15 +109,11 @@ class Batches:
         async for line in self._lines(call, request.owner):
             await self._written(response, line)
             await turns.pause()
-        await response.write_eof()
-        return response
+        return await finished(response, self._write_timeout_s)
 
     async def _written(self, response: web.StreamResponse, content: bytes) -> None:
         """While its client takes nothing of it, no more programs start."""
         await write(response, content, self._write_timeout_s)
-
-    async def _sent(self, request: HttpRequest, answer: HttpAnswer) -> web.StreamResponse:
-        return await send_held(request, answer, self._held, self._write_timeout_s)
 
     async def _stream_by_key(
         self, request: HttpRequest, call: BatchCall, key: str, fingerprint: bytes
@@ -120,21 +121,21 @@ class Batches:
         async def work(execution: Execution) -> HttpAnswer:
             # Its lines are kept for whoever asks again, however many clients read them.
             turns = Turns()
-            async for line in self._lines(call, request.owner, short=lambda: self._keys.full):
+            async for line in self._lines(call, request.owner, short=lambda: self._keys.full(request.owner)):
                 execution.emit(line)
                 await turns.pause()
             return HttpAnswer(status=200, body=b"", content_type=NDJSON)
 
         response: web.StreamResponse | None = None
         turns = Turns()
-        async for line in self._keys.follow(key, fingerprint, work):
+        keep = partial(self._incoming.keep, request)
+        async for line in self._keys.follow(key, fingerprint, work, keep):
             if response is None:  # from here on the status can no longer be a refusal's
                 response = await open_stream(request)
             await self._written(response, line)
             await turns.pause()
         assert response is not None, "a batch has at least one line"
-        await response.write_eof()
-        return response
+        return await finished(response, self._write_timeout_s)
 
     async def _lines(self, call: BatchCall, owner: str, short: Callable[[], bool] = lambda: False) -> Any:
         """One line per call, as they end; those that cannot run first. While `short`, with heads alone.
@@ -159,13 +160,13 @@ async def _outcome_json(outcome: ExecResult | SandboxError, held: HeldOutput | N
     """As JSON, counted as `held`; while that is full, with heads of long texts."""
     if not isinstance(outcome, ExecResult):
         return to_json(failure(outcome))
-    chars = chars_of(outcome)
     if held is not None:
-        if chars > SHORT_CHARS and held.full:  # fewer are heads already
-            outcome = shortened(outcome)
-            chars = chars_of(outcome)
-        held.take(chars)
-    return to_json(outcome) if chars < LONG_CHARS else await written(outcome, chars)
+        outcome = held.cut(outcome)
+    chars = chars_of(outcome)
+    body = to_json(outcome) if chars < LONG_CHARS else await written(outcome, chars)
+    if held is not None:
+        held.take(len(body))  # JSON has six for what a program wrote as one
+    return body
 
 
 async def _line(index: int, outcome: bytes) -> bytes:

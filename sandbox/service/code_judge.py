@@ -25,7 +25,7 @@ from rocstar.sandbox.service.decode_code_judge import (
     decode_submission,
     decode_submissions,
 )
-from rocstar.sandbox.service.http import filled, send, to_json
+from rocstar.sandbox.service.http import filled, may_pass, send, to_json
 from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.metrics import Metrics
@@ -95,7 +95,8 @@ class CodeJudge:
                 except SandboxError as error:
                     outcome = error
             answer = await _written(self._answer(submission, outcome, with_output, wait_s))
-            return await send_held(request, HttpAnswer(status=200, body=answer), self._admission.held)
+            with HeldOutput(self._admission.held, owner) as held:
+                return await send_held(request, HttpAnswer(status=200, body=answer), held)
 
         return handler
 
@@ -141,7 +142,7 @@ class CodeJudge:
             return self._judged(submission, outcome, with_output, shown)
         reason: JudgeReason = submission.reason or "internal_error"
         cost = 0.0
-        if outcome is not None and outcome.retryable:
+        if outcome is not None and may_pass(outcome):
             # The one reason that those clients retry. A deadline passed after exactly the wait.
             reason, cost = "queue_timeout", wait_s if outcome.kind == "deadline" else 0.0
         head: dict[str, Any] = {"sub_id": submission.sub_id, "success": False, "run_success": False}

@@ -7,16 +7,21 @@ from typing import Any
 from rocstar.sandbox import files as program_files
 from rocstar.sandbox.service.borrowed import fault, raise_all, read_body
 from rocstar.sandbox.service.decode import check_text
+from rocstar.sandbox.service.decode_code_judge import SCRIPT_END
 from rocstar.sandbox.service.errors import Refused
 from rocstar.sandbox.service.mistakes import Mistake
 from rocstar.sandbox.service.models import LEAST_S, MAX_GIVEN_BYTES, CodeRunBody, NotebookBody, models_of
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.types import Limits
 
+OWN_FLAVOURS = ("cpp", "bash")
+"""Languages that are flavours of the same name."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeRun:
-    """A body of /run_code. files: name to bytes, to exist before the run. fetch_files: names to send back."""
+    """A body of /run_code. code: with the end that a script has. files: name to bytes, to exist before the
+    run. fetch_files: names to send back."""
 
     code: str
     language: str
@@ -30,10 +35,11 @@ def decode_run_code(body: bytes, rules: Rules) -> CodeRun:
     run = read_body(body, models_of(rules).code_run)
     files = {name: content for name, content in run.files.items() if content is not None}  # as that API does
     stdin = run.stdin or ""
-    found = [*_texts({("code",): run.code, ("stdin",): stdin}), *_files(files), *_names(run.fetch_files)]
+    code = run.code if run.language in OWN_FLAVOURS else run.code + SCRIPT_END
+    found = [*_texts({("code",): code, ("stdin",): stdin}), *_files(files), *_names(run.fetch_files)]
     raise_all(found)
     return CodeRun(
-        code=run.code,
+        code=code,
         language=run.language,
         stdin=stdin,
         limits=_limits(run.run_timeout, run, rules),

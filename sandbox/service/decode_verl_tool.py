@@ -1,14 +1,16 @@
 """Bodies of verl-tool's dialect: what policies wrote, to programs. Pure, and in time linear in the text."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from rocstar.sandbox.service.borrowed import fault, raise_all, read_body
 from rocstar.sandbox.service.decode import check_text
 from rocstar.sandbox.service.errors import Refused
 from rocstar.sandbox.service.mistakes import Mistake
 from rocstar.sandbox.service.models import models_of
+from rocstar.sandbox.service.packed import Chosen, packed, places
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.types import ExecRequest, Limits
 
@@ -37,7 +39,19 @@ class Step:
     is_last: bool
 
 
-def decode_actions(body: bytes, rules: Rules, owner: str) -> list[Step]:
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What is made of each action. `runnable`: the places of those that have a program."""
+
+    steps: Sequence[Step]
+    runnable: Sequence[int]
+
+    def sent(self) -> Sequence[ExecRequest]:
+        """The programs."""
+        return Chosen(self.runnable, lambda index: cast(ExecRequest, self.steps[index].request))
+
+
+def decode_actions(body: bytes, rules: Rules, owner: str) -> Steps:
     """What is made of each action. Raises Refused for what is wrong with any."""
     actions = read_body(body, models_of(rules).actions)
     number = len(actions.trajectory_ids)
@@ -64,7 +78,7 @@ def decode_actions(body: bytes, rules: Rules, owner: str) -> list[Step]:
         except Refused as refusal:
             found.append(fault(str(refusal), refusal.field, index))
     raise_all(found)
-    return steps
+    return Steps(packed(steps), places(steps, lambda step: step.request is not None))
 
 
 def _step(action: str, is_last: bool, stdin: object, rules: Rules, owner: str) -> Step:

@@ -12,7 +12,7 @@ from typing import Any
 from rocstar.sandbox.service.http import NDJSON, failure
 from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES
 from rocstar.sandbox.service.outputs import HeldOutput, fitting
-from rocstar.sandbox.service.written import chars_of, written
+from rocstar.sandbox.service.written import bytes_of, size_of, written
 from rocstar.sandbox.types import ExecResult, OnOutput, SandboxError
 
 EVENTS = "text/event-stream"
@@ -50,8 +50,8 @@ async def followed(
         try:
             result = await start(tell)
             check_taken(result)
-            result = fitting(result, held.full)
-            held.take(_chars_of(result))
+            result = fitting(result, held)
+            held.take(_size_of(result))
             events.put_nowait(result)
         except SandboxError as error:
             events.put_nowait(error)
@@ -61,7 +61,7 @@ async def followed(
     try:
         while (event := await events.get()) is not None:
             yield event
-            held.give(_chars_of(event))
+            held.give(_size_of(event))
         await running  # what is no outcome is raised
     finally:
         running.cancel()
@@ -78,20 +78,15 @@ def check_taken(result: ExecResult) -> None:
         raise SandboxError(f"{message}GET /v1/sessions/ID/files/NAME", kind="too_large", retryable=False)
 
 
-def _chars_of(event: Event) -> int:
+def _size_of(event: Event) -> int:
     if isinstance(event, Output):
         return len(event.text)
-    return 0 if isinstance(event, SandboxError) else chars_of(event) + bytes_of(event)
-
-
-def bytes_of(result: ExecResult) -> int:
-    """Those of its files and displays."""
-    return sum(map(len, result.files.values())) + sum(len(one.data) for one in result.displays)
+    return 0 if isinstance(event, SandboxError) else size_of(event)
 
 
 async def event_line(kind: str, event: Event) -> bytes:
     name, fields = _named(event)
-    text = await written(fields, chars_of(event) if isinstance(event, ExecResult) else 0)
+    text = await written(fields, _size_of(event))
     return text + b"\n" if kind == NDJSON else b"event: %b\ndata: %b\n\n" % (name.encode(), text)
 
 

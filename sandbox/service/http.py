@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Awaitable
 from typing import Any
 
 import msgspec
@@ -19,6 +20,10 @@ NDJSON = "application/x-ndjson"
 
 LARGE_BYTES = 1 << 20
 """From this on a text is put together beside the loop: Python lets go of its lock for that from here on."""
+
+WHOLE_BYTES = 1 << 16
+"""An answer of fewer is handed to the server whole, which may hold it for a client that does not take it; so
+much a connection has room for anyway."""
 
 PIECE_BYTES = 1 << 18
 """Of a long answer, written at a time."""
@@ -68,16 +73,22 @@ def _filled(head: bytes, items: list[bytes]) -> bytes:
     return b",".join(pieces)
 
 
+def may_pass(error: SandboxError) -> bool:
+    """Whether the same call may succeed later: also where this sandbox ends, for a service that is started
+    again has another."""
+    return error.retryable or error.kind == "closed"
+
+
 def failure(error: SandboxError) -> Failure:
     reason = error.reason if isinstance(error, SessionLost) else UNSET
     return Failure(
-        FailureFields(kind=error.kind, message=str(error), retryable=error.retryable, reason=reason)
+        FailureFields(kind=error.kind, message=str(error), retryable=may_pass(error), reason=reason)
     )
 
 
 def failure_answer(error: SandboxError) -> HttpAnswer:
     """A call of its own that has no result."""
-    status = FAILURE_STATUS.get(error.kind, 503 if error.retryable else 500)
+    status = FAILURE_STATUS.get(error.kind, 503 if may_pass(error) else 500)
     return HttpAnswer(
         status=status,
         body=to_json(failure(error)),
@@ -87,16 +98,15 @@ def failure_answer(error: SandboxError) -> HttpAnswer:
 
 
 async def send(request: HttpRequest, answer: HttpAnswer, timeout_s: float = WRITE_S) -> web.StreamResponse:
-    """The answer, on its way if it is long: the server would copy it whole while nobody else has a turn.
-    Raises ConnectionResetError if the client takes nothing for `timeout_s`."""
-    if len(answer.body) < LARGE_BYTES:
+    """The answer, sent but for what a connection has room for if it is long: the server would copy it whole
+    while nobody else has a turn. Raises ConnectionResetError if the client takes nothing for `timeout_s`."""
+    if len(answer.body) < WHOLE_BYTES:
         return Whole(answer) if can_be_whole(request, answer) else respond(answer)
     headers = {"Content-Type": answer.content_type, "Content-Length": str(len(answer.body))}
     response = web.StreamResponse(status=answer.status, headers=headers)
     await response.prepare(request)
     await write(response, answer.body, timeout_s)
-    await response.write_eof()
-    return response
+    return await finished(response, timeout_s)
 
 
 async def open_stream(request: web.Request, kind: str = NDJSON) -> web.StreamResponse:
@@ -111,11 +121,21 @@ async def write(response: web.StreamResponse, content: bytes, timeout_s: float =
     """In pieces. Its client has so long to take what was sent before. Raises ConnectionResetError."""
     view = memoryview(content)
     for begin in range(0, len(view), PIECE_BYTES):
-        try:
-            async with asyncio.timeout(timeout_s):
-                await response.write(view[begin : begin + PIECE_BYTES])
-        except TimeoutError:
-            raise ConnectionResetError("the client does not take what it asked for") from None
+        await _taken(response.write(view[begin : begin + PIECE_BYTES]), timeout_s)
+
+
+async def finished(response: web.StreamResponse, timeout_s: float = WRITE_S) -> web.StreamResponse:
+    """The response, with its end sent. Raises ConnectionResetError."""
+    await _taken(response.write_eof(), timeout_s)
+    return response
+
+
+async def _taken(writing: Awaitable[None], timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await writing
+    except TimeoutError:
+        raise ConnectionResetError("the client does not take what it asked for") from None
 
 
 def respond(answer: HttpAnswer) -> web.Response:

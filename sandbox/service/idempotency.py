@@ -12,13 +12,18 @@ ours) are not kept. All of it lives in memory: a restarted service knows no keys
 import asyncio
 import hashlib
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from rocstar.sandbox.service.errors import Refused
+from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
 
 MAX_KEY_CHARS = 255
+
+FORGOTTEN_AT_ONCE = 512
+"""Answers whose time is over, or for which there is no room; the rest is, after others had a turn."""
 
 LONG_BYTES = 1 << 18
 """From so many on a body is gone through beside the loop."""
@@ -29,6 +34,18 @@ OWNER_END = "\n"
 
 def _always() -> bool:
     return True
+
+
+def _nothing() -> None:
+    pass
+
+
+Keep = Callable[[], Callable[[], None]]
+"""Called when an execution starts: what it returns is called when that has ended."""
+
+
+def _nothing_kept() -> Callable[[], None]:
+    return _nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +62,8 @@ class HttpAnswer:
 
 
 class Execution:
-    """One piece of work under a key. `lines`: what it has streamed so far; `count` is told of their bytes."""
+    """One piece of work under a key. `lines`: what it has streamed so far; `count` is told of their bytes.
+    `let_go`: called when it has ended."""
 
     def __init__(self, fingerprint: bytes, count: Callable[[int], None] = lambda size: None) -> None:
         self.fingerprint = fingerprint
@@ -56,6 +74,7 @@ class Execution:
         self.size_bytes = 0
         self.ended_s = 0.0
         self.reaper: asyncio.TimerHandle | None = None
+        self.let_go: Callable[[], None] = _nothing
         self._changed: asyncio.Future[None] | None = None
 
     def emit(self, line: bytes) -> None:
@@ -79,7 +98,8 @@ Work = Callable[[Execution], Awaitable[HttpAnswer]]
 
 class IdempotencyStore:
     """Invariant: a key has at most one execution under way; at most `max_keys` answers of together at most
-    `max_bytes` are kept; beyond that the owner with most of them loses its oldest."""
+    `max_bytes` are kept, but for what is about to be forgotten; beyond that the owner with most of them loses
+    its oldest."""
 
     def __init__(
         self,
@@ -88,6 +108,7 @@ class IdempotencyStore:
         max_keys: int = 65_536,
         max_bytes: int = 256 << 20,
         grace_s: float = 30.0,
+        weights: Mapping[str, int] = NO_WEIGHTS,
     ) -> None:
         self._ttl_s = ttl_s
         self._max_keys = max_keys
@@ -97,27 +118,30 @@ class IdempotencyStore:
         self._ended: OrderedDict[str, Execution] = OrderedDict()
         self._ended_bytes = 0
         self._of: Counter[str] = Counter()  # what each owner has of them, by `_weight_of`
-        self._running_bytes = 0
+        self._keys_of: dict[str, OrderedDict[str, None]] = {}  # and in which order
+        self._said = Shares(max_bytes, weights)
+        self._forgetting: asyncio.Handle | None = None
         self.hits = 0
 
     def __len__(self) -> int:
         return len(self._running) + len(self._ended)
 
-    @property
-    def full(self) -> bool:
-        """Whether what streams under keys have said, of those that still run, is more than may be kept."""
-        return self._running_bytes > self._max_bytes
+    def full(self, owner: str) -> bool:
+        """Whether what streams under keys have said, of those that still run, leaves `owner` no room."""
+        return not self._said.fits(owner, 0)
 
-    async def once(self, key: str, fingerprint: bytes, work: Work) -> HttpAnswer:
+    async def once(self, key: str, fingerprint: bytes, work: Work, keep: Keep = _nothing_kept) -> HttpAnswer:
         """The answer to `key`, from `work` if nobody did it yet. Raises Refused when the key stands for
-        another request, and whatever `work` raises."""
-        with self._attached(key, fingerprint, work) as execution:
+        another request, and whatever `work` raises. `keep`: for what `work` has of its request."""
+        with self._attached(key, fingerprint, work, keep) as execution:
             assert execution.task is not None
             return await asyncio.shield(execution.task)
 
-    async def follow(self, key: str, fingerprint: bytes, work: Work) -> AsyncIterator[bytes]:
+    async def follow(
+        self, key: str, fingerprint: bytes, work: Work, keep: Keep = _nothing_kept
+    ) -> AsyncIterator[bytes]:
         """Do as `once` for work that streams: yields its lines from the first one on."""
-        with self._attached(key, fingerprint, work) as execution:
+        with self._attached(key, fingerprint, work, keep) as execution:
             assert execution.task is not None
             position = 0
             while True:
@@ -130,10 +154,11 @@ class IdempotencyStore:
                 await execution.changed()
 
     @contextmanager
-    def _attached(self, key: str, fingerprint: bytes, work: Work) -> Iterator[Execution]:
+    def _attached(self, key: str, fingerprint: bytes, work: Work, keep: Keep) -> Iterator[Execution]:
         execution = self._find(key, fingerprint)
         if execution is None:
             execution = self._start(key, fingerprint, work)
+            execution.let_go = keep()
         else:
             self.hits += 1
         execution.waiters += 1
@@ -152,7 +177,11 @@ class IdempotencyStore:
     def _find(self, key: str, fingerprint: bytes) -> Execution | None:
         self._expire()
         execution = self._running.get(key) or self._ended.get(key)
-        if execution is not None and key in self._ended and not _stands(execution):
+        if (
+            execution is not None
+            and key in self._ended
+            and (self._is_old(execution) or not _stands(execution))
+        ):
             self._forget(key)
             execution = None
         if execution is not None and execution.fingerprint != fingerprint:
@@ -166,7 +195,7 @@ class IdempotencyStore:
         return execution
 
     def _start(self, key: str, fingerprint: bytes, work: Work) -> Execution:
-        execution = Execution(fingerprint, self._count)
+        execution = Execution(fingerprint, partial(self._said.take, _owner_of(key)))
         self._running[key] = execution
 
         async def execute() -> HttpAnswer:
@@ -178,44 +207,59 @@ class IdempotencyStore:
 
     def _end(self, key: str, execution: Execution, task: "asyncio.Task[HttpAnswer]") -> None:
         del self._running[key]
-        self._running_bytes -= execution.size_bytes
+        execution.let_go()
+        self._said.give(_owner_of(key), execution.size_bytes)
         if execution.reaper is not None:
             execution.reaper.cancel()
         execution.wake()
         if task.cancelled() or task.exception() is not None or not task.result().keep:
             return
-        execution.ended_s = asyncio.get_running_loop().time()
         execution.size_bytes += len(task.result().body)
-        self._ended[key] = execution
-        self._ended_bytes += execution.size_bytes
-        self._of[_owner_of(key)] += _weight_of(execution)
+        self._keep(key, execution)
         self._expire()
 
-    def _count(self, size_bytes: int) -> None:
-        self._running_bytes += size_bytes
+    def _keep(self, key: str, execution: Execution) -> None:
+        execution.ended_s = asyncio.get_running_loop().time()
+        owner = _owner_of(key)
+        self._ended[key] = execution
+        self._ended_bytes += execution.size_bytes
+        self._of[owner] += _weight_of(execution)
+        self._keys_of.setdefault(owner, OrderedDict())[key] = None
 
     def _expire(self) -> None:
-        """Forgets what is too old, then the oldest of who has most while there is too much."""
-        oldest_s = asyncio.get_running_loop().time() - self._ttl_s
-        while self._ended:
-            key, execution = next(iter(self._ended.items()))
-            if execution.ended_s > oldest_s:
-                break
-            self._forget(key)
-        while len(self._ended) > self._max_keys or self._ended_bytes > self._max_bytes:
-            most = max(self._of, key=self._of.__getitem__)
-            self._forget(next(key for key in self._ended if _owner_of(key) == most))
+        """Forgets what is too old, then the oldest of who has most while there is too much; a few of them."""
+        for _ in range(FORGOTTEN_AT_ONCE):
+            oldest = next(iter(self._ended), None)
+            if oldest is None:
+                return
+            if not self._is_old(self._ended[oldest]):
+                if len(self._ended) <= self._max_keys and self._ended_bytes <= self._max_bytes:
+                    return
+                oldest = next(iter(self._keys_of[max(self._of, key=self._of.__getitem__)]))
+            self._forget(oldest)
+        if self._forgetting is None:
+            self._forgetting = asyncio.get_running_loop().call_soon(self._expire_more)
+
+    def _expire_more(self) -> None:
+        self._forgetting = None
+        self._expire()
+
+    def _is_old(self, execution: Execution) -> bool:
+        return execution.ended_s <= asyncio.get_running_loop().time() - self._ttl_s
 
     def _forget(self, key: str) -> None:
         execution = self._ended.pop(key)
         self._ended_bytes -= execution.size_bytes
         owner = _owner_of(key)
         self._of[owner] -= _weight_of(execution)
-        if not self._of[owner]:
-            del self._of[owner]
+        del self._keys_of[owner][key]
+        if not self._keys_of[owner]:
+            del self._of[owner], self._keys_of[owner]
 
     async def close(self) -> None:
         """Ends what still runs."""
+        if self._forgetting is not None:
+            self._forgetting.cancel()
         tasks = [execution.task for execution in self._running.values() if execution.task is not None]
         for task in tasks:
             task.cancel()

@@ -18,6 +18,7 @@ from rocstar.sandbox.service.errors import Full, Refused
 from rocstar.sandbox.service.followed import check_taken, event_line, followed, stream_kind
 from rocstar.sandbox.service.http import (
     failure_answer,
+    finished,
     open_stream,
     respond,
     to_json,
@@ -32,12 +33,12 @@ from rocstar.sandbox.service.idempotency import (
 )
 from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.models import CellBody
-from rocstar.sandbox.service.outputs import HeldOutput, fitting, send_held
+from rocstar.sandbox.service.outputs import SHORT_CHARS, HeldOutput, fitting, send_held
 from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.routes import HttpRoute
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.sessions import SessionTable
-from rocstar.sandbox.service.written import chars_of, written
+from rocstar.sandbox.service.written import bytes_of, chars_of, written
 from rocstar.sandbox.types import ExecResult, OnOutput, SandboxError, Status
 
 BYTES = "application/octet-stream"
@@ -78,20 +79,33 @@ class Native:
     async def run(self, request: HttpRequest) -> web.StreamResponse:
         body = await self._incoming.read(request)
 
-        async def work(_: Execution | None = None) -> HttpAnswer:
+        async def work(held: HeldOutput) -> HttpAnswer:
             owner = request.owner
             decode = partial(decode_run, rules=self._rules, owner=owner)
             call = await self._incoming.decoded(owner, body, decode)
-            return await self._answer(owner, self._admission.run(call.request, call.deadline_s))
+            return await self._answer(held, self._admission.run(call.request, call.deadline_s))
 
-        return await self._sent(request, await self._once(request, body, work))
+        return await self._sent(request, body, work)
 
     async def _written(self, response: web.StreamResponse, content: bytes) -> None:
         """While its client takes nothing of it, no more programs start."""
         await write(response, content, self._write_timeout_s)
 
-    async def _sent(self, request: HttpRequest, answer: HttpAnswer) -> web.StreamResponse:
-        return await send_held(request, answer, self._held, self._write_timeout_s)
+    async def _sent(
+        self, request: HttpRequest, body: bytes, work: Callable[[HeldOutput], Awaitable[HttpAnswer]]
+    ) -> web.StreamResponse:
+        """What is held of a result counts from when it is there until its client has taken it."""
+        key, owner = request.headers.get("Idempotency-Key"), request.owner
+        with HeldOutput(self._held, owner) as held:
+            if key is None:
+                return await send_held(request, await work(held), held, self._write_timeout_s)
+
+            async def execute(_: Execution) -> HttpAnswer:
+                with HeldOutput(self._held, owner) as its_own:
+                    return await work(its_own)
+
+            answer = await self._by_key(request, key, body, execute)
+            return await send_held(request, answer, held, self._write_timeout_s, kept=True)
 
     async def open_session(self, request: HttpRequest) -> web.Response:
         body = await self._incoming.read(request)
@@ -110,10 +124,10 @@ class Native:
         session_id, owner = request.names["id"], request.owner
         decode = partial(decode_cell, rules=self._rules)
 
-        async def work(_: Execution | None = None) -> HttpAnswer:
+        async def work(held: HeldOutput) -> HttpAnswer:
             call = await self._incoming.decoded(owner, body, decode)
             with self._admission.admitted(owner):
-                return await self._answer(owner, self._cell(session_id, call, owner))
+                return await self._answer(held, self._cell(session_id, call, owner))
 
         kind = stream_kind(request.headers.get("Accept", ""))
         if kind:
@@ -126,7 +140,7 @@ class Native:
                 return await self._followed(
                     request, kind, lambda tell: self._cell(session_id, call, owner, tell)
                 )
-        return await self._sent(request, await self._once(request, body, work))
+        return await self._sent(request, body, work)
 
     def _cell(
         self, session_id: str, call: CellBody, owner: str, tell: OnOutput | None = None
@@ -159,8 +173,7 @@ class Native:
                     response = response or await open_stream(request, kind)
                     await self._written(response, await event_line(kind, event))
         assert response is not None, "the last event is the result"
-        await response.write_eof()
-        return response
+        return await finished(response, self._write_timeout_s)
 
     async def put_file(self, request: HttpRequest) -> web.Response:
         """The body, as it is, becomes a file of the session's directory."""
@@ -184,8 +197,7 @@ class Native:
             response = web.StreamResponse(headers=headers)
             await response.prepare(request)
             await self._written(response, content)
-            await response.write_eof()
-        return response
+        return await finished(response, self._write_timeout_s)
 
     async def _touch(
         self, request: HttpRequest, *, files: Mapping[str, bytes] | None = None, fetch: Sequence[str] = ()
@@ -235,16 +247,23 @@ class Native:
         self, request: HttpRequest, key: str, body: bytes, work: Callable[[Execution], Awaitable[HttpAnswer]]
     ) -> HttpAnswer:
         known = key_of(request.owner, key)
-        return await self._keys.once(known, await fingerprint_of(request.path, body, False), work)
+        fingerprint = await fingerprint_of(request.path, body, False)
+        return await self._keys.once(known, fingerprint, work, partial(self._incoming.keep, request))
 
-    async def _answer(self, owner: str, running: Awaitable[ExecResult]) -> HttpAnswer:
+    async def _answer(self, held: HeldOutput, running: Awaitable[ExecResult]) -> HttpAnswer:
         """Of one call. Where clients have yet to take much, its heads alone."""
         try:
             result = await running
             if result.files or result.displays:
                 check_taken(result)
-            result = fitting(result, not self._held.fits(owner, 0))
-            return HttpAnswer(status=200, body=await written(result, chars_of(result)))
+            if not self._held.fits(held.owner, 0):
+                result = fitting(result, held)
+            size = chars_of(result)
+            if result.files or result.displays:
+                size += bytes_of(result)
+            if size > SHORT_CHARS:
+                held.take(size)
+            return HttpAnswer(status=200, body=await written(result, size))
         except SandboxError as error:
             return failure_answer(error)
 

@@ -27,6 +27,9 @@ MAX_KNOWN = 8192
 
 MAX_TARGET_CHARS = 256
 
+MAX_PARTS = 128
+"""Of a path: names of files have a hundred at most, and the dispatcher looks for each beginning of a path."""
+
 
 class HttpRoute(NamedTuple):
     """`path`: as aiohttp has it, with names in braces. `head`: whether HEAD asks for the same as GET."""
@@ -82,6 +85,8 @@ class Routes:
         return self._known.get((request.method, request.raw_path))
 
     async def find(self, request: HttpRequest) -> Found:
+        if request.rel_url.raw_path.count("/") > MAX_PARTS:
+            return Found(handler=_nowhere, place=UNKNOWN, names=NO_NAMES, open=False, expect=_nowhere)
         found = await self._dispatcher.resolve(request)
         resource = found.route.resource
         handler: Any = found.handler
@@ -98,3 +103,7 @@ class Routes:
                 self._known.clear()
             self._known[request.method, request.raw_path] = made
         return made
+
+
+async def _nowhere(request: HttpRequest) -> web.StreamResponse:
+    raise web.HTTPNotFound

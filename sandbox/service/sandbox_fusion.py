@@ -13,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
+from rocstar.sandbox.child.scan import MAX_SCANNED
 from rocstar.sandbox.pool.wire import NO_FILES, with_files
 from rocstar.sandbox.service.answers import (
     CellAnswer,
@@ -23,17 +24,17 @@ from rocstar.sandbox.service.answers import (
     NotebookAnswer,
 )
 from rocstar.sandbox.service.calls import Admission
-from rocstar.sandbox.service.decode_code_judge import SCRIPT_END
 from rocstar.sandbox.service.decode_sandbox_fusion import (
+    OWN_FLAVOURS,
     CodeRun,
     decode_run_code,
     decode_run_jupyter,
 )
-from rocstar.sandbox.service.http import send, to_json
+from rocstar.sandbox.service.http import may_pass, send, to_json
 from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES, NotebookBody
-from rocstar.sandbox.service.outputs import HeldOutput, fitting, shortened
+from rocstar.sandbox.service.outputs import HeldOutput, fitting
 from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.routes import HttpRoute
 from rocstar.sandbox.service.rules import Rules
@@ -53,10 +54,12 @@ from rocstar.sandbox.types import (
 RETRYABLE_STATUS = 504
 """HTTP status of a failure of ours that may pass: the one that this API's clients retry."""
 
-OWN_FLAVOURS = ("cpp", "bash")
-"""Languages that are flavours of the same name."""
+_NAME = re.compile(r"\w+(?:\.\w+)*")
+MAX_NAME_CHARS = 200
+MAX_TRACE_CHARS = 1 << 16
+MAX_TRACE_LINES = 1000
+"""What is told of a traceback, its end: a megabyte may have as many lines, each a text of its own."""
 
-_LAST_LINE = re.compile(r"^(\w+(?:\.\w+)*)(?:: (.*))?$", re.S)
 TRACEBACK = "Traceback (most recent call last):\n"
 
 
@@ -94,7 +97,7 @@ class SandboxFusion:
             return _json(_no_code("files and fetch_files are not supported for cpp"))
         with HeldOutput(self._admission.held, request.owner) as held:
             try:
-                result = fitting(await self._admission.run(self._request(run, request.owner)), held.full)
+                result = fitting(await self._admission.run(self._request(run, request.owner)), held)
             except SandboxError as error:
                 return _json(_no_code(str(error)), status=_status(error))
             held.take(chars_of(result) + sum(map(len, result.files.values())))
@@ -105,12 +108,11 @@ class SandboxFusion:
 
     def _request(self, run: CodeRun, owner: str) -> ExecRequest:
         is_python = run.language not in OWN_FLAVOURS
-        flavour = self._rules.choose(run.code) if is_python else run.language
         return ExecRequest(
-            code=run.code + SCRIPT_END if is_python else run.code,
+            code=run.code,
             stdin=run.stdin,
             limits=run.limits,
-            flavour=flavour,
+            flavour=self._rules.choose(run.code) if is_python else run.language,
             files=run.files,
             fetch=tuple(run.fetch_files),
             owner=owner,
@@ -125,8 +127,7 @@ class SandboxFusion:
             owner = request.owner
             with self._admission.admitted(owner), HeldOutput(self._admission.held, owner) as held:
                 answer = await self._notebook(run, limits, owner, held)
-                num_chars = sum(len(cell.stdout) + len(cell.stderr) for cell in answer.cells)
-                return await _long_json(request, answer, num_chars + sum(map(len, answer.files.values())))
+                return await _long_json(request, answer, held.chars)
         except SandboxError as error:
             return _json(_no_notebook(error), status=_status(error))
 
@@ -135,37 +136,39 @@ class SandboxFusion:
     ) -> NotebookAnswer:
         loop = asyncio.get_running_loop()
         start_s = loop.time()
-        flavour = self._rules.choose("\n".join(run.cells))
+        flavour = self._rules.choose(beginning_of(run.cells))
         limits = with_files(limits, run.files)
         session = await self._sandbox.open_session(flavour=flavour, limits=limits, owner=owner)
         cells: list[CellAnswer] = []
         files: dict[str, str] = {}
-        room = MAX_JSON_FILES_BYTES
+        room, ran_s = MAX_JSON_FILES_BYTES, 0.0
         status: CommandStatus = "Finished"
         message = ""
         try:
             if run.files:
                 await _must(session, files=run.files)
             for source in run.cells:
-                left_s = run.total_timeout - (loop.time() - start_s)
+                left_s = run.total_timeout - ran_s  # what it waits for places is not its time
                 result = None
                 if left_s > 0:
                     wall_s = _cell_wall_s(run, left_s)
                     result = await session.run(source, wall_s=wall_s, displays=True)
+                    ran_s += result.wall_s
                 if result is None or result.status is Status.TIMEOUT:
                     status = "TimeLimitExceeded"
                     break
-                if held.full:
-                    result = shortened(result)
+                result = held.cut(result)
                 held.take(chars_of(result))
                 shown, room = _fitting(() if held.full else result.displays, room)
                 held.take(sum(len(one.data) for one in shown))
                 cells.append(_cell(result, shown))
             if run.fetch_files and status == "Finished":
                 fetched = await _must(session, fetch=run.fetch_files)
-                files = {} if held.full else _encoded(fetched.files)
+                files = {} if held.full else await asyncio.to_thread(_encoded, fetched.files)
                 held.take(sum(map(len, files.values())))
         except SessionLost as loss:
+            if loss.reason != "died":  # not by its cells, and nothing is left of them: all can run again
+                raise SandboxError(str(loss), kind="session_lost", retryable=True) from None
             status, message = "Error", f"the interpreter is gone: {loss.reason}"
         finally:
             await session.close()
@@ -179,6 +182,17 @@ class SandboxFusion:
         return NotebookAnswer(
             status="Success" if status == "Finished" else "Failed", driver=driver, cells=cells, files=files
         )
+
+
+def beginning_of(cells: Sequence[str]) -> str:
+    """What is looked at to choose a flavour. All cells together may take a quarter of a gigabyte."""
+    room, found = MAX_SCANNED, []
+    for cell in cells:
+        if room <= 0:
+            break
+        found.append(cell[:room])
+        room -= len(cell) + 1
+    return "\n".join(found)
 
 
 def _cell_wall_s(run: NotebookBody, left_s: float) -> float:
@@ -250,16 +264,18 @@ def _fitting(displays: Sequence[Display], room: int) -> tuple[list[Display], int
     return fitting, room
 
 
-def _cell(result: ExecResult, shown: Sequence[Display]) -> CellAnswer:
+def _cell(result: ExecResult, displays: Sequence[Display]) -> CellAnswer:
     """A notebook's view of a result: a traceback is no part of standard error."""
     stderr, errors = result.stderr, []
     if result.status is not Status.OK:
         before, found, trace = stderr.rpartition(TRACEBACK)
         stderr = before if found else ""
-        match = _LAST_LINE.match(trace.strip().rpartition("\n")[2])
-        name, value = (match[1], match[2] or "") if match else (str(result.status), trace)
-        errors = [CellFault(ename=name, evalue=value, traceback=(found + trace).splitlines())]
-    display = [{one.mime: _text_of(one)} for one in shown]
+        name, _, value = trace.strip().rpartition("\n")[2].partition(": ")
+        shown = (found + trace)[-MAX_TRACE_CHARS:]
+        if len(name) > MAX_NAME_CHARS or not _NAME.fullmatch(name):
+            name, value = str(result.status), trace[-MAX_TRACE_CHARS:]
+        errors = [CellFault(ename=name, evalue=value, traceback=shown.splitlines()[-MAX_TRACE_LINES:])]
+    display = [{one.mime: _text_of(one)} for one in displays]
     if result.value is not None:
         display.append({"text/plain": result.value})
     return CellAnswer(stdout=result.stdout, stderr=stderr, display=display, error=errors)
@@ -280,7 +296,8 @@ def _no_notebook(error: SandboxError) -> NotebookAnswer:
 
 
 def _status(error: SandboxError) -> int:
-    return RETRYABLE_STATUS if error.retryable else 200
+    """What has run all the same left nothing behind."""
+    return RETRYABLE_STATUS if may_pass(error) or error.kind == "no_room" else 200
 
 
 async def _long_json(request: HttpRequest, answer: Any, num_chars: int) -> web.StreamResponse:

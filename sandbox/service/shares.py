@@ -15,8 +15,8 @@ NO_WEIGHTS: Mapping[str, int] = MappingProxyType({})
 
 
 class Shares:
-    """Invariants: what is taken is at most `total`; an owner that has less than what is kept for it finds the
-    rest of that free."""
+    """Invariants: what is taken is at most `total`, where `fits` is asked before; an owner that has less than
+    what is kept for it finds the rest of that free, also where others took what did not fit."""
 
     def __init__(self, total: int, weights: Mapping[str, int]) -> None:
         self.total = total
@@ -37,6 +37,8 @@ class Shares:
 
     def fits(self, owner: str, number: int) -> bool:
         """Whether it may take so much more now."""
+        if self._by_owner.get(owner, 0) + number <= self._kept.get(owner, -1):
+            return True
         of_others = 0
         if self._left:
             of_others = self._left - max(0, self._kept.get(owner, 0) - self._by_owner.get(owner, 0))

@@ -18,17 +18,18 @@ from aiohttp import web
 
 from rocstar.sandbox.service.answers import InvalidAction, Observations, ToolServerHealth
 from rocstar.sandbox.service.calls import Admission, Outcome
-from rocstar.sandbox.service.decode_verl_tool import WALL_S, Step, decode_actions
+from rocstar.sandbox.service.decode_verl_tool import WALL_S, Step, Steps, decode_actions
 from rocstar.sandbox.service.http import send, to_json
 from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.metrics import Metrics
-from rocstar.sandbox.service.outputs import HeldOutput, shortened
+from rocstar.sandbox.service.outputs import HeldOutput
 from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.routes import HttpRoute
 from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.service.turns import Turns
 from rocstar.sandbox.service.written import LONG_CHARS, in_pieces
-from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, Status
+from rocstar.sandbox.types import ExecResult, SandboxError, Status
 
 Outcomes = AsyncGenerator[tuple[int, Outcome], None]
 
@@ -64,10 +65,11 @@ class VerlTool:
         body = await self._incoming.read(request)
         owner = request.owner
         decode = partial(decode_actions, rules=self._rules, owner=owner)
-        steps = await self._incoming.decoded(owner, body, decode)
+        actions = await self._incoming.decoded(owner, body, decode)
+        steps = actions.steps
         del body
         with HeldOutput(self._admission.held, owner) as held:
-            texts = await self._texts({i: one.request for i, one in enumerate(steps) if one.request}, held)
+            texts = await self._texts(actions, held)
             milliseconds = (time.monotonic() - began_s) * 1e3
             if len(steps) <= FEW and sum(map(len, texts.values())) < LONG_CHARS:
                 body = to_json(_answer(steps, texts, milliseconds))
@@ -75,20 +77,21 @@ class VerlTool:
                 body = await asyncio.to_thread(lambda: in_pieces(_answer(steps, texts, milliseconds)))
             return await send(request, HttpAnswer(status=200, body=body))
 
-    async def _texts(self, requests: dict[int, ExecRequest], held: HeldOutput) -> dict[int, str]:
-        """What the policy is shown of each program, by its key. Raises SandboxError if one has no result; the
-        others are killed then."""
+    async def _texts(self, actions: Steps, held: HeldOutput) -> dict[int, str]:
+        """What the policy is shown of each program, by its place. Raises SandboxError if one has no result;
+        the others are killed then."""
         texts: dict[int, str] = {}
-        places = list(requests)
-        if not places:
+        if not actions.runnable:
             return texts
-        outcomes = cast(Outcomes, self._admission.run_batch(list(requests.values())))
+        turns = Turns()
+        outcomes = cast(Outcomes, self._admission.run_batch(actions.sent()))
         async with aclosing(outcomes):
             async for place, outcome in outcomes:
                 if isinstance(outcome, SandboxError):
                     raise outcome
-                text = texts[places[place]] = text_of(shortened(outcome) if held.full else outcome)
+                text = texts[actions.runnable[place]] = text_of(held.cut(outcome))
                 held.take(len(text))
+                await turns.pause()
         return texts
 
 

@@ -8,6 +8,8 @@ of 64 MiB; between the pieces others have their turns.
 """
 
 import asyncio
+import sys
+from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -19,6 +21,8 @@ from rocstar.sandbox.types import ExecResult
 
 LONG_CHARS = 1 << 18
 PIECE_CHARS = 1 << 16
+WIDE_CHARS = 1 << 12
+"""From so many on it is looked at how wide they are."""
 
 
 async def written(value: Any, num_chars: int) -> bytes:
@@ -29,9 +33,28 @@ async def written(value: Any, num_chars: int) -> bytes:
 
 
 def chars_of(result: ExecResult) -> int:
-    """Those of its texts."""
+    """Those of its texts, as many bytes as they take here: four of each if one is beyond the first plane."""
     value = result.value
-    return len(result.stdout) + len(result.stderr) + (0 if value is None else len(value))
+    size = len(result.stdout) + len(result.stderr) + (0 if value is None else len(value))
+    if size < WIDE_CHARS:
+        return size
+    return sum(map(_bytes_of, (result.stdout, result.stderr, value or "")))
+
+
+def _bytes_of(text: str) -> int:
+    return len(text) if text.isascii() else sys.getsizeof(text)
+
+
+def size_of(result: ExecResult) -> int:
+    """Of its texts, files and displays."""
+    if result.files or result.displays:
+        return chars_of(result) + bytes_of(result)
+    return chars_of(result)
+
+
+def bytes_of(result: ExecResult) -> int:
+    """Those of its files and displays."""
+    return sum(map(len, result.files.values())) + sum(len(one.data) for one in result.displays)
 
 
 def in_pieces(value: Any) -> bytes:
@@ -44,6 +67,12 @@ def _pieces(value: Any) -> Iterator[bytes]:
         yield b'"'
         for start in range(0, len(value), PIECE_CHARS):
             yield to_json(value[start : start + PIECE_CHARS])[1:-1]
+        yield b'"'
+    elif type(value) is bytes and len(value) >= PIECE_CHARS:
+        yield b'"'
+        step = PIECE_CHARS // 3 * 3  # so that base64 is padded at its end alone
+        for start in range(0, len(value), step):
+            yield b2a_base64(value[start : start + step], newline=False)
         yield b'"'
     elif isinstance(value, list | tuple):
         yield from _joined(b"[", map(_pieces, value), b"]")

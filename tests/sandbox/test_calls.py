@@ -236,3 +236,46 @@ async def test_a_batch_that_finds_no_room_waits_for_it_until_its_deadline() -> N
     await batch.aclose()
     answer_all(calls)
     assert calls.room.free == WINDOW
+
+
+@pytest.mark.parametrize("passes", [False, True])
+async def test_a_call_that_nobody_waits_for_gives_its_place_back_while_others_run_on(passes: bool) -> None:
+    """It kept its place, and its program, until its owner's turn came: some that slept and many that gave up
+    left nobody a place."""
+    calls = Calls(Silent(), window=WINDOW, max_queued=1, unclaimed=lambda outcome: None)
+    for _ in range(WINDOW):
+        await calls.submit(call_of(1))
+    loop = asyncio.get_running_loop()
+    for _ in range(5):
+        performing = asyncio.ensure_future(calls.perform(call_of(1), loop.time() - 1 if passes else None))
+        await asyncio.sleep(0)
+        if not passes:
+            performing.cancel()
+        with pytest.raises((SandboxError, asyncio.CancelledError)):
+            await performing
+        assert len(calls) == WINDOW and calls.room.free == 1
+    other = asyncio.ensure_future(calls.perform(call_of(2), None))
+    await asyncio.sleep(0)
+    assert answer_all(calls) == WINDOW + 1 and (await other).status == "ok"
+    assert calls.room.free == WINDOW + 1
+
+
+async def test_a_call_that_failed_with_all_others_gives_its_place_back_once() -> None:
+    calls = Calls(Silent(), window=WINDOW, max_queued=4, unclaimed=lambda outcome: None)
+    performing = [asyncio.ensure_future(calls.perform(call_of(1), None)) for _ in range(WINDOW + 4)]
+    await asyncio.sleep(0)
+    calls.fail_all(SandboxError("no", kind="zygote_start", retryable=True))
+    outcomes = await asyncio.gather(*performing, return_exceptions=True)
+    assert all(isinstance(outcome, SandboxError) for outcome in outcomes)
+    assert calls.room.free == WINDOW + 4 and not len(calls)
+
+
+async def test_a_call_of_a_lost_supervisor_that_nobody_waits_for_waits_no_more() -> None:
+    calls = new_calls()
+    performing = asyncio.ensure_future(calls.perform(call_of(1), None))
+    await asyncio.sleep(0)
+    calls.take_back()
+    performing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await performing
+    assert not len(calls) and calls.room.free == WINDOW + 1000

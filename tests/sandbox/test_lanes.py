@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rocstar.sandbox.pool.lanes import Lanes
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["append", "first", "pop", "ended"]), st.integers(0, 3)), max_size=60
+    st.tuples(st.sampled_from(["append", "first", "pop", "ended", "discard"]), st.integers(0, 3)), max_size=60
 )
 
 
@@ -16,13 +16,16 @@ def test_it_is_the_turn_of_a_lane_with_least_under_way(steps: list[tuple[str, in
     lanes: Lanes[tuple[int, int]] = Lanes()
     waiting: list[list[int]] = [[], [], [], []]  # numbers, in the order in which they are due in their lane
     under_way = [0, 0, 0, 0]
+    tickets: dict[int, int] = {}
     for number, (step, lane) in enumerate(steps):
         if step == "append":
-            lanes.append(lane, (lane, number))
+            tickets[number] = lanes.append(lane, (lane, number))
             waiting[lane].append(number)
         elif step == "first":
-            lanes.append_first(lane, (lane, number))
+            tickets[number] = lanes.append_first(lane, (lane, number))
             waiting[lane].insert(0, number)
+        elif step == "discard" and waiting[lane]:
+            lanes.discard(lane, tickets[waiting[lane].pop(number % len(waiting[lane]))])
         elif step == "pop" and any(waiting):
             least = min(under_way[one] for one in range(4) if waiting[one])
             assert lanes.next_has_nothing() is (least == 0)
@@ -130,3 +133,11 @@ def test_an_empty_one_has_nothing() -> None:
     with pytest.raises(IndexError):
         Lanes[int]().pop()
     assert not Lanes[int]().next_has_nothing()
+
+
+def test_what_is_discarded_takes_no_room() -> None:
+    lanes: Lanes[str] = Lanes()
+    lanes.append(1, "many")
+    for _ in range(5000):
+        lanes.discard(2, lanes.append(2, "few"))
+    assert len(lanes) == 1 and len(lanes._heap) < 100 and len(lanes._lanes) == 1

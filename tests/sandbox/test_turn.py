@@ -46,6 +46,33 @@ async def test_a_turn_that_was_given_to_one_who_goes_away_is_the_next_ones() -> 
     assert first.cancelled() and second.done()
 
 
+class Compared(asyncio.Future[None]):
+    """A future that counts with how many it is compared."""
+
+    number = 0
+    __hash__ = asyncio.Future.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Compared.number += 1
+        return self is other
+
+
+async def test_who_goes_away_is_not_looked_for_among_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """8,000 that went away, the last first, kept the loop for 0.7 s."""
+    loop = asyncio.get_running_loop()
+    turn = TurnLock()
+    await turn.take(None)
+    monkeypatch.setattr(loop, "create_future", lambda: Compared(loop=loop))
+    waiting = [asyncio.create_task(turn.take(None)) for _ in range(50)]
+    await let_run()
+    for task in reversed(waiting[1:]):
+        task.cancel()
+    await let_run()
+    assert Compared.number < 10
+    turn.give()
+    await waiting[0]
+
+
 STEPS = st.lists(
     st.tuples(st.sampled_from(["take", "cancel", "give"]), st.integers(0, 5), st.booleans()), max_size=40
 )

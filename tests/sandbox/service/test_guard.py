@@ -227,7 +227,7 @@ async def test_more_program_text_than_fits_is_a_429(serve: Any) -> None:
 
 async def test_output_beyond_what_may_be_held_is_cut_and_marked(serve: Any) -> None:
     fake = FakeSandbox({}, otherwise=ok("x" * 50_000))
-    async with serve(fake, max_held_bytes=100_000) as service:
+    async with serve(fake, max_held_bytes=101_000) as service:
         for _ in range(2):  # and what was held is given back
             _, answer = await service.post("/v1/batch", {"requests": [{"code": "x"}] * 5})
             found = [(len(result["stdout"]), result["stdout_truncated"]) for result in answer["results"]]
@@ -258,7 +258,7 @@ async def test_of_many_outputs_in_one_answer_those_beyond_what_may_be_held_are_h
     """In whatever dialect, and by whichever text of a result."""
     text = "x" * 50_000
     result = ok(value=text) if path == "/v1/batch" else ok(text)
-    async with serve(FakeSandbox({}, otherwise=result), max_held_bytes=100_000) as service:
+    async with serve(FakeSandbox({}, otherwise=result), max_held_bytes=101_000) as service:
         for _ in range(2):  # and what was held is given back
             _, answer = await service.post(path, body)
             assert sorted(lengths(answer)) == [4096] * 2 + [50_000] * 3
@@ -538,3 +538,35 @@ async def test_two_services_count_apart(serve: Any) -> None:
         await one.post("/v1/run", {"code": "x"})
         assert await one.metric("wall_seconds_count") == 1
         assert await other.metric("wall_seconds_count") == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "shown"),
+    [
+        ("/v1/run", {"code": "x"}, 503, "'retryable': True"),
+        ("/v1/batch", {"requests": [{"code": "x"}]}, 200, "'retryable': True"),
+        ("/judge", {"type": "python", "solution": "x"}, 200, "'reason': 'queue_timeout'"),
+        (
+            "/run/batch",
+            {"submissions": [{"type": "python", "solution": "x"}]},
+            200,
+            "'reason': 'queue_timeout'",
+        ),
+        ("/run_code", {"code": "x", "language": "python"}, 504, "'status': 'SandboxError'"),
+        ("/run_jupyter", {"cells": ["x"]}, 504, "'status': 'SandboxError'"),
+        (
+            "/get_observation",
+            {"trajectory_ids": ["1"], "actions": ["<python>x</python>"]},
+            503,
+            "'retryable': True",
+        ),
+    ],
+)
+async def test_what_a_service_that_ends_does_not_run_can_be_asked_of_the_next(
+    serve: Any, path: str, body: Any, status: int, shown: str
+) -> None:
+    """It was a wrong answer to those who judge."""
+    closed = SandboxError("the sandbox pool is closed", kind="closed", retryable=False)
+    async with serve(FakeSandbox({}, otherwise=closed)) as service:
+        found, answer = await service.post(path, body)
+    assert found == status and shown in str(answer)

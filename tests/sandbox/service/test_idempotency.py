@@ -2,12 +2,20 @@
 
 import asyncio
 import json
+from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from rocstar.sandbox.service.errors import Refused
-from rocstar.sandbox.service.idempotency import Execution, HttpAnswer, IdempotencyStore, key_of
+from rocstar.sandbox.service.idempotency import (
+    FORGOTTEN_AT_ONCE,
+    Execution,
+    HttpAnswer,
+    IdempotencyStore,
+    key_of,
+)
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
@@ -108,6 +116,33 @@ async def test_a_client_that_lost_its_connection_finds_its_execution_again(serve
     assert len(gated.requests) == 1
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [*BODIES, ("/v1/batch", {"requests": [{"code": "x"}], "stream": True})],
+)
+async def test_a_body_counts_as_held_until_its_execution_has_ended(
+    serve: Any, until: Any, path: str, body: Any
+) -> None:
+    """A client that went away had its count back, and could send the next, while all of them still ran."""
+    gated = Gated()
+    async with serve(gated) as service:
+        incoming, data = service.service._incoming, json.dumps(body).encode()
+        waiting = asyncio.create_task(service.post(path, data=data, headers=KEY))
+        await gated.started.wait()
+        waiting.cancel()
+        await until(lambda: service.service.metrics.disconnects)
+        assert incoming.held_bytes == len(data)
+        again = asyncio.create_task(service.http.post(path, data=data, headers=KEY))
+        await until(lambda: service.service.keys.hits)
+        assert incoming.held_bytes == 2 * len(data)
+        gated.gate.set()
+        async with await again as answer:
+            assert answer.status == 200 and await answer.read()
+        await until(lambda: not incoming.held_bytes)
+        await service.post(path, data=data, headers=KEY) if "stream" not in body else None
+        assert not incoming.held_bytes
+
+
 async def test_an_execution_that_nobody_waits_for_ends_after_its_grace(serve: Any, until: Any) -> None:
     gated = Gated()
     async with serve(gated, idempotency_grace_s=0.01) as service:
@@ -199,6 +234,67 @@ async def test_many_keys_of_one_owner_take_none_of_anothers() -> None:
         await store.once(key_of("many", str(number)), b"f", answer)
     await store.once(key_of("few", "mine"), b"f", answer)
     assert len(store) == 5 and store.hits == 1
+
+
+async def test_streams_of_one_owner_cut_nothing_of_anothers() -> None:
+    """A stream that had said much and did not end had all others' lines be heads."""
+    store, gate = IdempotencyStore(max_bytes=1000, weights={"one": 1, "two": 1}), asyncio.Event()
+    said = asyncio.Event()
+
+    async def much(execution: Execution) -> HttpAnswer:
+        execution.emit(b"x" * 2000)
+        said.set()
+        await gate.wait()
+        return HttpAnswer(status=200, body=b"")
+
+    running = asyncio.create_task(store.once(key_of("one", "k"), b"f", much))
+    await said.wait()
+    assert store.full("one") and not store.full("two")
+    gate.set()
+    await running
+    assert not store.full("one")
+
+
+async def test_many_answers_whose_time_is_over_are_forgotten_a_few_at_a_time() -> None:
+    """60,000 of one minute, ten minutes later, took a tenth of a second of everybody's."""
+    store = IdempotencyStore(ttl_s=0.0, max_keys=10_000)
+    for number in range(4 * FORGOTTEN_AT_ONCE):
+        key = str(number)
+        execution = Execution(b"f")
+        execution.task = asyncio.create_task(answer(execution))  # type: ignore[arg-type]
+        await execution.task
+        store._keep(key, execution)
+    left = len(store)
+    # Another request by the last one's key, which is not there any more.
+    asking = asyncio.create_task(store.once(key, b"another", answer))
+    while len(store):
+        await asyncio.sleep(0)
+        assert left - len(store) <= 2 * FORGOTTEN_AT_ONCE
+        left = len(store)
+    assert (await asking).status == 200
+
+
+async def test_an_owners_oldest_answer_is_not_looked_for_among_all() -> None:
+    store = IdempotencyStore(max_bytes=300_000)
+    for number in range(100):
+        await store.once(key_of("many", str(number)), b"f", answer)
+    seen = 0
+
+    class Counted(OrderedDict[str, Execution]):
+        def __iter__(self) -> Iterator[str]:
+            nonlocal seen
+            for key in super().__iter__():
+                seen += 1
+                yield key
+
+    async def large(_: Execution) -> HttpAnswer:
+        return HttpAnswer(status=200, body=b"x" * 100_000)
+
+    store._ended = Counted(store._ended)
+    for number in range(20):
+        await store.once(key_of("few", str(number)), b"f", large)
+        await asyncio.sleep(0)
+    assert len(store) == 102 and seen < 100
 
 
 async def test_kept_answers_are_forgotten_after_their_time() -> None:

@@ -88,3 +88,11 @@ async def test_a_large_body_is_decoded_in_another_process() -> None:
     finally:
         incoming.close()
     assert sizes == [MIDDLE_BYTES + 1] * 2
+
+
+async def test_a_short_body_of_very_many_items_is_decoded_beside_the_loop(incoming: Incoming) -> None:
+    """8 KiB of `{}`, each of which is refused, took 40 ms of the loop."""
+    for body, beside in ((b"[" + b"{}," * 2000 + b"{}]", True), (b"[" + b"x" * 8000 + b"]", False)):
+        assert len(body) <= SMALL_BYTES
+        thread = await incoming.decoded("one", body, lambda body: threading.current_thread())
+        assert (thread is not threading.main_thread()) is beside

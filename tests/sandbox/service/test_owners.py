@@ -1,6 +1,8 @@
 """Whose a request is, and that no owner's requests become another's or take what is kept for it."""
 
 import asyncio
+import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest
 
 from ...patience import PATIENCE_S
+from .conftest import until as until_true
 from .test_guard import Hanging
 
 ONE, TWO = "0123456789abcdef-one", "0123456789abcdef-two"
@@ -205,3 +208,79 @@ async def test_output_of_one_owner_shortens_none_of_anothers(serve: Any) -> None
         gate.set()
         _, answer = await loud
         assert [result["stdout_truncated"] for result in answer["results"]] == [False] * 3 + [True] * 4
+
+
+async def unread(service: Any, path: str, body: Any, headers: dict[str, str]) -> asyncio.StreamWriter:
+    """A client that asks and takes nothing of the answer."""
+    plain = socket.socket()
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    plain.connect(("127.0.0.1", service.port))
+    number = len(service.service.door) + 1
+    _, writer = await asyncio.open_connection(sock=plain, limit=1024)
+    await until_true(lambda: len(service.service.door) >= number)
+    sent = json.dumps(body).encode()
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(sent)}"]
+    lines += [f"{name}: {text}" for name, text in headers.items()]
+    writer.write("\r\n".join([*lines, "", ""]).encode() + sent)
+    for connection in service.service.door._of.values():  # else the kernel would take a megabyte
+        connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    return writer
+
+
+async def test_kept_answers_that_an_owner_does_not_take_cut_nothing_of_anothers(
+    serve: Any, until: Any
+) -> None:
+    """They were counted, however many they were, and then all others' outputs were cut to their heads."""
+    size = 16 << 20
+    fake = FakeSandbox(lambda request: ok("x" * (size if request.code == "much" else 50_000)))
+    async with serve(fake, owners=OWNERS, max_held_bytes=3 * size) as service:
+        held = service.service.admission.held
+        body, headers = {"code": "much"}, by(ONE, Idempotency_Key="k")
+        assert (await service.post("/v1/run", body, headers=headers))[0] == 200
+        clients = []
+        while held.fits("one", 0):
+            before = held.of("one")
+            clients.append(await unread(service, "/v1/run", body, headers))
+            await until(lambda before=before: held.of("one") >= before + size)
+        assert (await service.post("/v1/run", body, headers=headers))[0] == 429
+        for _ in range(2):
+            status, answer = await service.post("/v1/run", {"code": "some"}, headers=by(TWO))
+            assert (status, len(answer["stdout"])) == (200, 50_000)
+        status, answer = await service.post("/v1/run", {"code": "other"}, headers=by(ONE))
+        assert (status, len(answer["stdout"])) == (200, 4096)
+        for writer in clients:
+            writer.transport.abort()
+        await until(lambda: not held.taken)
+        assert (await service.post("/v1/run", body, headers=headers))[0] == 200
+    assert [request.code for request in fake.requests].count("much") == 1
+
+
+async def test_an_answer_that_is_not_taken_counts_though_it_is_not_long(serve: Any, until: Any) -> None:
+    """Up to a megabyte nothing was counted, on each of thousands of connections."""
+    fake = FakeSandbox({}, otherwise=ok("x" * 900_000))
+    async with serve(fake, max_held_bytes=1 << 22) as service:
+        held, clients = service.service.admission.held, []
+        for _ in range(64):
+            if not held.fits("", 0):
+                break
+            clients.append(await unread(service, "/v1/run", {"code": "x"}, {}))
+            number = len(fake.requests) + 1
+            await until(lambda number=number: len(fake.requests) == number)
+            await asyncio.sleep(0)
+        assert not held.fits("", 0)
+        assert len((await service.post("/v1/run", {"code": "x"}))[1]["stdout"]) == 4096
+        for writer in clients:
+            writer.transport.abort()
+        await until(lambda: not held.taken)
+
+
+async def test_heads_have_an_end_as_well(serve: Any) -> None:
+    """A batch of 65,536 programs that write 4,096 characters each, and of one that sleeps, is 2 MB."""
+    fake = FakeSandbox({}, otherwise=ok("x" * 4000))
+    async with serve(fake, max_held_bytes=20_000) as service:
+        for _ in range(2):
+            _, answer = await service.post("/v1/batch", {"requests": [{"code": "x"}] * 50})
+            lengths = [len(result["stdout"]) for result in answer["results"]]
+            assert set(lengths) == {0, 4000} and lengths.count(4000) < 20
+            assert all(result["stdout_truncated"] for result in answer["results"] if not result["stdout"])
+            assert service.service.admission.held.taken == 0

@@ -71,3 +71,21 @@ async def test_so_many_targets_are_remembered_and_none_that_is_long(monkeypatch:
     long = f"/v1/sessions/{'a' * 300}/run"
     assert (await routes.find(asked("POST", long))).names == {"id": "a" * 300}
     assert routes.known(asked("POST", long)) is None
+
+
+async def test_a_path_of_thousands_of_parts_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking for one took 9 ms, of anybody's request."""
+    routes = made()
+    found = await routes.find(asked("GET", "/v1/sessions/a/files/" + "/".join("a" * 100)))
+    assert found.handler is nothing
+
+    async def looked(request: Any) -> Any:
+        raise AssertionError
+
+    monkeypatch.setattr(routes._dispatcher, "resolve", looked)
+    for target in ("/" * 4000, "/v1/sessions/a/files" + "/a" * 2000):
+        found = await routes.find(asked("GET", target))
+        assert (found.place, found.open) == (UNKNOWN, False)
+        for answer in (found.handler, found.expect):
+            with pytest.raises(web.HTTPNotFound):
+                await answer(asked("GET", target))

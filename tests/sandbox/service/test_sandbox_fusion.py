@@ -1,5 +1,6 @@
 """SandboxFusion's dialect over a fake sandbox. The fields are those of its `sandbox_api.py` at 469de08."""
 
+import asyncio
 import base64
 import dataclasses
 import json
@@ -8,11 +9,14 @@ from typing import Any
 
 import pytest
 
+from rocstar.sandbox.child.scan import MAX_SCANNED
+from rocstar.sandbox.service import sandbox_fusion
 from rocstar.sandbox.service.decode_code_judge import SCRIPT_END
 from rocstar.sandbox.service.models import MAX_GIVEN_BYTES, MAX_JSON_FILES_BYTES
 from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.service.written import written
 from rocstar.sandbox.testing import FakeSandbox, error, ok, signaled, timeout
-from rocstar.sandbox.types import ExecResult, SandboxError
+from rocstar.sandbox.types import MAX_TEXT_BYTES, Display, ExecRequest, ExecResult, SandboxError, SessionLost
 
 CODE_FIELDS = ["status", "message", "compile_result", "run_result", "executor_pod_name", "files"]
 JUPYTER_FIELDS = ["status", "message", "driver", "cells", "executor_pod_name", "files"]
@@ -244,3 +248,89 @@ async def test_the_clients_own_package_is_understood(serve: Any, request_number:
     assert list(answer["files"]) == ([] if expected == "SandboxError" else body["fetch_files"])
     for request in fake.requests:
         assert list(request.files) in ([], list(body["files"]))
+
+
+@pytest.mark.parametrize("reason", ["evicted", "supervisor_died", "closed"])
+async def test_a_notebook_that_lost_its_interpreter_through_us_is_a_failure_of_ours(
+    serve: Any, reason: str
+) -> None:
+    """It was `Failed`, as if its cells had been wrong. Nothing of it is left, so it can run again."""
+    fake = FakeSandbox({"a": ok("1"), "b": SessionLost("gone", reason=reason)})
+    async with serve(fake) as service:
+        status, answer = await service.post("/run_jupyter", {"cells": ["a", "b", "a"]})
+        assert (status, answer["status"], answer["cells"]) == (504, "SandboxError", [])
+        assert service.service.metrics.in_flight == 0
+
+
+async def test_what_a_notebook_waits_for_places_is_not_its_time(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy service its cells were not run, and it had failed."""
+    loop = asyncio.get_running_loop()
+    waited_s, time_s = 0.0, loop.time
+
+    def wait_and_answer(request: ExecRequest) -> ExecResult:
+        nonlocal waited_s
+        waited_s += 5.0
+        return dataclasses.replace(ok(request.code), wall_s=0.4)
+
+    monkeypatch.setattr(loop, "time", lambda: time_s() + waited_s)
+    async with serve(FakeSandbox(wait_and_answer)) as service:
+        asked = {"cells": ["a", "b", "c", "d"], "total_timeout": 1}
+        _, answer = await service.post("/run_jupyter", asked)
+    assert [cell["stdout"] for cell in answer["cells"]] == ["a", "b", "c"]
+    assert answer["driver"]["status"] == "TimeLimitExceeded"
+
+
+async def test_a_notebooks_traceback_is_as_long_as_one_can_read(serve: Any) -> None:
+    """A megabyte of short lines became twenty of texts, for each of a thousand cells, and the loop stood."""
+    trace = "Traceback (most recent call last):\n" + "ab\n" * 300_000
+    cells = {"lines": error(f"w\n{trace}ValueError: no"), "name": error(trace + "a" * 500_000)}
+    async with serve(FakeSandbox(cells)) as service:
+        _, answer = await service.post("/run_jupyter", {"cells": list(cells)})
+    faults = [cell["error"][0] for cell in answer["cells"]]
+    assert [len(fault["traceback"]) <= 1000 for fault in faults] == [True, True]
+    assert sum(map(len, faults[1]["traceback"])) <= 1 << 16
+    assert (faults[0]["ename"], faults[0]["evalue"], faults[0]["traceback"][-1]) == (
+        *("ValueError", "no"),
+        "ValueError: no",
+    )
+    assert answer["cells"][0]["stderr"] == "w\n" and faults[1]["ename"] == "error"
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        ok(value="x" * 300_000),
+        error("Traceback (most recent call last):\nValueError: " + "x" * 300_000),
+        dataclasses.replace(ok(), displays=(Display("text/html", b"x" * 300_000),)),
+    ],
+    ids=["value", "error", "display"],
+)
+async def test_a_long_notebook_is_written_beside_the_loop(
+    serve: Any, monkeypatch: pytest.MonkeyPatch, result: ExecResult
+) -> None:
+    sizes = []
+
+    async def watched(answer: Any, num_chars: int) -> bytes:
+        sizes.append(num_chars)
+        return await written(answer, num_chars)
+
+    monkeypatch.setattr(sandbox_fusion, "written", watched)
+    async with serve(FakeSandbox({}, otherwise=result)) as service:
+        assert (await service.post("/run_jupyter", {"cells": ["x"]}))[0] == 200
+    assert sizes[0] >= 300_000
+
+
+async def test_a_program_that_is_too_long_with_its_end_is_refused(serve: Any) -> None:
+    """It was a 500, and a traceback in the log."""
+    code = "#" + "x" * (MAX_TEXT_BYTES - 1)
+    async with serve(FakeSandbox({}, otherwise=ok())) as service:
+        status, answer = await service.post("/run_code", {"code": code, "language": "python"})
+    assert (status, answer["detail"][0]["loc"]) == (422, ["body", "code"])
+
+
+def test_a_notebooks_flavour_is_chosen_by_its_beginning() -> None:
+    """Cells may be 64 MiB, and four times that as one text."""
+    assert len(sandbox_fusion.beginning_of(["x" * 100_000] * 600)) <= MAX_SCANNED
+    assert sandbox_fusion.beginning_of(["a", "b"]) == "a\nb"

@@ -104,7 +104,7 @@ async def test_calls_that_take_too_long_fail_with_an_answer() -> None:
         await until_in_flight(port, 3)
         process.send_signal(signal.SIGTERM)
         (status, answer), (batch_status, batch) = await asyncio.gather(*calls)
-        assert (status, answer["error"]["kind"]) == (500, "closed")
+        assert (status, answer["error"]["kind"]) == (503, "closed")
         assert (batch_status, [r["error"]["kind"] for r in batch["results"]]) == (200, ["closed"] * 2)
         assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
 
@@ -116,7 +116,7 @@ async def test_a_second_signal_hurries() -> None:
         await until_in_flight(port, 1)
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
-        assert (await call)[0] == 500
+        assert (await call)[0] == 503
         assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
 
 

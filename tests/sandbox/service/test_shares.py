@@ -41,3 +41,11 @@ def test_the_largest_is_who_has_most_beyond_what_is_kept() -> None:
     assert shares.largest() == "light"
     shares.give("light", 20)
     assert shares.largest() == "heavy"
+
+
+def test_who_has_less_than_its_share_finds_the_rest_of_it_whatever_another_took_beyond_all() -> None:
+    """What somebody has in memory already can only be counted."""
+    shares = Shares(100, {"a": 1, "b": 1})
+    shares.take("a", 1000)
+    assert shares.try_take("b", 25) and shares.fits("b", 0)
+    assert not shares.fits("b", 1) and not shares.fits("a", 0)

@@ -137,7 +137,7 @@ async def test_an_answer_that_is_sent_in_pieces_is_the_same(
     async with serve(FakeSandbox({}, otherwise=ok(stdout="out\n" * 9))) as service:
         whole = await service.post(path, ASKED[path])
         assert not writes
-        monkeypatch.setattr(http, "LARGE_BYTES", 1)
+        monkeypatch.setattr(http, "WHOLE_BYTES", 1)
         monkeypatch.setattr(http, "PIECE_BYTES", PIECE)
         status, answer = await service.post(path, ASKED[path])
     for known in (whole[1], answer):
