@@ -161,6 +161,7 @@ class Supervisor(asyncio.BufferedProtocol):
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
+        self._warm: set[int] = set()
         self.alive = True
         """Until its connection is lost."""
 
@@ -207,7 +208,11 @@ class Supervisor(asyncio.BufferedProtocol):
             await asyncio.wait([connecting], timeout=EXIT_TIMEOUT_S)
             await asyncio.shield(self.close())
             if isinstance(error, TimeoutError):
-                message = f"the zygotes were not ready after {START_TIMEOUT_S:.0f} s"
+                late = [name for n, name in enumerate(self._options.flavours) if n not in self._warm]
+                message = (
+                    f"not ready after {START_TIMEOUT_S:.0f} s: {', '.join(late)}; what it imports hangs, or "
+                    "this machine has too much to do: leave it out, or start again"
+                )
                 raise SandboxError(message, kind="zygote_start", retryable=True) from None
             raise
 
@@ -277,13 +282,15 @@ class Supervisor(asyncio.BufferedProtocol):
                 self._refused(json.loads(frame[1]))
             else:
                 self._heard(frame[0])
+                if frame[0] == wire.ZYGOTE:
+                    self._warm.add(wire.decode_zygote(frame[1])[0])
                 if frame[0] != wire.PONG:
                     on_frame(frame)
         self._on_read()
 
-    def _refused(self, fatal: dict[str, str]) -> None:
+    def _refused(self, fatal: dict[str, Any]) -> None:
         if not self._hello.done():
-            retryable = fatal["kind"] == "zygote_start"
+            retryable = fatal.get("retryable", fatal["kind"] == "zygote_start")
             error = SandboxError(fatal["message"], kind=fatal["kind"], retryable=retryable)
             self._hello.set_exception(error)
 
