@@ -52,7 +52,7 @@ def run(
         limits=limits,
         seed=seed,
         files={} if files is None else files,
-        fetch=tuple(fetch),
+        fetch=fetch if isinstance(fetch, str) else tuple(fetch),  # a name is told, not taken for its letters
         displays=displays,
     )
     return _background().wait(request)

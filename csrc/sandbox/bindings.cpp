@@ -283,6 +283,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("serve_cpp", &serve_cpp, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("command"));
   module.def("serve_shell", &serve_shell, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("bash"));
   module.def("say_fatal", &rocstar::say_fatal, py::arg("fd"), py::arg("json"));
+  module.def("say_at", &rocstar::say_at, py::arg("fd"), py::arg("what"));
   module.def("probe", &probe);
   module.def("allowed_calls", &allowed_calls);
   module.def("filters", &filters);

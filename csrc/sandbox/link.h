@@ -3,7 +3,7 @@
 //
 // supervisor -> zygote    one packet per order (SOCK_SEQPACKET): ForkOrder, with the child's descriptors attached
 // zygote -> supervisor    packets of ZygoteWord: 'H' hello and 'F' fatal with JSON, 'L' with the notification
-//                         listener attached, 'E' with a ForkError
+//                         listener attached, 'E' with a ForkError, 'A' with what it is at before it is ready
 // supervisor -> child     over the control socket, which is the child's descriptor 3: a CellHeader and the code;
 //                         a branch order has the descriptors of the new process attached. A program may lie there
 //                         before its child is born; nobody reads it but the child, once it is confined
@@ -59,7 +59,7 @@ struct ForkOrder {
   Rlimits limits;       // address space: above the zygote's own
 };
 
-enum class ZygoteWord : char { kHello = 'H', kFatal = 'F', kListener = 'L', kForkError = 'E' };
+enum class ZygoteWord : char { kHello = 'H', kFatal = 'F', kListener = 'L', kForkError = 'E', kAt = 'A' };
 
 struct ForkError {
   uint32_t child;

@@ -86,6 +86,9 @@ struct Supervisor::Server {
   UniqueFd socket, pidfd;
   bool ready = false;
   uint32_t deaths = 0;  // before it was ever ready, in a row
+  std::string at;       // what it was at last before it was ready
+  std::string death;    // how the last of them was, and how many were like it
+  uint32_t same_deaths = 0;
   uint32_t generation = 0;
   uint64_t baseline_resident = 0;
   std::set<uint32_t> orders;  // processes that are starting
@@ -95,8 +98,9 @@ struct Supervisor::Server {
 inline constexpr uint32_t kMostThreads = 64;
 // Orders one zygote may have at a time: enough to be never idle, few enough to be redone quickly.
 inline constexpr size_t kMostOrders = 16;
-// A zygote that dies so often before it was ready is not tried again.
-inline constexpr uint32_t kMostDeaths = 3;
+// A zygote that dies so often before it was ready is not tried again; in the same way, by nobody's SIGKILL, sooner:
+// what it imports may take a minute each time.
+inline constexpr uint32_t kMostDeaths = 3, kMostSameDeaths = 2;
 // A zygote that lets a child wait this long to be born is taken to hang, and killed: its orders go to the next.
 inline constexpr std::chrono::seconds kBirthGrace{20};
 // A child that ended before its birth is given again after this, if its zygote's end has not done so before.

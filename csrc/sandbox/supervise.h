@@ -36,6 +36,7 @@
 #pragma once
 
 #include <chrono>
+#include <csignal>
 #include <deque>
 #include <map>
 #include <memory>
@@ -137,6 +138,7 @@ class Supervisor {
   void start_zygote(Server& server);
   void read_zygote(Server& server);
   void zygote_ended(Server& server);
+  void died_early(Server& server, const siginfo_t& info);
   void take_hello(Server& server, std::string_view rest);
   void read_listener(uint32_t index, uint32_t events);
   int judge(const Question& question);

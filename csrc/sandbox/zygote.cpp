@@ -47,6 +47,8 @@ uint64_t measure_resident() {
 
 void say_fatal(int supervisor, const std::string& json) { say(supervisor, ZygoteWord::kFatal, json); }
 
+void say_at(int supervisor, const std::string& what) { say(supervisor, ZygoteWord::kAt, what); }
+
 Zygote::Zygote(UniqueFd supervisor, const Layers& layers)
     : supervisor_(std::move(supervisor)), layers_(layers), baseline_resident_(measure_resident()) {
   thread_id();

@@ -51,6 +51,9 @@ class Zygote {
 // Says FATAL on the socket: the zygote cannot be.
 void say_fatal(int supervisor, const std::string& json);
 
+// Says what it is at, in words that go behind "while": where it was, should it die.
+void say_at(int supervisor, const std::string& what);
+
 // The parent's death kills this process; `parent` is checked against the one that may be gone already.
 bool die_with_parent(pid_t parent);
 

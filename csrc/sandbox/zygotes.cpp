@@ -57,6 +57,13 @@ int threads_beside(pid_t thread) { return status_of_thread(thread, "Threads: %d"
   _exit(127);
 }
 
+// As JSON. What a flavour is at is told in words of ours and names of modules.
+std::string quoted(const std::string& text) {
+  std::string found = "\"";
+  for (const char c : text) found += c == '"' || c == '\\' || static_cast<unsigned char>(c) < ' ' ? '?' : c;
+  return found + '"';
+}
+
 }  // namespace
 
 pid_t process_id_of(pid_t thread) { return status_of_thread(thread, "Tgid: %d"); }
@@ -82,6 +89,7 @@ void Supervisor::start_zygote(Server& server) {
   ++server.generation;
   server.pid = pid;
   server.ready = false;
+  server.at.clear();
   server.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!server.pidfd) fail("pidfd_open");
   watch(server.socket.get(), Source::kZygote, server.index, server.generation, EPOLLIN);
@@ -111,6 +119,9 @@ void Supervisor::read_zygote(Server& server) {
       flush_client();
       client_open_ = false;
       return;
+    case ZygoteWord::kAt:
+      server.at = std::string(rest);
+      return;
     case ZygoteWord::kForkError: {
       ForkError error;
       if (rest.size() != sizeof error) return;
@@ -127,7 +138,8 @@ void Supervisor::take_hello(Server& server, std::string_view rest) {
   if (rest.size() < sizeof server.baseline_resident) return;
   std::memcpy(&server.baseline_resident, rest.data(), sizeof server.baseline_resident);
   server.ready = true;
-  server.deaths = 0;
+  server.deaths = server.same_deaths = 0;
+  server.death.clear();
   append_zygote(outbox_.frames(), server.flavour, static_cast<uint64_t>(server.pid));
   const bool all = std::all_of(servers_.begin(), servers_.end(), [](const auto& one) { return one->ready; });
   if (!all || said_hello_) return;
@@ -141,13 +153,7 @@ void Supervisor::zygote_ended(Server& server) {
   // What it said before it died is still in the socket: a reason, perhaps.
   char peek;
   while (client_open_ && recv(server.socket.get(), &peek, 1, MSG_PEEK | MSG_DONTWAIT) > 0) read_zygote(server);
-  if (!server.ready && ++server.deaths >= kMostDeaths) {
-    append_json(outbox_.frames(), FrameType::kFatal,
-                "{\"kind\": \"zygote_start\", \"message\": \"the " + options_.flavours[server.flavour] +
-                    " zygote died while starting, " + std::to_string(kMostDeaths) + " times\"}");
-    flush_client();
-    client_open_ = false;
-  }
+  if (client_open_ && !server.ready) died_early(server, info);
   look_for_victims();  // it may be one
   take_births();
   // A child may have been forked without anybody having heard of it: it finds its control socket closed and exits.
@@ -155,6 +161,32 @@ void Supervisor::zygote_ended(Server& server) {
   server.orders.clear();
   for (const uint32_t index : lost) give_again(processes_[index]);
   if (client_open_) start_zygote(server);
+}
+
+// It is tried again, for what killed it may pass, unless it may not: then the pool is told, and this ends.
+void Supervisor::died_early(Server& server, const siginfo_t& info) {
+  const bool exited = info.si_code == CLD_EXITED;
+  std::string death = exited ? "it exited with code " : "it was killed by signal ";
+  death += std::to_string(info.si_status);
+  if (!exited) death += " (" + std::string(strsignal(info.si_status)) + ")";
+  death += server.at.empty() ? " before Python ran" : " while " + server.at;
+  server.same_deaths = death == server.death ? server.same_deaths + 1 : 1;
+  server.death = death;
+  const bool from_outside = !exited && info.si_status == SIGKILL;  // for want of memory, say
+  const bool for_good = !from_outside && server.same_deaths >= kMostSameDeaths;
+  if (++server.deaths < kMostDeaths && !for_good) return;
+  const std::string& flavour = options_.flavours[server.flavour];
+  std::string fix = "see what it wrote on standard error";
+  if (server.at.empty()) fix += ", and whether `env -i PYTHON -c pass` runs";
+  if (from_outside) fix = "see whether this machine has memory for it";
+  append_json(outbox_.frames(), FrameType::kFatal,
+              "{\"kind\": \"zygote_start\", \"retryable\": " + std::string(for_good ? "false" : "true") +
+                  ", \"message\": " +
+                  quoted("the " + flavour + " zygote died while starting, " + std::to_string(server.deaths) +
+                         " times: " + death + "; " + fix) +
+                  "}");
+  flush_client();
+  client_open_ = false;
 }
 
 Supervisor::Server* Supervisor::server_for(uint8_t flavour) {

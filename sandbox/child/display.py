@@ -10,6 +10,7 @@ that is created counts.
 
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -69,7 +70,10 @@ def _show_figure(value: object) -> bool:
     import io
 
     picture = io.BytesIO()
-    value.savefig(picture, format="png", bbox_inches="tight")
+    with warnings.catch_warnings(record=True) as heard:  # they would name a line of ours
+        value.savefig(picture, format="png", bbox_inches="tight")
+    for told in dict.fromkeys(f"{one.category.__name__}: {one.message}" for one in heard):
+        print(told, file=sys.stderr)
     keep("image/png", picture.getvalue())
     if (managers := MODULES.get("matplotlib._pylab_helpers")) is not None:
         managers.Gcf.destroy_fig(value)

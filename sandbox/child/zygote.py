@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rocstar.sandbox import _native
 from rocstar.sandbox.child import bash, cell, cpp, declared, display, figures, later
@@ -28,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_arguments(argv)
     if not _native.die_with_parent(options.parent):
         return 0
+    _native.say_at(options.fd, "starting")
     # A cell is asked to stop by SIGINT, which a shell's background job, and all that it starts, ignores.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if options.flavour == cpp.CPP:
@@ -35,17 +36,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.flavour == bash.BASH:
         return serve_bash(options)
     flavour = {**FLAVOURS, **declared.read_word(options.declared)}[options.flavour]
+    steps = Steps(options.fd)
     try:
         if flavour.site:
             declared.put_first(flavour.site)
-        preload(flavour)
-    except ImportError as error:
-        message = (
-            f"flavour {flavour.name!r} needs {error.name or error}: {flavour.install or 'repair this Python'}"
-        )
-        _native.say_fatal(options.fd, json.dumps({"kind": "missing_import", "message": message}))
+        preload(flavour, steps.begin)
+    except MemoryError:
+        raise  # which may pass: another zygote is tried
+    except BaseException as error:  # whatever a package raises, it raises again the next time
+        from rocstar.sandbox.child import unfit
+
+        _native.say_fatal(options.fd, json.dumps(unfit.reason(flavour, steps.last, error)))
         return 3
     layers = options.layers.split(",")
+    steps.begin("settling its memory")
     settle()
     programs = make_last()
     _native.serve(
@@ -109,14 +113,28 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def preload(flavour: Flavour) -> None:
-    """Imports the flavour's modules and runs its warm-up. Raises ImportError."""
+class Steps:
+    """What the zygote is at, told to the supervisor, which knows then where it died."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.last = "starting"
+
+    def begin(self, step: str) -> None:
+        self.last = step
+        _native.say_at(self._fd, step)
+
+
+def preload(flavour: Flavour, begin: Callable[[str], None] = lambda step: None) -> None:
+    """Imports the flavour's modules and runs its warm-up; `begin` is told of each. Raises what they raise."""
     os.environ.update(flavour.environment)
     with silence():
         for name in flavour.put_off:
             later.put_off(name)
         for name in flavour.modules:
+            begin(f"importing {name}")
             importlib.import_module(name)
+        begin("warming up")
         exec(compile(flavour.warm_up, "<warm-up>", "exec"), {"__name__": "warm_up"})
     for name in flavour.environment:
         del os.environ[name]

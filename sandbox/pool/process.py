@@ -17,6 +17,7 @@ waiting to be read, blames nobody.
 import asyncio
 import json
 import os
+import re
 import site
 import socket
 import subprocess
@@ -75,6 +76,9 @@ ENVIRONMENT = {
 """All that supervisor, zygotes and children see. A fixed hash seed makes the order of sets repeatable; the
 temporary directory is the program's own."""
 
+PACKAGES = re.compile(r".*/lib(64)?/python3(\.\d+t?)?/(site|dist)-packages")
+"""Where an interpreter, or a virtual environment, has its packages, and nobody anything else."""
+
 SYSTEM_PATHS = (
     *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo"),
     *("/etc/ld.so.cache", "/etc/localtime", "/dev/zero", "/dev/urandom", "/dev/random"),
@@ -104,9 +108,11 @@ class SupervisorOptions:
 
     def command(self, fd: int) -> list[str]:
         sites = [flavour.site for flavour in self.declared if flavour.site]
-        linked = linked_packages()
-        paths = [*python_paths(), *linked, *sites]
-        kept = [*kept_paths(self.python), *linked, *sites]
+        beside = [folder for one in sites for folder in folders_beside(one)]
+        layered = layered_packages([*sys.path, *beside])
+        linked = linked_packages([*layered, *sites])
+        paths = [*python_paths(), *layered, *linked, *sites]
+        kept = [*kept_paths(self.python), *layered, *linked, *sites, *beside]
         words = [self.program, f"--fd={fd}", f"--parent={os.getpid()}", f"--max-live={self.max_live}"]
         words += [f"--max-sessions={self.max_sessions}", f"--memory-bytes={self.memory_bytes}"]
         words += [f"--lease-us={round(self.lease_s * 1e6)}", f"--replicas={self.replicas}"]
@@ -161,6 +167,7 @@ class Supervisor(asyncio.BufferedProtocol):
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
+        self._warm: set[int] = set()
         self.alive = True
         """Until its connection is lost."""
 
@@ -207,7 +214,11 @@ class Supervisor(asyncio.BufferedProtocol):
             await asyncio.wait([connecting], timeout=EXIT_TIMEOUT_S)
             await asyncio.shield(self.close())
             if isinstance(error, TimeoutError):
-                message = f"the zygotes were not ready after {START_TIMEOUT_S:.0f} s"
+                late = [name for n, name in enumerate(self._options.flavours) if n not in self._warm]
+                message = (
+                    f"not ready after {START_TIMEOUT_S:.0f} s: {', '.join(late)}; what it imports hangs, or "
+                    "this machine has too much to do: leave it out, or start again"
+                )
                 raise SandboxError(message, kind="zygote_start", retryable=True) from None
             raise
 
@@ -279,13 +290,15 @@ class Supervisor(asyncio.BufferedProtocol):
                 self._refused(json.loads(frame[1]))
             else:
                 self._heard(frame[0])
+                if frame[0] == wire.ZYGOTE:
+                    self._warm.add(wire.decode_zygote(frame[1])[0])
                 if frame[0] != wire.PONG:
                     on_frame(frame)
         self._on_read()
 
-    def _refused(self, fatal: dict[str, str]) -> None:
+    def _refused(self, fatal: dict[str, Any]) -> None:
         if not self._hello.done():
-            retryable = fatal["kind"] == "zygote_start"
+            retryable = fatal.get("retryable", fatal["kind"] == "zygote_start")
             error = SandboxError(fatal["message"], kind=fatal["kind"], retryable=retryable)
             self._hello.set_exception(error)
 
@@ -342,8 +355,8 @@ def default_scratch_parent() -> str:
 
 
 def python_paths() -> list[str]:
-    """The folders that this interpreter imports from. Folders that a .pth file points to are left out: they
-    are somebody's working copies."""
+    """The folders that this interpreter imports from. Of those that a .pth file points to see
+    `layered_packages`."""
     found = [
         sys.prefix,
         sys.base_prefix,
@@ -354,10 +367,32 @@ def python_paths() -> list[str]:
     return [path for path in dict.fromkeys(map(os.path.realpath, found)) if os.path.isdir(path)]
 
 
-def linked_packages() -> list[str]:
-    """Where modules lie that a folder of packages has as links to elsewhere, a home, say: what a link leads
-    to, and no folder around it, which may be anything's."""
-    folders = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+def layered_packages(folders: Iterable[str]) -> list[str]:
+    """Those of `folders`, which a .pth file may have named, that are where some interpreter has its packages:
+    an environment lies over another. What else is named there is somebody's working copy, or a home."""
+    found = {os.path.realpath(folder) for folder in folders if os.path.isabs(folder)}
+    own_home = Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111 - a user may have none
+    return sorted(
+        path
+        for path in found
+        if PACKAGES.fullmatch(path) and os.path.isdir(path) and not own_home.is_relative_to(path)
+    )
+
+
+def folders_beside(packages: str) -> list[str]:
+    """What the .pth files of a folder of packages name besides, as far as it is there."""
+    found = []
+    for file in sorted(Path(packages).glob("*.pth")):
+        with suppress(OSError, UnicodeDecodeError):  # which the interpreter passes over as well
+            lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
+            found += [os.path.join(packages, line) for line in lines if line and not line.startswith("#")]
+    return [os.path.normpath(folder) for folder in found if os.path.isdir(folder)]
+
+
+def linked_packages(besides: Iterable[str] = ()) -> list[str]:
+    """Where modules lie that a folder of packages, of this environment or of `besides`, has as links to
+    elsewhere, a home, say: what a link leads to, and no folder around it, which may be anything's."""
+    folders = {*besides, *(sysconfig.get_path(name) for name in ("purelib", "platlib"))}
     if site.ENABLE_USER_SITE:
         folders.add(site.getusersitepackages())
     found: set[str] = set()

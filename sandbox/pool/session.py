@@ -63,7 +63,7 @@ class LiveSession:
             code=code,
             wall_s=limits.wall_s,
             files=files or wire.NO_FILES,
-            fetch=tuple(fetch),
+            fetch=fetch if isinstance(fetch, str) else tuple(fetch),
             displays=displays,
         )
         result: ExecResult = await self._in_turn(self._owner.cell(self, cell, on_output), deadline)

@@ -41,7 +41,7 @@ NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellOrder:
-    """A session's next cell. Raises TypeError or ValueError for files and names that cannot be."""
+    """A session's next cell. Raises TypeError or ValueError for code, files and names that cannot be."""
 
     code: str
     wall_s: float
@@ -50,6 +50,8 @@ class CellOrder:
     displays: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.code, str):
+            raise TypeError(f"code is of type {type(self.code).__name__}; give a str")
         if self.files is not NO_FILES:
             program_files.check(self.files)
         if self.fetch:

@@ -1,13 +1,17 @@
 """Flavours of a user's own: what is declared is imported beforehand, from an environment of its own."""
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from rocstar.sandbox.child.declared import read_flavours
+from rocstar.sandbox.pool import process
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, SandboxError, Status
+
+from ..patience import PATIENCE_S
 
 VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -67,6 +71,70 @@ async def test_a_package_that_is_missing_is_named_with_its_place(environment: Pa
         async with SandboxPool(("own",), declared=own):
             pass
     assert caught.value.kind == "missing_import"
+
+
+async def refused(environment: Path, text: str, names: tuple[str, ...] = ("own",)) -> SandboxError:
+    """What a pool says whose flavour imports a module with this text."""
+    (environment / "own" / "lib" / VERSION / "site-packages" / "unfit.py").write_text(text)
+    own = read_flavours(declare(environment, '[flavour.own]\nimports = ["unfit"]\nenvironment = "own"\n'))
+    with pytest.raises(SandboxError) as caught:
+        async with SandboxPool(names, declared=own):
+            pass
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("def deep():\n    raise RuntimeError('boom')\ndeep()\n", "RuntimeError: boom"),
+        ("raise SystemExit(5)\n", "SystemExit: 5"),
+        ("x = (\n", "SyntaxError: '(' was never closed ("),
+        ("from json import nothing\n", "ImportError: cannot import name 'nothing' from 'json'"),
+        ("class Own(BaseException): pass\nraise Own('mine')\n", "Own: mine"),
+    ],
+)
+async def test_an_import_that_raises_is_tried_once_and_told_with_its_place(
+    environment: Path, capfd: pytest.CaptureFixture[str], text: str, told: str
+) -> None:
+    error = await refused(environment, text)
+    message = str(error)
+    assert (error.kind, error.retryable) == ("zygote_start", False)
+    assert message.startswith("flavour 'own' cannot start: importing unfit raised ") and told in message
+    assert "take it from the flavour's imports" in message and "unfit.py" in message
+    assert "zygote.py" not in message and "importlib" not in message
+    assert "Traceback" not in capfd.readouterr().err
+
+
+async def test_a_package_that_crashes_is_named_after_two_like_deaths(environment: Path) -> None:
+    """... and whoever is killed from outside is tried once more, for that may pass."""
+    crash = "import os, signal\nsignal.signal(signal.SIGSEGV, signal.SIG_DFL)\nos.kill(os.getpid(), {})\n"
+    error = await refused(environment, crash.format("signal.SIGSEGV"), ("stdlib", "own"))
+    assert "the own zygote died while starting, 2 times: it was killed by signal 11 (" in str(error)
+    assert "while importing unfit; " in str(error) and not error.retryable
+    error = await refused(environment, crash.format("signal.SIGKILL"))
+    assert "3 times: it was killed by signal 9 (" in str(error) and error.retryable
+    error = await refused(environment, "import os\nos._exit(7)\n")
+    assert "2 times: it exited with code 7 while importing unfit; " in str(error)
+
+
+async def test_an_import_that_hangs_is_named(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "START_TIMEOUT_S", 0.2)
+    error = await refused(environment, "import threading\nthreading.Event().wait()\n")
+    assert "not ready after 0 s: own; " in str(error) and error.retryable
+
+
+def test_a_mistake_of_a_declared_flavour_ends_the_command_with_two(environment: Path) -> None:
+    site = environment / "own" / "lib" / VERSION / "site-packages"
+    (site / "unfit.py").write_text("raise RuntimeError('boom')\n")
+    path = declare(environment, '[flavour.own]\nimports = ["unfit"]\nenvironment = "own"\n')
+    code = "import sys; from rocstar.sandbox.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "serve", "--port=0", "--flavours=stdlib", f"--flavour-file={path}"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert ended.returncode == 2 and "Traceback" not in ended.stderr
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith(
+        "rocstar sandbox: flavour 'own' cannot start: importing unfit raised RuntimeError: boom"
+    )
 
 
 def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:

@@ -96,6 +96,105 @@ def test_a_package_that_is_a_link_into_a_home_is_imported(tmp_path: Path, mode: 
     assert stdout == "found\n" and ("PermissionError" in stderr or "FileNotFoundError" in stderr)
 
 
+LAYERED = """
+import asyncio, json, sys
+from rocstar.sandbox.child.declared import read_flavours
+from rocstar.sandbox.pool.pool import SandboxPool
+from rocstar.sandbox.types import ExecRequest
+
+async def main():
+    own = read_flavours(sys.argv[1]) if sys.argv[1] else {}
+    async with SandboxPool((*own, "stdlib") if own else ("stdlib",), declared=own) as pool:
+        result = await pool.run(ExecRequest(code=sys.argv[2], flavour="own" if own else "stdlib"))
+        print(json.dumps([result.isolation, result.stdout, result.stderr]))
+
+asyncio.run(main())
+"""
+READS = """
+import fonts
+from pathlib import Path
+print((Path(fonts.__file__).parent / "font.ttf").read_text(), __import__("later").FOUND)
+def is_readable(path):
+    try: return bool(open(path).read())
+    except OSError: return False
+print([is_readable(path) for path in %r])
+"""
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["its own", "a declared flavour's"])
+@pytest.mark.parametrize("mode", [0o700, 0o755], ids=["private", "open"])
+def test_an_environment_over_another_reads_both_and_no_working_copy(
+    tmp_path: Path, mode: int, own: bool
+) -> None:
+    """By a line of a .pth file, the usual way: a figure needs its fonts, which are files."""
+    base = find_python() or sys.executable
+    home = tmp_path / "home"
+    for name in ("venv", "below", "above"):
+        subprocess.run([base, "-m", "venv", "--without-pip", home / name], check=True)
+    site, below, above = (
+        next((home / name / "lib").glob("python3*")) / "site-packages" for name in ("venv", "below", "above")
+    )
+    (site / "rocstar").mkdir()
+    subprocess.run(
+        ["cp", "-r", Path(rocstar.sandbox.__file__).parent, site / "rocstar" / "sandbox"], check=True
+    )
+    copy = home / "copy"
+    (copy / "src").mkdir(parents=True)
+    (copy / "src" / "token.txt").write_text("x")
+    (below / "fonts").mkdir()
+    (below / "fonts" / "__init__.py").write_text("")
+    (below / "fonts" / "font.ttf").write_text("a font")
+    (home / "later.py").write_text("FOUND = 'found'\n")
+    (below / "later.py").symlink_to(home / "later.py")
+    # Of `home` nothing is a folder of packages but those of interpreters.
+    over = above if own else site
+    lines = [os.path.relpath(below, over), str(copy / "src"), str(home), "", "# " + str(tmp_path)]
+    (over / "over.pth").write_text("\n".join(lines))
+    flavours = home / "flavours.toml"
+    flavours.write_text('[flavour.own]\nimports = ["fonts"]\nenvironment = "above"\n')
+    home.chmod(mode)
+    program = READS % ([str(copy / "src" / "token.txt"), str(flavours)],)
+    done = subprocess.run(
+        [home / "venv" / "bin" / "python", "-c", LAYERED, str(flavours) if own else "", program],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        cwd="/",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    isolation, stdout, stderr = json.loads(done.stdout)
+    if "landlock" not in isolation:
+        needs.LANDLOCK.skip()
+    assert (stdout, stderr) == ("a font found\n[False, False]\n", "")
+
+
+def test_only_where_an_interpreter_has_its_packages_is_opened_by_a_line_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """... and no folder that is around a home."""
+    monkeypatch.setenv("HOME", str(tmp_path / "lib" / "python3" / "dist-packages" / "home"))
+    opened = (
+        "a/lib/python3.12/site-packages",
+        "a/lib64/python3.13t/site-packages",
+        "a/lib/python3/dist-packages",
+    )
+    closed = ("a", "a/src", "a/site-packages", "a/lib/python3.12", "a/lib/python3.12/site-packages/inner")
+    others = ("lib/python3/dist-packages", "a/lib/python2.7/site-packages")
+    for path in (*opened, *closed, *others):
+        (tmp_path / path).mkdir(parents=True, exist_ok=True)
+    (tmp_path / "b" / "lib" / "python3.11").mkdir(parents=True)
+    for link, target in (("site-packages", "a/src"), ("dist-packages", opened[0])):
+        (tmp_path / "b" / "lib" / "python3.11" / link).symlink_to(tmp_path / target)
+    links = ("b/lib/python3.11/site-packages", "b/lib/python3.11/dist-packages")
+    folders = [
+        str(tmp_path / path) for path in (*opened, *closed, *others, *links, "gone/lib/python3/site-packages")
+    ]
+    assert process.layered_packages([*folders, "", "lib/python3/site-packages"]) == sorted(
+        str((tmp_path / path).resolve()) for path in opened
+    )
+
+
 def test_a_link_opens_what_an_import_takes_and_nothing_that_is_around_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

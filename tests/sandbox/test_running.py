@@ -81,6 +81,7 @@ def test_the_flavour_follows_from_the_imports(monkeypatch: pytest.MonkeyPatch) -
             "files has str to str; give a dict of str to bytes",
         ),
         ({"code": "1", "files": {"/a": b""}}, ValueError, "'/a': give a path below"),
+        ({"code": "1", "fetch": "a.png"}, TypeError, "fetch is 'a.png'; give a tuple of names"),
     ],
 )
 def test_what_no_program_can_be_given_is_told(options: Any, wrong: type[Exception], message: str) -> None:

@@ -375,3 +375,13 @@ async def test_open_sessions_that_nobody_takes_are_closed() -> None:
             if not task.cancelled() and task.exception() is None:
                 await task.result().close()
         await until(lambda: pool.sessions == 0 and pool.in_flight == 0 and not programs_of(pool))
+
+
+async def test_what_no_cell_can_be_is_told_and_costs_the_session_nothing() -> None:
+    async with SandboxPool() as pool:
+        session = await pool.open_session()
+        with pytest.raises(TypeError, match=r"fetch is 'a\.png'; give a tuple of names"):
+            await session.run("1", fetch="a.png")
+        with pytest.raises(TypeError, match="code is of type int; give a str"):
+            await session.run(5)  # type: ignore[arg-type]
+        assert (await session.run("2")).value == "2"

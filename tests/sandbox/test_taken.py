@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from importlib.util import find_spec
 
 import pytest
 import pytest_asyncio
@@ -11,6 +12,7 @@ from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.pool.taken import Taken
 from rocstar.sandbox.types import Display, ExecRequest, ExecResult, Limits, Status
 
+from .. import needs
 from ..patience import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -206,3 +208,17 @@ async def test_an_exception_of_what_is_awaited_has_its_line(pool: SandboxPool) -
     result = await pool.run("async def f():\n    1 / 0\nawait f()")
     assert result.status is Status.ERROR
     assert 'File "<cell>", line 2, in f' in result.stderr and "cell.py" not in result.stderr
+
+
+async def test_what_a_figure_is_warned_of_is_told_once_and_names_no_line_of_ours(pool: SandboxPool) -> None:
+    """Labels of which the font has no letters are the usual case."""
+    if find_spec("matplotlib") is None:
+        needs.package("matplotlib").skip()
+    code = "import matplotlib.pyplot as plt\nplt.title('\u4e16\u4e16')\nplt.show()"
+    limits = Limits(wall_s=PATIENCE_S, cpu_s=int(PATIENCE_S))
+    result = await pool.run(ExecRequest(code=code, displays=True, limits=limits))
+    told = [line for line in result.stderr.splitlines() if "font cache" not in line]
+    assert told == [
+        "UserWarning: Glyph 19990 (\\N{CJK UNIFIED IDEOGRAPH-4E16}) missing from font(s) DejaVu Sans."
+    ]
+    assert [one.mime for one in result.displays] == ["image/png"]

@@ -321,8 +321,8 @@ def test_a_missing_import_is_said_on_the_socket(monkeypatch: pytest.MonkeyPatch)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         assert zygote.main(["--flavour=broken", f"--fd={theirs.fileno()}", "--parent=1"]) == 3
-        packet = ours.recv(10_000)
-    assert packet[:1] == b"F"
-    fatal = json.loads(packet[1:])
+        packets = [ours.recv(10_000) for _ in range(3)]
+    assert packets[:2] == [b"Astarting", b"Aimporting module_that_is_not_there"] and packets[2][:1] == b"F"
+    fatal = json.loads(packets[2][1:])
     assert fatal["kind"] == "missing_import"
     assert "module_that_is_not_there" in fatal["message"] and "pip install it" in fatal["message"]

@@ -24,6 +24,8 @@ def of_result(result: ExecResult, **more: str) -> CallToolResult:
     parts = [result.stdout, "" if result.value is None else result.value, result.stderr]
     if result.status not in (Status.OK, Status.ERROR):
         parts.append(f"[{result.status}]")
+    elif result.status is Status.ERROR and not result.stderr:
+        parts.append(f"[exit code {result.exit_code}]")
     content: list[ContentBlock] = [text_of("\n".join(part.rstrip("\n") for part in parts if part))]
     content += [_of_display(number, one) for number, one in enumerate(result.displays)]
     content += [_of_file(name, data) for name, data in result.files.items()]
@@ -41,9 +43,9 @@ def of_result(result: ExecResult, **more: str) -> CallToolResult:
     return CallToolResult(content=content, structured_content=fields, is_error=is_error)
 
 
-def of_failure(error: Exception) -> CallToolResult:
+def of_failure(why: str) -> CallToolResult:
     """No result: the sandbox failed, or the call asks for what cannot be."""
-    return CallToolResult(content=[text_of(str(error))], is_error=True)
+    return CallToolResult(content=[text_of(why)], is_error=True)
 
 
 def text_of(text: str) -> TextContent:

@@ -93,8 +93,8 @@ async def offered(
     weights = owners.weights()
     admission = Admission(pool, metrics, max_in_flight=MAX_CALLS, weights=weights)
     sessions = SessionTable(pool, metrics, lease_s=LEASE_S, max_sessions=max_sessions, weights=weights)
-    server: MCPServer[None] = MCPServer(NAME, instructions=INSTRUCTIONS, log_level="WARNING")
-    Toolbox(admission, sessions, whose).offer(server)
+    tools = Toolbox(admission, sessions, whose).tools()
+    server: MCPServer[None] = MCPServer(NAME, instructions=INSTRUCTIONS, tools=tools, log_level="WARNING")
     sweeping = asyncio.create_task(sessions.sweep_for_ever())
     try:
         yield server

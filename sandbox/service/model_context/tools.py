@@ -7,9 +7,10 @@ bounded: programs at a time, sessions, bytes of files; who is over gets an error
 import base64
 import binascii
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
-from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult
 from pydantic import Field
 
@@ -18,7 +19,7 @@ from rocstar.sandbox.service.errors import Refused
 from rocstar.sandbox.service.model_context.answer import of_failure, of_result, text_of
 from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES
 from rocstar.sandbox.service.sessions import SessionTable
-from rocstar.sandbox.types import DEFAULT_LIMITS, ExecRequest, ExecResult, Limits, SandboxError
+from rocstar.sandbox.types import DEFAULT_LIMITS, ExecRequest, ExecResult, Limits, SandboxError, SessionLost
 
 NAME = "rocstar sandbox"
 MAX_FILES = 16
@@ -53,9 +54,9 @@ class Toolbox:
         self._owner_of = owner_of
         self._flavour = flavour
 
-    def offer(self, server: "MCPServer[Any]") -> None:
-        for tool in (self.run_python, self.run_cell, self.write_file, self.read_file, self.close_session):
-            server.add_tool(tool)
+    def tools(self) -> list[Tool]:
+        own = (self.run_python, self.run_cell, self.write_file, self.read_file, self.close_session)
+        return [strict(Tool.from_function(one)) for one in own]
 
     async def run_python(
         self,
@@ -173,12 +174,23 @@ class Toolbox:
         return self._owner_of(ctx.headers)
 
 
+def strict(tool: Tool) -> Tool:
+    """It refuses an argument that it does not know, which the SDK would leave out without a word."""
+    model = tool.fn_metadata.arg_model
+    model.model_config["extra"] = "forbid"
+    model.model_rebuild(force=True)
+    tool.parameters = model.model_json_schema(by_alias=True)
+    return tool
+
+
 async def _told(work: Coroutine[None, None, CallToolResult]) -> CallToolResult:
     """What keeps a tool from a result is an answer that a model can read, not an error of the protocol."""
     try:
         return await work
+    except SessionLost as error:
+        return of_failure(f"{error}; run a cell without `session` to open another")
     except (SandboxError, Refused, ValueError) as error:
-        return of_failure(error)
+        return of_failure(str(error))
 
 
 def _limits(wall_s: float) -> Limits:

@@ -45,6 +45,8 @@ async def test_a_hundred_cells_in_ten_sessions_and_a_figure() -> None:
     async with asyncio.timeout(SECONDS), mcp.Client(process) as client:
         offered = {tool.name for tool in (await client.list_tools()).tools}
         assert offered == {"run_python", "run_cell", "write_file", "read_file", "close_session"}
+        schemas = [tool.input_schema for tool in (await client.list_tools()).tools]
+        assert all(schema["additionalProperties"] is False for schema in schemas)
 
         async def ten_cells(number: int) -> list[str]:
             answer = await client.call_tool("run_cell", {"code": f"x = {number}\nx"})
@@ -64,6 +66,11 @@ async def test_a_hundred_cells_in_ten_sessions_and_a_figure() -> None:
 
         failed = await client.call_tool("run_python", {"code": "1 / 0"})
         assert failed.is_error and "ZeroDivisionError" in text_of(failed)
+        ended = await client.call_tool("run_python", {"code": "import os\nprint(1)\nos._exit(3)"})
+        assert ended.is_error and text_of(ended) == "1\n[exit code 3]"
+        for unknown in ("timeout", "wall"):
+            misspelt = await client.call_tool("run_python", {"code": "1", unknown: 60})
+            assert misspelt.is_error and unknown in text_of(misspelt)
         late = await client.call_tool("run_python", {"code": "while True: pass", "wall_s": 0.2})
         assert late.is_error and late.structured_content["status"] == "timeout"
 
@@ -87,7 +94,8 @@ async def test_a_hundred_cells_in_ten_sessions_and_a_figure() -> None:
         for wrong in ({**place, "name": "nowhere"}, {**place, "name": "../x"}, {**place, "session": "?"}):
             assert (await client.call_tool("read_file", wrong)).is_error
         assert text_of(await client.call_tool("close_session", {"session": place["session"]})) == "closed"
-        assert (await client.call_tool("run_cell", {"code": "1", "session": place["session"]})).is_error
+        gone = await client.call_tool("run_cell", {"code": "1", "session": place["session"]})
+        assert gone.is_error and "without `session` to open another" in text_of(gone)
 
 
 @asynccontextmanager
