@@ -147,7 +147,7 @@ BUGS = [
     Bug("StreamedReply.add", "ids, scored = ids[before:], scored[before:]", "pass", "test_sglang_stream.py::test_the_answer_does_not_depend_on_its_pieces"),
     Bug("Supervisor._tick", "self._silent_s > SILENT_S", "self._silent_s > SILENT_S + longest_s", "sandbox/test_watchdog.py"),
     Bug("Supervisor.close", "await asyncio.to_thread(_native.remove_tree, scratch)", "pass", "sandbox/test_recovery.py::test_what_a_killed_supervisor_leaves_is_removed_however_deep_it_is"),
-    Bug("SupervisorOptions.command", "linked = linked_packages()", "linked: list[str] = []", "test_private_home.py::test_a_package_that_is_a_link_into_a_home_is_imported"),
+    Bug("SupervisorOptions.command", "linked = linked_packages([*layered, *sites])", "linked: list[str] = []", "test_private_home.py::test_a_package_that_is_a_link_into_a_home_is_imported"),
     Bug("Taken._short", "self._texts[name] = text", "text", "sandbox/test_taken.py::test_long_texts_come_whole_however_they_were_asked_for"),
     Bug("Taken.output", "decoder.decode(data)", "data.decode('utf-8', 'replace')", "sandbox/test_taken.py::test_half_a_character_waits_for_the_other_half"),
     Bug("Tally.add", "task not in self._rows", "True", "analysis/test_statistics.py::test_siblings_that_are_alike_tell_no_more_than_one"),

@@ -371,11 +371,11 @@ def layered_packages(folders: Iterable[str]) -> list[str]:
     """Those of `folders`, which a .pth file may have named, that are where some interpreter has its packages:
     an environment lies over another. What else is named there is somebody's working copy, or a home."""
     found = {os.path.realpath(folder) for folder in folders if os.path.isabs(folder)}
-    own_home = Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111 - a user may have none
+    home = own_home()
     return sorted(
         path
         for path in found
-        if PACKAGES.fullmatch(path) and os.path.isdir(path) and not own_home.is_relative_to(path)
+        if PACKAGES.fullmatch(path) and os.path.isdir(path) and not home.is_relative_to(path)
     )
 
 
@@ -411,9 +411,14 @@ def is_package(link: "os.DirEntry[str]") -> bool:
     if not os.path.isdir(target):
         return os.path.isfile(target) and link.name.endswith(tuple(all_suffixes()))
     around = Path(target)
-    inner = (Path(link.path).parent.resolve(), Path("~").expanduser().resolve())
+    inner = (Path(link.path).parent.resolve(), own_home())
     hidden = link.name.startswith(".") or around.name.startswith(".")
     return not hidden and not any(path.is_relative_to(around) for path in inner)
+
+
+def own_home() -> Path:
+    """As it is told, or what nothing lies below: a container's user may have neither a name nor a HOME."""
+    return Path(os.path.realpath(os.path.expanduser("~")))
 
 
 def kept_paths(python: str) -> list[str]:

@@ -283,3 +283,19 @@ def test_root_of_a_container_has_users_for_programs_rather_than_a_namespace_of_u
     isolation, stdout, _ = json.loads(done.stdout)
     assert "uid" in isolation.split("+") and "namespaces" not in isolation
     assert int(stdout) >= 100_000
+
+
+def test_a_user_without_a_name_and_a_home_has_its_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container that runs as a number: `Path.expanduser` raises there."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    with pytest.raises(RuntimeError):
+        Path("~").expanduser()
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    assert process.layered_packages([str(packages)]) == [str(packages.resolve())]
+    assert process.linked_packages([str(packages)]) == [str((tmp_path / "elsewhere").resolve())]
