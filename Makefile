@@ -29,11 +29,11 @@ CXX_FILES := $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 # A folder without Python files is no package for mypy.
 PACKAGES := $(foreach p,engine kernels sandbox train,$(if $(shell find $(p) -name '*.py' 2>/dev/null),rocstar.$(p)))
 
-.PHONY: help setup quickstart test planted sglang-env test-sglang servers-env test-servers lint typecheck format ctest sanitize bench figures wheel coverage clean
+.PHONY: help setup quickstart test planted sglang-env test-sglang servers-env test-servers lint typecheck format ctest ctest-arm64 sanitize bench figures wheel coverage clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F'\t' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F'\t' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.rocstar-dev  ## build rocstar into .venv, with what tests and linters need
 
@@ -83,6 +83,9 @@ ctest: setup  ## the C++ tests
 	cmake -S . -B build/ctest -DCMAKE_BUILD_TYPE=Release -DROCSTAR_BUILD_TESTS=ON -DROCSTAR_BUILD_PYTHON=OFF
 	cmake --build build/ctest -j2
 	ctest --test-dir build/ctest --output-on-failure
+
+ctest-arm64: setup  ## compile for arm64, and run what qemu can of the C++ tests
+	bash .ci/arm64 $(BIN)/python
 
 sanitize: setup  ## the C++ tests and the sandbox's Python tests under the address and undefined-behaviour sanitizers
 	cmake -S . -B build/sanitize -DCMAKE_BUILD_TYPE=Debug -DROCSTAR_SANITIZE=ON -DROCSTAR_BUILD_TESTS=ON \

@@ -3,13 +3,14 @@
     python docker/oci_layout.py ROOT LAYOUT --entrypoint rocstar sandbox serve
 
 LAYOUT is what `skopeo copy oci:LAYOUT ...` and `podman pull oci:LAYOUT` take; `--archive FILE` writes it as
-one file besides, for `podman load`. The same folder gives the same bytes: names are sorted, owners are
-numbers, and all times are SOURCE_DATE_EPOCH, or 0. Standard library only.
+one file besides, for `podman load` and `docker load`. The same folder gives the same bytes: names are sorted,
+owners are numbers, and all times are SOURCE_DATE_EPOCH, or 0. Standard library only.
 """
 
 import argparse
 import gzip
 import hashlib
+import io
 import json
 import os
 import platform
@@ -103,6 +104,26 @@ def write_layout(
     return manifest
 
 
+def write_archive(layout: Path, file: Path, *, name: str, manifest: dict[str, Any]) -> None:
+    """Writes the layout as one tar. Docker before 25 knows no layouts: it looks for manifest.json."""
+
+    def blob(entry: dict[str, Any]) -> str:
+        return f"blobs/sha256/{entry['digest'].partition(':')[2]}"
+
+    image = {
+        "Config": blob(manifest["config"]),
+        "RepoTags": [name],
+        "Layers": [blob(layer) for layer in manifest["layers"]],
+    }
+    data = json.dumps([image]).encode()
+    with tarfile.open(file, "w") as tar:
+        for path in sorted(layout.rglob("*")):
+            tar.add(path, arcname=str(path.relative_to(layout)), recursive=False)
+        info = tarfile.TarInfo("manifest.json")
+        info.size = len(data)
+        tar.addfile(info, io.BytesIO(data))
+
+
 def unpack(layout: Path, root: Path) -> dict[str, Any]:
     """The reverse, for a trial: checks every digest on the way; the configuration of the containers.
     Raises ValueError for a layout that is not what its names say."""
@@ -157,9 +178,7 @@ def main() -> int:
     seconds = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
     manifest = write_layout(options.root, options.layout, name=options.name, config=config, seconds=seconds)
     if options.archive is not None:
-        with tarfile.open(options.archive, "w") as tar:
-            for path in sorted(options.layout.rglob("*")):
-                tar.add(path, arcname=str(path.relative_to(options.layout)), recursive=False)
+        write_archive(options.layout, options.archive, name=options.name, manifest=manifest)
     print(f"{options.layout}: {manifest['layers'][0]['size'] / 1e6:.0f} MB, {manifest['config']['digest']}")
     return 0
 

@@ -14,6 +14,7 @@ import resource
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,14 @@ from rocstar.sandbox.pool.pool import SandboxPool, default_memory_bytes
 from rocstar.sandbox.pool.process import default_scratch_parent, is_world_readable, python_paths
 from rocstar.sandbox.types import ExecRequest, SandboxError
 
-FIRST_SLOT_UID = 100_000
+SLOT_UIDS = (100_000, 32_768)
+"""Of the first program's user, and where a user namespace ends below that."""
 SIGNAL_SCOPE_ABI = 6
 TRUNCATE_ABI = 3
 SMALL_PID_MAX = 1 << 16
 SMALL_NOFILE = 4096
 SMALL_NPROC = 4096
+SMALL_PIDS = 4096
 COLLAPSE_KERNEL = (6, 1)
 
 
@@ -110,11 +113,12 @@ def gather() -> dict[str, Any]:
         "landlock_abi": int(native.get("landlock_abi", 0)),
         "user_namespaces": allows_user_namespace(),
         "apparmor_restricts": read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1",
-        "can_change_uid": in_child(become_slot_user),
+        "can_change_uid": any(in_child(partial(become, uid)) for uid in SLOT_UIDS),
         "python_hidden": hidden[0] if hidden else "",
         "cgroup": cgroup_version(),
-        "container": os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv"),
+        "container": in_container(),
         "pid_max": int(read("/proc/sys/kernel/pid_max") or 0),
+        "pids": pids_of_group(),
         "nproc": resource.getrlimit(resource.RLIMIT_NPROC)[0],
         "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "memory_bytes": default_memory_bytes(),
@@ -150,10 +154,22 @@ def in_child(change: Callable[[], None]) -> bool:
     return os.waitpid(pid, 0)[1] == 0
 
 
-def become_slot_user() -> None:
+def become(uid: int) -> None:
     os.setgroups([])
-    os.setresgid(FIRST_SLOT_UID, FIRST_SLOT_UID, FIRST_SLOT_UID)
-    os.setresuid(FIRST_SLOT_UID, FIRST_SLOT_UID, FIRST_SLOT_UID)
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def in_container() -> bool:
+    """By what engines leave: files, which read-only containers of podman lack, or variables."""
+    files, variables = ("/.dockerenv", "/run/.containerenv"), ("container", "KUBERNETES_SERVICE_HOST")
+    return any(map(os.path.exists, files)) or any(name in os.environ for name in variables)
+
+
+def pids_of_group() -> int:
+    """Processes and threads that this control group may have, as a container sees its own; 0: any number."""
+    text = read("/sys/fs/cgroup/pids.max") or read("/sys/fs/cgroup/pids/pids.max")
+    return int(text) if text.isdecimal() else 0
 
 
 def cgroup_version() -> str:
@@ -216,13 +232,23 @@ def layers_of(started: Started, facts: Mapping[str, Any]) -> Iterator[Layer]:
         fix="see landlock and notify",
     )
     yield namespaces_layer("namespaces" in has, facts)
-    yield layer(
+    yield cgroup_layer("cgroup" in has, facts)
+
+
+def cgroup_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
+    if facts["container"]:
+        reason = "a container's control groups are not its own"
+        fix = "bound the whole container (`--memory 8g`): programs together have three quarters of that"
+    else:
+        reason = "no group can be made here" if facts["cgroup"] else "no control groups are mounted"
+        fix = "start as root, or in a unit with `Delegate=memory` (`systemd-run --user -p Delegate=yes`)"
+    return layer(
         "cgroup",
-        "cgroup" in has,
+        active,
         detail=f"a control group for the pool's memory ({facts['cgroup'] or 'none mounted'})",
         cost="memory is limited per program and by admission, not for the pool as a whole",
-        reason="no group can be made here" if facts["cgroup"] else "no control groups are mounted",
-        fix="start as root, or in a unit with `Delegate=memory` (`systemd-run --user -p Delegate=yes`)",
+        reason=reason,
+        fix=fix,
     )
 
 
@@ -270,6 +296,12 @@ def landlock_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
 
 def uid_problem(facts: Mapping[str, Any]) -> tuple[str, str]:
     """(reason, fix), both empty when nothing is in the way."""
+    if not facts["can_change_uid"] and facts["uid"] == 0:
+        return (
+            "this root may not change users, or has none to change to",
+            "`--cap-add SETUID --cap-add SETGID` of a container, and 65,536 users for who starts it "
+            "(`/etc/subuid`, `/etc/subgid`)",
+        )
     if not facts["can_change_uid"]:
         return (
             f"user {facts['uid']} cannot become another",
@@ -299,9 +331,12 @@ def namespaces_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
     if facts["apparmor_restricts"]:
         reason = "AppArmor restricts user namespaces"
         fix = "`sysctl kernel.apparmor_restrict_unprivileged_userns=0`, or a profile that allows `userns`"
+    elif facts["container"] and not facts["user_namespaces"]:
+        reason = "the engine's filter of system calls refuses namespaces"
+        fix = "`--security-opt seccomp=unconfined`: programs have rocstar's own filter in any case"
     elif facts["container"]:
-        reason = "the container's profile refuses namespaces"
-        fix = "run the container with `--security-opt seccomp=unconfined --security-opt apparmor=unconfined`"
+        reason = "mounts inside a namespace were refused"
+        fix = "`--security-opt apparmor=unconfined`; as root it needs SETUID, SETGID and SETFCAP"
     elif not facts["user_namespaces"]:
         reason = "this user may not make user namespaces"
         fix = "`sysctl user.max_user_namespaces=1000`, or start as root"
@@ -326,6 +361,10 @@ def limits_of(facts: Mapping[str, Any]) -> Iterator[Measure]:
         and f"at most {pid_max} processes and threads on the machine, sessions included",
         "sysctl kernel.pid_max=4194304",
     )
+    pids = facts["pids"]
+    if pids:
+        note = pids < SMALL_PIDS and f"at most {pids} processes and threads, sessions included"
+        yield measure("pids", str(pids), note, f"a container: `--pids-limit {4 * SMALL_PIDS}`")
     for name, small, use in (
         ("nproc", SMALL_NPROC, "programs and sessions count as this user's processes"),
         ("nofile", SMALL_NOFILE, "a live program takes four descriptors"),

@@ -112,6 +112,10 @@ def test_an_archive_holds_the_layout(oci: ModuleType, tmp_path: Path) -> None:
     assert done.returncode == 0
     with tarfile.open(tmp_path / "image.tar") as tar:
         assert {"oci-layout", "index.json"} <= set(tar.getnames())
+        # What docker loaded before it knew layouts: it went on without a word, and without an image.
+        (image,) = json.load(tar.extractfile("manifest.json") or pytest.fail("no file"))
+        assert image["RepoTags"] == ["latest"] and len(image["Layers"]) == 1
+        assert {image["Config"], *image["Layers"]} <= set(tar.getnames())
 
 
 @pytest.mark.parametrize(("root", "layout"), [("nowhere", "new"), (".", ".")])

@@ -10,8 +10,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <map>
+#include <memory>
 #include <system_error>
+#include <utility>
 
 #include "unique_fd.h"
 
@@ -36,6 +39,8 @@ struct MountAttr {
 constexpr uint64_t kReadOnly = 1;
 constexpr uint64_t kNoSetuid = 2;
 
+enum class UserNamespace { kNone, kAllIds, kOwnId };
+
 bool write_file(const char* path, const std::string& text) {
   const UniqueFd file(open(path, O_WRONLY | O_CLOEXEC));
   return file && write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
@@ -47,11 +52,64 @@ bool map_own_ids(uid_t uid, gid_t gid) {
          write_file("/proc/self/gid_map", group + " " + group + " 1");
 }
 
-// Root of a container may make users for programs and no namespaces, except in one of users, which then has none but
-// its own: `keep_users` is for who would rather have those.
-bool unshare_all(bool keep_users) {
-  if (unshare(kCommon) == 0) return true;
-  if (errno != EPERM || keep_users) return false;
+// The ids of this user namespace, each as itself: what a new one needs for its root to have users for programs.
+std::string same_ids(const char* map) {
+  std::string all;
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(map, "re"), std::fclose);
+  unsigned inside = 0, outside = 0, count = 0;
+  while (file && std::fscanf(file.get(), "%u %u %u", &inside, &outside, &count) == 3) {
+    const std::string first = std::to_string(inside);
+    all += first + " " + first + " " + std::to_string(count) + "\n";
+  }
+  return all;
+}
+
+// Only who is outside of a new namespace may give it more than one id: a process that waits for it to be there.
+class Mapper {
+ public:
+  Mapper() {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe2");
+    const UniqueFd theirs(ends[0]);
+    ours_.reset(ends[1]);
+    pid_ = fork();
+    if (pid_ < 0) throw std::system_error(errno, std::generic_category(), "fork");
+    if (pid_ == 0) map(theirs.get());
+  }
+  // Whether all ids are there: asked in the new namespace, and at most once.
+  bool map_all() {
+    const char go = 'g';
+    const bool told = write(ours_.get(), &go, 1) == 1;
+    int status = 1;
+    return waitpid(std::exchange(pid_, -1), &status, 0) > 0 && told && status == 0;
+  }
+  ~Mapper() {
+    ours_.reset();  // nobody goes on
+    if (pid_ > 0) waitpid(pid_, nullptr, 0);
+  }
+
+ private:
+  [[noreturn]] void map(int theirs) {
+    ours_.reset();
+    const std::string who = "/proc/" + std::to_string(getppid());
+    const std::string users = same_ids("/proc/self/uid_map"), groups = same_ids("/proc/self/gid_map");
+    char go;
+    const bool asked = read(theirs, &go, 1) == 1;
+    const bool all =
+        asked && write_file((who + "/uid_map").c_str(), users) && write_file((who + "/gid_map").c_str(), groups);
+    _exit(all ? 0 : 1);
+  }
+
+  UniqueFd ours_;
+  pid_t pid_ = -1;
+};
+
+bool unshare_all(UserNamespace how) {
+  if (how == UserNamespace::kNone) return unshare(kCommon) == 0;
+  if (how == UserNamespace::kAllIds) {
+    Mapper mapper;
+    return unshare(CLONE_NEWUSER | kCommon) == 0 && mapper.map_all();
+  }
   const uid_t uid = geteuid();
   const gid_t gid = getegid();
   return unshare(CLONE_NEWUSER | kCommon) == 0 && map_own_ids(uid, gid);
@@ -125,11 +183,11 @@ bool change_mounts(const NamespaceOptions& options) {
 }
 
 // The same in a process that then ends: what fails half-way must not have changed the supervisor.
-bool can_enter(const NamespaceOptions& options) {
+bool can_enter(const NamespaceOptions& options, UserNamespace how) {
   const pid_t pid = fork();
   if (pid < 0) throw std::system_error(errno, std::generic_category(), "fork");
   if (pid == 0) {
-    const bool mounted = unshare_all(options.keep_users) && change_mounts(options) &&
+    const bool mounted = unshare_all(how) && change_mounts(options) &&
                          (options.scratch_parent.empty() || mount("tmpfs", options.scratch_parent.c_str(), "tmpfs",
                                                                   MS_NOSUID | MS_NODEV, "size=4k") == 0);
     _exit(mounted ? 0 : 1);
@@ -141,10 +199,17 @@ bool can_enter(const NamespaceOptions& options) {
 }  // namespace
 
 bool enter_namespaces(const NamespaceOptions& options) {
-  if (!can_enter(options)) return false;
-  if (!unshare_all(options.keep_users) || !change_mounts(options))
-    throw std::system_error(errno, std::generic_category(), "unshare");
-  return true;
+  // Root of a container may make users for programs, and no namespaces but in one of users.
+  std::vector<UserNamespace> ways{UserNamespace::kNone};
+  if (geteuid() == 0) ways.push_back(UserNamespace::kAllIds);
+  if (!options.keep_users) ways.push_back(UserNamespace::kOwnId);
+  for (const UserNamespace how : ways) {
+    if (!can_enter(options, how)) continue;
+    if (!unshare_all(how) || !change_mounts(options))
+      throw std::system_error(errno, std::generic_category(), "unshare");
+    return true;
+  }
+  return false;
 }
 
 void mount_scratch(const std::string& base, uint64_t bytes) {

@@ -6,7 +6,7 @@
 //   uts     a host name of its own
 //   mount   everything read-only; homes, /run, /var and other places that hold people's files are empty; the scratch
 //           directories lie on a tmpfs with a size, which bounds what all programs write together
-//   user    for an ordinary user, who needs it to have the others
+//   user    for who needs it to have the others: an ordinary user, with one id, and root of a container, with all
 //
 // No pid namespace: its first process would have to be the supervisor, whose pids then mean nothing outside, and what
 // it would hide can be neither signalled nor read anyway.
@@ -24,7 +24,7 @@ struct NamespaceOptions {
   // Folders into which only their owner may go, with kept paths below: nothing but those is left there, and every user
   // may go to them.
   std::vector<std::string> private_folders;
-  bool keep_users = false;  // rather none of these than one of users, which has only one's own
+  bool keep_users = false;  // rather none of these than one of users that has only one's own
 };
 
 // True when all could be entered; false, and nothing was changed, when the kernel or the container refuses. A base of

@@ -90,9 +90,9 @@ constexpr uint32_t kKilled[] = {
     __NR_bpf, __NR_userfaultfd, __NR_perf_event_open, __NR_memfd_secret, __NR_open_by_handle_at,
     __NR_fanotify_init, __NR_kexec_load, __NR_init_module, __NR_finit_module, __NR_delete_module, __NR_reboot,
     __NR_swapon, __NR_swapoff, __NR_acct, __NR_quotactl, __NR_clock_settime, __NR_settimeofday, __NR_sethostname,
-    __NR_setdomainname, __NR_vhangup,
+    __NR_setdomainname, __NR_vhangup, __NR_kexec_file_load,
 #if defined(__x86_64__)
-    __NR_iopl, __NR_ioperm, __NR_modify_ldt, __NR_kexec_file_load,
+    __NR_iopl, __NR_ioperm, __NR_modify_ldt,
 #endif
 };
 
@@ -128,9 +128,9 @@ constexpr uint32_t kNeverChanged[] = {
 // What changes a directory that is one's own.
 constexpr uint32_t kScratchCalls[] = {
     __NR_mkdirat, __NR_unlinkat, __NR_fallocate, __NR_fsync, __NR_fdatasync, __NR_sendfile,
-    __NR_copy_file_range, __NR_pwritev,
+    __NR_copy_file_range, __NR_pwritev, __NR_renameat,
 #if defined(__x86_64__)
-    __NR_mkdir, __NR_rmdir, __NR_unlink, __NR_rename, __NR_renameat,
+    __NR_mkdir, __NR_rmdir, __NR_unlink, __NR_rename,
 #endif
 };
 

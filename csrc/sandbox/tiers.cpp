@@ -21,6 +21,8 @@ namespace rocstar {
 namespace {
 
 constexpr uint32_t kMostPools = 256, kUsersOfPool = 1 << 14;
+// An ordinary user's containers have 65,536 users, which end below the usual first one.
+constexpr uint32_t kFirstOfFew = 1 << 15;
 
 // A user namespace may have no such uid, and a container may lack the capability: only trying tells.
 bool can_become(uint32_t uid) {
@@ -115,6 +117,7 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
   const auto wanted = [&options](const char* layer) { return !options.without.contains(layer); };
   const bool seccomp = wanted("seccomp") && seccomp_available();
   const bool landlock = wanted("landlock") && landlock_abi() > 0;
+  if (!can_become(supervisor.home.first_uid)) supervisor.home.first_uid = kFirstOfFew;
   uint32_t own_users = supervisor.home.first_uid;
   if (wanted("uid") && geteuid() == 0) supervisor.users = claim_users(own_users);
   // A user namespace may end below them: rather the first pool's users than none.

@@ -94,7 +94,8 @@ void rows_attend_to_their_own_tokens(const Shape& s, float spread) {
       for (std::int64_t d = 0; d < s.size; ++d) {
         const double want = expected(s, queries, key_cache, value_cache, row, head, d, position, 0.25);
         const float got = out[static_cast<std::size_t>((row * s.heads + head) * s.size + d)];
-        CHECK(std::abs(want - double{got}) < 1e-5);
+        // A score of a hundred is rounded at 4e-6, its weight with it: in one step or two, as the machine has it.
+        CHECK(std::abs(want - double{got}) < 2e-5);
       }
   }
 }

@@ -24,6 +24,7 @@ FACTS: dict[str, Any] = {
     "cgroup": "v2",
     "container": False,
     "pid_max": 4_194_304,
+    "pids": 0,
     "nproc": resource.RLIM_INFINITY,
     "nofile": 65_536,
     "memory_bytes": 16 << 30,
@@ -85,6 +86,7 @@ def test_without_a_pool_it_fails_and_says_why(
             "other users cannot read /root/python",
             "world-readable place",
         ),
+        ({"uid": 0, "container": True}, "this root may not change users, or has none to change to", "SETUID"),
     ],
 )
 def test_it_tells_why_programs_have_no_user_of_their_own(
@@ -98,7 +100,8 @@ def test_it_tells_why_programs_have_no_user_of_their_own(
     ("changes", "fix"),
     [
         ({"apparmor_restricts": True}, "apparmor_restrict_unprivileged_userns"),
-        ({"container": True}, "--security-opt"),
+        ({"container": True, "user_namespaces": False}, "--security-opt seccomp=unconfined"),
+        ({"container": True, "uid": 0}, "--security-opt apparmor=unconfined"),
         ({"user_namespaces": False}, "max_user_namespaces"),
         ({}, "start as root"),
     ],
@@ -106,6 +109,21 @@ def test_it_tells_why_programs_have_no_user_of_their_own(
 def test_it_tells_why_there_are_no_namespaces(changes: dict[str, Any], fix: str) -> None:
     assert fix in layers(TIER_A, **changes)["namespaces"].fix
     assert layers(TIER_B, **changes)["namespaces"].fix == ""
+
+
+def test_a_container_is_bounded_by_its_engine() -> None:
+    assert "--memory" in layers(TIER_A, container=True)["cgroup"].fix
+    assert "Delegate" in layers(TIER_A)["cgroup"].fix
+
+
+@pytest.mark.parametrize("variable", ["container", "KUBERNETES_SERVICE_HOST"])
+def test_a_container_is_one_without_its_engines_files(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.os.path, "exists", lambda path: False)
+    for name in ("container", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    assert not doctor.in_container()
+    monkeypatch.setenv(variable, "podman")
+    assert doctor.in_container()
 
 
 def test_landlock_tells_what_its_version_can_do() -> None:
@@ -120,6 +138,7 @@ def test_landlock_tells_what_its_version_can_do() -> None:
     ("name", "changes"),
     [
         ("pid_max", {"pid_max": 32_768}),
+        ("pids", {"pids": 2048}),
         ("nproc", {"nproc": 1000}),
         ("nofile", {"nofile": 1024}),
         ("huge pages", {"huge_pages": "never"}),
@@ -128,7 +147,7 @@ def test_landlock_tells_what_its_version_can_do() -> None:
     ],
 )
 def test_a_limit_that_is_too_small_has_a_note_and_a_fix(name: str, changes: dict[str, Any]) -> None:
-    assert limits()[name].note == limits()[name].fix == ""
+    assert name not in limits() or limits()[name].note == limits()[name].fix == ""
     small = limits(**changes)[name]
     assert small.note and small.fix
 

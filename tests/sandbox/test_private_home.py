@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import rocstar.sandbox
+from rocstar.sandbox.attacks.host import allows_user_namespace
 from rocstar.sandbox.pool import process
 
 from .. import needs
@@ -253,8 +254,28 @@ def test_an_interpreter_is_kept_under_all_its_names(tmp_path: Path, hops: int) -
     assert set(folders) <= set(process.kept_paths(str(name)))
 
 
-def test_root_of_a_container_has_users_for_programs_rather_than_a_namespace_of_users() -> None:
-    """It may change users, not mount. In a namespace of users, which has one alone, no program starts."""
+FEW_USERS = """
+import ctypes, os, sys
+ours, theirs = os.pipe(), os.pipe()
+pid = os.fork()
+if pid == 0:
+    ctypes.CDLL(None).unshare(0x10000000)
+    os.write(ours[1], b"x")
+    os.read(theirs[0], 1)
+    os.execvp(sys.argv[1], sys.argv[1:])
+os.read(ours[0], 1)
+for kind in ("uid", "gid"):
+    with open(f"/proc/{pid}/{kind}_map", "w") as file:
+        file.write("0 0 1\\n1 200000 65536\\n")
+os.write(theirs[1], b"x")
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("few", [False, True], ids=["as root", "as an ordinary user"])
+def test_root_of_a_container_has_users_for_programs_and_namespaces(few: bool) -> None:
+    """It may change users, and not mount but in a namespace of users, which needs all of its own. In a
+    container that an ordinary user started there are 65,536."""
     base = find_python()
     if os.geteuid() != 0 or base is None:
         needs.ROOT.skip()
@@ -268,21 +289,21 @@ def test_root_of_a_container_has_users_for_programs_rather_than_a_namespace_of_u
         subprocess.run(
             ["cp", "-r", Path(rocstar.sandbox.__file__).parent, packages / "rocstar" / "sandbox"], check=True
         )
+        python = str(folder / "venv" / "bin" / "python")
         contained = ["setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin"]
-        command = [
-            *contained,
-            folder / "venv" / "bin" / "python",
-            "-c",
-            PROGRAM,
-            "import os\nprint(os.getuid())",
-        ]
+        command = [*contained, python, "-c", PROGRAM, "import os\nprint(os.getuid())"]
+        if few:
+            command = [python, "-c", FEW_USERS, *command]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE_S, cwd="/", check=False
         )
     assert done.returncode == 0, done.stderr
     isolation, stdout, _ = json.loads(done.stdout)
-    assert "uid" in isolation.split("+") and "namespaces" not in isolation
-    assert int(stdout) >= 100_000
+    layers = isolation.split("+")
+    if "namespaces" not in layers and not allows_user_namespace():
+        needs.ROOT.skip()
+    assert "uid" in layers and "namespaces" in layers, isolation
+    assert 1 << 15 <= int(stdout) < 1 << 16 if few else int(stdout) >= 100_000
 
 
 def test_a_user_without_a_name_and_a_home_has_its_packages(
