@@ -171,6 +171,8 @@ struct GroupUse {
 GroupUse use_of_group(pid_t group);
 // What a session holds of its own, to within the zygote's pages that it has changed.
 uint64_t held_bytes_of(pid_t pid, uint64_t baseline_resident);
+// What its pipes and sockets may hold besides, by their number: memory of the kernel's, which counts for no process.
+uint64_t line_bytes_of(pid_t pid);
 
 inline constexpr uint32_t kStopped =
     Outcome::kTimedOut | Outcome::kOutputLimit | Outcome::kCancelled | Outcome::kNoScratch;

@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from rocstar.sandbox import proctree
+from rocstar.sandbox.child import bash
 from rocstar.sandbox.pool import soon
 from rocstar.sandbox.pool.pool import SandboxPool
+from rocstar.sandbox.types import ExecRequest
 
 from .. import needs
 from ..patience import PATIENCE_S
+from .watching import children_of, programs_of, until
 
 SHOWS = "from rocstar.sandbox.pool.soon import run_soon, slice_of_thread as s"
 CAP_SYS_NICE = 23
@@ -131,4 +134,19 @@ async def test_programs_have_short_slices_until_they_are_no_longer_young() -> No
             while min(found := slices(), default=0) <= soon.SLICE_NS:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         assert len(found) == 1 and soon.slice_of_thread(pool.zygotes["stdlib"][-1]) == soon.SLICE_NS
+        call.cancel()
+
+
+@NEW
+@pytest.mark.skipif(
+    not bash.offered(), reason="needs the bash flavour: `rocstar sandbox doctor` says why not"
+)
+async def test_what_a_program_starts_has_no_short_slices() -> None:
+    """Nobody takes those away when it is no longer young: it would come before all others for life."""
+    request = ExecRequest(code="(while :; do :; done) & while :; do :; done", flavour="bash")
+    async with SandboxPool(("bash",)) as pool, asyncio.TaskGroup() as tasks:
+        call = tasks.create_task(pool.run(request))
+        await until(lambda: any(map(children_of, programs_of(pool))))
+        (leader,) = programs_of(pool)
+        assert all(soon.slice_of_thread(pid) > soon.SLICE_NS for pid in (leader, *children_of(leader)))
         call.cancel()

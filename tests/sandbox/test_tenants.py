@@ -46,6 +46,38 @@ async def test_a_session_that_grows_between_cells_gives_way_and_not_its_neighbou
             await next(session for session in grown if session.lost).run("1")
 
 
+FILLS_SOCKETS = """
+import socket
+pairs = []
+for _ in range(110):
+    pairs.append(socket.socketpair())
+    for end in pairs[-1]:
+        end.setblocking(False)
+        try:
+            while True: end.send(b"x" * 65536)
+        except BlockingIOError:
+            pass
+"""
+"""Some 40 MiB of the kernel's, by four of the process's own."""
+
+
+async def test_what_a_session_keeps_in_sockets_counts_as_its_memory() -> None:
+    """The kernel counts it for nobody: hundreds of idle sessions took the machine's memory from others."""
+    async with SandboxPool(memory_bytes=128 * MIB) as pool:
+        limits = Limits(memory_bytes=16 * MIB)
+        neighbour = await pool.open_session(limits=limits, owner="few")
+        await neighbour.run("x = 1")
+        full = []
+        for _ in range(4):
+            full.append(await pool.open_session(limits=limits, owner="many"))
+            assert (await full[-1].run(FILLS_SOCKETS)).status is Status.OK
+        async with asyncio.timeout(PATIENCE_S):
+            while pool.evictions < 2:
+                await pool.run(ExecRequest(code="1", limits=Limits(memory_bytes=MIB)))
+        assert (await neighbour.run("x")).value == "1"
+        assert {session.lost for session in full} <= {"evicted", None}
+
+
 def memory_group(pid: int) -> tuple[Path, Path] | None:
     """The files of the pool's cgroup that hold its limit and its use."""
     for parent, limit, use in (
