@@ -1,6 +1,8 @@
 """Who may call over HTTP: a right token, and without any only this machine's own programs.
 
-request --> Guard: token -> 401; a web page, or another's name for this machine -> 403 --> the SDK's own
+request --> Guard: token -> 401; a web page, or another's name for this machine -> 403
+              |     an owner whose share of connections is busy -> 429
+              +--> the SDK's own
 """
 
 from collections.abc import Mapping
@@ -10,21 +12,38 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rocstar.sandbox.service.auth import Owners, refuse_web_pages
-from rocstar.sandbox.service.errors import Refused
+from rocstar.sandbox.service.door import Door
+from rocstar.sandbox.service.errors import Full, Refused
+
+CONNECTION = "rocstar.connection"
+"""Where a request says which connection it came by."""
 
 
 class Guard:
     """An ASGI application before another. Invariant: nothing of a refused request gets behind it."""
 
-    def __init__(self, inner: ASGIApp, owners: Owners) -> None:
+    def __init__(self, inner: ASGIApp, owners: Owners, door: Door) -> None:
         self._inner = inner
         self._owners = owners
+        self._door = door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (refusal := self._refusal(Headers(scope=scope))) is not None:
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+        headers, connection = Headers(scope=scope), scope["state"].get(CONNECTION)
+        if (refusal := self._refusal(headers)) is not None:
             await refusal(scope, receive, send)
             return
-        await self._inner(scope, receive, send)
+        try:
+            self._door.begins(connection, owner_of(self._owners, headers))
+        except Full as full:
+            await PlainTextResponse(str(full), status_code=full.status)(scope, receive, send)
+            return
+        try:
+            await self._inner(scope, receive, send)
+        finally:
+            self._door.ends(connection)
 
     def _refusal(self, headers: Headers) -> PlainTextResponse | None:
         try:

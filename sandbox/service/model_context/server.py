@@ -9,9 +9,11 @@ import asyncio
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
+from typing import Any
 
 import uvicorn
 import uvloop
@@ -23,8 +25,9 @@ from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.pool.soon import PROGRAMS_NICE, ahead_of_others
 from rocstar.sandbox.service.auth import Owners, read_owners, require_token_unless_loopback
 from rocstar.sandbox.service.calls import Admission
+from rocstar.sandbox.service.door import Door
 from rocstar.sandbox.service.metrics import Metrics
-from rocstar.sandbox.service.model_context.guard import Guard, owner_of
+from rocstar.sandbox.service.model_context.guard import CONNECTION, Guard, owner_of
 from rocstar.sandbox.service.model_context.tools import INSTRUCTIONS, NAME, OwnerOf, Toolbox
 from rocstar.sandbox.service.serve import (
     Address,
@@ -41,6 +44,8 @@ MAX_BODY_BYTES = 16 << 20
 """Of one request: the files of a call as base64, and room to spare."""
 
 LEASE_S = 1800.0
+HEADER_S, IDLE_S = 10, 75
+"""Of a connection: without a request, and between two."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -124,26 +129,67 @@ async def serve_http(
             security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
             inner = server.streamable_http_app(
                 max_request_body_size=MAX_BODY_BYTES,
-                max_sessions=MAX_CONNECTIONS,
+                stateless_http=True,  # the SDK's own sessions, of which nothing is needed, are not by owner
                 transport_security=security,
             )
+            door = Door(
+                max_guests=max(1, MAX_CONNECTIONS * 7 // 8),
+                max_strangers=max(1, MAX_CONNECTIONS // 8),
+                weights=owners.weights(),
+                header_s=HEADER_S,
+                idle_s=IDLE_S,
+                clock=time.monotonic,
+            )
             config = uvicorn.Config(
-                Guard(inner, owners),
+                Guard(inner, owners, door),
                 log_level="warning",
-                limit_concurrency=MAX_CONNECTIONS,
-                timeout_keep_alive=75,
+                timeout_keep_alive=IDLE_S,
                 timeout_graceful_shutdown=5,
                 h11_max_incomplete_event_size=1 << 16,
                 lifespan="on",
             )
-            await _Listener(config).serve(sockets=list(listening))
+            await _Listener(config, door).serve(sockets=list(listening))
     finally:
         for one in listening:
             one.close()
 
 
 class _Listener(uvicorn.Server):
-    """Ends at a signal, and leaves it to the caller what the end of the process is."""
+    """Ends at a signal, and leaves it to the caller what the end of the process is. Its connections come
+    through a door."""
+
+    def __init__(self, config: uvicorn.Config, door: Door) -> None:
+        super().__init__(config)
+        self.servers: list[asyncio.Server] = []
+        self._door = door
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """In place of uvicorn's, which takes the connections itself."""
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            raise RuntimeError("the server of the Model Context Protocol did not start")
+        self._door.open(sockets or [], self._new_protocol)
+        self._sweeper = asyncio.create_task(self._door.sweep_for_ever())
+        self.started = True
+
+    def _new_protocol(self) -> asyncio.Protocol:
+        state = dict(self.lifespan.state)
+        made: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = made(
+            config=self.config,
+            server_state=self.server_state,
+            app_state=state,
+            _loop=asyncio.get_running_loop(),
+        )
+        state[CONNECTION] = protocol
+        return protocol
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._door.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -159,3 +159,62 @@ def test_an_address_that_others_reach_needs_a_token() -> None:
     )
     with pytest.raises(ValueError, match="token is needed"):
         server.run(options)
+
+
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-03-26",
+        "capabilities": {},
+        "clientInfo": {"name": "x", "version": "1"},
+    },
+}
+TAKES = {"Accept": "application/json, text/event-stream"}
+
+
+async def hello(address: str, token: str) -> int:
+    headers = {"Authorization": f"Bearer {token}", **TAKES}
+    async with httpx2.AsyncClient() as http:
+        return int((await http.post(address, json=HELLO, headers=headers)).status_code)
+
+
+async def test_who_says_nothing_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """256 connections of anybody's, without a byte, and everybody had a 503 for as long as they stayed."""
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 16)
+    async with listening(OWNERS) as address:
+        port = int(address.split(":")[2].split("/")[0])
+        assert await hello(address, FIRST) == 200
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
+        assert await hello(address, FIRST) == 200
+        for reader, _ in silent[:20]:
+            assert await reader.read() == b""
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_one_owners_clients_leave_room_for_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that began held a session of the SDK's for half an hour, of 256 for all owners."""
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 16)
+    async with listening(OWNERS) as address:
+        for _ in range(40):
+            await hello(address, FIRST)
+        assert await hello(address, SECOND) == 200
+        port = int(address.split(":")[2].split("/")[0])
+        kept, statuses = [], []
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            body = b'{"jsonrpc":"2.0","id":1,"method":"ping"'
+            head = f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {FIRST}\r\n"
+            writer.write(head.encode() + b"Content-Length: %d\r\n\r\n" % (len(body) + 1) + body)
+            kept.append((reader, writer))
+        for reader, _ in reversed(kept):
+            line = await reader.readline()
+            statuses.append(line[9:12])
+            if line:
+                break
+        assert statuses == [b"429"]
+        assert await hello(address, SECOND) == 200
+        for _, writer in kept:
+            writer.close()
