@@ -22,7 +22,7 @@ from rocstar.sandbox.types import SandboxError
 
 T = TypeVar("T")
 
-PREFIX = "rocstar:fabric:1"
+PREFIX = "rocstar:fabric:2"
 """Ends in the version of what is written below it."""
 
 ANSWER_TIMEOUT_S = 5.0
@@ -44,7 +44,8 @@ OLDEST = (7, 0)
 @dataclass(frozen=True, slots=True)
 class Keys:
     """Every key of the fabric. `calls`: a stream per flavour. `reply`: a stream per client. `client`: a
-    client's lease. `done`: ids of an unfinished entry's answered calls. `workers`: sorted by lease end."""
+    client's lease. `done`: ids of an unfinished entry's answered calls. `pieces`: a hash per long message.
+    `workers`: sorted by lease end."""
 
     prefix: str
 
@@ -59,6 +60,9 @@ class Keys:
 
     def done(self, ref: str) -> str:
         return f"{self.prefix}:done:{ref}"
+
+    def pieces(self, name: str) -> str:
+        return f"{self.prefix}:pieces:{name}"
 
     @property
     def workers(self) -> str:
@@ -221,6 +225,25 @@ class Link:
             else:
                 self.up(name)
                 backoff.reset()
+
+    async def patiently(
+        self, name: str, step: Callable[[], Awaitable[T]], on_failure: Callable[[], None]
+    ) -> T:
+        """What `step` gives once Redis does it."""
+        backoff = Backoff()
+        try:
+            while True:
+                try:
+                    done = await step()
+                except REDIS_ERRORS as error:
+                    self.failed(name, error)
+                    on_failure()
+                    await backoff.wait()
+                else:
+                    self.up(name)
+                    return done
+        finally:
+            self._failing.pop(name, None)  # it was cancelled: nobody waits any more
 
     async def _version(self) -> tuple[int, ...]:
         info = await limited(self.redis.info("server"))

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
-from rocstar.sandbox.fabric.client_commands import ClientCommands
+from rocstar.sandbox.fabric.client_commands import ClientCommands, Message
 from rocstar.sandbox.fabric.ledger import CallLedger, Effect
 from rocstar.sandbox.fabric.link import Link, id_order
+from rocstar.sandbox.fabric.stored_pieces import PiecesGone, StoredPieces
 from rocstar.sandbox.fabric.window import CallWindow
-from rocstar.sandbox.fabric.wire import WireError, decode_answers
+from rocstar.sandbox.fabric.wire import Answer, WireError, WrittenAnswers
 from rocstar.sandbox.fabric.workers import WorkerInfo
 
 AUDIT_STEP = 16
@@ -35,20 +36,25 @@ class Receiver:
     """The cursor is the id of the last message that was read from the reply stream. `flavours` have a
     live worker; `served_at` says, by
     `loop.time()`, when a flavour last had a live worker, and `counted_at` when they were last counted.
-    `wake` is called when there is something to be sent."""
+    `wake` is called when there is something to be sent. pieces: of the entries that Redis has, by ref, the
+    names of their pieces."""
 
     def __init__(
         self,
         link: Link,
         redis: ClientCommands,
+        stored: StoredPieces,
         ledger: CallLedger,
         counts: Counter[str],
         wake: Callable[[], None],
         *,
+        pieces: Mapping[str, str],
         audit_s: float,
     ) -> None:
         self._link = link
         self._redis = redis
+        self._stored = stored
+        self._pieces = pieces
         self._ledger = ledger
         self._counts = counts
         self._wake = wake
@@ -63,17 +69,32 @@ class Receiver:
         self.served_at: dict[str, float] = {}
         self.counted_at = 0.0
 
-    async def read(self) -> None:
-        for stream_id, blob in await self._redis.read(self._cursor):
-            self._receive(blob)
-            self._cursor = stream_id
+    @property
+    def most_in_redis(self) -> int:
+        """Calls of a flavour, at most."""
+        return max((window.most for window in self._ledger.windows.values()), default=SMALLEST_WINDOW)
 
-    def _receive(self, blob: bytes) -> None:
-        try:
-            answers = decode_answers(blob)
-        except WireError:
-            self._counts["unreadable"] += 1  # the audit finds these entries gone and sends them again
-            return
+    async def read(self) -> None:
+        for stream_id, message in await self._redis.read(self._cursor):
+            try:
+                answers = await self._answers(message)
+            except (WireError, PiecesGone):
+                self._counts["unreadable"] += 1  # the audit finds these entries gone and sends them again
+            else:
+                self._receive(answers)
+            self._cursor = stream_id
+            if message.pieces:
+                await self._stored.forget([message.pieces])
+            await asyncio.sleep(0)  # others have a turn between two messages
+
+    async def _answers(self, message: Message) -> list[Answer]:
+        written = WrittenAnswers(message.blob)
+        if not written.sizes:
+            return written.answers()
+        pieces = await self._stored.get(message.pieces, written.sizes)
+        return await asyncio.to_thread(written.answers, pieces)
+
+    def _receive(self, answers: Iterable[Answer]) -> None:
         for answer in answers:
             for effect, call_id in self._ledger.answer(answer):
                 if effect is Effect.LATE:
@@ -103,7 +124,9 @@ class Receiver:
         loop = asyncio.get_running_loop()
         if self._server_minus_loop_s is None:
             self._server_minus_loop_s = await self._redis.server_s() - loop.time()
-        upkeep = await self._redis.keep_up(self._cursor, loop.time() + self._server_minus_loop_s)
+        upkeep = await self._redis.keep_up(
+            self._cursor, loop.time() + self._server_minus_loop_s, list(self._pieces.values())
+        )
         now = loop.time()
         self._server_minus_loop_s = upkeep.server_s - now
         self._data_lost |= not upkeep.known
