@@ -18,6 +18,9 @@ AHEAD = 4
 """Calls in Redis for each program that can run, at most and if that is more: a worker holds two, and as many
 wait for it."""
 
+TURN_BYTES = 1 << 16
+"""Of messages, that are read in one turn of the loop; and the rest of the last."""
+
 RETRY_DELAY_S = 0.05
 
 
@@ -75,6 +78,7 @@ class Receiver:
         return max((window.most for window in self._ledger.windows.values()), default=SMALLEST_WINDOW)
 
     async def read(self) -> None:
+        read = 0
         for stream_id, message in await self._redis.read(self._cursor):
             try:
                 answers = await self._answers(message)
@@ -85,7 +89,9 @@ class Receiver:
             self._cursor = stream_id
             if message.pieces:
                 await self._stored.forget([message.pieces])
-            await asyncio.sleep(0)  # others have a turn between two messages
+            if (read := read + len(message.blob)) >= TURN_BYTES:
+                read = 0
+                await asyncio.sleep(0)  # others have a turn
 
     async def _answers(self, message: Message) -> list[Answer]:
         written = WrittenAnswers(message.blob)

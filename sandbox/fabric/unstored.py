@@ -25,6 +25,7 @@ from rocstar.sandbox.fabric.worker_commands import DONE_TTL_S, Storing, WorkerCo
 from rocstar.sandbox.types import SandboxError
 
 STORE_WEIGHT = 1 << 20
+TURN_BYTES = 1 << 16
 
 
 class Unstored:
@@ -122,8 +123,10 @@ class Unstored:
     async def _message(self, portion: list[Answer]) -> Message:
         """Its pieces are in Redis."""
         if is_light(portion):
-            await asyncio.sleep(0)  # others have a turn between two messages
-            return Message(blob=encode_answers(portion)[0])
+            blob, _ = encode_answers(portion)
+            if len(blob) >= TURN_BYTES:
+                await asyncio.sleep(0)  # others have a turn
+            return Message(blob=blob)
         (answer,) = portion
         size = weight(answer.outcome)
         if size > MAX_MESSAGE_BYTES:
