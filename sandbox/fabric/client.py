@@ -24,10 +24,10 @@ from typing import Self
 
 from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.child.scan import flavour_for
-from rocstar.sandbox.fabric.ahead import AHEAD_CALLS, AheadBatch
+from rocstar.sandbox.fabric.ahead import AHEAD_CALLS, OPENED_AT_ONCE, AheadBatch
 from rocstar.sandbox.fabric.client_commands import ClientCommands
 from rocstar.sandbox.fabric.errors import deadline_error, full_error, no_worker_error, unknown_flavour_error
-from rocstar.sandbox.fabric.ledger import CallLedger
+from rocstar.sandbox.fabric.ledger import CallLedger, OpenCall
 from rocstar.sandbox.fabric.link import PREFIX, REDIS_ERRORS, Keys, Link, unique_name
 from rocstar.sandbox.fabric.receiver import Receiver
 from rocstar.sandbox.fabric.sender import Sender
@@ -288,7 +288,7 @@ class RedisFabric:
         if not (isinstance(request.code, str) and isinstance(request.stdin, str)):
             raise TypeError("code and stdin must be text")
         if request.flavour == AUTO:
-            offered = self._receiver.flavours or FLAVOURS.keys()
+            offered = self._receiver.flavours or self._receiver.served_at.keys() or FLAVOURS.keys()
             request = dataclasses.replace(request, flavour=flavour_for(request.code, offered))
         elif request.flavour not in FLAVOURS:
             raise unknown_flavour_error(request.flavour)
@@ -342,22 +342,26 @@ class RedisFabric:
 
     async def _watch(self) -> None:
         """Ends the wait for a Redis that does not answer and for workers that do not come."""
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(WATCH_S)
-            now, counted_at = loop.time(), self._receiver.counted_at
-            down_since = self._link.down_since
-            for call in list(self._ledger.calls.values()) if self._is_waiting_in_vain() else ():
-                served_at = max(call.opened_at, self._receiver.served_at.get(call.request.flavour, 0.0))
-                if down_since is not None and now - max(call.opened_at, down_since) > self._patience_s:
-                    error = self._link.error(now - down_since)
-                elif down_since is None and counted_at - served_at > self._patience_s:
-                    error = no_worker_error(call.request.flavour, counted_at - served_at)
-                else:
-                    continue
-                self._counts["unreachable"] += 1
-                self._ledger.fail([call.id], error)
-                self._wake()
+            calls = list(self._ledger.calls.values()) if self._is_waiting_in_vain() else []
+            for number, call in enumerate(calls, 1):
+                if (error := self._verdict(call)) is not None:
+                    self._counts["unreachable"] += 1
+                    self._ledger.fail([call.id], error)
+                    self._wake()
+                if number % OPENED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+
+    def _verdict(self, call: OpenCall) -> SandboxError | None:
+        """That it waits in vain, if it does."""
+        receiver, flavour = self._receiver, call.request.flavour
+        if self._link.down_since is not None:
+            down_s = self._link.down_s(call.opened_at)
+            return self._link.error(down_s) if down_s > self._patience_s else None
+        served_at = max(call.opened_at, receiver.served_at.get(flavour, 0.0), receiver.looking_since)
+        unserved_s = receiver.counted_at - served_at
+        return no_worker_error(flavour, unserved_s) if unserved_s > self._patience_s else None
 
     def _is_waiting_in_vain(self) -> bool:
         if not self._ledger.calls:

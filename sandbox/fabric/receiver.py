@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.fabric.client_commands import ClientCommands, Message
 from rocstar.sandbox.fabric.ledger import CallLedger, Effect
 from rocstar.sandbox.fabric.link import Link, id_order
@@ -24,6 +25,13 @@ TURN_BYTES = 1 << 16
 RETRY_DELAY_S = 0.05
 
 
+UNSERVED = CallWindow(SMALLEST_WINDOW // 2, SMALLEST_WINDOW)
+"""Of a flavour whose workers nobody has seen yet."""
+
+UNSEEN_S = 2.0
+"""Who has not looked for workers for so long does not know since when there are none."""
+
+
 def windows_of(workers: Iterable[WorkerInfo]) -> dict[str, CallWindow]:
     """Of the flavours that somebody runs."""
     capacities: Counter[str] = Counter()
@@ -36,9 +44,10 @@ def windows_of(workers: Iterable[WorkerInfo]) -> dict[str, CallWindow]:
 
 
 class Receiver:
-    """The cursor is the id of the last message that was read from the reply stream. `flavours` have a
-    live worker; `served_at` says, by
-    `loop.time()`, when a flavour last had a live worker, and `counted_at` when they were last counted.
+    """The cursor is the id of the last message that was read from the reply stream. `flavours` have a live
+    worker; `served_at` says, by `loop.time()`, when a flavour last had one, and `counted_at` when they were
+    last counted, which they have been since `looking_since`. A flavour whose workers have gone keeps its
+    window: they may be back, and what is in Redis by then cannot be shared out any more.
     `wake` is called when there is something to be sent. pieces: of the entries that Redis has, by ref, the
     names of their pieces."""
 
@@ -70,7 +79,8 @@ class Receiver:
         self.workers: list[WorkerInfo] = []
         self.flavours: frozenset[str] = frozenset()
         self.served_at: dict[str, float] = {}
-        self.counted_at = 0.0
+        self.counted_at = self.looking_since = 0.0
+        self._ledger.windows = dict.fromkeys(FLAVOURS, UNSERVED)
 
     @property
     def most_in_redis(self) -> int:
@@ -127,19 +137,21 @@ class Receiver:
         await asyncio.sleep(self._audit_s)
 
     async def refresh(self) -> None:
-        loop = asyncio.get_running_loop()
+        clock = self._link.clock
         if self._server_minus_loop_s is None:
-            self._server_minus_loop_s = await self._redis.server_s() - loop.time()
+            self._server_minus_loop_s = await self._redis.server_s() - clock()
         upkeep = await self._redis.keep_up(
-            self._cursor, loop.time() + self._server_minus_loop_s, list(self._pieces.values())
+            self._cursor, clock() + self._server_minus_loop_s, list(self._pieces.values())
         )
-        now = loop.time()
+        now = clock()
+        if now - self.counted_at > max(UNSEEN_S, 4 * self._audit_s):
+            self.looking_since = now
         self._server_minus_loop_s = upkeep.server_s - now
         self._data_lost |= not upkeep.known
         self.workers, self.counted_at = upkeep.workers, now
         self.flavours = frozenset(name for worker in self.workers for name in worker.flavours)
         self.served_at.update(dict.fromkeys(self.flavours, now))
-        self._ledger.windows = windows_of(self.workers)
+        self._ledger.windows = {**self._ledger.windows, **windows_of(self.workers)}
         if self._ledger.next_key is not None:
             self._wake()
 

@@ -157,11 +157,9 @@ class RedisWorker:
             raise self._given_up
 
     def _give_up_in_time(self) -> None:
-        if self._link.down_since is not None:
-            down_s = asyncio.get_running_loop().time() - self._link.down_since
-            if down_s > self._patience_s:
-                self._given_up = self._link.error(down_s)
-                self._stopping.set()
+        if (down_s := self._link.down_s()) > self._patience_s:
+            self._given_up = self._link.error(down_s)
+            self._stopping.set()
 
     async def _start(self) -> None:
         """Learns Redis's clock before anything is measured by it."""
@@ -372,4 +370,4 @@ class RedisWorker:
     async def _leave(self) -> None:
         with contextlib.suppress(*REDIS_ERRORS, TimeoutError, GroupGone):
             async with asyncio.timeout(STOP_TIMEOUT_S):
-                await self._redis.leave(self._held)
+                await self._redis.leave({ref: entry.deliveries for ref, entry in self._held.items()})

@@ -76,11 +76,12 @@ class WorkerCommands:
     async def make_groups(self) -> None:
         for flavour in self._info.flavours:
             try:
-                await limited(
-                    self._redis.xgroup_create(self._keys.calls(flavour), GROUP, id="0", mkstream=True)
-                )
+                async with self._redis.pipeline(transaction=True) as pipe:  # no stream without its end
+                    pipe.xgroup_create(self._keys.calls(flavour), GROUP, id="0", mkstream=True)
+                    pipe.expire(self._keys.calls(flavour), KEY_TTL_S)
+                    await limited(pipe.execute())
             except exceptions.ResponseError as error:
-                if not str(error).startswith("BUSYGROUP"):
+                if "BUSYGROUP" not in str(error):
                     raise
 
     async def pull(self) -> list[Delivery]:
@@ -189,11 +190,13 @@ class WorkerCommands:
                             self._redis.eval(scripts.FORGET_CONSUMER, 1, key, GROUP, consumer["name"])
                         )
 
-    async def leave(self, held: Iterable[str]) -> None:
-        """Hands back what is held, so that others need not wait for it to fall silent."""
+    async def leave(self, held: Mapping[str, int]) -> None:
+        """Hands back what is held, so that others need not wait for it to fall silent. held: refs, and by how
+        many workers each was had. This one has not died, so it does not count."""
         await limited(self._redis.zrem(self._keys.workers, encode_worker(self._info)))
         with _group_gone():
-            for flavour, ids in split_refs(held).items():
+            for ref, deliveries in held.items():
+                ((flavour, ids),) = split_refs([ref]).items()
                 await limited(
                     self._redis.xclaim(
                         self._keys.calls(flavour),
@@ -202,6 +205,7 @@ class WorkerCommands:
                         0,
                         ids,
                         idle=HANDED_BACK_IDLE_MS,
+                        retrycount=deliveries - 1,
                         justid=True,
                     )
                 )
