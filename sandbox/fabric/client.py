@@ -16,7 +16,6 @@ ledger settles a call once and ignores what comes after.
 import asyncio
 import contextlib
 import dataclasses
-import functools
 import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -25,12 +24,14 @@ from typing import Self
 
 from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.child.scan import flavour_for
+from rocstar.sandbox.fabric.ahead import AHEAD_CALLS, OPENED_AT_ONCE, AheadBatch
 from rocstar.sandbox.fabric.client_commands import ClientCommands
 from rocstar.sandbox.fabric.errors import deadline_error, full_error, no_worker_error, unknown_flavour_error
-from rocstar.sandbox.fabric.ledger import CallLedger
+from rocstar.sandbox.fabric.ledger import CallLedger, OpenCall
 from rocstar.sandbox.fabric.link import PREFIX, REDIS_ERRORS, Keys, Link, unique_name
 from rocstar.sandbox.fabric.receiver import Receiver
 from rocstar.sandbox.fabric.sender import Sender
+from rocstar.sandbox.fabric.stored_pieces import StoredPieces
 from rocstar.sandbox.fabric.wire import Outcome
 from rocstar.sandbox.fabric.workers import WorkerInfo
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
@@ -51,10 +52,6 @@ COUNTERS = (
 
 AUTO = "auto"
 SMALLEST_SHARE = 4
-OPENED_AT_ONCE = 256
-"""Calls of a batch, after which others have a turn: opening so many takes milliseconds."""
-
-NO_CALL = 0
 WATCH_S = 0.25
 CLOSE_TIMEOUT_S = 1.0
 
@@ -102,7 +99,8 @@ class RedisFabric:
             if value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
         self._link = Link(url)
-        self._redis = ClientCommands(self._link, Keys(prefix), unique_name())
+        name, keys = unique_name(), Keys(prefix)
+        self._redis = ClientCommands(self._link, keys, name)
         self._entry_calls = entry_calls
         self._max_calls = max_calls
         self._weights = weights or {}
@@ -111,10 +109,25 @@ class RedisFabric:
         self._ledger = CallLedger(max_attempts=max_attempts)
         self._counts: Counter[str] = Counter()
         self._batches = itertools.count(1)
-        self._sender = Sender(self._redis, self._ledger, self._counts, max_queued_entries=max_queued_entries)
+        stored = StoredPieces(self._link, keys)
+        self._sender = Sender(
+            self._redis,
+            stored,
+            self._ledger,
+            self._counts,
+            client=name,
+            max_queued_entries=max_queued_entries,
+        )
         self._wake = self._sender.wake.set
         self._receiver = Receiver(
-            self._link, self._redis, self._ledger, self._counts, self._wake, audit_s=audit_s
+            self._link,
+            self._redis,
+            stored,
+            self._ledger,
+            self._counts,
+            self._wake,
+            pieces=self._sender.pieces,
+            audit_s=audit_s,
         )
         self._main: asyncio.Task[None] | None = None
         self._closed: SandboxError | None = SandboxError(
@@ -168,8 +181,10 @@ class RedisFabric:
             async with asyncio.timeout_at(deadline):
                 outcome = await future
         except TimeoutError:
-            self._end_late([call_id])
-            raise deadline_error() from None
+            if future.cancelled():
+                self._end_late([call_id])
+                raise deadline_error() from None
+            outcome = future.result()  # it came at the same moment
         finally:
             self._drop([call_id])
         self._note(outcome)
@@ -181,39 +196,38 @@ class RedisFabric:
         self, requests: Sequence[ExecRequest], *, deadline: float | None = None
     ) -> AsyncIterator[tuple[int, Outcome]]:
         """Yields (index, outcome) as programs finish, each index once. Closing it cancels the rest."""
-        outcomes: asyncio.Queue[tuple[int, Outcome]] = asyncio.Queue()  # bounded by the batch itself
-        waiting: dict[int, int] = {}
-        batch, share = next(self._batches), self._share(len(requests))
+        share, number = self._share(len(requests)), next(self._batches)
+
+        def open_call(request: ExecRequest, settle: Callable[[Outcome], None]) -> int:
+            return self._open(request, settle, deadline=deadline, batch=number, entry_calls=share)
+
+        batch = AheadBatch(requests, open_call, ahead=AHEAD_CALLS + self._receiver.most_in_redis)
         try:
-            for index, request in enumerate(requests):
-                if index % OPENED_AT_ONCE == OPENED_AT_ONCE - 1:
-                    await asyncio.sleep(0)
-                settle = functools.partial(
-                    lambda index, outcome: outcomes.put_nowait((index, outcome)), index
-                )
-                try:
-                    waiting[index] = self._open(
-                        request, settle, deadline=deadline, batch=batch, entry_calls=share
-                    )
-                except SandboxError as error:
-                    waiting[index] = NO_CALL
-                    outcomes.put_nowait((index, error))
-            while waiting:
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        index, outcome = await outcomes.get()
-                except TimeoutError:
-                    break
-                if waiting.pop(index) != NO_CALL:
-                    self._note(outcome)
-                yield index, outcome
-            late = sorted(waiting)
-            self._end_late([call_id for call_id in waiting.values() if call_id != NO_CALL])
+            try:
+                while True:
+                    await batch.open_more()
+                    if batch.outcomes:
+                        index, outcome, was_open = batch.read()
+                        if was_open:
+                            self._note(outcome)
+                        yield index, outcome
+                    elif batch.waiting:
+                        async with asyncio.timeout_at(deadline):
+                            await batch.wait()
+                    else:
+                        return
+            except TimeoutError:
+                while batch.outcomes:  # that came at the same moment
+                    index, outcome, _ = batch.read()
+                    yield index, outcome
+            late, call_ids = batch.left(), batch.calls()
+            self._counts["deadlines"] += len(late) - len(call_ids)
+            self._end_late(call_ids)
+            batch.waiting.clear()
             for index in late:
-                del waiting[index]
                 yield index, deadline_error()
         finally:
-            self._drop(waiting.values())
+            self._drop(batch.calls())
 
     def _note(self, outcome: Outcome) -> None:
         """A worker may say first that the deadline has passed."""
@@ -274,7 +288,7 @@ class RedisFabric:
         if not (isinstance(request.code, str) and isinstance(request.stdin, str)):
             raise TypeError("code and stdin must be text")
         if request.flavour == AUTO:
-            offered = self._receiver.flavours or FLAVOURS.keys()
+            offered = self._receiver.flavours or self._receiver.served_at.keys() or FLAVOURS.keys()
             request = dataclasses.replace(request, flavour=flavour_for(request.code, offered))
         elif request.flavour not in FLAVOURS:
             raise unknown_flavour_error(request.flavour)
@@ -328,22 +342,26 @@ class RedisFabric:
 
     async def _watch(self) -> None:
         """Ends the wait for a Redis that does not answer and for workers that do not come."""
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(WATCH_S)
-            now, counted_at = loop.time(), self._receiver.counted_at
-            down_since = self._link.down_since
-            for call in list(self._ledger.calls.values()) if self._is_waiting_in_vain() else ():
-                served_at = max(call.opened_at, self._receiver.served_at.get(call.request.flavour, 0.0))
-                if down_since is not None and now - max(call.opened_at, down_since) > self._patience_s:
-                    error = self._link.error(now - down_since)
-                elif down_since is None and counted_at - served_at > self._patience_s:
-                    error = no_worker_error(call.request.flavour, counted_at - served_at)
-                else:
-                    continue
-                self._counts["unreachable"] += 1
-                self._ledger.fail([call.id], error)
-                self._wake()
+            calls = list(self._ledger.calls.values()) if self._is_waiting_in_vain() else []
+            for number, call in enumerate(calls, 1):
+                if (error := self._verdict(call)) is not None:
+                    self._counts["unreachable"] += 1
+                    self._ledger.fail([call.id], error)
+                    self._wake()
+                if number % OPENED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+
+    def _verdict(self, call: OpenCall) -> SandboxError | None:
+        """That it waits in vain, if it does."""
+        receiver, flavour = self._receiver, call.request.flavour
+        if self._link.down_since is not None:
+            down_s = self._link.down_s(call.opened_at)
+            return self._link.error(down_s) if down_s > self._patience_s else None
+        served_at = max(call.opened_at, receiver.served_at.get(flavour, 0.0), receiver.looking_since)
+        unserved_s = receiver.counted_at - served_at
+        return no_worker_error(flavour, unserved_s) if unserved_s > self._patience_s else None
 
     def _is_waiting_in_vain(self) -> bool:
         if not self._ledger.calls:

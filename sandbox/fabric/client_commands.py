@@ -14,9 +14,20 @@ LEASE_S = 30
 REPLY_TTL_S = 120
 """How long the answers to a client outlive their writing."""
 
+PIECES_TTL_S = 120
+"""How long the pieces of an entry outlive its client."""
+
 READ_COUNT = 16
 
 NO_BOUND = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """blob: of JSON. pieces: the name of those beside it, or nothing."""
+
+    blob: bytes
+    pieces: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +49,11 @@ class ClientCommands:
         seconds, microseconds = await limited(self._redis.time())
         return float(seconds + microseconds / 1e6)
 
-    async def enqueue(self, flavour: str, blobs: Sequence[bytes], *, longest: int) -> list[str]:
+    async def enqueue(self, flavour: str, entries: Sequence[Message], *, longest: int) -> list[str]:
         """Refs of the entries that had room: the first ones. `longest`: bound of the stream, or NO_BOUND."""
         key = self._keys.calls(flavour)
-        ids = await limited(self._redis.eval(scripts.ENQUEUE, 1, key, longest, self._client, *blobs))
+        sent = [part for entry in entries for part in (entry.blob, entry.pieces)]
+        ids = await limited(self._redis.eval(scripts.ENQUEUE, 1, key, longest, self._client, *sent))
         return [make_ref(flavour, stream_id.decode()) for stream_id in ids]
 
     async def delete(self, refs: Iterable[str]) -> None:
@@ -49,24 +61,27 @@ class ClientCommands:
         for flavour, ids in split_refs(refs).items():
             await limited(self._redis.xdel(self._keys.calls(flavour), *ids))
 
-    async def read(self, cursor: str) -> list[tuple[str, bytes]]:
+    async def read(self, cursor: str) -> list[tuple[str, Message]]:
         """(id, message) of what follows `cursor` in the reply stream; waits for it up to `BLOCK_MS`."""
         streams = await limited(self._redis.xread({self._reply: cursor}, count=READ_COUNT, block=BLOCK_MS))
         return [
-            (stream_id.decode(), fields[b"answers"])
+            (stream_id.decode(), _message(fields))
             for _, messages in streams
             for stream_id, fields in messages
         ]
 
-    async def keep_up(self, cursor: str, server_s: float) -> Upkeep:
-        """Renews the lease, forgets answers before `cursor`, counts the workers alive at `server_s`."""
+    async def keep_up(self, cursor: str, server_s: float, pieces: Iterable[str]) -> Upkeep:
+        """Renews the lease and the `pieces` of entries, forgets answers before `cursor`, counts the workers
+        alive at `server_s`."""
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.time()
             pipe.set(self._keys.client(self._client), 1, ex=LEASE_S, get=True)
             pipe.expire(self._reply, REPLY_TTL_S)
             pipe.xtrim(self._reply, minid=cursor, approximate=False)
             pipe.zrange(self._keys.workers, f"({server_s}", "+inf", byscore=True)
-            (seconds, microseconds), lease, _, _, members = await limited(pipe.execute())
+            for name in pieces:
+                pipe.expire(self._keys.pieces(name), PIECES_TTL_S)
+            (seconds, microseconds), lease, _, _, members, *_ = await limited(pipe.execute())
         return Upkeep(
             server_s=seconds + microseconds / 1e6,
             known=lease is not None,
@@ -91,3 +106,10 @@ class ClientCommands:
     @property
     def _reply(self) -> str:
         return self._keys.reply(self._client)
+
+
+def _message(fields: Mapping[bytes, bytes]) -> Message:
+    """Of whatever was written there."""
+    return Message(
+        blob=fields.get(b"answers", b""), pieces=fields.get(b"pieces", b"").decode("utf-8", "replace")
+    )

@@ -45,6 +45,12 @@ def poison_error(deaths: int) -> SandboxError:
     )
 
 
+def memory_error(size: int) -> SandboxError:
+    return SandboxError(
+        f"Redis has no memory for a result of {size} bytes; try again later", kind="full", retryable=True
+    )
+
+
 def too_large_error(size: int, most: int) -> SandboxError:
     return SandboxError(
         f"the result takes {size} bytes and the fabric carries {most}; lower output_bytes",

@@ -1,13 +1,15 @@
-"""What a worker keeps about an entry that it holds, and how its answers are made fit to travel."""
+"""What a worker keeps about an entry that it holds, and which answers travel together."""
 
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rocstar.sandbox.fabric.errors import too_large_error
 from rocstar.sandbox.fabric.link import make_ref
-from rocstar.sandbox.fabric.wire import MAX_ANSWER_BYTES, Answer, Outcome, encode_answers
+from rocstar.sandbox.fabric.wire import LIGHT, Answer, Outcome, weight
 from rocstar.sandbox.types import SandboxError
+
+MOST_ANSWERS = 64
+"""In one message: to settle so many takes a client a millisecond."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -15,6 +17,7 @@ class Held:
     """An entry that this worker has taken and not yet finished.
 
     Args:
+        pieces: the name of those that its message has beside it, or nothing.
         waiting: calls without an answer.
         unstored: answers not yet in Redis.
         partial: some answers were stored before the entry was complete.
@@ -24,6 +27,7 @@ class Held:
     flavour: str
     stream_id: str
     client: str
+    pieces: str
     deliveries: int
     era: int
     waiting: set[int] = field(default_factory=set)
@@ -47,14 +51,20 @@ def portable(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def encode_portions(answers: list[Answer], most: int = MAX_ANSWER_BYTES) -> Iterator[bytes]:
-    """One message, or one each when that is too large; an answer that is too large alone is an error."""
-    blob = encode_answers(answers)
-    if len(blob) <= most:
-        yield blob
-    elif len(answers) > 1:
-        for answer in answers:
-            yield from encode_portions([answer], most)
-    else:
-        error = too_large_error(len(blob), most)
-        yield encode_answers([Answer(ref=answers[0].ref, call_id=answers[0].call_id, outcome=error)])
+def portions(answers: list[Answer]) -> Iterator[list[Answer]]:
+    """Those of each message: few light ones, or one that is not."""
+    portion: list[Answer] = []
+    total = 0
+    for answer in answers:
+        size = weight(answer.outcome)
+        if portion and (total + size > LIGHT or len(portion) == MOST_ANSWERS):
+            yield portion
+            portion, total = [], 0
+        portion.append(answer)
+        total += size
+    if portion:
+        yield portion
+
+
+def is_light(portion: list[Answer]) -> bool:
+    return sum(weight(answer.outcome) for answer in portion) <= LIGHT

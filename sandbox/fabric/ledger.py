@@ -21,7 +21,7 @@ from rocstar.sandbox.fabric.errors import lost_error
 from rocstar.sandbox.fabric.pace import Paces
 from rocstar.sandbox.fabric.turns import OwnerTurns
 from rocstar.sandbox.fabric.window import CallWindow
-from rocstar.sandbox.fabric.wire import Answer, Outcome
+from rocstar.sandbox.fabric.wire import Answer, Outcome, request_weight
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
 
@@ -73,9 +73,7 @@ class OpenCall:
     @property
     def weight(self) -> int:
         """About how many characters it takes in an entry."""
-        request = self.request
-        files = sum(2 * len(content) for content in request.files.values())
-        return 64 + len(request.code) + len(request.stdin) + files
+        return request_weight(self.request)
 
 
 @dataclass(slots=True)

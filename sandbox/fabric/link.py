@@ -5,6 +5,7 @@ says since when Redis has been silent, so that waiting ends in an error that nam
 """
 
 import asyncio
+import math
 import os
 import random
 import re
@@ -22,7 +23,7 @@ from rocstar.sandbox.types import SandboxError
 
 T = TypeVar("T")
 
-PREFIX = "rocstar:fabric:1"
+PREFIX = "rocstar:fabric:2"
 """Ends in the version of what is written below it."""
 
 ANSWER_TIMEOUT_S = 5.0
@@ -31,6 +32,9 @@ ANSWER_TIMEOUT_S = 5.0
 BLOCK_MS = 1_000
 
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.05, 0.5
+
+LONGEST_STEP_S = BLOCK_MS / 1000 + ANSWER_TIMEOUT_S + LONGEST_DELAY_S
+"""A task of a link that waits for Redis says more often than this how it went."""
 
 REDIS_ERRORS = (exceptions.RedisError, OSError)
 """What a server that is away, starting, full or misconfigured gives; each is waited out, then reported."""
@@ -44,7 +48,8 @@ OLDEST = (7, 0)
 @dataclass(frozen=True, slots=True)
 class Keys:
     """Every key of the fabric. `calls`: a stream per flavour. `reply`: a stream per client. `client`: a
-    client's lease. `done`: ids of an unfinished entry's answered calls. `workers`: sorted by lease end."""
+    client's lease. `done`: ids of an unfinished entry's answered calls. `pieces`: a hash per long message.
+    `workers`: sorted by lease end."""
 
     prefix: str
 
@@ -59,6 +64,9 @@ class Keys:
 
     def done(self, ref: str) -> str:
         return f"{self.prefix}:done:{ref}"
+
+    def pieces(self, name: str) -> str:
+        return f"{self.prefix}:pieces:{name}"
 
     @property
     def workers(self) -> str:
@@ -142,7 +150,9 @@ class Link:
     """Invariant: `down_since` is None iff the last command of every task was answered. A server that answers
     reads and refuses writes is thereby down. `era` counts failures: Redis may have been replaced since.
     `on_wait` is told after each failure of `open` how long it has waited, and why.
-    `closing` ends the tasks even if a cancellation gets lost on the way through redis-py."""
+    `closing` ends the tasks even if a cancellation gets lost on the way through redis-py.
+    `clock`: `loop.time()`. What passes of it while nobody tries, for this process is stopped or its loop is
+    held, is no time in which Redis is down."""
 
     def __init__(
         self, url: str, on_wait: Callable[[float, str], None] = lambda waited_s, reason: None
@@ -153,7 +163,9 @@ class Link:
         self.era = 0
         self.reconnects = 0
         self.closing = False
+        self.clock: Callable[[], float] = lambda: asyncio.get_running_loop().time()
         self._failing: dict[str, float] = {}
+        self._tried_at = 0.0
         self.reason = "no attempt has ended yet"
         """Why the last command that failed did."""
 
@@ -162,14 +174,31 @@ class Link:
         """`loop.time()` of the first failure that no success of the same task followed."""
         return min(self._failing.values(), default=None)
 
+    def down_s(self, since: float = -math.inf) -> float:
+        """For how long Redis has been down, of the time from `since` on."""
+        if self.down_since is None:
+            return 0.0
+        return max(0.0, min(self.clock(), self._tried_at + LONGEST_STEP_S) - max(since, self.down_since))
+
     def up(self, task: str) -> None:
-        if self._failing and self._failing.pop(task, None) is not None and not self._failing:
+        if not self._failing:
+            return
+        self._forget_standstill()
+        if self._failing.pop(task, None) is not None and not self._failing:
             self.reconnects += 1
 
     def failed(self, task: str, error: BaseException) -> None:
         self.era += 1
         self.reason = f"{type(error).__name__}: {error}"
-        self._failing.setdefault(task, asyncio.get_running_loop().time())
+        self._forget_standstill()
+        self._failing.setdefault(task, self._tried_at)
+
+    def _forget_standstill(self) -> None:
+        now = self.clock()
+        stood_s = max(0.0, now - self._tried_at - LONGEST_STEP_S)
+        for task in self._failing:
+            self._failing[task] += stood_s
+        self._tried_at = now
 
     def error(self, waited_s: float) -> SandboxError:
         return SandboxError(
@@ -221,6 +250,25 @@ class Link:
             else:
                 self.up(name)
                 backoff.reset()
+
+    async def patiently(
+        self, name: str, step: Callable[[], Awaitable[T]], on_failure: Callable[[], None]
+    ) -> T:
+        """What `step` gives once Redis does it."""
+        backoff = Backoff()
+        try:
+            while True:
+                try:
+                    done = await step()
+                except REDIS_ERRORS as error:
+                    self.failed(name, error)
+                    on_failure()
+                    await backoff.wait()
+                else:
+                    self.up(name)
+                    return done
+        finally:
+            self._failing.pop(name, None)  # it was cancelled: nobody waits any more
 
     async def _version(self) -> tuple[int, ...]:
         info = await limited(self.redis.info("server"))

@@ -2,13 +2,15 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
-from rocstar.sandbox.fabric.client_commands import ClientCommands
+from rocstar.sandbox.child.flavours import FLAVOURS
+from rocstar.sandbox.fabric.client_commands import ClientCommands, Message
 from rocstar.sandbox.fabric.ledger import CallLedger, Effect
 from rocstar.sandbox.fabric.link import Link, id_order
+from rocstar.sandbox.fabric.stored_pieces import PiecesGone, StoredPieces
 from rocstar.sandbox.fabric.window import CallWindow
-from rocstar.sandbox.fabric.wire import WireError, decode_answers
+from rocstar.sandbox.fabric.wire import Answer, WireError, WrittenAnswers
 from rocstar.sandbox.fabric.workers import WorkerInfo
 
 AUDIT_STEP = 16
@@ -17,7 +19,17 @@ AHEAD = 4
 """Calls in Redis for each program that can run, at most and if that is more: a worker holds two, and as many
 wait for it."""
 
+TURN_BYTES = 1 << 16
+"""Of messages, that are read in one turn of the loop; and the rest of the last."""
+
 RETRY_DELAY_S = 0.05
+
+
+UNSERVED = CallWindow(SMALLEST_WINDOW // 2, SMALLEST_WINDOW)
+"""Of a flavour whose workers nobody has seen yet."""
+
+UNSEEN_S = 2.0
+"""Who has not looked for workers for so long does not know since when there are none."""
 
 
 def windows_of(workers: Iterable[WorkerInfo]) -> dict[str, CallWindow]:
@@ -32,23 +44,29 @@ def windows_of(workers: Iterable[WorkerInfo]) -> dict[str, CallWindow]:
 
 
 class Receiver:
-    """The cursor is the id of the last message that was read from the reply stream. `flavours` have a
-    live worker; `served_at` says, by
-    `loop.time()`, when a flavour last had a live worker, and `counted_at` when they were last counted.
-    `wake` is called when there is something to be sent."""
+    """The cursor is the id of the last message that was read from the reply stream. `flavours` have a live
+    worker; `served_at` says, by `loop.time()`, when a flavour last had one, and `counted_at` when they were
+    last counted, which they have been since `looking_since`. A flavour whose workers have gone keeps its
+    window: they may be back, and what is in Redis by then cannot be shared out any more.
+    `wake` is called when there is something to be sent. pieces: of the entries that Redis has, by ref, the
+    names of their pieces."""
 
     def __init__(
         self,
         link: Link,
         redis: ClientCommands,
+        stored: StoredPieces,
         ledger: CallLedger,
         counts: Counter[str],
         wake: Callable[[], None],
         *,
+        pieces: Mapping[str, str],
         audit_s: float,
     ) -> None:
         self._link = link
         self._redis = redis
+        self._stored = stored
+        self._pieces = pieces
         self._ledger = ledger
         self._counts = counts
         self._wake = wake
@@ -61,19 +79,38 @@ class Receiver:
         self.workers: list[WorkerInfo] = []
         self.flavours: frozenset[str] = frozenset()
         self.served_at: dict[str, float] = {}
-        self.counted_at = 0.0
+        self.counted_at = self.looking_since = 0.0
+        self._ledger.windows = dict.fromkeys(FLAVOURS, UNSERVED)
+
+    @property
+    def most_in_redis(self) -> int:
+        """Calls of a flavour, at most."""
+        return max((window.most for window in self._ledger.windows.values()), default=SMALLEST_WINDOW)
 
     async def read(self) -> None:
-        for stream_id, blob in await self._redis.read(self._cursor):
-            self._receive(blob)
+        read = 0
+        for stream_id, message in await self._redis.read(self._cursor):
+            try:
+                answers = await self._answers(message)
+            except (WireError, PiecesGone):
+                self._counts["unreadable"] += 1  # the audit finds these entries gone and sends them again
+            else:
+                self._receive(answers)
             self._cursor = stream_id
+            if message.pieces:
+                await self._stored.forget([message.pieces])
+            if (read := read + len(message.blob)) >= TURN_BYTES:
+                read = 0
+                await asyncio.sleep(0)  # others have a turn
 
-    def _receive(self, blob: bytes) -> None:
-        try:
-            answers = decode_answers(blob)
-        except WireError:
-            self._counts["unreadable"] += 1  # the audit finds these entries gone and sends them again
-            return
+    async def _answers(self, message: Message) -> list[Answer]:
+        written = WrittenAnswers(message.blob)
+        if not written.sizes:
+            return written.answers()
+        pieces = await self._stored.get(message.pieces, written.sizes)
+        return await asyncio.to_thread(written.answers, pieces)
+
+    def _receive(self, answers: Iterable[Answer]) -> None:
         for answer in answers:
             for effect, call_id in self._ledger.answer(answer):
                 if effect is Effect.LATE:
@@ -100,17 +137,21 @@ class Receiver:
         await asyncio.sleep(self._audit_s)
 
     async def refresh(self) -> None:
-        loop = asyncio.get_running_loop()
+        clock = self._link.clock
         if self._server_minus_loop_s is None:
-            self._server_minus_loop_s = await self._redis.server_s() - loop.time()
-        upkeep = await self._redis.keep_up(self._cursor, loop.time() + self._server_minus_loop_s)
-        now = loop.time()
+            self._server_minus_loop_s = await self._redis.server_s() - clock()
+        upkeep = await self._redis.keep_up(
+            self._cursor, clock() + self._server_minus_loop_s, list(self._pieces.values())
+        )
+        now = clock()
+        if now - self.counted_at > max(UNSEEN_S, 4 * self._audit_s):
+            self.looking_since = now
         self._server_minus_loop_s = upkeep.server_s - now
         self._data_lost |= not upkeep.known
         self.workers, self.counted_at = upkeep.workers, now
         self.flavours = frozenset(name for worker in self.workers for name in worker.flavours)
         self.served_at.update(dict.fromkeys(self.flavours, now))
-        self._ledger.windows = windows_of(self.workers)
+        self._ledger.windows = {**self._ledger.windows, **windows_of(self.workers)}
         if self._ledger.next_key is not None:
             self._wake()
 

@@ -2,14 +2,16 @@
 
 ENQUEUE = """
 local max, ids = tonumber(ARGV[1]), {}
-for i = 3, #ARGV do
+for i = 3, #ARGV, 2 do
     if max >= 0 and redis.call('XLEN', KEYS[1]) >= max then break end
-    ids[#ids + 1] = redis.call('XADD', KEYS[1], '*', 'client', ARGV[2], 'calls', ARGV[i])
+    local fields = {'client', ARGV[2], 'calls', ARGV[i], 'pieces', ARGV[i + 1]}
+    ids[#ids + 1] = redis.call('XADD', KEYS[1], '*', unpack(fields))
 end
 redis.call('EXPIRE', KEYS[1], 86400)
 return ids
 """
-"""KEYS: stream. ARGV: longest length of the stream or -1, client, entries. The ids of those that had room."""
+"""KEYS: stream. ARGV: longest length of the stream or -1, client, and of each entry its message and the name
+of its pieces, or nothing. The ids of those that had room."""
 
 AUDIT = """
 local last, missing = '0-0', {}
@@ -26,6 +28,17 @@ return {last, missing}
 """
 """KEYS: reply stream, then a stream per entry. ARGV: the entries' ids. [newest id of the reply stream, which
 of the entries are gone, from 1]. An entry that is gone was answered at or before that id, or lost."""
+
+STEP = """
+local at = 1
+while at <= #ARGV do
+    local last = at + ARGV[at]
+    redis.call(unpack(ARGV, at + 1, last))
+    at = last + 1
+end
+"""
+"""ARGV: commands, each with the number of its parts before it. One that frees memory may come first: a Redis
+that has no memory left lets those behind it in the same script go on."""
 
 FORGET_CONSUMER = """
 if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2]) > 0 then return 0 end

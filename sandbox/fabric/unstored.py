@@ -10,23 +10,42 @@ Nobody waits here but `store`, for something to store and then for Redis.
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import replace
 
-from rocstar.sandbox.fabric.held import Held, Stored, encode_portions
+from redis import exceptions
+
+from rocstar.sandbox.fabric.client_commands import Message
+from rocstar.sandbox.fabric.errors import memory_error, too_large_error
+from rocstar.sandbox.fabric.held import Held, Stored, is_light, portions
 from rocstar.sandbox.fabric.link import REDIS_ERRORS
-from rocstar.sandbox.fabric.wire import Answer, Outcome, weight
-from rocstar.sandbox.fabric.worker_commands import Storing, WorkerCommands
+from rocstar.sandbox.fabric.pieces import MAX_MESSAGE_BYTES
+from rocstar.sandbox.fabric.stored_pieces import StoredPieces
+from rocstar.sandbox.fabric.wire import Answer, Outcome, encode_answers, weight
+from rocstar.sandbox.fabric.worker_commands import DONE_TTL_S, Storing, WorkerCommands
+from rocstar.sandbox.types import SandboxError
 
-STORE_WEIGHT = 4 << 20
+STORE_WEIGHT = 1 << 20
+TURN_BYTES = 1 << 16
 
 
 class Unstored:
     """Answers, and the entries that they complete. Invariant: an entry is acknowledged in the same step that
     stores its last answer, and released after that."""
 
-    def __init__(self, redis: WorkerCommands, release: Callable[[Held], None], *, store_s: float) -> None:
+    def __init__(
+        self,
+        redis: WorkerCommands,
+        stored: StoredPieces,
+        release: Callable[[Held], None],
+        *,
+        worker: str,
+        store_s: float,
+    ) -> None:
         """release: told of each entry that Redis has all answers of. store_s: how long an answer waits for
         others to travel with."""
         self._redis = redis
+        self._stored = stored
+        self._worker = worker
         self._release = release
         self._store_s = store_s
         self._answers: deque[Stored] = deque()
@@ -90,9 +109,39 @@ class Unstored:
                 done.setdefault(entry.ref, []).append(call_id)
         await self._redis.store(
             Storing(
-                messages={client: list(encode_portions(answers)) for client, answers in by_client.items()},
+                messages={
+                    client: [await self._message(portion) for portion in portions(answers)]
+                    for client, answers in by_client.items()
+                },
                 done=done,
                 finished=[entry.ref for entry in finished],
                 partial=[entry.ref for entry in finished if entry.partial],
+                pieces=[entry.pieces for entry in finished if entry.pieces],
             )
         )
+
+    async def _message(self, portion: list[Answer]) -> Message:
+        """Its pieces are in Redis."""
+        if is_light(portion):
+            blob, _ = encode_answers(portion)
+            if len(blob) >= TURN_BYTES:
+                await asyncio.sleep(0)  # others have a turn
+            return Message(blob=blob)
+        (answer,) = portion
+        size = weight(answer.outcome)
+        if size > MAX_MESSAGE_BYTES:
+            return _failed(answer, too_large_error(size, MAX_MESSAGE_BYTES))
+        blob, pieces = await asyncio.to_thread(encode_answers, portion, apart=True)
+        if (size := sum(map(len, pieces))) > MAX_MESSAGE_BYTES:
+            return _failed(answer, too_large_error(size, MAX_MESSAGE_BYTES))
+        name = f"{self._worker}:{answer.ref}:{answer.call_id}"  # the same when this is cut off and done again
+        try:
+            await self._stored.put(name, pieces, ttl_s=DONE_TTL_S)
+        except exceptions.OutOfMemoryError:
+            await self._stored.forget([name])
+            return _failed(answer, memory_error(size))
+        return Message(blob=blob, pieces=name)
+
+
+def _failed(answer: Answer, error: SandboxError) -> Message:
+    return Message(blob=encode_answers([replace(answer, outcome=error)])[0])

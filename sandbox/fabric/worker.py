@@ -23,9 +23,10 @@ from rocstar.sandbox.fabric.client_commands import LEASE_S
 from rocstar.sandbox.fabric.errors import deadline_error, poison_error
 from rocstar.sandbox.fabric.held import Held, portable
 from rocstar.sandbox.fabric.link import PREFIX, REDIS_ERRORS, Keys, Link, id_order, make_ref, unique_name
+from rocstar.sandbox.fabric.stored_pieces import PiecesGone, StoredPieces
 from rocstar.sandbox.fabric.unstored import Unstored
 from rocstar.sandbox.fabric.window import spare_calls
-from rocstar.sandbox.fabric.wire import Outcome, WireCall, WireError, decode_entry
+from rocstar.sandbox.fabric.wire import Outcome, WireCall, WireError, WrittenEntry
 from rocstar.sandbox.fabric.worker_commands import Delivery, GroupGone, WorkerCommands
 from rocstar.sandbox.fabric.workers import WorkerInfo
 from rocstar.sandbox.types import BatchSandbox, SandboxError
@@ -82,7 +83,9 @@ class RedisWorker:
             name=name or unique_name(), capacity=capacity, flavours=tuple(dict.fromkeys(flavours))
         )
         self._link = url if isinstance(url, Link) else Link(url)
-        self._redis = WorkerCommands(self._link, Keys(prefix), self.info)
+        keys = Keys(prefix)
+        self._redis = WorkerCommands(self._link, keys, self.info)
+        self._stored = StoredPieces(self._link, keys)
         self._sandbox = sandbox
         self._limit = capacity + (capacity + spare_calls(capacity) if prefetch is None else prefetch)
         self._heartbeat_s = heartbeat_s
@@ -91,7 +94,9 @@ class RedisWorker:
         self._patience_s = patience_s
         self._drain_s = drain_s
         self._held: dict[str, Held] = {}
-        self._unstored = Unstored(self._redis, self._release, store_s=store_s)
+        self._unstored = Unstored(
+            self._redis, self._stored, self._release, worker=self.info.name, store_s=store_s
+        )
         self._waiting = 0
         self._has_groups = False
         self._given_up: SandboxError | None = None
@@ -152,11 +157,9 @@ class RedisWorker:
             raise self._given_up
 
     def _give_up_in_time(self) -> None:
-        if self._link.down_since is not None:
-            down_s = asyncio.get_running_loop().time() - self._link.down_since
-            if down_s > self._patience_s:
-                self._given_up = self._link.error(down_s)
-                self._stopping.set()
+        if (down_s := self._link.down_s()) > self._patience_s:
+            self._given_up = self._link.error(down_s)
+            self._stopping.set()
 
     async def _start(self) -> None:
         """Learns Redis's clock before anything is measured by it."""
@@ -207,6 +210,7 @@ class RedisWorker:
             flavour=delivery.flavour,
             stream_id=delivery.stream_id,
             client=delivery.client,
+            pieces=delivery.pieces,
             deliveries=delivery.deliveries,
             era=self._link.era,
         )
@@ -217,15 +221,33 @@ class RedisWorker:
             self._finish(entry, poison_error(entry.deliveries - 1))
             return
         try:
-            calls = decode_entry(delivery.blob)
+            written = WrittenEntry(delivery.blob)
         except WireError as error:
             self._finish(entry, SandboxError(str(error), kind="fabric", retryable=True))
             return
-        entry.waiting = {call.id for call in calls}
-        self._waiting += len(calls)
+        entry.waiting = set(written.ids)
+        self._waiting += len(entry.waiting)
         self._update_room()
         assert self._tasks is not None
-        entry.task = self._tasks.create_task(self._run(entry, calls), name=f"entry {entry.ref}")
+        entry.task = self._tasks.create_task(self._read_and_run(entry, written), name=f"entry {entry.ref}")
+
+    async def _read_and_run(self, entry: Held, written: WrittenEntry) -> None:
+        try:
+            calls = await self._calls(entry, written)
+        except (WireError, PiecesGone) as error:
+            self._finish(entry, SandboxError(str(error), kind="fabric", retryable=True))
+        else:
+            await self._run(entry, calls)
+
+    async def _calls(self, entry: Held, written: WrittenEntry) -> list[WireCall]:
+        if not written.sizes:
+            return written.calls()
+        pieces = await self._link.patiently(
+            f"pieces of {entry.ref}",
+            lambda: self._stored.get(entry.pieces, written.sizes),
+            self._give_up_in_time,
+        )
+        return await asyncio.to_thread(written.calls, pieces)
 
     async def _run(self, entry: Held, calls: list[WireCall]) -> None:
         age_s = self._age_s(entry)
@@ -348,4 +370,4 @@ class RedisWorker:
     async def _leave(self) -> None:
         with contextlib.suppress(*REDIS_ERRORS, TimeoutError, GroupGone):
             async with asyncio.timeout(STOP_TIMEOUT_S):
-                await self._redis.leave(self._held)
+                await self._redis.leave({ref: entry.deliveries for ref, entry in self._held.items()})

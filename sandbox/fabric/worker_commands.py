@@ -10,7 +10,7 @@ from typing import Any
 from redis import exceptions
 
 from rocstar.sandbox.fabric import scripts
-from rocstar.sandbox.fabric.client_commands import REPLY_TTL_S
+from rocstar.sandbox.fabric.client_commands import REPLY_TTL_S, Message
 from rocstar.sandbox.fabric.link import BLOCK_MS, Keys, Link, limited, make_ref, split_refs
 from rocstar.sandbox.fabric.workers import WorkerInfo, encode_worker
 
@@ -21,6 +21,8 @@ RECLAIM_COUNT = 4
 DONE_TTL_S = 600
 KEY_TTL_S = 86_400
 FORGET_IDLE_S = 60
+MOST_IDS = 1000
+"""In one command of a script, whose stack holds some thousands."""
 
 _DONE = struct.Struct("<Q")
 
@@ -31,12 +33,14 @@ class GroupGone(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """An entry as Redis hands it out. deliveries: how many workers got it, this one included."""
+    """An entry as Redis hands it out. pieces: the name of those beside its message, or nothing. deliveries:
+    how many workers got it, this one included."""
 
     flavour: str
     stream_id: str
     client: str
     blob: bytes
+    pieces: str
     deliveries: int
 
 
@@ -49,12 +53,14 @@ class Storing:
         done: answered call ids of entries that go on.
         finished: refs to acknowledge.
         partial: those of them that had ids in `done` earlier.
+        pieces: names of theirs.
     """
 
-    messages: Mapping[str, Sequence[bytes]]
+    messages: Mapping[str, Sequence[Message]]
     done: Mapping[str, Sequence[int]]
     finished: Sequence[str]
     partial: Sequence[str]
+    pieces: Sequence[str]
 
 
 class WorkerCommands:
@@ -70,11 +76,12 @@ class WorkerCommands:
     async def make_groups(self) -> None:
         for flavour in self._info.flavours:
             try:
-                await limited(
-                    self._redis.xgroup_create(self._keys.calls(flavour), GROUP, id="0", mkstream=True)
-                )
+                async with self._redis.pipeline(transaction=True) as pipe:  # no stream without its end
+                    pipe.xgroup_create(self._keys.calls(flavour), GROUP, id="0", mkstream=True)
+                    pipe.expire(self._keys.calls(flavour), KEY_TTL_S)
+                    await limited(pipe.execute())
             except exceptions.ResponseError as error:
-                if not str(error).startswith("BUSYGROUP"):
+                if "BUSYGROUP" not in str(error):
                     raise
 
     async def pull(self) -> list[Delivery]:
@@ -130,21 +137,25 @@ class WorkerCommands:
         return {call_id for (call_id,) in _DONE.iter_unpack(done or b"")} if alive else None
 
     async def store(self, storing: Storing) -> None:
-        """Answers and acknowledgements, all or none."""
-        async with self._redis.pipeline(transaction=True) as pipe:
-            for client, blobs in storing.messages.items():
-                for blob in blobs:
-                    pipe.xadd(self._keys.reply(client), {"answers": blob})
-                pipe.expire(self._keys.reply(client), REPLY_TTL_S)
-            for ref, ids in storing.done.items():
-                pipe.append(self._keys.done(ref), b"".join(_DONE.pack(call_id) for call_id in ids))
-                pipe.expire(self._keys.done(ref), DONE_TTL_S)
-            for ref in storing.partial:
-                pipe.delete(self._keys.done(ref))
-            for flavour, stream_ids in split_refs(storing.finished).items():
-                pipe.xack(self._keys.calls(flavour), GROUP, *stream_ids)
-                pipe.xdel(self._keys.calls(flavour), *stream_ids)
-            await limited(pipe.execute())
+        """Acknowledgements and answers, all or none; those first, for they free what these may need."""
+        commands: list[tuple[Any, ...]] = []
+        for flavour, stream_ids in split_refs(storing.finished).items():
+            for start in range(0, len(stream_ids), MOST_IDS):
+                ids = stream_ids[start : start + MOST_IDS]
+                commands.append(("XACK", self._keys.calls(flavour), GROUP, *ids))
+                commands.append(("XDEL", self._keys.calls(flavour), *ids))
+        commands += [("DEL", self._keys.done(ref)) for ref in storing.partial]
+        commands += [("UNLINK", self._keys.pieces(name)) for name in storing.pieces]
+        for client, messages in storing.messages.items():
+            key = self._keys.reply(client)
+            commands += [("XADD", key, "*", "answers", one.blob, "pieces", one.pieces) for one in messages]
+            commands.append(("EXPIRE", key, REPLY_TTL_S))
+        for ref, ids in storing.done.items():
+            packed = b"".join(_DONE.pack(call_id) for call_id in ids)
+            commands.append(("APPEND", self._keys.done(ref), packed))
+            commands.append(("EXPIRE", self._keys.done(ref), DONE_TTL_S))
+        counted = [part for command in commands for part in (len(command), *command)]
+        await limited(self._redis.eval(scripts.STEP, 0, *counted))
 
     async def heartbeat(self, lease_end_s: float, held: Iterable[str]) -> tuple[float, set[str]]:
         """Renews the lease and the claims. (Redis's clock, those of `held` that Redis still has)"""
@@ -179,11 +190,13 @@ class WorkerCommands:
                             self._redis.eval(scripts.FORGET_CONSUMER, 1, key, GROUP, consumer["name"])
                         )
 
-    async def leave(self, held: Iterable[str]) -> None:
-        """Hands back what is held, so that others need not wait for it to fall silent."""
+    async def leave(self, held: Mapping[str, int]) -> None:
+        """Hands back what is held, so that others need not wait for it to fall silent. held: refs, and by how
+        many workers each was had. This one has not died, so it does not count."""
         await limited(self._redis.zrem(self._keys.workers, encode_worker(self._info)))
         with _group_gone():
-            for flavour, ids in split_refs(held).items():
+            for ref, deliveries in held.items():
+                ((flavour, ids),) = split_refs([ref]).items()
                 await limited(
                     self._redis.xclaim(
                         self._keys.calls(flavour),
@@ -192,6 +205,7 @@ class WorkerCommands:
                         0,
                         ids,
                         idle=HANDED_BACK_IDLE_MS,
+                        retrycount=deliveries - 1,
                         justid=True,
                     )
                 )
@@ -204,8 +218,9 @@ def _delivery(flavour: str, stream_id: bytes, fields: Mapping[bytes, bytes], del
     return Delivery(
         flavour=flavour,
         stream_id=stream_id.decode(),
-        client=fields.get(b"client", b"").decode(),
+        client=fields.get(b"client", b"").decode("utf-8", "replace"),
         blob=fields.get(b"calls", b""),
+        pieces=fields.get(b"pieces", b"").decode("utf-8", "replace"),
         deliveries=deliveries,
     )
 

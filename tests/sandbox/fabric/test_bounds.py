@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox.fabric import RedisFabric, WorkerInfo
-from rocstar.sandbox.fabric.client import OPENED_AT_ONCE
+from rocstar.sandbox.fabric.ahead import AHEAD_CALLS, MAX_HELD, OPENED_AT_ONCE
 from rocstar.sandbox.fabric.client_commands import LEASE_S
 from rocstar.sandbox.fabric.link import PREFIX
+from rocstar.sandbox.fabric.receiver import SMALLEST_WINDOW
 from rocstar.sandbox.fabric.wire import WireCall, encode_entry
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
@@ -73,6 +74,32 @@ async def test_others_have_turns_while_a_large_batch_is_opened() -> None:
     beside.cancel()
     assert outcomes == [*range(number)]
     assert opened[:4] == [OPENED_AT_ONCE * part for part in (1, 2, 3, 4)]
+
+
+async def test_of_a_large_batch_few_calls_are_open(
+    redis: Any, programs: Any, working: Any, client: Any
+) -> None:
+    number, seen, most = 4 * AHEAD_CALLS, set(), 0
+    requests = [ExecRequest(code=f"say {n}") for n in range(number)]
+    async with working(redis.url, programs), client(redis.url) as fabric:
+        async with asyncio.timeout(PATIENCE_S):
+            async for index, outcome in fabric.run_batch(requests):
+                seen.add((index, outcome.stdout))
+                most = max(most, fabric.open_calls)
+    assert seen == {(n, str(n)) for n in range(number)}
+    assert SMALLEST_WINDOW < most <= AHEAD_CALLS + SMALLEST_WINDOW
+
+
+async def test_outputs_that_nobody_reads_hold_up_their_batch(
+    redis: Any, programs: Any, working: Any, client: Any, until: Any
+) -> None:
+    requests = [ExecRequest(code=f"say {n} " + "x" * (MAX_HELD // 5)) for n in range(9)]
+    async with working(redis.url, programs, capacity=16), client(redis.url) as fabric:
+        outcomes = fabric.run_batch(requests)
+        first, _ = await anext(outcomes)
+        await until(lambda: fabric.open_calls == 0)
+        assert len(programs.ended) <= 6
+        assert {first} | {index async for index, _ in outcomes} == set(range(9))
 
 
 async def test_redis_without_memory_is_full(

@@ -1,16 +1,20 @@
 """Entries and answers arrive as they were sent; anything else is refused."""
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.sandbox.fabric.held import encode_portions
+from rocstar.sandbox.fabric.held import is_light, portions
+from rocstar.sandbox.fabric.pieces import LONG, PIECE_BYTES, PIECE_CHARS, grouped
 from rocstar.sandbox.fabric.wire import (
+    LIGHT,
+    VERSION,
     Answer,
+    EntryDraft,
     WireCall,
     WireError,
     decode_answers,
@@ -20,7 +24,7 @@ from rocstar.sandbox.fabric.wire import (
 )
 from rocstar.sandbox.fabric.workers import WorkerInfo, decode_workers, encode_worker
 from rocstar.sandbox.testing import ok, timeout
-from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, Status
+from rocstar.sandbox.types import Display, ExecRequest, ExecResult, Limits, SandboxError, Status
 
 # Lone surrogates, NULs and pairs of surrogates that JSON's escapes would join are all text to us.
 texts = st.text(st.characters(), max_size=30) | st.sampled_from(["\ud83d\ude00", "\x00", "\udcff", "é\u2028"])
@@ -54,6 +58,10 @@ def calls(flavour: str) -> st.SearchStrategy[WireCall]:
     return st.builds(WireCall, id=ids, request=requests(flavour), remaining_s=remaining)
 
 
+def entries(flavour: str) -> st.SearchStrategy[list[WireCall]]:
+    return st.lists(calls(flavour), min_size=1, max_size=5, unique_by=lambda call: call.id)
+
+
 results = st.builds(
     ExecResult,
     status=st.just(Status.ERROR),
@@ -73,7 +81,7 @@ results = st.builds(
 refs = st.sampled_from(["stdlib/1-0", "stdlib/1-1", "numeric/1-0"])
 
 
-@given(st.sampled_from(["stdlib", "x y"]).flatmap(lambda name: st.lists(calls(name), min_size=1, max_size=5)))
+@given(st.sampled_from(["stdlib", "x y"]).flatmap(lambda name: entries(name)))
 def test_an_entry_arrives_as_it_was_sent(entry: list[WireCall]) -> None:
     assert decode_entry(encode_entry(entry)) == entry
 
@@ -81,7 +89,54 @@ def test_an_entry_arrives_as_it_was_sent(entry: list[WireCall]) -> None:
 @given(st.lists(st.tuples(refs, ids, results), max_size=5))
 def test_results_arrive_as_they_were_sent(sent: list[tuple[str, int, ExecResult]]) -> None:
     answers = [Answer(ref=ref, call_id=call_id, outcome=result) for ref, call_id, result in sent]
-    assert decode_answers(encode_answers(answers)) == answers
+    assert decode_answers(*encode_answers(answers)) == answers
+
+
+long_texts = st.sampled_from(["x", "é", "漢", "\U0001f600", "\ud83d\ude00", "\udcff", "\x00é漢"])
+long_texts = long_texts.map(lambda some: some * (PIECE_CHARS // len(some) + LONG))
+
+
+@given(long_texts, texts, st.binary(max_size=99))
+def test_a_long_entry_arrives_as_it_was_sent(long: str, short: str, some: bytes) -> None:
+    files = {"a": some, "b": some * LONG, "c": bytes(PIECE_BYTES + 1)}
+    requests = [
+        ExecRequest(code=long, stdin=short, flavour="x", files=files),
+        ExecRequest(code=short, stdin=long, flavour="x"),
+    ]
+    for request in requests:
+        draft = EntryDraft([(7, request)], apart=True)
+        blob = draft.encode([0.5])
+        assert decode_entry(blob, draft.pieces) == [WireCall(id=7, request=request, remaining_s=0.5)]
+        assert len(blob) < LIGHT
+        assert max(map(len, draft.pieces)) <= PIECE_BYTES
+
+
+@given(long_texts, texts, st.binary(max_size=99))
+def test_a_long_result_arrives_as_it_was_sent(long: str, short: str, some: bytes) -> None:
+    shown = (Display("image/png", some * LONG), Display("text/html", some))
+    for texts_of in ((long, short, None), (short, long, long)):
+        stdout, stderr, value = texts_of
+        result = replace(ok(stdout, value=value), stderr=stderr, files={"f": some * LONG}, displays=shown)
+        blob, pieces = encode_answers([Answer(ref="stdlib/1-0", call_id=1, outcome=result)], apart=True)
+        (answer,) = decode_answers(blob, pieces)
+        assert answer.outcome == result
+        assert len(blob) < LIGHT
+        assert max(map(len, pieces)) <= PIECE_BYTES
+
+
+def test_pieces_that_are_not_there_are_no_text() -> None:
+    draft = EntryDraft([(1, ExecRequest(code="é" * LONG, flavour="x"))], apart=True)
+    blob = draft.encode([None])
+    for pieces in ([], [b"\xff"]):
+        with pytest.raises(WireError):
+            decode_entry(blob, pieces)
+
+
+@given(st.lists(st.integers(1, PIECE_BYTES), max_size=20))
+def test_a_command_carries_a_piece_or_as_much_of_many(sizes: list[int]) -> None:
+    groups = list(grouped(sizes))
+    assert [number for group in groups for number in group] == list(range(len(sizes)))
+    assert all(sum(sizes[number] for number in group) <= PIECE_BYTES for group in groups)
 
 
 @given(st.lists(st.tuples(refs, st.none() | ids, texts, texts, st.booleans()), max_size=5))
@@ -91,7 +146,7 @@ def test_errors_arrive_as_they_were_sent(sent: list[tuple[str, int | None, str, 
         for ref, call_id, text, kind, retryable in sent
     ]
     arrived = []
-    for answer in decode_answers(encode_answers(answers)):
+    for answer in decode_answers(*encode_answers(answers)):
         error = answer.outcome
         assert isinstance(error, SandboxError)
         arrived.append((answer.ref, answer.call_id, str(error), error.kind, error.retryable))
@@ -107,9 +162,9 @@ def test_garbage_is_refused(blob: bytes) -> None:
 
 def test_other_fields_are_refused() -> None:
     """A node of another version must not guess."""
-    answers = json.loads(encode_answers([Answer(ref="stdlib/1-0", call_id=1, outcome=ok("x"))]))
+    answers = json.loads(encode_answers([Answer(ref="stdlib/1-0", call_id=1, outcome=ok("x"))])[0])
     renamed: Any = {**answers, "fields": [name.replace("stdout", "out") for name in answers["fields"]]}
-    newer: Any = {**answers, "v": 2}
+    newer: Any = {**answers, "v": VERSION + 1}
     for message in (renamed, newer):
         with pytest.raises(WireError, match="version"):
             decode_answers(json.dumps(message).encode())
@@ -129,7 +184,7 @@ def test_an_owner_goes_along_with_and_without_files() -> None:
         ExecRequest(code="3", files={"f": b"x"}),
         ExecRequest(code="4"),
     ]
-    calls = [WireCall(id=n, request=request, remaining_s=None) for n, request in enumerate(requests)]
+    calls = [WireCall(id=n, request=request, remaining_s=None) for n, request in enumerate(requests, 1)]
     assert [call.request for call in decode_entry(encode_entry(calls))] == requests
 
 
@@ -142,16 +197,12 @@ def test_an_entry_has_one_flavour() -> None:
         encode_entry(mixed)
 
 
-def test_what_is_too_large_is_an_error_of_its_own_call_only() -> None:
-    answers = [
-        Answer(ref="stdlib/1-0", call_id=1, outcome=ok("x" * 5_000)),
-        Answer(ref="stdlib/1-0", call_id=2, outcome=timeout()),
-    ]
-    first, second = (answer for blob in encode_portions(answers, 2_000) for answer in decode_answers(blob))
-    assert isinstance(first.outcome, SandboxError)
-    assert not first.outcome.retryable
-    assert "output_bytes" in str(first.outcome)
-    assert second == answers[1]
+def test_what_is_long_travels_alone() -> None:
+    short = [Answer(ref="stdlib/1-0", call_id=n, outcome=timeout()) for n in range(1, 101)]
+    long = Answer(ref="stdlib/1-0", call_id=101, outcome=ok("x" * LIGHT))
+    found = list(portions([*short[:50], long, *short[50:]]))
+    assert [answer for portion in found for answer in portion] == [*short[:50], long, *short[50:]]
+    assert [portion for portion in found if not is_light(portion)] == [[long]]
 
 
 def test_workers_of_another_version_are_left_out() -> None:
