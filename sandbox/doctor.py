@@ -22,7 +22,12 @@ from rocstar.sandbox import _native
 from rocstar.sandbox.attacks.host import allows_user_namespace
 from rocstar.sandbox.extras import installed_flavours, left_out
 from rocstar.sandbox.pool.pool import SandboxPool, default_memory_bytes
-from rocstar.sandbox.pool.process import default_scratch_parent, is_world_readable, python_paths
+from rocstar.sandbox.pool.process import (
+    default_scratch_parent,
+    is_world_readable,
+    python_paths,
+    working_copies,
+)
 from rocstar.sandbox.types import ExecRequest, SandboxError
 
 SLOT_UIDS = (100_000, 32_768)
@@ -126,6 +131,7 @@ def gather() -> dict[str, Any]:
         "scratch_parent": default_scratch_parent(),
         "flavours": installed_flavours(),
         "flavours_left_out": left_out(),
+        "working_copies": working_copies(),
         "scratch_free_bytes": shutil.disk_usage(default_scratch_parent()).free,
     }
 
@@ -389,6 +395,13 @@ def limits_of(facts: Mapping[str, Any]) -> Iterator[Measure]:
     )
     absent = "; ".join(facts["flavours_left_out"])
     yield measure("flavours", ", ".join(facts["flavours"]), absent, "run the command that the note names")
+    copies = ", ".join(facts["working_copies"])
+    yield measure(
+        "packages",
+        "working copies among them" if copies else "all can be read",
+        copies and f"of {copies} programs read no data file, and import nothing that was not imported before",
+        "install it without `-e`, or leave it out of the .pth file",
+    )
     free = facts["scratch_free_bytes"]
     yield measure("scratch", f"{free / 2**30:.1f} GiB free", free < 1 << 30 and "little room", "free some")
 

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from importlib.machinery import all_suffixes
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import unquote, urlsplit
 
 from rocstar.sandbox import _native
 from rocstar.sandbox.child import bash
@@ -387,6 +388,23 @@ def folders_beside(packages: str) -> list[str]:
             lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
             found += [os.path.join(packages, line) for line in lines if line and not line.startswith("#")]
     return [os.path.normpath(folder) for folder in found if os.path.isdir(folder)]
+
+
+def working_copies() -> list[str]:
+    """Folders that this environment imports from, by a .pth file or an editable install, and that no program
+    may read."""
+    import importlib.metadata
+
+    sites = dict.fromkeys(os.path.realpath(sysconfig.get_path(name)) for name in ("purelib", "platlib"))
+    found = {os.path.realpath(folder) for one in sites for folder in folders_beside(one)}
+    for one in importlib.metadata.distributions(path=list(sites)):
+        noted = json.loads(one.read_text("direct_url.json") or "{}")
+        if (
+            noted.get("dir_info", {}).get("editable") and one.name != "rocstar"
+        ):  # which is opened for its zygotes
+            found.add(os.path.realpath(unquote(urlsplit(noted["url"]).path)))
+    readable = [*python_paths(), *layered_packages(found)]
+    return sorted(path for path in found if not any(Path(path).is_relative_to(one) for one in readable))
 
 
 def linked_packages(besides: Iterable[str] = ()) -> list[str]:

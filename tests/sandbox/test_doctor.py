@@ -32,6 +32,7 @@ FACTS: dict[str, Any] = {
     "scratch_parent": "/tmp",
     "flavours": ("stdlib",),
     "flavours_left_out": [],
+    "working_copies": [],
     "scratch_free_bytes": 100 << 30,
 }
 BASE = frozenset(("nnp", "rlimits", "seccomp", "landlock"))
@@ -144,12 +145,18 @@ def test_landlock_tells_what_its_version_can_do() -> None:
         ("huge pages", {"huge_pages": "never"}),
         ("kernel", {"kernel": "5.15.0-100-generic"}),
         ("scratch", {"scratch_free_bytes": 1 << 20}),
+        ("packages", {"working_copies": ["/home/ann/tables/src"]}),
     ],
 )
 def test_a_limit_that_is_too_small_has_a_note_and_a_fix(name: str, changes: dict[str, Any]) -> None:
     assert name not in limits() or limits()[name].note == limits()[name].fix == ""
     small = limits(**changes)[name]
     assert small.note and small.fix
+
+
+def test_a_working_copy_that_programs_cannot_read_is_named() -> None:
+    note = limits(working_copies=["/home/ann/tables/src", "/srv/fonts"])["packages"].note
+    assert "/home/ann/tables/src, /srv/fonts" in note and "no data file" in note
 
 
 def test_probing_changes_nothing_here() -> None:

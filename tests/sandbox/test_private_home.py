@@ -196,6 +196,36 @@ def test_only_where_an_interpreter_has_its_packages_is_opened_by_a_line_of_a_fil
     )
 
 
+def test_working_copies_are_what_is_named_beside_packages_and_read_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, below = (
+        tmp_path / "venv" / "lib" / "python3" / "site-packages",
+        tmp_path / "lib/python3/site-packages",
+    )
+    for folder in (site / "inner", below, tmp_path / "src", tmp_path / "made"):
+        folder.mkdir(parents=True)
+    lines = [
+        "import sys",
+        "# " + str(tmp_path),
+        "inner",
+        str(below),
+        str(tmp_path / "src"),
+        str(tmp_path / "gone"),
+    ]
+    (site / "some.pth").write_text("\n".join(lines))
+    (site / "broken.pth").write_bytes(b"\xff\xfe")
+    for name, url in {"made": tmp_path / "made", "rocstar": tmp_path / "house", "wheel": None}.items():
+        (site / f"{name}-1.dist-info").mkdir()
+        (site / f"{name}-1.dist-info" / "METADATA").write_text(f"Name: {name}\n")
+        if url:
+            noted = {"url": f"file://{url}", "dir_info": {"editable": True}}
+            (site / f"{name}-1.dist-info" / "direct_url.json").write_text(json.dumps(noted))
+    monkeypatch.setattr(process.sysconfig, "get_path", lambda name: str(site))
+    monkeypatch.setattr(process.site, "ENABLE_USER_SITE", False)
+    assert process.working_copies() == [str(tmp_path / "made"), str(tmp_path / "src")]
+
+
 def test_a_link_opens_what_an_import_takes_and_nothing_that_is_around_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """`rocstar sandbox mcp` as a process.
 
-start: options -> sandbox -> tools -> stdio, or sockets -> "serving on"
+start: options -> sandbox -> tools -> sockets -> "serving on"
+       options -> tools -> stdio, while the sandbox starts, which calls wait for (warming.py)
 stop:  the end of standard input; SIGTERM or Ctrl-C -> sessions closed -> sandbox closed -> exit
 """
 
@@ -11,7 +12,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -20,15 +21,17 @@ import uvloop
 from mcp.server import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 
-from rocstar.sandbox.console import Starting, require_own_users
+from rocstar.sandbox.console import INTERRUPTED, Starting, require_own_users, say
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.pool.soon import PROGRAMS_NICE, ahead_of_others
 from rocstar.sandbox.service.auth import Owners, read_owners, require_token_unless_loopback
 from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.door import Door
 from rocstar.sandbox.service.metrics import Metrics
+from rocstar.sandbox.service.model_context.endable import endable_stdin
 from rocstar.sandbox.service.model_context.guard import CONNECTION, Guard, owner_of
 from rocstar.sandbox.service.model_context.tools import INSTRUCTIONS, NAME, OwnerOf, Toolbox
+from rocstar.sandbox.service.model_context.warming import WarmingPool
 from rocstar.sandbox.service.serve import (
     Address,
     chosen_flavours,
@@ -75,18 +78,24 @@ async def _serve(options: argparse.Namespace, owners: Owners) -> int:
         nice=PROGRAMS_NICE,
         on_warm=starting.warm,
     )
-    async with pool:
-        require_own_users(pool.isolation, options.allow_shared_user, "mcp")
-        if options.http:
-            listening = listen(Address(host=options.host, port=options.port))
-            for host, port, *_ in (one.getsockname() for one in listening):
-                shown = f"[{host}]" if ":" in host else host
-                print(f"rocstar sandbox: serving on http://{shown}:{port}/mcp", flush=True)
-            await serve_http(pool, options.max_sessions, owners, listening)
-        else:
-            async with offered(pool, options.max_sessions, Owners(), lambda headers: "") as server:
-                await _until_ended(server)
-    return 0
+    async with AsyncExitStack() as stack:
+        starting_pool = asyncio.create_task(_start(pool, options, stack))
+        try:
+            if options.http:
+                await starting_pool
+                listening = listen(Address(host=options.host, port=options.port))
+                return await serve_http(pool, options.max_sessions, owners, listening)
+            warming = WarmingPool(pool, starting_pool)
+            async with offered(warming, options.max_sessions, Owners(), lambda headers: "") as server:
+                return await _until_ended(server, starting_pool)
+        finally:
+            starting_pool.cancel()
+            await asyncio.wait((starting_pool,))
+
+
+async def _start(pool: SandboxPool, options: argparse.Namespace, stack: AsyncExitStack) -> None:
+    await stack.enter_async_context(pool)
+    require_own_users(pool.isolation, options.allow_shared_user, "mcp")
 
 
 @asynccontextmanager
@@ -109,20 +118,40 @@ async def offered(
         await sessions.close_all()
 
 
-async def _until_ended(server: "MCPServer[None]") -> None:
-    """Over standard input and output, until the first ends or a signal comes."""
-    serving = asyncio.create_task(server.run_stdio_async())
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, serving.cancel)
-    with suppress(asyncio.CancelledError):
+async def _until_ended(server: "MCPServer[None]", starting: "asyncio.Task[None]") -> int:
+    """Over standard input and output, until the first ends, a signal comes, or the pool cannot start, which
+    is raised. The exit status."""
+    signals: list[int] = []
+
+    def end(number: int) -> None:
+        signals.append(number)
+        taken.end()
+
+    with endable_stdin() as taken:
+        serving = asyncio.create_task(server.run_stdio_async())
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, end, number)
+        await asyncio.wait((serving, starting), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done() and starting.exception() is not None:
+            taken.end()
         await serving
+    if starting.done():
+        starting.result()
+    return _status(signals)
+
+
+def _status(signals: Sequence[int]) -> int:
+    if signal.SIGINT not in signals:
+        return 0
+    say("interrupted", "mcp")
+    return INTERRUPTED
 
 
 async def serve_http(
     pool: SessionSandbox, max_sessions: int, owners: Owners, listening: Sequence[socket.socket]
-) -> None:
-    """Over HTTP on these sockets, which are closed then."""
+) -> int:
+    """Over HTTP on these sockets, which are closed then. The exit status."""
     try:
         async with offered(pool, max_sessions, owners, partial(owner_of, owners)) as server:
             # The guard has checked names of hosts and pages, those of a network address too.
@@ -148,7 +177,9 @@ async def serve_http(
                 h11_max_incomplete_event_size=1 << 16,
                 lifespan="on",
             )
-            await _Listener(config, door).serve(sockets=list(listening))
+            listener = _Listener(config, door)
+            await listener.serve(sockets=list(listening))
+            return _status(listener.signals)
     finally:
         for one in listening:
             one.close()
@@ -161,6 +192,7 @@ class _Listener(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, door: Door) -> None:
         super().__init__(config)
         self.servers: list[asyncio.Server] = []
+        self.signals: list[int] = []
         self._door = door
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -172,6 +204,9 @@ class _Listener(uvicorn.Server):
         self._door.open(sockets or [], self._new_protocol)
         self._sweeper = asyncio.create_task(self._door.sweep_for_ever())
         self.started = True
+        for host, port, *_ in (one.getsockname() for one in sockets or ()):
+            shown = f"[{host}]" if ":" in host else host
+            print(f"rocstar sandbox: serving on http://{shown}:{port}/mcp", flush=True)
 
     def _new_protocol(self) -> asyncio.Protocol:
         state = dict(self.lifespan.state)
@@ -191,11 +226,15 @@ class _Listener(uvicorn.Server):
             self._sweeper.cancel()
         await super().shutdown(sockets)
 
+    def _end(self, number: int) -> None:
+        self.signals.append(number)
+        self.handle_exit(number, None)
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.handle_exit, number, None)
+            loop.add_signal_handler(number, self._end, number)
         try:
             yield
         finally:

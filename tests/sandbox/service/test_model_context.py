@@ -3,7 +3,10 @@
 import argparse
 import asyncio
 import base64
+import os
+import signal
 import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
@@ -27,6 +30,8 @@ from rocstar.sandbox.service.serve import Address, listen
 from rocstar.sandbox.testing import FakeSandbox, ok
 
 SECONDS = 120.0
+VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
+RUNS = ("run_python", "run_cell")
 FIGURE = "import matplotlib.pyplot as plt\nplt.plot([1, 4, 2])\nplt.show()"
 PNG = b"\x89PNG\r\n\x1a\n"
 FIRST, SECOND = "first-0123456789abcdef", "second-0123456789abcdef"
@@ -96,6 +101,67 @@ async def test_a_hundred_cells_in_ten_sessions_and_a_figure() -> None:
         assert text_of(await client.call_tool("close_session", {"session": place["session"]})) == "closed"
         gone = await client.call_tool("run_cell", {"code": "1", "session": place["session"]})
         assert gone.is_error and "without `session` to open another" in text_of(gone)
+
+
+def served(folder: Path, text: str) -> mcp.StdioServerParameters:
+    """`rocstar sandbox mcp` with a flavour that imports a module with this text."""
+    site = folder / "own" / "lib" / VERSION / "site-packages"
+    site.mkdir(parents=True)
+    (site / "unready.py").write_text(text)
+    own = folder / "own.toml"
+    own.write_text('[flavour.own]\nimports = ["unready"]\nenvironment = "own"\n')
+    options = ["--flavours", "stdlib", "--flavour-file", str(own), "--allow-shared-user"]
+    program = Path(sys.executable).with_name("rocstar")
+    return mcp.StdioServerParameters(command=str(program), args=["sandbox", "mcp", *options])
+
+
+async def test_a_client_is_answered_while_what_is_imported_beforehand_takes_long(tmp_path: Path) -> None:
+    process = served(tmp_path, "open(__file__ + '.pipe', 'rb', 0).read(1)\n")
+    pipe = f"{tmp_path}/own/lib/{VERSION}/site-packages/unready.py.pipe"
+    os.mkfifo(pipe)
+    held = os.open(pipe, os.O_RDWR)
+    try:
+        async with asyncio.timeout(SECONDS), mcp.Client(process) as client:
+            assert len((await client.list_tools()).tools) == 5
+            calls = [asyncio.create_task(client.call_tool(name, {"code": "6 * 7"})) for name in RUNS]
+            await client.list_tools()
+            assert not any(call.done() for call in calls)
+            os.write(held, b"x")
+            assert [text_of(answer) for answer in await asyncio.gather(*calls)] == ["42", "42"]
+    finally:
+        os.close(held)
+
+
+async def test_a_pool_that_cannot_start_ends_the_server_with_its_reason(tmp_path: Path) -> None:
+    process = served(tmp_path, "raise RuntimeError('boom')\n")
+    ended = await asyncio.create_subprocess_exec(
+        process.command, *process.args, stdin=PIPE, stdout=PIPE, stderr=PIPE
+    )
+    assert ended.stdin is not None and ended.stderr is not None
+    told = (await asyncio.wait_for(ended.stderr.read(), SECONDS)).decode()  # its input is open still
+    assert await ended.wait() == 2
+    assert "flavour 'own' cannot start: importing unready raised RuntimeError: boom" in told.splitlines()[-1]
+    ended.stdin.close()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("over", [[], ["--http", "--port=0"]], ids=["stdio", "http"])
+async def test_a_signal_ends_it_though_its_input_is_open(
+    tmp_path: Path, over: list[str], number: int, status: int
+) -> None:
+    process = served(tmp_path, "")
+    ended = await asyncio.create_subprocess_exec(
+        process.command, *process.args, *over, stdin=PIPE, stdout=PIPE, stderr=PIPE
+    )
+    assert ended.stdin is not None and ended.stdout is not None and ended.stderr is not None
+    async with asyncio.timeout(SECONDS):
+        lines = [(await ended.stderr.readline()).decode() for _ in range(3)]
+        assert sum("is warm after" in line for line in lines) == 2
+        if over:
+            assert b"serving on" in await ended.stdout.readline()
+        ended.send_signal(number)
+        assert await ended.wait() == status
+    ended.stdin.close()
 
 
 @asynccontextmanager
