@@ -6,6 +6,7 @@
 //   uts     a host name of its own
 //   mount   everything read-only; homes, /run, /var and other places that hold people's files are empty; the scratch
 //           directories lie on a tmpfs with a size, which bounds what all programs write together
+//           and what /proc/meminfo and /proc/cpuinfo tell is what they told when the sandbox started
 //   user    for an ordinary user, who needs it to have the others
 //
 // No pid namespace: its first process would have to be the supervisor, whose pids then mean nothing outside, and what

@@ -20,6 +20,9 @@
 namespace rocstar {
 namespace {
 
+// How much memory anybody has asked for, to the page. Where namespaces can be had it is frozen (namespaces.h).
+constexpr const char* kTelling = "/proc/meminfo";
+
 constexpr uint32_t kMostPools = 256, kUsersOfPool = 1 << 14;
 
 // A user namespace may have no such uid, and a container may lack the capability: only trying tells.
@@ -140,6 +143,10 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
   const bool namespaces =
       isolated && wanted("namespaces") &&
       ((opens && isolate(options, base, true, false)) || isolate(options, base, false, uid_for_certain));
+  if (!namespaces) {
+    std::erase(supervisor.home.readable_paths, kTelling);
+    std::erase(supervisor.home.library_paths, kTelling);
+  }
   const bool uid = uid_for_certain || (may_uid && can_read_as(supervisor.home.first_uid, options.readable_paths));
   supervisor.home.slot_uid = uid;
   if (!base.empty()) supervisor.zygote_directory = make_zygote_directory(base);
