@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 # when: live
 # bits: 6
-# slots: 0.0001 0.0003 0.001
+# slots: 0.0001 0.001 0.003
 # through: stat newfstatat dup close
 # tries: how many descriptors another process has, the size of /proc/N/fd
 # open: without namespaces of root
@@ -22,10 +22,15 @@ def size(pid):
         return os.stat(f"/proc/{pid}/fd").st_size
     except OSError:
         return 0
-at(-100)
-at(0.5)
+def changes(pid):
+    seen = set()
+    for turn in range(5):
+        seen.add(size(pid))
+        _time.sleep(SLOT_S * 1.5)
+    return len(seen)
+at(1)
 found = [pid for pid in range(max(2, own - 900), own + 900) if 128 <= size(pid) < 230]
-path = f"/proc/{found[0]}/fd" if found else "/proc/self/fd"
+path = f"/proc/{max(found, key=changes) if found else own}/fd"
 levels = []
 for slot in range(COUNT):
     at(slot + 0.7)

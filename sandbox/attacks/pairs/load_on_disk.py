@@ -2,6 +2,7 @@
 # when: live
 # bits: 1
 # slots: 0.01 0.03
+# without: namespaces
 # through: write fsync fdatasync clock_gettime
 # tries: how long one's own file takes to the disk beside somebody who writes there
 # open: where scratch directories lie on a disk
