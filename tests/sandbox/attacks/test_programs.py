@@ -98,6 +98,7 @@ def test_what_is_expected_is_no_problem() -> None:
         (result("HELD\nBREACH: it is\n"), "breach"),
         (result("HELD\nModuleNotFoundError: No module named 'x'\n"), "nothing was tried"),
         (result("HELD\nNameError: name 'x' is not defined\n"), "nothing was tried"),
+        (result("HELD: serve: TypeError\n"), "nothing was tried"),
     ],
 )
 def test_anything_else_is_one(seen: PartResult, problem: str) -> None:
