@@ -178,6 +178,22 @@ bool enter_namespaces(const NamespaceOptions& options) {
   return true;
 }
 
+bool hide_processes() {
+  if (unshare(CLONE_NEWNS) != 0) return false;
+  constexpr unsigned long kFlags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
+  const auto show_frozen = [](const char* path) {
+    const std::string place = kAside + std::string(strrchr(path, '/'));
+    const UniqueFd made(open(place.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0444));
+    return made && mount(path, place.c_str(), nullptr, MS_BIND, nullptr) == 0;
+  };
+  const bool hidden = mount("tmpfs", kAside, "tmpfs", kFlags, "size=4k,mode=0555") == 0 &&
+                      std::all_of(std::begin(kFrozen), std::end(kFrozen), show_frozen) &&
+                      mount(nullptr, kAside, nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | kFlags, nullptr) == 0 &&
+                      mount(kAside, "/proc", nullptr, MS_MOVE, nullptr) == 0;
+  if (!hidden) throw std::system_error(errno, std::generic_category(), "mount(/proc)");
+  return true;
+}
+
 void mount_scratch(const std::string& base, uint64_t bytes) {
   const std::string how = "mode=0711,nr_inodes=1m,size=" + std::to_string(bytes);
   if (mount("tmpfs", base.c_str(), "tmpfs", MS_NOSUID | MS_NODEV | MS_NOATIME, how.c_str()) != 0) {

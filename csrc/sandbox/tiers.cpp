@@ -162,6 +162,7 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
   if (notify) layers += "notify,";
   if (!supervisor.home.base.empty()) layers += "scratch,";
   if (landlock_abi() >= 3) layers += "truncate,";
+  if (namespaces) layers += "namespaces,";
   if (notify && !uid) layers += "threads,";  // else the kernel counts a program's own user's
   supervisor.zygote_command.push_back(layers);
   supervisor.hello_json = "{\"isolation\": \"" + names + "\", \"tier\": \"" + tier + "\", \"scratch\": \"" + base +

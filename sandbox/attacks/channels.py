@@ -13,6 +13,7 @@ sender, a line `# %% receiver` and the receiver:
     bits      of a number (16)                  baseline  yes: how the receiver's number changed counts
     sender    of another pair                   needs     facts of the machine
     open      where it is known to pass: docs/reference/threats.md names it with its bits per second
+    closed-with  layers with which it must not
     flavours  of the sender and the receiver (stdlib stdlib); a receiver that is no Python has no helpers
     without   layers that the machine must lack for it to pass; what is closed is tried with all of them
     cold      yes: both know COLD, a file that is not in the cache
@@ -116,6 +117,7 @@ class Pair:
     needs: frozenset[str]
     baseline: bool
     open: str
+    closed_with: frozenset[str]
     cold: bool
     without: tuple[str, ...]
     flavours: tuple[str, str]
@@ -157,6 +159,7 @@ def _parse(name: str, text: str, texts: dict[str, str]) -> Pair:
         needs=frozenset(fields.get("needs", "").split()),
         baseline=fields.get("baseline") == "yes",
         open=fields.get("open", ""),
+        closed_with=frozenset(fields.get("closed-with", "").split()),
         without=tuple(fields.get("without", "").split()),
         cold=fields.get("cold") == "yes",
         flavours=_two(fields.get("flavours", f"{STDLIB} {STDLIB}")),
