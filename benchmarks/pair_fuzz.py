@@ -20,6 +20,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,8 @@ print(seen.hexdigest())
 """
 
 Call = tuple[int, tuple[Any, ...]]
+Pair = Callable[[bool], tuple[ExecRequest, ExecRequest]]
+"""The writer and the reader for a coin."""
 LOCK: Call = (73, ("library", 6, 0, 0, 0, 0))  # flock(library, LOCK_EX | LOCK_NB)
 
 
@@ -83,17 +86,15 @@ def draw(rng: random.Random, numbers: list[int]) -> Call:
     return rng.choice(numbers), words
 
 
-async def reading(pool: SandboxPool, writer: Call, reader: Call, coin: bool) -> str | None:
-    """The reader's digest beside a writer that makes the call, or another; None where it ended otherwise.
-    Its text is the same for both: another length would put its memory elsewhere."""
+async def reading(pool: SandboxPool, pair: Pair, coin: bool) -> str | None:
+    """The reader's digest beside a writer that makes the call, or another; None where it ended otherwise."""
+    writer, reader = pair(coin)
     on = asyncio.Event()
-    writing = asyncio.create_task(
-        pool.run(request_of(WRITER, writer, coin), on_output=lambda stream, text: on.set())
-    )
+    writing = asyncio.create_task(pool.run(writer, on_output=lambda stream, text: on.set()))
     writing.add_done_callback(lambda _: on.set())
     try:
         await on.wait()
-        result = await pool.run(request_of(READER, reader, True))
+        result = await pool.run(reader)
     except SandboxError:
         return None
     finally:
@@ -102,18 +103,23 @@ async def reading(pool: SandboxPool, writer: Call, reader: Call, coin: bool) -> 
     return result.stdout or None
 
 
+def pair_of(writer: Call, reader: Call) -> Pair:
+    return lambda coin: (request_of(WRITER, writer, coin), request_of(READER, reader, True))
+
+
 def request_of(text: str, call: Call, coin: bool) -> ExecRequest:
-    code = f"COIN, NUMBER, WORDS = {coin}, {call[0]}, {call[1]}\n{PRELUDE}{text}"
+    """Its text is the same for both coins: another length would put its memory elsewhere."""
+    code = f"COIN, NUMBER, WORDS = {coin!r:<5}, {call[0]}, {call[1]}\n{PRELUDE}{text}"
     return ExecRequest(code=code, flavour="stdlib", limits=LIMITS)
 
 
-async def tells(pool: SandboxPool, writer: Call, reader: Call, rng: random.Random) -> bool:
+async def tells(pool: SandboxPool, pair: Pair, rng: random.Random) -> bool:
     """Whether digests with the coin and those without it have nothing in common, and each is one."""
     by_coin: dict[bool, set[str]] = {True: set(), False: set()}
     coins = [number % 2 == 0 for number in range(ROUNDS)]
     rng.shuffle(coins)
     for coin in coins:
-        seen = await reading(pool, writer, reader, coin)
+        seen = await reading(pool, pair, coin)
         if seen is None:
             return False
         by_coin[coin].add(seen)
@@ -122,9 +128,9 @@ async def tells(pool: SandboxPool, writer: Call, reader: Call, rng: random.Rando
     return True
 
 
-async def confirmed(pool: SandboxPool, writer: Call, reader: Call, rng: random.Random) -> bool:
+async def confirmed(pool: SandboxPool, pair: Pair, rng: random.Random) -> bool:
     """Whether it tells again, and again: a reader with two answers of its own is right by chance at times."""
-    return all([await tells(pool, writer, reader, rng) for _ in range(CONFIRMATIONS)])
+    return all([await tells(pool, pair, rng) for _ in range(CONFIRMATIONS)])
 
 
 async def fuzz(seconds: float, seed: int, without: list[str]) -> dict[str, Any]:
@@ -141,7 +147,8 @@ async def fuzz(seconds: float, seed: int, without: list[str]) -> dict[str, Any]:
             if pairs == 0:
                 writer = reader = LOCK
             pairs += 1
-            if await tells(pool, writer, reader, rng) and await confirmed(pool, writer, reader, rng):
+            pair = pair_of(writer, reader)
+            if await tells(pool, pair, rng) and await confirmed(pool, pair, rng):
                 findings.append({"writer": writer, "reader": reader})
         restarts = pool.restarts
     return {"pairs": pairs, "calls": len(numbers), "findings": findings, "restarts": restarts}

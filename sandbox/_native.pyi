@@ -17,7 +17,14 @@ class Facts(TypedDict):
 
 class Layers:
     def __init__(
-        self, *, seccomp: bool, notify: bool, truncate: bool, threads: bool = False, processes: bool = False
+        self,
+        *,
+        seccomp: bool,
+        notify: bool,
+        truncate: bool,
+        threads: bool = False,
+        processes: bool = False,
+        hides: bool = False,
     ) -> None: ...
 
 class LongText:

@@ -240,10 +240,10 @@ py::dict filters() {
   return found;
 }
 
-rocstar::Layers layers_from(bool seccomp, bool notify, bool truncate, bool threads, bool processes) {
+rocstar::Layers layers_from(bool seccomp, bool notify, bool truncate, bool threads, bool processes, bool hides) {
   using rocstar::Counted;
   const Counted counted = processes ? Counted::kProcesses : threads ? Counted::kThreads : Counted::kNothing;
-  return {.seccomp = seccomp, .notify = notify, .truncate = truncate, .counted = counted};
+  return {.seccomp = seccomp, .notify = notify, .truncate = truncate, .counted = counted, .hides = hides};
 }
 
 py::object evaluate_or_raise(const py::object& source, const py::object& names, const py::object& file,
@@ -265,7 +265,7 @@ PYBIND11_MODULE(_native, module) {
   module.doc() = "rocstar's fork server: see csrc/sandbox/supervise.h for the processes and pipes";
   py::class_<rocstar::Layers>(module, "Layers")
       .def(py::init(&layers_from), py::kw_only(), py::arg("seccomp"), py::arg("notify"), py::arg("truncate"),
-           py::arg("threads") = false, py::arg("processes") = false);
+           py::arg("threads") = false, py::arg("processes") = false, py::arg("hides") = false);
   py::class_<LongText>(module, "LongText").def("__len__", &LongText::size).def("read", &LongText::read);
   py::class_<ResultReader>(module, "ResultReader").def(py::init<>()).def("feed", &ResultReader::feed, py::arg("bytes"));
   py::class_<rocstar::Programs>(module, "Programs")

@@ -84,9 +84,11 @@ void Supervisor::order_child(Request request, Server& server) {
                     .nice = options_.nice,
                     .limits = {.address_space_bytes = limits.memory_bytes,
                                .cpu_s = session ? RLIM_INFINITY - 1 : limits.cpu_s,
-                               .file_bytes = limits.file_bytes}};
+                               .file_bytes = limits.file_bytes},
+                    .directory = {}};
     if (role == Role::kCompiler) order.limits = compiler_rlimits(request);
     order.limits.processes = home->uid() != 0 ? kMostThreads : 0u;
+    if (order.has_scratch) home->name().copy(order.directory, sizeof order.directory - 1);
     std::vector<int> fds{input.get(), out.theirs.get(), err.theirs.get(), control.theirs.get()};
     UniqueFd ruleset;
     if (role == Role::kCompiler) ruleset = home->compiler_ruleset();

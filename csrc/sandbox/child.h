@@ -15,7 +15,10 @@ namespace rocstar {
 // What a child needs to confine itself, all of it prepared before the fork.
 struct Confinement {
   int input, output, error, control;  // become 0, 1, 2, 3
-  int scratch = -1;                   // directory to start in
+  int scratch = -1;                   // directory to start in,
+  int base = -1;                      // or the one in which it is called `directory`: of one's own mounts
+  int proc = -1;                      // /proc, where it has no path
+  const char* directory = nullptr;
   int ruleset = -1;
   int program = -1;  // becomes kProgramFd
   Role role = Role::kInterpreter;

@@ -191,6 +191,10 @@ Home::~Home() {
 
 uint32_t Home::uid() const { return homes_.options_.slot_uid ? homes_.options_.first_uid + slot_ : 0; }
 int Home::directory() const { return homes_.slots_[slot_].directory.get(); }
+std::string_view Home::name() const {
+  const std::string& path = homes_.slots_[slot_].path;
+  return std::string_view(path).substr(path.rfind('/') + 1);
+}
 int Home::ruleset() const {
   const Homes::Slot& slot = homes_.slots_[slot_];
   return slot.ruleset ? slot.ruleset.get() : homes_.shared_ruleset_.get();

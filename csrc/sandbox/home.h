@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sweeper.h"
@@ -41,8 +42,9 @@ class Home {
   ~Home();
 
   uint32_t uid() const;
-  int directory() const;  // -1 without scratch
-  int ruleset() const;    // -1 without Landlock
+  int directory() const;          // -1 without scratch
+  std::string_view name() const;  // of the directory, within the base
+  int ruleset() const;            // -1 without Landlock
   // Of the C++ and bash flavours, which need Landlock and scratch. Throw std::system_error.
   UniqueFd compiler_ruleset() const;
   UniqueFd program_ruleset(int program) const;

@@ -57,6 +57,7 @@ struct ForkOrder {
   uint32_t uid;         // 0: keep
   int32_t nice;         // above the zygote's own
   Rlimits limits;       // address space: above the zygote's own
+  char directory[40];   // the scratch directory's name within the base
 };
 
 enum class ZygoteWord : char { kHello = 'H', kFatal = 'F', kListener = 'L', kForkError = 'E', kAt = 'A' };

@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <system_error>
@@ -31,6 +33,10 @@ namespace {
 constexpr int kCommon = CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNS;
 
 constexpr const char* kHidden[] = {"/root", "/home", "/run", "/var", "/srv", "/mnt", "/media", "/boot", "/tmp"};
+
+// What these tell changes with what others do: memory that anybody has asked for, to the page, and clock rates.
+constexpr const char* kFrozen[] = {"/proc/meminfo", "/proc/cpuinfo"};
+constexpr const char* kAside = "/sys";  // there on every machine, for as long as the frozen files need a place
 
 // As in <linux/mount.h>, which older systems lack and which quarrels with <sys/mount.h>.
 struct MountAttr {
@@ -165,10 +171,35 @@ bool open_to_all(const std::string& folder, const std::vector<std::string>& kept
   return mount(nullptr, folder.c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV, nullptr) == 0;
 }
 
+std::string text_of(const char* path) {
+  const UniqueFd file(open(path, O_RDONLY | O_CLOEXEC));
+  std::string text;
+  char buffer[1 << 16];
+  for (ssize_t got; file && (got = read(file.get(), buffer, sizeof buffer)) > 0;) text.append(buffer, got);
+  return text;
+}
+
+// Such a file of /proc as it is now, which is all that a program gets of it.
+bool freeze(const char* path) {
+  struct stat info;
+  if (stat(path, &info) != 0) return true;
+  const std::string text = text_of(path), copy = kAside + std::string(strrchr(path, '/'));
+  const UniqueFd file(open(copy.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0444));
+  return file && write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+         mount(copy.c_str(), path, nullptr, MS_BIND, nullptr) == 0;
+}
+
+bool freeze_facts() {
+  if (mount("tmpfs", kAside, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4m,mode=0755") != 0) return false;
+  const bool frozen = std::all_of(std::begin(kFrozen), std::end(kFrozen), freeze);
+  return umount2(kAside, MNT_DETACH) == 0 && frozen;
+}
+
 bool change_mounts(const NamespaceOptions& options) {
   if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
   // In which a program finds itself alone. Only root of the first user namespace may: without it others' numbers show.
   mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=4");
+  if (!freeze_facts()) return false;
   MountAttr attributes{.set = kReadOnly | kNoSetuid, .clear = 0, .propagation = 0, .userns_fd = 0};
   if (syscall(__NR_mount_setattr, AT_FDCWD, "/", AT_RECURSIVE, &attributes, sizeof attributes) != 0) return false;
   for (const std::string& folder : options.private_folders) {
@@ -210,6 +241,22 @@ bool enter_namespaces(const NamespaceOptions& options) {
     return true;
   }
   return false;
+}
+
+bool hide_processes() {
+  if (unshare(CLONE_NEWNS) != 0) return false;
+  constexpr unsigned long kFlags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
+  const auto show_frozen = [](const char* path) {
+    const std::string place = kAside + std::string(strrchr(path, '/'));
+    const UniqueFd made(open(place.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0444));
+    return made && mount(path, place.c_str(), nullptr, MS_BIND, nullptr) == 0;
+  };
+  const bool hidden = mount("tmpfs", kAside, "tmpfs", kFlags, "size=4k,mode=0555") == 0 &&
+                      std::all_of(std::begin(kFrozen), std::end(kFrozen), show_frozen) &&
+                      mount(nullptr, kAside, nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | kFlags, nullptr) == 0 &&
+                      mount(kAside, "/proc", nullptr, MS_MOVE, nullptr) == 0;
+  if (!hidden) throw std::system_error(errno, std::generic_category(), "mount(/proc)");
+  return true;
 }
 
 void mount_scratch(const std::string& base, uint64_t bytes) {

@@ -6,6 +6,7 @@
 //   uts     a host name of its own
 //   mount   everything read-only; homes, /run, /var and other places that hold people's files are empty; the scratch
 //           directories lie on a tmpfs with a size, which bounds what all programs write together
+//           and what /proc/meminfo and /proc/cpuinfo tell is what they told when the sandbox started
 //   user    for who needs it to have the others: an ordinary user, with one id, and root of a container, with all
 //
 // No pid namespace: its first process would have to be the supervisor, whose pids then mean nothing outside, and what
@@ -30,6 +31,11 @@ struct NamespaceOptions {
 // True when all could be entered; false, and nothing was changed, when the kernel or the container refuses. A base of
 // scratch directories must have been made before (everything is read-only after), and be mounted next.
 bool enter_namespaces(const NamespaceOptions& options);
+
+// In a zygote whose children have no use for /proc: mounts of its own, in which nothing is there but what is frozen.
+// With hidepid one number is refused otherwise than another once its own process has looked it up, so who exists shows.
+// False, and nothing was changed, when this user may not. Throws std::system_error.
+bool hide_processes();
 
 // A tmpfs on the base of the scratch directories. Throws std::system_error.
 void mount_scratch(const std::string& base, uint64_t bytes);

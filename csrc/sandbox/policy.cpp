@@ -241,10 +241,14 @@ Rule own_fact(uint32_t number, int error) {
   return rule;
 }
 
-// Words that only this process sees. What waits for the end of a thread (pthread_join) waits on any word, for it is
-// the kernel that wakes it; a program may not wake who waits on the page of a library that others map as well.
-Rule waiting() {
-  Rule rule{__NR_futex, kAllow, EPERM, {{.index = 1, .mask = FUTEX_PRIVATE_FLAG, .values = {FUTEX_PRIVATE_FLAG}}}};
+// Words that only this process sees: a program may not wake who waits on the page of a library that others map as well.
+// The end of a thread wakes who waits on any word, so nobody may wait on such a page either. What waits for a thread
+// (pthread_join) is told to look again, which it does until the thread has ended; compiled programs, whose threads
+// often work while the first one does nothing but wait for them, may wait.
+Rule waiting(bool joins) {
+  const int error = joins ? EPERM : EAGAIN;
+  Rule rule{__NR_futex, kAllow, error, {{.index = 1, .mask = FUTEX_PRIVATE_FLAG, .values = {FUTEX_PRIVATE_FLAG}}}};
+  if (!joins) return rule;
   rule.otherwise = {{.index = 1, .values = {FUTEX_WAIT, FUTEX_WAIT_BITSET, FUTEX_WAIT_BITSET | FUTEX_CLOCK_REALTIME}}};
   return rule;
 }
@@ -314,7 +318,7 @@ std::vector<Rule> checked(const PolicyOptions& options) {
       own_fact(__NR_getsid, EPERM),
       own_fact(__NR_sched_getaffinity, ENOSYS),  // a thread's: glibc then does without
       {__NR_getpriority, kAllow, EPERM, {{.index = 1, .values = {0}}}},
-      waiting(),
+      waiting(options.compiler || options.program),
       advising(),
       socket_facts(),
       // Done as far as the caller can tell: advice about a library's pages would be advice for all.

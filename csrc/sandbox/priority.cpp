@@ -31,8 +31,9 @@ static_assert(sizeof(Attributes) == 48);
 
 bool ask(pid_t thread, const Attributes& wanted) { return syscall(SYS_sched_setattr, thread, &wanted, 0) == 0; }
 
-void set_group(int32_t nice) {
-  const UniqueFd group(open("/proc/self/autogroup", O_WRONLY | O_CLOEXEC));
+void set_group(int32_t nice, int proc = -1) {
+  const char* path = proc < 0 ? "/proc/self/autogroup" : "self/autogroup";
+  const UniqueFd group(openat(proc < 0 ? AT_FDCWD : proc, path, O_WRONLY | O_CLOEXEC));
   const std::string text = std::to_string(nice);
   if (group && write(group.get(), text.data(), text.size()) < 0) return;  // a kernel without groups
 }
@@ -50,9 +51,9 @@ void come_first() {
 
 void come_soon() { ask(0, {.nice = getpriority(PRIO_PROCESS, 0)}); }
 
-void stand_back(int32_t nice) {
+void stand_back(int32_t nice, int proc) {
   setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + nice);
-  set_group(nice);
+  set_group(nice, proc);
 }
 
 void take_turns(const std::vector<pid_t>& threads) {

@@ -22,8 +22,8 @@ void come_first();
 // wait for the whole turn of one who has not. For a zygote.
 void come_soon();
 
-// Lowers this process by `nice`, and its session's group to that.
-void stand_back(int32_t nice);
+// Lowers this process by `nice`, and its session's group to that. proc: a descriptor of /proc where that has no path.
+void stand_back(int32_t nice, int proc = -1);
 
 // Gives threads the usual time slices: those of a program that has not ended soon.
 void take_turns(const std::vector<pid_t>& threads);

@@ -20,6 +20,9 @@
 namespace rocstar {
 namespace {
 
+// How much memory anybody has asked for, to the page. Where namespaces can be had it is frozen (namespaces.h).
+constexpr const char* kTelling = "/proc/meminfo";
+
 constexpr uint32_t kMostPools = 256, kUsersOfPool = 1 << 14;
 // An ordinary user's containers have 65,536 users, which end below the usual first one.
 constexpr uint32_t kFirstOfFew = 1 << 15;
@@ -143,6 +146,10 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
   const bool namespaces =
       isolated && wanted("namespaces") &&
       ((opens && isolate(options, base, true, false)) || isolate(options, base, false, uid_for_certain));
+  if (!namespaces) {
+    std::erase(supervisor.home.readable_paths, kTelling);
+    std::erase(supervisor.home.library_paths, kTelling);
+  }
   const bool uid = uid_for_certain || (may_uid && can_read_as(supervisor.home.first_uid, options.readable_paths));
   supervisor.home.slot_uid = uid;
   if (!base.empty()) supervisor.zygote_directory = make_zygote_directory(base);
@@ -158,6 +165,7 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
   if (notify) layers += "notify,";
   if (!supervisor.home.base.empty()) layers += "scratch,";
   if (landlock_abi() >= 3) layers += "truncate,";
+  if (namespaces) layers += "namespaces,";
   if (notify && !uid) layers += "threads,";  // else the kernel counts a program's own user's
   supervisor.zygote_command.push_back(layers);
   supervisor.hello_json = "{\"isolation\": \"" + names + "\", \"tier\": \"" + tier + "\", \"scratch\": \"" + base +

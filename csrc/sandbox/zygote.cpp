@@ -16,6 +16,7 @@
 
 #include "compact.h"
 #include "cpp_child.h"
+#include "namespaces.h"
 #include "priority.h"
 #include "shell_child.h"
 
@@ -51,6 +52,12 @@ void say_at(int supervisor, const std::string& what) { say(supervisor, ZygoteWor
 
 Zygote::Zygote(UniqueFd supervisor, const Layers& layers)
     : supervisor_(std::move(supervisor)), layers_(layers), baseline_resident_(measure_resident()) {
+  UniqueFd proc(open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (layers_.hides && hide_processes()) {
+    proc_ = std::move(proc);
+    // The supervisor's descriptors of scratch directories lead outside of these mounts, where they have no path.
+    base_.reset(open("..", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  }
   thread_id();
   if (!layers_.notify) return;
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail("prctl(PR_SET_NO_NEW_PRIVS)");
@@ -110,6 +117,9 @@ void Zygote::fork(const ForkOrder& order, const FdList& fds, const std::function
                   .nice = order.nice,
                   .limits = order.limits,
                   .parent = getppid()};
+  how.base = base_.get();
+  how.proc = proc_.get();
+  how.directory = order.directory;
   how.limits.address_space_bytes += meter_.bytes();
   how.role = order.role;
   if (layers_.seccomp || order.role != Role::kInterpreter) how.filter = &filter_of(order);

@@ -21,6 +21,7 @@ struct Layers {
   bool notify = true;                   // the supervisor is asked about new files, signals and branches
   bool truncate = true;                 // by path: Landlock's ABI 3 can say where
   Counted counted = Counted::kNothing;  // what else the supervisor is asked about
+  bool hides = false;                   // children have no /proc, as far as this user may do that (namespaces.h)
 };
 
 class Zygote {
@@ -44,6 +45,8 @@ class Zygote {
   Layers layers_;
   AddressSpaceMeter meter_;
   uint64_t baseline_resident_ = 0;
+  UniqueFd proc_;  // what children have no more, for what is done before a program
+  UniqueFd base_;  // of scratch directories, among the mounts of this process, where it has its own
   bool confined_ = false;
   bool used_up_ = false;  // free memory, see compact.h
 };

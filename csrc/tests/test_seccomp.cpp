@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <linux/sched.h>
+#include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -143,11 +144,37 @@ void nobody_learns_of_others() {
   }
   static int word;
   const long at = reinterpret_cast<long>(&word);
-  CHECK(call(SYS_futex, at, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, 1) == 0 && call(SYS_futex, at, FUTEX_WAKE, 1) == EPERM);
-  CHECK(call(SYS_futex, at, FUTEX_WAIT, 1) == EAGAIN && call(SYS_futex, at, FUTEX_REQUEUE, 1) == EPERM);
+  CHECK(call(SYS_futex, at, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, 1) == 0 && call(SYS_futex, at, FUTEX_WAKE, 1) == EAGAIN);
+  CHECK(call(SYS_futex, at, FUTEX_REQUEUE, 1) == EAGAIN);
   CHECK(call(SYS_madvise, 0, 0, MADV_DONTNEED) == 0 && call(SYS_madvise, 0, 0, MADV_MERGEABLE) == EINVAL);
   CHECK(call(SYS_fadvise64, 99, 0, 0, POSIX_FADV_DONTNEED) == 0);  // it looks at nothing
   CHECK(call(SYS_fstatfs, 0, room) == EACCES);
+}
+
+// The end of a thread wakes who waits on a word that others see as well: there is no such waiting, and what waits for
+// a thread looks again.
+void nobody_waits_where_others_look() {
+  static int word;
+  static timespec soon = {0, 1000000};
+  const long at = reinterpret_cast<long>(&word), limit = reinterpret_cast<long>(&soon);
+  for (const int how : {FUTEX_WAIT, FUTEX_WAIT_BITSET, FUTEX_WAIT_BITSET | FUTEX_CLOCK_REALTIME}) {
+    CHECK(call(SYS_futex, at, how, 0, limit) == EAGAIN);
+  }
+  CHECK(call(SYS_futex, at, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, 0, limit) == ETIMEDOUT);
+  CHECK(outcome([] {
+          pthread_t thread;
+          const auto nap = [](void*) -> void* { return usleep(20000), nullptr; };
+          return pthread_create(&thread, nullptr, nap, nullptr) == 0 && pthread_join(thread, nullptr) == 0 ? 0 : -1;
+        }) == 0);
+}
+
+// A compiled program's threads often work while the first one does nothing but wait for them.
+void a_compiled_program_may_wait() {
+  static int word;
+  static timespec soon = {0, 1000000};
+  const long at = reinterpret_cast<long>(&word);
+  CHECK(call(SYS_futex, at, FUTEX_WAIT, 0, reinterpret_cast<long>(&soon)) == ETIMEDOUT);
+  CHECK(call(SYS_futex, at, FUTEX_WAKE, 1) == EPERM);
 }
 
 void an_open_file_keeps_no_word() {
@@ -375,6 +402,7 @@ void tried_in(const PolicyOptions& each, bool two) {
   in_two = two;
   everyday_calls_work();
   nobody_learns_of_others();
+  nobody_waits_where_others_look();
   an_open_file_keeps_no_word();
   there_are_no_descendants();
   if (!each.session) signals_reach_oneself_only();
@@ -399,10 +427,13 @@ int main() {
   for (const PolicyOptions& each : {kPlain, kScratch, kSession}) {
     for (const bool two : {false, true}) tried_in(each, two);
   }
-  policy = kShell;
   in_two = false;
+  policy = {.scratch = true, .truncate = true, .program = true};
+  a_compiled_program_may_wait();
+  policy = kShell;
   everyday_calls_work();
   nobody_learns_of_others();
+  nobody_waits_where_others_look();
   sockets_are_pairs_of_streams();
   limits_can_be_read_only();
   no_honest_program_calls_these();

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rocstar.sandbox.attacks.catalogue import Part, Program
 
 VACUOUS = (
-    *("ModuleNotFoundError", "ImportError", "NameError", "SyntaxError", "AttributeError"),
+    *("ModuleNotFoundError", "ImportError", "NameError", "SyntaxError", "AttributeError", "TypeError"),
     *("command not found", "syntax error"),
 )
 """A program that ended like this has tried nothing: that is a failure of the suite, never a pass."""

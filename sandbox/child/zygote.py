@@ -59,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             notify="notify" in layers,
             truncate="truncate" in layers,
             threads="threads" in layers,
+            hides="namespaces" in layers,
         ),
         hello="",
         programs=programs,

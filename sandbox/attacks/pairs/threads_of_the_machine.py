@@ -1,27 +1,32 @@
 # mypy: ignore-errors
 # when: live
-# bits: 5
+# bits: 1
+# slots: 0.004 0.01
 # through: sysinfo clone
-# tries: how many threads the machine has
+# tries: how many threads the machine has: 40 more or less
 # open: everywhere
-import os, threading, time
-for _ in range(1 + SECRET):
-    threading.Thread(target=time.sleep, args=(9,), daemon=True).start()
-time.sleep(HOLD_S)
-os._exit(0)
+import threading
+threading.stack_size(1 << 16)
+gates = []
+for slot, symbol in enumerate(SYMBOLS):
+    at(slot)
+    if symbol and not gates:
+        gates = [threading.Event() for _ in range(40)]
+        for gate in gates:
+            threading.Thread(target=gate.wait, daemon=True).start()
+    elif gates and not symbol:
+        for gate in gates:
+            gate.set()
+        gates = []
+for gate in gates:
+    gate.set()
 # %% receiver
-import ctypes, time
+import ctypes
 libc = ctypes.CDLL(None)
 room = (ctypes.c_char * 128)()
-def threads():
+levels = []
+for slot in range(COUNT):
+    at(slot + 0.9)
     libc.sysinfo(room)
-    return int.from_bytes(room[80:82], "little")
-deadline = time.monotonic() + HOLD_S
-before = threads()
-while time.monotonic() < deadline:
-    now = threads()
-    time.sleep(0.02)
-    if now > before and threads() == now:
-        say(now - before - 1)
-        break
-    before = min(before, now)
+    levels.append(int.from_bytes(room[80:82], "little"))
+decide(levels)

@@ -3,21 +3,22 @@
 # tries: how many files, inodes and names the whole machine has open
 # breach: they can be read
 # expect: ok
-# output: HELD
+# output: HELD: [1-9]
 # held-by: landlock; namespaces
-import glob
-
+# breaches-without: landlock
 PATHS = (
     "/proc/sys/fs/file-nr",
     "/proc/sys/fs/inode-nr",
     "/proc/sys/fs/dentry-state",
     "/proc/sys/fs/aio-nr",
 )
-seen = []
-for path in (found for pattern in PATHS for found in glob.glob(pattern) or [pattern]):
+seen, refused = [], 0
+for path in PATHS:
     try:
         with open(path, "rb") as file:
             seen.append((path, file.read(40)))
+    except PermissionError:
+        refused += 1
     except OSError:
         continue
-print(f"BREACH: {seen[:3]}" if seen else "HELD: counters_of_files")
+print(f"BREACH: {seen[:3]}" if seen else f"HELD: {refused} refused")

@@ -5,18 +5,19 @@
 # expect: ok
 # output: HELD
 # held-by: landlock; namespaces
-import glob
-
-PATHS = (
-    "/sys/fs/cgroup/*",
-    "/sys/fs/cgroup/*/cpu.stat",
-    "/sys/fs/cgroup/*/memory.current",
+FOLDERS = ("", "unified/", "memory/", "cpu/", "cpuacct/", "pids/", "system.slice/")
+NAMES = (
+    *("cpu.stat", "cgroup.stat", "cgroup.procs", "memory.stat", "memory.current", "memory.usage_in_bytes"),
+    *("cpuacct.usage", "pids.current", "io.stat", "cpu.pressure", "tasks"),
 )
-seen = []
-for path in (found for pattern in PATHS for found in glob.glob(pattern) or [pattern]):
+PATHS = [f"/sys/fs/cgroup/{folder}{name}" for folder in FOLDERS for name in NAMES]
+seen, refused = [], 0
+for path in PATHS:
     try:
         with open(path, "rb") as file:
             seen.append((path, file.read(40)))
+    except PermissionError:
+        refused += 1
     except OSError:
         continue
-print(f"BREACH: {seen[:3]}" if seen else "HELD: counters_of_groups")
+print(f"BREACH: {seen[:3]}" if seen else f"HELD: {refused} refused")

@@ -3,10 +3,9 @@
 # tries: the counters of the whole machine
 # breach: they can be read
 # expect: ok
-# output: HELD
+# output: HELD: [1-9]
 # held-by: landlock; namespaces
-import glob
-
+# breaches-without: landlock
 PATHS = (
     "/proc/stat",
     "/proc/vmstat",
@@ -16,11 +15,13 @@ PATHS = (
     "/proc/loadavg",
     "/proc/uptime",
 )
-seen = []
-for path in (found for pattern in PATHS for found in glob.glob(pattern) or [pattern]):
+seen, refused = [], 0
+for path in PATHS:
     try:
         with open(path, "rb") as file:
             seen.append((path, file.read(40)))
+    except PermissionError:
+        refused += 1
     except OSError:
         continue
-print(f"BREACH: {seen[:3]}" if seen else "HELD: counters_of_the_kernel")
+print(f"BREACH: {seen[:3]}" if seen else f"HELD: {refused} refused")

@@ -3,20 +3,21 @@
 # tries: how much entropy is left, and the name of this start
 # breach: it can be read
 # expect: ok
-# output: HELD
+# output: HELD: [1-9]
 # held-by: landlock; namespaces
-import glob
-
+# breaches-without: landlock
 PATHS = (
     "/proc/sys/kernel/random/entropy_avail",
     "/proc/sys/kernel/random/boot_id",
     "/proc/sys/kernel/random/uuid",
 )
-seen = []
-for path in (found for pattern in PATHS for found in glob.glob(pattern) or [pattern]):
+seen, refused = [], 0
+for path in PATHS:
     try:
         with open(path, "rb") as file:
             seen.append((path, file.read(40)))
+    except PermissionError:
+        refused += 1
     except OSError:
         continue
-print(f"BREACH: {seen[:3]}" if seen else "HELD: entropy_of_the_machine")
+print(f"BREACH: {seen[:3]}" if seen else f"HELD: {refused} refused")

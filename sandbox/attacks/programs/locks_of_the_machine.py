@@ -3,20 +3,24 @@
 # tries: which locks and queues the machine has
 # breach: they can be read
 # expect: ok
-# output: HELD
+# output: HELD: [1-9]
 # held-by: landlock; namespaces
-import glob
-
+# breaches-without: landlock
 PATHS = (
     "/proc/locks",
-    "/proc/sysvipc/*",
+    "/proc/sysvipc/shm",
+    "/proc/sysvipc/sem",
+    "/proc/sysvipc/msg",
     "/proc/key-users",
+    "/proc/keys",
 )
-seen = []
-for path in (found for pattern in PATHS for found in glob.glob(pattern) or [pattern]):
+seen, refused = [], 0
+for path in PATHS:
     try:
         with open(path, "rb") as file:
             seen.append((path, file.read(40)))
+    except PermissionError:
+        refused += 1
     except OSError:
         continue
-print(f"BREACH: {seen[:3]}" if seen else "HELD: locks_of_the_machine")
+print(f"BREACH: {seen[:3]}" if seen else f"HELD: {refused} refused")

@@ -5,20 +5,18 @@
 # expect: ok
 # output: HELD
 # held-by: landlock; namespaces
-import glob
+import os
 
-PATHS = (
-    "/proc/1/comm",
-    "/proc/1/stat",
-    "/proc/1/status",
-    "/proc/1/wchan",
-    "/proc/[0-9]*/sched",
-)
-seen = []
-for path in (found for pattern in PATHS for found in glob.glob(pattern) or [pattern]):
+NUMBERS = (1, os.getppid(), *(os.getpid() - back for back in range(1, 9)))
+NAMES = ("comm", "stat", "status", "wchan", "sched", "schedstat", "io", "statm")
+PATHS = [f"/proc/{number}/{name}" for number in NUMBERS for name in NAMES]
+seen, refused = [], 0
+for path in PATHS:
     try:
         with open(path, "rb") as file:
             seen.append((path, file.read(40)))
+    except PermissionError:
+        refused += 1
     except OSError:
         continue
-print(f"BREACH: {seen[:3]}" if seen else "HELD: names_of_others")
+print(f"BREACH: {seen[:3]}" if seen else f"HELD: {refused} refused")

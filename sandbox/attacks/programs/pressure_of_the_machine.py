@@ -5,16 +5,19 @@
 # expect: ok
 # output: HELD
 # held-by: landlock; namespaces
-import glob
-
 PATHS = (
-    "/proc/pressure/*",
+    "/proc/pressure/cpu",
+    "/proc/pressure/io",
+    "/proc/pressure/memory",
+    "/proc/pressure/irq",
 )
-seen = []
-for path in (found for pattern in PATHS for found in glob.glob(pattern) or [pattern]):
+seen, refused = [], 0
+for path in PATHS:
     try:
         with open(path, "rb") as file:
             seen.append((path, file.read(40)))
+    except PermissionError:
+        refused += 1
     except OSError:
         continue
-print(f"BREACH: {seen[:3]}" if seen else "HELD: pressure_of_the_machine")
+print(f"BREACH: {seen[:3]}" if seen else f"HELD: {refused} refused")

@@ -3,21 +3,22 @@
 # tries: which sockets the machine has
 # breach: they can be read
 # expect: ok
-# output: HELD
+# output: HELD: [1-9]
 # held-by: landlock; namespaces
-import glob
-
+# breaches-without: landlock
 PATHS = (
     "/proc/net/unix",
     "/proc/net/tcp",
     "/proc/net/sockstat",
     "/proc/net/dev",
 )
-seen = []
-for path in (found for pattern in PATHS for found in glob.glob(pattern) or [pattern]):
+seen, refused = [], 0
+for path in PATHS:
     try:
         with open(path, "rb") as file:
             seen.append((path, file.read(40)))
+    except PermissionError:
+        refused += 1
     except OSError:
         continue
-print(f"BREACH: {seen[:3]}" if seen else "HELD: sockets_of_the_machine")
+print(f"BREACH: {seen[:3]}" if seen else f"HELD: {refused} refused")

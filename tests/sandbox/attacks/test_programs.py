@@ -45,6 +45,12 @@ def test_no_two_programs_are_alike() -> None:
     assert len(set(tries)) == len(tries)
 
 
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_an_attack_names_the_paths_that_it_tries(program: Program) -> None:
+    """No folder of the machine can be listed: a pattern there finds nothing, and so tries nothing."""
+    assert not any(re.search(r"^\s*(import|from) glob\b", part.code, re.M) for part in program.parts)
+
+
 def shape_of(part: Part) -> str:
     return part.code if part.flavour == "bash" else ast.dump(ast.parse(part.code))
 
@@ -98,6 +104,7 @@ def test_what_is_expected_is_no_problem() -> None:
         (result("HELD\nBREACH: it is\n"), "breach"),
         (result("HELD\nModuleNotFoundError: No module named 'x'\n"), "nothing was tried"),
         (result("HELD\nNameError: name 'x' is not defined\n"), "nothing was tried"),
+        (result("HELD: serve: TypeError\n"), "nothing was tried"),
     ],
 )
 def test_anything_else_is_one(seen: PartResult, problem: str) -> None:
