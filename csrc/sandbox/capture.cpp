@@ -41,7 +41,7 @@ Shown HeadTail::shown() const {
     end = fitting_suffix(skip_partial_utf8(end), tail_cap);
   } else {
     all = head_ + tail;
-    if (repair_fits(all, cap_)) return {repair_utf8(all), false};
+    if (auto whole = repair_within(all, cap_)) return {std::move(*whole), false};
     head = fitting_prefix(all, head_cap_);
     end = fitting_suffix(std::string_view(all).substr(head.size()), tail_cap);
   }

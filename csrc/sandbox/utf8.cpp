@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 
@@ -42,8 +43,10 @@ struct Step {
   bool valid;
 };
 
-Step step_at(std::string_view bytes, size_t at) {
-  const Lead& lead = lead_of(static_cast<unsigned char>(bytes[at]));
+inline Step step_at(std::string_view bytes, size_t at) {
+  const auto first = static_cast<unsigned char>(bytes[at]);
+  if (first < 0x80) return {1, true};
+  const Lead lead = lead_of(first);
   if (lead.length == 0) return {1, false};
   size_t have = 1;
   while (have < lead.length && at + have < bytes.size()) {
@@ -56,23 +59,19 @@ Step step_at(std::string_view bytes, size_t at) {
   return {have, have == lead.length};
 }
 
+static_assert(std::endian::native == std::endian::little, "which byte of eight is not ASCII is told by its place");
+constexpr uint64_t kHighBits = 0x8080808080808080ULL;
+
 // Length of the leading run of ASCII, eight bytes at a time: almost all output is nothing else.
 size_t ascii_run(std::string_view bytes, size_t at) {
   size_t end = at;
   while (end + 8 <= bytes.size()) {
     uint64_t word;
     std::memcpy(&word, bytes.data() + end, 8);
-    if (word & 0x8080808080808080ULL) break;
+    if (const uint64_t others = word & kHighBits) return end + static_cast<size_t>(std::countr_zero(others)) / 8 - at;
     end += 8;
   }
   while (end < bytes.size() && static_cast<unsigned char>(bytes[end]) < 0x80) ++end;
-  return end - at;
-}
-
-// Of bytes that cannot lead, each of which is a step.
-size_t bad_run(std::string_view bytes, size_t at) {
-  size_t end = at;
-  while (end < bytes.size() && lead_of(static_cast<unsigned char>(bytes[end])).length == 0) ++end;
   return end - at;
 }
 
@@ -82,7 +81,8 @@ size_t ascii_run_before(std::string_view bytes, size_t end) {
   while (begin >= 8) {
     uint64_t word;
     std::memcpy(&word, bytes.data() + begin - 8, 8);
-    if (word & 0x8080808080808080ULL) break;
+    if (const uint64_t others = word & kHighBits)
+      return end - begin + static_cast<size_t>(std::countl_zero(others)) / 8;
     begin -= 8;
   }
   while (begin > 0 && static_cast<unsigned char>(bytes[begin - 1]) < 0x80) --begin;
@@ -96,24 +96,28 @@ size_t repaired_size(const Step& step) { return step.valid ? step.length : kRepl
 // The place after the last step that keeps the repair of everything before it within `most`, and how long that is.
 struct Fitting {
   size_t until = 0, size = 0;
+  bool valid = true;  // as it is
 };
 
 Fitting fits_until(std::string_view bytes, size_t most) {
-  Fitting found;
-  while (found.until < bytes.size()) {
-    const size_t plain = std::min(ascii_run(bytes, found.until), most - found.size);
-    found.until += plain;
-    found.size += plain;
-    const size_t bad = std::min(bad_run(bytes, found.until), (most - found.size) / kReplacement.size());
-    found.until += bad;
-    found.size += bad * kReplacement.size();
-    if (found.until == bytes.size()) break;
-    const Step step = step_at(bytes, found.until);
-    if (found.size + repaired_size(step) > most) break;
-    found.until += step.length;
-    found.size += repaired_size(step);
+  size_t at = 0, size = 0;
+  bool valid = true;
+  while (at < bytes.size()) {
+    if (static_cast<unsigned char>(bytes[at]) < 0x80) {
+      const size_t plain = std::min(ascii_run(bytes, at), most - size);
+      if (plain == 0) break;
+      at += plain;
+      size += plain;
+      continue;
+    }
+    const Step step = step_at(bytes, at);
+    const size_t repaired = step.valid ? step.length : kReplacement.size();
+    if (repaired > most - size) break;
+    at += step.length;
+    size += repaired;
+    valid = valid && step.valid;
   }
-  return found;
+  return {at, size, valid};
 }
 
 // The last step before `end`, which is the end of one. No byte that can lead, and no ASCII, is ever inside of a step.
@@ -130,27 +134,31 @@ Step step_before(std::string_view bytes, size_t end) {
 
 }  // namespace
 
-std::string repair_utf8(std::string_view bytes) {
-  std::string repaired(fits_until(bytes, SIZE_MAX).size, '\0');
+std::string repair_utf8(std::string_view bytes) { return *repair_within(bytes, SIZE_MAX); }
+
+std::optional<std::string> repair_within(std::string_view bytes, size_t most) {
+  const Fitting all = fits_until(bytes, most);
+  if (all.until < bytes.size()) return std::nullopt;
+  if (all.valid) return std::string(bytes);
+  std::string repaired(all.size, '\0');
   char* to = repaired.data();
+  size_t valid_from = 0;
+  const auto keep_until = [&](size_t end) { to = std::copy(bytes.begin() + valid_from, bytes.begin() + end, to); };
   for (size_t at = 0; at < bytes.size();) {
-    const size_t plain = ascii_run(bytes, at);
-    to = std::copy_n(bytes.data() + at, plain, to);
-    at += plain;
-    for (const size_t end = at + bad_run(bytes, at); at < end; ++at) {
-      to = std::copy(kReplacement.begin(), kReplacement.end(), to);
+    if (static_cast<unsigned char>(bytes[at]) < 0x80) {
+      at += ascii_run(bytes, at);
+      continue;
     }
-    if (at == bytes.size()) break;
     const Step step = step_at(bytes, at);
-    const std::string_view kept = step.valid ? bytes.substr(at, step.length) : kReplacement;
-    to = std::copy(kept.begin(), kept.end(), to);
+    if (!step.valid) {
+      keep_until(at);
+      to = std::copy(kReplacement.begin(), kReplacement.end(), to);
+      valid_from = at + step.length;
+    }
     at += step.length;
   }
+  keep_until(bytes.size());
   return repaired;
-}
-
-bool repair_fits(std::string_view bytes, size_t most) {
-  return bytes.size() <= most && fits_until(bytes, most).until == bytes.size();
 }
 
 std::string_view fitting_prefix(std::string_view bytes, size_t most) {

@@ -12,8 +12,8 @@ namespace rocstar {
 // Python's errors="replace" do. The result is at most three times as long as the input.
 std::string repair_utf8(std::string_view bytes);
 
-// Whether that is at most `most` bytes long: looks no further than needed.
-bool repair_fits(std::string_view bytes, size_t most);
+// The same if it is at most `most` bytes long: looks no further than needed.
+std::optional<std::string> repair_within(std::string_view bytes, size_t most);
 
 // Without the code point that the end of `bytes` cuts in two, if it does.
 std::string_view cut_utf8(std::string_view bytes);
