@@ -120,7 +120,8 @@ const std::vector<Call> kAlways{
     {pick(56, 220), fails(EPERM), {SIGCHLD}},  // clone: a process, a thread
     {pick(56, 220), kAllowed, {CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD}},
     {pick(202, 98), kAllowed, {0, FUTEX_WAKE | FUTEX_PRIVATE_FLAG}},
-    {pick(202, 98), fails(EPERM), {0, FUTEX_WAKE}},
+    {pick(202, 98), fails(EAGAIN), {0, FUTEX_WAKE}},
+    {pick(202, 98), fails(EAGAIN), {0, FUTEX_WAIT}},
     {pick(262, 79), kAllowed},      // newfstatat
     {pick(265, 37), fails(EROFS)},  // linkat
 };

@@ -145,9 +145,10 @@ async def test_who_ends_itself_beside_one_that_the_kernel_takes_does_not_take_it
         await until(lambda: len(programs_of(pool)) == 1)
         (taken,) = programs_of(pool)
         await until(lambda: is_in(taken, WAITS))
-        other = asyncio.create_task(pool.run("import signal\nsignal.pause()"))
+        other = asyncio.create_task(pool.run(TOLD))
         await until(lambda: len(programs_of(pool)) == 2)
         (own,) = programs_of(pool) - {taken}
+        await until(lambda: is_in(own, WAITS))  # one that has not begun would be given again
         await heard(pool)
         limit.write_text(str(int(use.read_text()) + 64 * MIB))
         with stopped(pool.supervisor_pid):
