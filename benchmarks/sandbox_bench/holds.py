@@ -20,12 +20,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from sandbox_bench import holds_fabric
 from sandbox_bench.report import bar, finish
 
 from rocstar.sandbox import _native
 from rocstar.sandbox.bench import table
 from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.process import READ_BYTES
+from rocstar.sandbox.pool.soon import SWITCH_S
 from rocstar.sandbox.pool.taken import Taken
 from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.decode import decode_batch
@@ -34,7 +36,6 @@ from rocstar.sandbox.service.errors import Refused
 from rocstar.sandbox.service.http import to_json
 from rocstar.sandbox.service.incoming import MIDDLE_BYTES
 from rocstar.sandbox.service.rules import Rules
-from rocstar.sandbox.service.serve import SWITCH_S
 from rocstar.sandbox.service.written import in_pieces
 from rocstar.sandbox.types import MAX_OUTPUT_BYTES, MAX_TEXT_BYTES, ExecResult
 
@@ -156,6 +157,7 @@ async def run(options: argparse.Namespace) -> int:
     for name, stdout in outputs().items():
         pieces = sent_result(stdout)
         works[name] = partial(read_at_once, pieces), partial(read_result, pieces)
+    works |= holds_fabric.beside()
     rows = []
     try:
         for name, (before, now) in works.items():
@@ -163,6 +165,7 @@ async def run(options: argparse.Namespace) -> int:
             rows.append({"what": name, "before_ms": round(least[0], 1), "now_ms": round(least[1], 1)})
     finally:
         processes.close()
+    rows += await holds_fabric.turns(options.rounds)
     print(table(("", "by one call, ms", "now, ms"), [list(row.values()) for row in rows]), end="\n\n")
     bars = [bar(f"{row['what']}, ms", row["now_ms"], BAR_MS, at_most=True) for row in rows]
     return finish("holds", {"rounds": options.rounds, "rows": rows}, bars, options.out)

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 
 from rocstar.sandbox.child.flavours import FLAVOURS
@@ -89,7 +90,7 @@ def run_worker(options: argparse.Namespace) -> int:
     import uvloop
 
     from rocstar.sandbox.pool.pool import default_max_live
-    from rocstar.sandbox.pool.soon import ahead_of_others
+    from rocstar.sandbox.pool.soon import SWITCH_S, ahead_of_others
 
     url = redis_url(options)
     if url is None:
@@ -114,6 +115,7 @@ def run_worker(options: argparse.Namespace) -> int:
     if flavours == offered_flavours():  # nobody chose
         for line in left_out():
             say(line, "worker")
+    sys.setswitchinterval(SWITCH_S)
     with ahead_of_others():
         return uvloop.run(work(url, flavours, max_live, options))
 

@@ -150,8 +150,8 @@ class WorkerCommands:
             key = self._keys.reply(client)
             commands += [("XADD", key, "*", "answers", one.blob, "pieces", one.pieces) for one in messages]
             commands.append(("EXPIRE", key, REPLY_TTL_S))
-        for ref, call_ids in storing.done.items():
-            packed = b"".join(_DONE.pack(call_id) for call_id in call_ids)
+        for ref, answered in storing.done.items():
+            packed = b"".join(_DONE.pack(call_id) for call_id in answered)
             commands.append(("APPEND", self._keys.done(ref), packed))
             commands.append(("EXPIRE", self._keys.done(ref), DONE_TTL_S))
         counted = [part for command in commands for part in (len(command), *command)]

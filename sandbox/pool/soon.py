@@ -35,6 +35,10 @@ FIRST_NICE = -10
 PROGRAMS_NICE = 5
 """How far programs stand back from a server and its supervisor, which answer for all of them."""
 
+SWITCH_S = 0.0005
+"""How long a thread beside the loop keeps the interpreter's lock from it, at each of the loop's callbacks: at
+Python's own 5 ms a few of them would wait for as long as a large body is decoded."""
+
 GROUP = Path("/proc/self/autogroup")
 
 _NUMBERS = {"x86_64": (314, 315), "aarch64": (274, 275)}

@@ -27,7 +27,7 @@ from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 from rocstar.sandbox.console import INTERRUPTED, Starting, require_own_users, say
 from rocstar.sandbox.extras import lacking, left_out, offered_flavours
 from rocstar.sandbox.pool.pool import SandboxPool, default_max_live, default_memory_bytes
-from rocstar.sandbox.pool.soon import PROGRAMS_NICE, ahead_of_others
+from rocstar.sandbox.pool.soon import PROGRAMS_NICE, SWITCH_S, ahead_of_others
 from rocstar.sandbox.service.app import Service, ServiceOptions
 from rocstar.sandbox.service.auth import Owners, read_owners, require_token_unless_loopback
 from rocstar.sandbox.service.calls import Outcome
@@ -45,10 +45,6 @@ from rocstar.sandbox.types import (
 
 FAIL_S = 5.0
 """How long calls have to answer that they failed, once the sandbox is closed under them."""
-
-SWITCH_S = 0.0005
-"""How long a thread beside the loop keeps the interpreter's lock from it, at each of the loop's callbacks: at
-Python's own 5 ms a few of them would wait for as long as a large body is decoded."""
 
 BACKLOG = 4096
 MAX_DESCRIPTORS = 65_536

@@ -69,23 +69,34 @@ async def heard(pool: SandboxPool) -> None:
     await asyncio.wait_for(pong.wait(), PATIENCE_S)
 
 
-async def test_who_ended_in_time_is_not_late_for_being_heard_of_late() -> None:
-    """One look tells of 128 things at most: those of thirty programs."""
-    count, wall_s = 80, 3.0
-    request = ExecRequest(
-        code="import signal\nsignal.pause()", limits=Limits(wall_s=wall_s, memory_bytes=MIB)
-    )
+async def ends_of(count: int, wall_s: float) -> set[Status] | None:
+    """How `count` programs have ended that a signal ended within their time, while the supervisor stood still
+    until that was over. None if this machine was too slow for that."""
+    request = ExecRequest(code=TOLD, limits=Limits(wall_s=wall_s, memory_bytes=MIB))
     async with SandboxPool(max_live=count) as pool:
-        tasks = [asyncio.create_task(pool.run(request)) for _ in range(count)]
-        await until(lambda: len(programs_of(pool)) == count)
-        await heard(pool)
         begun = time.monotonic()
+        tasks = [asyncio.create_task(pool.run(request)) for _ in range(count)]
+        await until(lambda: len(programs_of(pool)) == count or time.monotonic() > begun + wall_s)
+        # One that has not begun would be given again.
+        await until(
+            lambda: all(is_in(pid, WAITS) for pid in programs_of(pool)) or time.monotonic() > begun + wall_s
+        )
         with stopped(pool.supervisor_pid):
             for pid in (programs := programs_of(pool)):
                 os.kill(pid, signal.SIGTERM)
-            await until(lambda: all(map(has_ended, programs)) and time.monotonic() > begun + wall_s)
+            await until(lambda: all(map(has_ended, programs)))
+            in_time = len(programs) == count and time.monotonic() < begun + wall_s
+            await until(lambda: time.monotonic() > begun + 2 * wall_s)
         results = await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE_S)
-        assert {result.status for result in results} == {Status.SIGNALED}
+        return {result.status for result in results} if in_time else None
+
+
+async def test_who_ended_in_time_is_not_late_for_being_heard_of_late() -> None:
+    """One look tells of 128 things at most: those of thirty programs."""
+    wall_s = 2.0
+    while (ends := await ends_of(80, wall_s)) is None:
+        wall_s *= 2
+    assert ends == {Status.SIGNALED}
 
 
 async def lose_orders(pool: SandboxPool, count: int) -> int:
