@@ -271,11 +271,12 @@ sed -e "s|$PWD|HERE|g" -e "s|${{PWD%/*}}|BASE|g" -e "s|\\b$$\\b|OWN|g" -e "s|\\b
 """
 LOADS = "while :; do enable -f ./code.so nothing; done"
 
-PLANT_WRITES = 'for i in {10..120}; do eval "exec $i</dev/null"; done; echo on; sleep 2'
+PLANT_WRITES = 'for i in {10..180}; do eval "exec $i</dev/null"; done; echo on; sleep 2'
 PLANT_READS = """first=$(($$ > 400 ? $$ - 400 : 2))
 stat -c %s $(eval echo "/proc/{$first..$(($$ + 400))}/fd") 2>/dev/null |
-  awk '$1 > 105 {n = 1} END {print n + 0}'
+  awk '$1 > 172 && $1 < 182 {n = 1} END {print n + 0}'
 """
+"""No other process of the machine should have just as many."""
 
 
 def build_native() -> bytes:
@@ -306,7 +307,7 @@ def draw_line(rng: random.Random) -> str:
 
 
 def planted(coin: bool) -> tuple[ExecRequest, ExecRequest]:
-    code = PLANT_WRITES if coin else PLANT_WRITES.replace("120", "011")
+    code = PLANT_WRITES if coin else PLANT_WRITES.replace("180", "011")
     return ExecRequest(code=code, flavour="bash", limits=LIMITS), ExecRequest(
         code=PLANT_READS, flavour="bash", limits=LIMITS
     )

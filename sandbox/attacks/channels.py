@@ -191,7 +191,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class StreamFacts:
     """What both programs of a stream know."""
 
     start: float
@@ -219,7 +219,7 @@ async def stream(pair: Pair, slot_s: float, send: Run, receive: Run) -> Stream:
     symbols = [most * (k % 2) for k in range(PILOT)] + [random.randint(0, most) for _ in range(count - PILOT)]
     cold = await asyncio.to_thread(_cold_file) if pair.cold else ""
     start = time.monotonic() + (COMPILED_LEAD_S if CPP in pair.flavours else LEAD_S)
-    facts = Facts(start, slot_s, count, random.randrange(1 << 32), cold)
+    facts = StreamFacts(start, slot_s, count, random.randrange(1 << 32), cold)
     sender, receiver = (facts.told(flavour) for flavour in pair.flavours)
     said_symbols = (
         f"SYMBOLS = {symbols}" if pair.flavours[0] == STDLIB else f"SYMBOLS={''.join(map(str, symbols))}"

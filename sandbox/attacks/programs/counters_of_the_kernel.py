@@ -3,9 +3,9 @@
 # tries: the counters of the whole machine
 # breach: they can be read
 # expect: ok
-# output: HELD: [1-9]
+# output: HELD: \d
 # held-by: landlock; namespaces
-# breaches-without: landlock
+# breaches-without: landlock+namespaces
 PATHS = (
     "/proc/stat",
     "/proc/vmstat",

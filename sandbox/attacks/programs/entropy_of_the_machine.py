@@ -3,9 +3,9 @@
 # tries: how much entropy is left, and the name of this start
 # breach: it can be read
 # expect: ok
-# output: HELD: [1-9]
+# output: HELD: \d
 # held-by: landlock; namespaces
-# breaches-without: landlock
+# breaches-without: landlock+namespaces
 PATHS = (
     "/proc/sys/kernel/random/entropy_avail",
     "/proc/sys/kernel/random/boot_id",

@@ -3,9 +3,9 @@
 # tries: how the free memory of the machine is cut
 # breach: it can be read
 # expect: ok
-# output: HELD: [1-9]
+# output: HELD: \d
 # held-by: landlock; namespaces
-# breaches-without: landlock
+# breaches-without: landlock+namespaces
 PATHS = (
     "/proc/buddyinfo",
     "/proc/pagetypeinfo",

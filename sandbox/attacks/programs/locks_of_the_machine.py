@@ -3,9 +3,9 @@
 # tries: which locks and queues the machine has
 # breach: they can be read
 # expect: ok
-# output: HELD: [1-9]
+# output: HELD: \d
 # held-by: landlock; namespaces
-# breaches-without: landlock
+# breaches-without: landlock+namespaces
 PATHS = (
     "/proc/locks",
     "/proc/sysvipc/shm",

@@ -4,7 +4,7 @@
 # expect: ok
 # output: HELD: \d+
 # held-by: landlock
-# breaches-without: landlock
+# breaches-without: landlock+namespaces
 tried = 0
 for name in ("maps", "smaps", "auxv", "stat", "status", "mountinfo", "limits"):
     tried += 1

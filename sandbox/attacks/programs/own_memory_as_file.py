@@ -2,7 +2,7 @@
 # tries: to write to its memory through /proc, which ignores page protection
 # breach: the file is open for writing
 # expect: ok
-# output: HELD: (OSError|PermissionError)
+# output: HELD: (OSError|PermissionError|FileNotFoundError)
 # held-by: seccomp, landlock
 import os
 

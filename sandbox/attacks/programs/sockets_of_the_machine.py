@@ -3,9 +3,9 @@
 # tries: which sockets the machine has
 # breach: they can be read
 # expect: ok
-# output: HELD: [1-9]
+# output: HELD: \d
 # held-by: landlock; namespaces
-# breaches-without: landlock
+# breaches-without: landlock+namespaces
 PATHS = (
     "/proc/net/unix",
     "/proc/net/tcp",
