@@ -44,6 +44,11 @@ SERVERS = Need("vLLM, SGLang and llama.cpp", "make test-servers")
 LANDLOCK = Need("Landlock", "Linux 5.13 or newer, with landlock among the kernel's security modules")
 COMPILER = Need("g++, Landlock and seccomp user notification", "apt-get install g++, on Linux 5.19 or newer")
 BASH = Need("bash, Landlock and seccomp user notification", "apt-get install bash, on Linux 5.19 or newer")
+ENGINE = Need("a container engine that answers `info`", "apt-get install podman")
+IMAGE = Need(
+    "the sandbox's image",
+    "docker/sandbox-image LAYOUT --archive FILE, then ROCSTAR_SANDBOX_IMAGE=FILE make test",
+)
 PLANTED = Need("minutes", "make planted")
 """To plant a mistake, or to take a layer away, and see that it is noticed."""
 PLANTED_HERE = "ROCSTAR_PLANTED_HERE"

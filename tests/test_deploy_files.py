@@ -1,5 +1,5 @@
-"""docs/guide/rocm.md, docker/ and cluster/ never ran on what they are for. So that they cannot rot, each
-command in them must parse, each path exist, and the Slurm script run with stand-ins for what it starts."""
+"""docs/guide/rocm.md, most of docker/ and cluster/ never ran on what they are for. So that they cannot rot,
+each command in them must parse, each path exist, and the Slurm script run with stand-ins for what it starts."""
 
 import argparse
 import contextlib
@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,12 +22,15 @@ from rocstar.train.cli import dispatch
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
 
+from . import needs
 from .patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "guide" / "rocm.md"
 DOCKERFILES = [ROOT / "docker" / "Dockerfile.rocm", ROOT / "docker" / "Dockerfile.rocm-sglang"]
 SBATCH = ROOT / "cluster" / "rocm_8x8.sbatch"
+UNIT = ROOT / "cluster" / "rocstar-sandbox.service"
+TRY_IMAGE = ROOT / "docker" / "try-image"
 IMAGE_RECIPES = "/opt/rocstar/"
 """Where the image has the folder `recipes`."""
 
@@ -159,6 +163,87 @@ def test_a_dockerfile_is_one(path: Path) -> None:
     packages = " ".join(rest for word, rest in found if word == "RUN")
     assert {"libibverbs1", "ibverbs-providers", "rdma-core"} <= set(packages.split()), "RCCL over RDMA"
     assert Path(f"{path}.dockerignore").exists()
+
+
+def try_image(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", TRY_IMAGE, *map(str, words)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def engine() -> str:
+    """The first engine of containers that answers, or else the running test is left out."""
+    for name in ("podman", "docker"):
+        with contextlib.suppress(OSError):
+            if subprocess.run([name, "info"], capture_output=True, timeout=60, check=False).returncode == 0:
+                return name
+    needs.ENGINE.skip()
+
+
+def test_the_sandboxs_image_serves_under_an_engine() -> None:
+    """ROCSTAR_ENGINE_OPTIONS: more options of the engine, where its machine needs them."""
+    name, archive = engine(), os.environ.get("ROCSTAR_SANDBOX_IMAGE")
+    if not archive:
+        needs.IMAGE.skip()
+    options = shlex.split(os.environ.get("ROCSTAR_ENGINE_OPTIONS", ""))
+    done = try_image(archive, "--engine", name, "--", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "6 * 7 is 42, tier " in done.stdout and "uid" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["nowhere.tar"], [PAGE, "--engines"], [PAGE, "--engine", "none"]])
+def test_a_trial_that_cannot_be_is_one_line_and_exit_2(words: list[object]) -> None:
+    done = try_image(*words)
+    assert (done.returncode, done.stderr.count("\n"), done.stdout) == (2, 1, "")
+
+
+def test_a_trial_without_an_engine_says_how_to_get_one(tmp_path: Path) -> None:
+    (tmp_path / "bash").symlink_to(shutil.which("bash") or "/bin/bash")
+    done = try_image(PAGE, PATH=str(tmp_path))
+    assert done.returncode == 2 and "apt-get install podman" in done.stderr
+
+
+# --- the unit ---------------------------------------------------------------------------------------------
+
+
+def unit_options() -> list[tuple[str, str]]:
+    lines = [line for line in UNIT.read_text().splitlines() if "=" in line and not line.startswith("#")]
+    return [(name, value) for name, _, value in (line.partition("=") for line in lines)]
+
+
+def test_the_unit_starts_what_there_is() -> None:
+    (command,) = [value for name, value in unit_options() if name == "ExecStart"]
+    program, *arguments = shlex.split(command.replace("%d", "/run/credentials"))
+    assert program.endswith("/rocstar")
+    check_rocstar(arguments)
+
+
+def test_the_unit_leaves_the_supervisor_what_it_needs() -> None:
+    """It mounts, makes namespaces, changes users and gathers heaps in executable memory."""
+    options = unit_options()
+    held = {word for name, value in options if name == "CapabilityBoundingSet" for word in value.split()}
+    assert {"CAP_SYS_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_CHOWN", "CAP_KILL"} <= held
+    forbidding = {
+        *("RestrictNamespaces", "PrivateUsers", "ProtectControlGroups", "MemoryDenyWriteExecute"),
+        *("SystemCallFilter", "RootDirectory", "DynamicUser", "PrivateNetwork"),
+    }
+    assert forbidding.isdisjoint(name for name, _ in options)
+
+
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    if not shutil.which("systemd-analyze"):
+        needs.Need("systemd-analyze", "apt-get install systemd").skip()
+    unit = tmp_path / UNIT.name
+    unit.write_text(UNIT.read_text().replace("/opt/rocstar/bin/rocstar", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 # --- the job ----------------------------------------------------------------------------------------------

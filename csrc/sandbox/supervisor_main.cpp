@@ -2,6 +2,7 @@
 // gives everything on the command line: see `usage`.
 #include <getopt.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -145,6 +146,7 @@ int main(int argc, char** argv) {
   Arguments given = parse(argc, argv);
   if (!rocstar::die_with_parent(given.parent)) return 0;
   if (chdir("/") != 0) return 1;
+  umask(022);  // programs, as users of their own, go through folders that are made here
   rlimit files;
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {  // a session has half a dozen
     files.rlim_cur = files.rlim_max;

@@ -39,6 +39,9 @@ bool can_become(uint32_t uid) {
   return status == 0;
 }
 
+// A user namespace may end among a pool's.
+bool can_become_all(uint32_t first_uid) { return can_become(first_uid) && can_become(first_uid + kUsersOfPool - 1); }
+
 // The kernel counts processes, pending signals and locked memory by user: pools with the same users would take them
 // from each other. A name in the abstract namespace is one's own while its socket is open, and free again afterwards.
 std::shared_ptr<UniqueFd> claim_users(uint32_t& first_uid) {
@@ -120,11 +123,11 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
   const auto wanted = [&options](const char* layer) { return !options.without.contains(layer); };
   const bool seccomp = wanted("seccomp") && seccomp_available();
   const bool landlock = wanted("landlock") && landlock_abi() > 0;
-  if (!can_become(supervisor.home.first_uid)) supervisor.home.first_uid = kFirstOfFew;
+  if (!can_become_all(supervisor.home.first_uid)) supervisor.home.first_uid = kFirstOfFew;
   uint32_t own_users = supervisor.home.first_uid;
   if (wanted("uid") && geteuid() == 0) supervisor.users = claim_users(own_users);
   // A user namespace may end below them: rather the first pool's users than none.
-  if (can_become(own_users)) supervisor.home.first_uid = own_users;
+  if (can_become_all(own_users)) supervisor.home.first_uid = own_users;
   const bool may_uid = wanted("uid") && can_become(supervisor.home.first_uid);
   const bool notify = seccomp && wanted("notify") && notify_available();
   const bool scratch = landlock && notify && wanted("scratch") && !options.scratch_parent.empty();

@@ -37,7 +37,8 @@ asyncio.run(main())
 """
 
 
-def test_programs_have_users_of_their_own_below_a_private_home(tmp_path: Path) -> None:
+@pytest.mark.parametrize("umask", [0o022, 0o077], ids=oct)
+def test_programs_have_users_of_their_own_below_a_private_home(tmp_path: Path, umask: int) -> None:
     base = find_python()
     if os.geteuid() != 0 or base is None:
         needs.ROOT.skip()
@@ -53,7 +54,9 @@ def test_programs_have_users_of_their_own_below_a_private_home(tmp_path: Path) -
     house.mkdir(parents=True)
     subprocess.run(["cp", "-r", Path(rocstar.sandbox.__file__).parent, house / "sandbox"], check=True)
     command = [venv / "bin" / "python", "-c", PROGRAM, LOOK % (str(home), str(home / "secret"))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=home, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=home, check=False, umask=umask
+    )
     assert done.returncode == 0, done.stderr
     isolation, stdout, stderr = json.loads(done.stdout)
     if "namespaces" not in isolation:
