@@ -176,8 +176,8 @@ void Supervisor::died_early(Server& server, const siginfo_t& info) {
   const bool for_good = !from_outside && server.same_deaths >= kMostSameDeaths;
   if (++server.deaths < kMostDeaths && !for_good) return;
   const std::string& flavour = options_.flavours[server.flavour];
-  std::string fix = "see what it wrote on standard error";
-  if (server.at.empty()) fix += ", and whether `env -i PYTHON -c pass` runs";
+  std::string fix = "mend it, or leave the flavour out: what it said is on standard error";
+  if (server.at.empty()) fix = "see whether `env -i PYTHON -c pass` runs, with no variable of this environment";
   if (from_outside) fix = "see whether this machine has memory for it";
   append_json(outbox_.frames(), FrameType::kFatal,
               "{\"kind\": \"zygote_start\", \"retryable\": " + std::string(for_good ? "false" : "true") +

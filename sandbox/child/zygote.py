@@ -8,6 +8,7 @@ import argparse
 import atexit
 import builtins
 import contextlib
+import faulthandler
 import gc
 import importlib
 import io
@@ -143,15 +144,20 @@ def preload(flavour: Flavour, begin: Callable[[str], None] = lambda step: None) 
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Packages warn of what no program sees: of caches they cannot write, of running without a clock."""
+    """Packages warn of what no program sees: of caches they cannot write, of running without a clock. Where
+    one crashes is told all the same."""
     sys.stderr.flush()
     own = os.dup(2)
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
     os.close(null)
+    if not (tells := faulthandler.is_enabled()):
+        faulthandler.enable(own, all_threads=False)
     try:
         yield
     finally:
+        if not tells:
+            faulthandler.disable()
         sys.stderr.flush()
         os.dup2(own, 2)
         os.close(own)

@@ -33,6 +33,17 @@ def written(path: Path, text: str) -> str:
     return str(file)
 
 
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o600])
+def test_a_file_that_others_can_read_is_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: int
+) -> None:
+    path = written(tmp_path, f"{ONE}\n")
+    Path(path).chmod(mode)
+    assert read_owners(path, {})
+    told = capsys.readouterr().err
+    assert told == ("" if mode == 0o600 else f"rocstar sandbox: others can read {path}: chmod 600 {path}\n")
+
+
 def test_a_file_names_owners_their_tokens_and_weights(tmp_path: Path) -> None:
     path = written(tmp_path, f"# who may call\none {ONE}\n\ntwo {TWO} 3  # twice\n")
     assert read_owners(path, {}) == OWNERS
