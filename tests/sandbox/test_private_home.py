@@ -208,3 +208,16 @@ def test_root_of_a_container_has_users_for_programs_and_namespaces(few: bool) ->
         needs.ROOT.skip()
     assert "uid" in layers and "namespaces" in layers, isolation
     assert 1 << 15 <= int(stdout) < 1 << 16 if few else int(stdout) >= 100_000
+
+
+def test_root_that_may_not_look_into_others_bounds_a_shells_processes_all_the_same() -> None:
+    """CAP_SYS_ADMIN alone, as a container may be given it: a /proc of one's own would show it nobody."""
+    if os.geteuid() != 0:
+        needs.ROOT.skip()
+    needs.commands("setpriv")
+    contained = ["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"]
+    attacks = [sys.executable, "-P", "-m", "rocstar.sandbox.attacks.run", "bash_memory_of_many"]
+    done = subprocess.run(
+        [*contained, *attacks], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
