@@ -227,7 +227,7 @@ def test_the_unit_leaves_the_supervisor_what_it_needs() -> None:
     """It mounts, makes namespaces, changes users and gathers heaps in executable memory."""
     options = unit_options()
     held = {word for name, value in options if name == "CapabilityBoundingSet" for word in value.split()}
-    assert {"CAP_SYS_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_CHOWN", "CAP_KILL"} <= held
+    assert {"CAP_SYS_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_CHOWN", "CAP_KILL", "CAP_SYS_PTRACE"} <= held
     forbidding = {
         *("RestrictNamespaces", "PrivateUsers", "ProtectControlGroups", "MemoryDenyWriteExecute"),
         *("SystemCallFilter", "RootDirectory", "DynamicUser", "PrivateNetwork"),

@@ -1,6 +1,7 @@
 #include "namespaces.h"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -195,10 +196,17 @@ bool freeze_facts() {
   return umount2(kAside, MNT_DETACH) == 0 && frozen;
 }
 
+// Who may not look into others' processes would find none there, and could bound no shell's memory.
+bool sees_all() {
+  __user_cap_header_struct who{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+  __user_cap_data_struct has[2] = {};
+  return syscall(__NR_capget, &who, has) == 0 && (has[0].effective & (1u << CAP_SYS_PTRACE)) != 0;
+}
+
 bool change_mounts(const NamespaceOptions& options) {
   if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
   // In which a program finds itself alone. Only root of the first user namespace may: without it others' numbers show.
-  mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=4");
+  if (sees_all()) mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=4");
   if (!freeze_facts()) return false;
   MountAttr attributes{.set = kReadOnly | kNoSetuid, .clear = 0, .propagation = 0, .userns_fd = 0};
   if (syscall(__NR_mount_setattr, AT_FDCWD, "/", AT_RECURSIVE, &attributes, sizeof attributes) != 0) return false;
@@ -255,7 +263,7 @@ bool hide_processes() {
                       std::all_of(std::begin(kFrozen), std::end(kFrozen), show_frozen) &&
                       mount(nullptr, kAside, nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | kFlags, nullptr) == 0 &&
                       mount(kAside, "/proc", nullptr, MS_MOVE, nullptr) == 0;
-  if (!hidden) throw std::system_error(errno, std::generic_category(), "mount(/proc)");
+  if (!hidden) umount2(kAside, MNT_DETACH);  // some engine's rule: others' numbers show, as they do to an ordinary user
   return true;
 }
 

@@ -32,9 +32,9 @@ struct NamespaceOptions {
 // scratch directories must have been made before (everything is read-only after), and be mounted next.
 bool enter_namespaces(const NamespaceOptions& options);
 
-// In a zygote whose children have no use for /proc: mounts of its own, in which nothing is there but what is frozen.
-// With hidepid one number is refused otherwise than another once its own process has looked it up, so who exists shows.
-// False, and nothing was changed, when this user may not. Throws std::system_error.
+// In a zygote whose children have no use for /proc: mounts of its own, in which nothing is there but what is frozen, as
+// far as that can be had. With hidepid one number is refused otherwise than another once its own process has looked it
+// up, so who exists shows. False, and nothing was changed, when this user may not have mounts of its own.
 bool hide_processes();
 
 // A tmpfs on the base of the scratch directories. Throws std::system_error.

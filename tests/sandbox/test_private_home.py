@@ -353,3 +353,16 @@ def test_a_user_without_a_name_and_a_home_has_its_packages(
     (tmp_path / "elsewhere").mkdir()
     assert process.layered_packages([str(packages)]) == [str(packages.resolve())]
     assert process.linked_packages([str(packages)]) == [str((tmp_path / "elsewhere").resolve())]
+
+
+def test_root_that_may_not_look_into_others_bounds_a_shells_processes_all_the_same() -> None:
+    """CAP_SYS_ADMIN alone, as a container may be given it: a /proc of one's own would show it nobody."""
+    if os.geteuid() != 0:
+        needs.ROOT.skip()
+    needs.commands("setpriv")
+    contained = ["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"]
+    attacks = [sys.executable, "-P", "-m", "rocstar.sandbox.attacks.run", "bash_memory_of_many"]
+    done = subprocess.run(
+        [*contained, *attacks], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
