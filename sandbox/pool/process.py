@@ -248,8 +248,7 @@ class Supervisor(asyncio.BufferedProtocol):
             self._transport.abort()  # a supervisor that hangs would never take what is still to be sent
             await self._lost
         await self._reap()
-        if scratch := left_behind(self.facts.get("scratch"), self.pid):
-            await asyncio.to_thread(_native.remove_tree, scratch)
+        await remove_left(self.facts.get("scratch"), self.pid)
 
     def kill(self) -> None:
         """The kernel kills zygotes and children with it."""
@@ -342,11 +341,20 @@ class Supervisor(asyncio.BufferedProtocol):
         self._wind()
 
 
-def left_behind(base: str | None, pid: int) -> str | None:
-    """What a killed supervisor could not remove itself. The name is checked: it came over a socket."""
+async def remove_left(base: str | None, pid: int) -> None:
+    """Removes what a supervisor could not remove itself: where its files were mounted, and all of them if it
+    was killed. The name is checked: it came over a socket."""
     if base is None or not Path(base).name.startswith(f"rocstar-{pid}-"):
-        return None
-    return base if os.path.isdir(base) else None
+        return
+    try:
+        os.rmdir(base)
+    except FileNotFoundError:
+        return
+    except OSError:
+        try:
+            await asyncio.to_thread(_native.remove_tree, base)
+        except RuntimeError:  # the interpreter ends, and makes no more threads
+            _native.remove_tree(base)
 
 
 def default_scratch_parent() -> str:

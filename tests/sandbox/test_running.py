@@ -99,6 +99,21 @@ def test_nothing_is_left_when_the_process_ends() -> None:
     assert len(pids) == 1 and not Path("/proc", pids[0]).exists()
 
 
+def test_what_a_killed_supervisor_leaves_is_removed_at_the_end_of_the_process() -> None:
+    """Where no thread can be made any more."""
+    code = (
+        "from pathlib import Path\n"
+        "from rocstar.sandbox import run, running\n"
+        "run('1')\n"
+        "pool, = running._background()._pools.values()\n"
+        "scratch = pool._facts['scratch']\n"
+        "if scratch: Path(scratch, 'left').touch()\n"
+        "print(scratch)\n"
+    )
+    folder = script(code).strip()
+    assert not folder or not Path(folder).exists()
+
+
 def test_a_forked_process_starts_its_own() -> None:
     code = """
 import os, sys, warnings
