@@ -1,5 +1,6 @@
 """docs/guide/rocm.md, most of docker/ and cluster/ never ran on what they are for. So that they cannot rot,
-each command in them must parse, each path exist, and the Slurm script run with stand-ins for what it starts."""
+each command in them must parse, each path exist, and the Slurm script run with stand-ins for what it
+starts."""
 
 import argparse
 import contextlib
