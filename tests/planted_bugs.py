@@ -294,7 +294,7 @@ BUGS = [
     Bug("policy_loss", "return weights_T * -surrogate_T", "return weights_T * surrogate_T", "test_learner.py"),
     Bug("pool.calls._wake", "ended.done()", "False", "sandbox/test_calls.py::test_the_answer_of_a_caller_that_is_cancelled_as_it_comes_is_nobodys"),
     Bug("process.is_package", "not hidden and not any(path.is_relative_to(around) for path in inner)", "True", "test_private_home.py::test_a_link_opens_what_an_import_takes_and_nothing_that_is_around_it"),
-    Bug("process.remove_left", "await asyncio.to_thread(_native.remove_tree, base)", "pass", "sandbox/test_recovery.py::test_what_a_killed_supervisor_leaves_is_removed_however_deep_it_is"),
+    Bug("process.remove_left", "await asyncio.to_thread(_native.remove_tree, base)", "pass", "sandbox/test_running.py::test_what_a_killed_supervisor_leaves_is_removed_at_the_end_of_the_process"),
     Bug("read_integer", "number.value.denominator != 1", "False", "test_integer_answers.py::test_what_is_computed_approximate_or_several_is_none"),
     Bug("read_toml", "data.removeprefix(codecs.BOM_UTF8).decode()", "data.decode()", "test_toml_file.py::test_a_byte_order_mark_and_ends_of_lines_change_nothing"),
     Bug("reading._row", "keep_texts and not question", "not question", "report/test_reading.py::test_without_texts_no_question_and_no_answer_stays"),
