@@ -180,7 +180,12 @@ def engine() -> str:
     """The first engine of containers that answers, or else the running test is left out."""
     for name in ("podman", "docker"):
         with contextlib.suppress(OSError):
-            if subprocess.run([name, "info"], capture_output=True, timeout=60, check=False).returncode == 0:
+            if (
+                subprocess.run(
+                    [name, "info"], capture_output=True, timeout=PATIENCE_S, check=False
+                ).returncode
+                == 0
+            ):
                 return name
     needs.ENGINE.skip()
 

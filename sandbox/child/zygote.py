@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.flavour == bash.BASH:
         return serve_bash(options)
     flavour = {**FLAVOURS, **declared.read_word(options.declared)}[options.flavour]
-    steps = Steps(options.fd)
+    steps = StartSteps(options.fd)
     try:
         if flavour.site:
             declared.put_first(flavour.site)
@@ -115,7 +115,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-class Steps:
+class StartSteps:
     """What the zygote is at, told to the supervisor, which knows then where it died."""
 
     def __init__(self, fd: int) -> None:

@@ -23,7 +23,7 @@ NO_BOUND = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class FabricMessage:
     """blob: of JSON. pieces: the name of those beside it, or nothing."""
 
     blob: bytes
@@ -49,7 +49,7 @@ class ClientCommands:
         seconds, microseconds = await limited(self._redis.time())
         return float(seconds + microseconds / 1e6)
 
-    async def enqueue(self, flavour: str, entries: Sequence[Message], *, longest: int) -> list[str]:
+    async def enqueue(self, flavour: str, entries: Sequence[FabricMessage], *, longest: int) -> list[str]:
         """Refs of the entries that had room: the first ones. `longest`: bound of the stream, or NO_BOUND."""
         key = self._keys.calls(flavour)
         sent = [part for entry in entries for part in (entry.blob, entry.pieces)]
@@ -61,7 +61,7 @@ class ClientCommands:
         for flavour, ids in split_refs(refs).items():
             await limited(self._redis.xdel(self._keys.calls(flavour), *ids))
 
-    async def read(self, cursor: str) -> list[tuple[str, Message]]:
+    async def read(self, cursor: str) -> list[tuple[str, FabricMessage]]:
         """(id, message) of what follows `cursor` in the reply stream; waits for it up to `BLOCK_MS`."""
         streams = await limited(self._redis.xread({self._reply: cursor}, count=READ_COUNT, block=BLOCK_MS))
         return [
@@ -108,8 +108,8 @@ class ClientCommands:
         return self._keys.reply(self._client)
 
 
-def _message(fields: Mapping[bytes, bytes]) -> Message:
+def _message(fields: Mapping[bytes, bytes]) -> FabricMessage:
     """Of whatever was written there."""
-    return Message(
+    return FabricMessage(
         blob=fields.get(b"answers", b""), pieces=fields.get(b"pieces", b"").decode("utf-8", "replace")
     )

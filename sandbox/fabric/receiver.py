@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from rocstar.sandbox.child.flavours import FLAVOURS
-from rocstar.sandbox.fabric.client_commands import ClientCommands, Message
+from rocstar.sandbox.fabric.client_commands import ClientCommands, FabricMessage
 from rocstar.sandbox.fabric.ledger import CallLedger, Effect
 from rocstar.sandbox.fabric.link import Link, id_order
 from rocstar.sandbox.fabric.stored_pieces import PiecesGone, StoredPieces
@@ -103,7 +103,7 @@ class Receiver:
                 read = 0
                 await asyncio.sleep(0)  # others have a turn
 
-    async def _answers(self, message: Message) -> list[Answer]:
+    async def _answers(self, message: FabricMessage) -> list[Answer]:
         written = WrittenAnswers(message.blob)
         if not written.sizes:
             return written.answers()

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from redis import exceptions
 
-from rocstar.sandbox.fabric.client_commands import NO_BOUND, PIECES_TTL_S, ClientCommands, Message
+from rocstar.sandbox.fabric.client_commands import NO_BOUND, PIECES_TTL_S, ClientCommands, FabricMessage
 from rocstar.sandbox.fabric.errors import full_error
 from rocstar.sandbox.fabric.ledger import CallLedger, OpenCall
 from rocstar.sandbox.fabric.link import REDIS_ERRORS
@@ -73,7 +73,7 @@ class Sender:
             drafts = [await self._drafted(calls, names) for calls in entries]
             now = asyncio.get_running_loop().time()
             messages = [
-                Message(blob=draft.encode([remaining_s(call, now) for call in calls]), pieces=name)
+                FabricMessage(blob=draft.encode([remaining_s(call, now) for call in calls]), pieces=name)
                 for draft, name, calls in zip(drafts, names, entries, strict=True)
             ]
             refs = await self._redis.enqueue(flavour, messages, longest=longest)

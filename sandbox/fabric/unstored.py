@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from redis import exceptions
 
-from rocstar.sandbox.fabric.client_commands import Message
+from rocstar.sandbox.fabric.client_commands import FabricMessage
 from rocstar.sandbox.fabric.errors import memory_error, too_large_error
 from rocstar.sandbox.fabric.held import Held, Stored, is_light, portions
 from rocstar.sandbox.fabric.link import REDIS_ERRORS
@@ -120,13 +120,13 @@ class Unstored:
             )
         )
 
-    async def _message(self, portion: list[Answer]) -> Message:
+    async def _message(self, portion: list[Answer]) -> FabricMessage:
         """Its pieces are in Redis."""
         if is_light(portion):
             blob, _ = encode_answers(portion)
             if len(blob) >= TURN_BYTES:
                 await asyncio.sleep(0)  # others have a turn
-            return Message(blob=blob)
+            return FabricMessage(blob=blob)
         (answer,) = portion
         size = weight(answer.outcome)
         if size > MAX_MESSAGE_BYTES:
@@ -140,8 +140,8 @@ class Unstored:
         except exceptions.OutOfMemoryError:
             await self._stored.forget([name])
             return _failed(answer, memory_error(size))
-        return Message(blob=blob, pieces=name)
+        return FabricMessage(blob=blob, pieces=name)
 
 
-def _failed(answer: Answer, error: SandboxError) -> Message:
-    return Message(blob=encode_answers([replace(answer, outcome=error)])[0])
+def _failed(answer: Answer, error: SandboxError) -> FabricMessage:
+    return FabricMessage(blob=encode_answers([replace(answer, outcome=error)])[0])

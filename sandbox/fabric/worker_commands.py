@@ -10,7 +10,7 @@ from typing import Any
 from redis import exceptions
 
 from rocstar.sandbox.fabric import scripts
-from rocstar.sandbox.fabric.client_commands import REPLY_TTL_S, Message
+from rocstar.sandbox.fabric.client_commands import REPLY_TTL_S, FabricMessage
 from rocstar.sandbox.fabric.link import BLOCK_MS, Keys, Link, limited, make_ref, split_refs
 from rocstar.sandbox.fabric.workers import WorkerInfo, encode_worker
 
@@ -56,7 +56,7 @@ class Storing:
         pieces: names of theirs.
     """
 
-    messages: Mapping[str, Sequence[Message]]
+    messages: Mapping[str, Sequence[FabricMessage]]
     done: Mapping[str, Sequence[int]]
     finished: Sequence[str]
     partial: Sequence[str]
