@@ -60,9 +60,9 @@ def build(folder: Path) -> Path:
     if compiler is None:
         raise FileNotFoundError("no C++ compiler on the PATH, which also `make setup` needs")
     program = folder / "frame_results"
-    sources = [ROOT / "csrc" / name for name in ("capture.cpp", "utf8.cpp", "protocol.cpp")]
+    sources = [ROOT / "csrc" / "sandbox" / name for name in ("capture.cpp", "utf8.cpp", "protocol.cpp")]
     own = Path(__file__).parent / "sandbox_bench" / "frame_results.cpp"
-    flags = ["-std=c++20", "-O3", "-DNDEBUG", f"-I{ROOT / 'csrc'}"]
+    flags = ["-std=c++20", "-O3", "-DNDEBUG", f"-I{ROOT / 'csrc' / 'sandbox'}"]
     subprocess.run([compiler, *flags, own, *sources, "-o", program], check=True)
     return program
 

@@ -71,9 +71,8 @@ def read_owners(path: str | None, environment: MutableMapping[str, str]) -> Owne
     inherited = environment.pop(TOKEN_VARIABLE, None)
     if path is None:
         return Owners(() if inherited is None else (_only(inherited.strip(), TOKEN_VARIABLE),))
-    if (
-        Path(path).is_file() and Path(path).stat().st_mode & 0o044
-    ):  # a cluster's secrets are mounted so: no reason not to start
+    # A cluster's secrets are mounted so: no reason not to start.
+    if Path(path).is_file() and Path(path).stat().st_mode & 0o044:
         say(f"others can read {path}: chmod 600 {path}")
     text = Path(path).read_text(encoding="utf-8-sig", errors="replace")  # a token that is no ASCII is told
     lines = [line.split("#")[0].strip() for line in text.splitlines()]
