@@ -4,7 +4,7 @@
 # expect: ok error
 # output: HELD: \d
 # held-by: notify, a scratch directory per call
-# limits: files=24 wall_s=30
+# limits: files=24 file_bytes=65536 wall_s=30
 printf -v name '%*s' 250 ''
 deep=0
 while mkdir "$name" 2>/dev/null && cd "$name" 2>/dev/null; do
