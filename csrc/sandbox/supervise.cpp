@@ -85,6 +85,7 @@ void Supervisor::loop() {
     if (looks_at_scratch() && Clock::now() >= next_scratch_look_) look_at_scratch();
     if (looks_at_groups() && Clock::now() >= next_group_watch_) look_at_groups();
     look_for_ended_groups();
+    const Clock::time_point asked = Clock::now();
     const int count = epoll_wait(epoll_.get(), events.data(), events.size(), next_timeout_ms());
     if (count < 0 && errno == EINTR) continue;  // somebody stopped us, and nothing was told of what happened meanwhile
     if (count < 0) fail("epoll_wait");
@@ -96,7 +97,7 @@ void Supervisor::loop() {
     const bool full = count == static_cast<int>(events.size()) && ++full_rounds_ < kMostFullRounds;
     if (full) continue;
     full_rounds_ = 0;
-    expire();
+    expire(asked);  // what happened until then has been heard, whatever a pause since then was like
   }
 }
 
@@ -227,8 +228,7 @@ void Supervisor::set_deadline(Process& process, Clock::time_point when) {
   if (when != Clock::time_point::max()) deadlines_.insert({when, process.index});
 }
 
-void Supervisor::expire() {
-  const Clock::time_point now = Clock::now();
+void Supervisor::expire(Clock::time_point now) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     Process& process = processes_[deadlines_.begin()->second];
     set_deadline(process, Clock::time_point::max());

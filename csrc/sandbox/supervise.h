@@ -125,7 +125,7 @@ class Supervisor {
   void close_session(uint64_t session, GoneWhy why, std::string_view how = {});
   void flush_client();
   void set_deadline(Process& process, Clock::time_point when);
-  void expire();
+  void expire(Clock::time_point now);
   int next_timeout_ms() const;
 
   // lines.cpp: which pipes and sockets of children are watched
