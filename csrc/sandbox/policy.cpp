@@ -111,15 +111,16 @@ constexpr uint32_t kCreating[] = {
 #endif
 };
 
-// Attributes, which Landlock does not know about either. A shell's tools do without where a file system has none.
-constexpr uint32_t kAttributesWritten[] = {
-    __NR_setxattr, __NR_lsetxattr, __NR_removexattr, __NR_lremovexattr,
+// Attributes, which Landlock does not know about. Programs do without where a file system has none.
+constexpr uint32_t kAttributes[] = {
+    __NR_getxattr,  __NR_lgetxattr,  __NR_fgetxattr,   __NR_setxattr,    __NR_lsetxattr,    __NR_fsetxattr,
+    __NR_listxattr, __NR_llistxattr, __NR_flistxattr,  __NR_removexattr, __NR_lremovexattr, __NR_fremovexattr,
 };
 
-// What Landlock does not know about: modes, owners and times. A shell's tools (touch, sed -i, tar) take a refusal for a
-// failure, so there it is not done and succeeds.
+// Modes, owners and times, which Landlock does not know about either. Those who copy files (shutil.copy, touch, sed -i,
+// tar) take a refusal for a failure, so where there is a directory to write to it is not done and succeeds.
 constexpr uint32_t kNeverChanged[] = {
-    __NR_fchmodat, __NR_fchownat, __NR_utimensat, __NR_fchmod, __NR_fchown,
+    __NR_fchmodat, __NR_fchownat, __NR_utimensat, __NR_fchmod, __NR_fchown, __NR_fchmodat2,
 #if defined(__x86_64__)
     __NR_chmod, __NR_chown, __NR_lchown, __NR_utime, __NR_utimes, __NR_futimesat,
 #endif
@@ -328,12 +329,6 @@ std::vector<Rule> checked(const PolicyOptions& options) {
 
 bool is_own(uint32_t number) { return std::find(std::begin(kOwn), std::end(kOwn), number) != std::end(kOwn); }
 
-// What a shell's tools ask for and can do without, if they are told so in the way that they know.
-constexpr uint32_t kAttributes[] = {
-    __NR_getxattr,   __NR_lgetxattr,  __NR_fgetxattr, __NR_listxattr,
-    __NR_llistxattr, __NR_flistxattr, __NR_fsetxattr, __NR_fremovexattr,
-};
-
 // The lifeline (link.h) stays what and where it is: it is not closed, copied, replaced, shut down, given other flags or
 // written to. Every process that could hold it has this filter, for the supervisor's other end is with the supervisor.
 void guard_lifeline(Rule& rule) {
@@ -366,8 +361,6 @@ void guard_lifeline(Rule& rule) {
 
 void suit_shell(std::vector<Rule>& rules) {
   for (Rule& rule : rules) guard_lifeline(rule);
-  for (const uint32_t number : kAttributes) rules.push_back({number, Rule::Action::kErrno, EOPNOTSUPP});
-  rules.push_back({__NR_fchmodat2, Rule::Action::kErrno, 0});          // as kNeverChanged
   rules.push_back({__NR_timer_create, Rule::Action::kErrno, ENOSYS});  // then alarm does
 }
 
@@ -382,11 +375,10 @@ std::vector<Rule> child_policy(const PolicyOptions& options) {
   const int never = options.scratch ? EPERM : EROFS;
   for (const uint32_t number : kTelling) rules.push_back({number, refused, EACCES});
   for (const uint32_t number : kNeverWritten) rules.push_back({number, refused, never});
-  for (const uint32_t number : kAttributesWritten)
-    rules.push_back({number, refused, options.shell ? EOPNOTSUPP : never});
+  for (const uint32_t number : kAttributes) rules.push_back({number, refused, EOPNOTSUPP});
   for (const uint32_t number : kCreating)
     rules.push_back({number, options.shell ? kAllow : refused, options.shell ? 0 : never});
-  for (const uint32_t number : kNeverChanged) rules.push_back({number, refused, options.shell ? 0 : never});
+  for (const uint32_t number : kNeverChanged) rules.push_back({number, refused, options.scratch ? 0 : EROFS});
   for (const uint32_t number : kScratchCalls) {
     rules.push_back({number, options.scratch ? kAllow : refused, options.scratch ? 0 : EROFS});
   }

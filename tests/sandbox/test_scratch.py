@@ -109,18 +109,34 @@ async def test_a_file_has_a_largest_size(run: Run) -> None:
     assert "File too large" in result.stdout and result.value == "100000"
 
 
-async def test_links_devices_and_modes_cannot_be_made(run: Run) -> None:
+async def test_links_and_devices_cannot_be_made(run: Run) -> None:
     for code in (
         "os.symlink('/etc/passwd', 'x')",
         "os.link('a', 'x')",
         "os.mkfifo('x')",
         "os.mknod('x', 0o20600, os.makedev(1, 3))",
-        "os.chmod('a', 0o4777)",
         "socket.socketpair()[0].bind('x')",
     ):
         result = await run(f"import os, socket\nopen('a', 'w').close()\n{code}")
         assert result.status is Status.ERROR and "Error" in result.stderr, code
     assert (await run("import os; open('a', 'w').close(); os.execv('a', ['a'])")).status is Status.ERROR
+
+
+async def test_modes_times_and_owners_stay_and_what_copies_them_goes_on(run: Run) -> None:
+    code = (
+        "import os, shutil\n"
+        "os.mkdir('folder')\n"
+        "open('folder/a', 'w').write('text')\n"
+        "before = os.stat('folder/a')\n"
+        "os.chmod('folder/a', 0o4777), os.utime('folder/a', (1, 1)), os.chown('folder/a', 1, 1)\n"
+        "after = os.stat('folder/a')\n"
+        "shutil.copy('folder/a', 'b'), shutil.copy2('folder/a', 'c'), shutil.copytree('folder', 'd')\n"
+        "shutil.make_archive('e', 'tar', 'd'), shutil.unpack_archive('e.tar', 'f')\n"
+        "names = 'st_mode', 'st_mtime', 'st_uid'\n"
+        "same = [getattr(after, name) == getattr(before, name) for name in names]\n"
+        "same, [open(name).read() for name in ('b', 'c', 'd/a', 'f/a')]"
+    )
+    assert (await run(code)).value == "([True, True, True], ['text', 'text', 'text', 'text'])"
 
 
 async def test_programs_at_the_same_time_share_nothing(scratch_pool: SandboxPool) -> None:

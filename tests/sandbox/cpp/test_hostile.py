@@ -44,7 +44,6 @@ def breached() -> bool:
         'mkdir("/tmp/rocstar-breach-cpp", 0700)',
         'symlink("/etc/passwd", "link")',
         'mkfifo("fifo", 0600)',
-        'chmod("/tmp", 0777)',
         "kill(getppid(), SIGKILL)",
         "kill(-1, SIGKILL)",
         "kill(0, SIGKILL)",
@@ -67,6 +66,15 @@ async def test_a_program_may_not(run: Run, attempt: str) -> None:
     )
     assert (result.status, result.stdout) == (Status.OK, "refused"), result.stderr
     assert not breached()
+
+
+async def test_a_mode_stays_as_it_is(run: Run) -> None:
+    result = await run(
+        f'{HEADERS}\nint main() {{ struct stat before, after; close(open("f", O_CREAT | O_RDWR, 0600));'
+        ' stat("f", &before); int got = chmod("f", 04777); stat("f", &after);'
+        ' printf("%d %d", got, before.st_mode == after.st_mode); }'
+    )
+    assert (result.status, result.stdout) == (Status.OK, "0 1"), result.stderr
 
 
 @pytest.mark.parametrize("call", ["SYS_ptrace", "SYS_unshare", "SYS_mount", "SYS_bpf", "SYS_io_uring_setup"])
