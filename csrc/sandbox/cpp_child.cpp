@@ -10,7 +10,7 @@ namespace rocstar {
 namespace {
 
 char* const kEnvironment[] = {const_cast<char*>("PATH=/usr/local/bin:/usr/bin:/bin"), const_cast<char*>("LANG=C.UTF-8"),
-                              const_cast<char*>("TMPDIR=."), nullptr};
+                              const_cast<char*>("HOME=."), const_cast<char*>("TMPDIR=."), nullptr};
 
 int write_source(const std::string& code) {
   const UniqueFd file(open(kSourceName, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));

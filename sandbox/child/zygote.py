@@ -182,7 +182,7 @@ def settle() -> None:
     sys.argv = [""]
     sys.modules[figures.__name__] = figures  # whatever this process was started as
     vars(builtins)["display"] = display.display
-    os.environ.pop("HOME", None)
+    os.environ["HOME"] = "."  # as the temporary directory
     if tempfile := sys.modules.get("tempfile"):
         vars(tempfile)["tempdir"] = None  # a child has its own
     rehearse()

@@ -139,6 +139,15 @@ async def test_modes_times_and_owners_stay_and_what_copies_them_goes_on(run: Run
     assert (await run(code)).value == "([True, True, True], ['text', 'text', 'text', 'text'])"
 
 
+async def test_its_home_is_its_own(run: Run) -> None:
+    code = (
+        "import os, pathlib\n"
+        "(pathlib.Path.home() / 'a').write_text('b')\n"
+        "open('a').read(), os.path.samefile(os.path.expanduser('~'), '.'), os.listdir(pathlib.Path.home())"
+    )
+    assert (await run(code)).value == "('b', True, ['a'])"
+
+
 async def test_programs_at_the_same_time_share_nothing(scratch_pool: SandboxPool) -> None:
     code = (
         "import os, time\n"

@@ -14,5 +14,5 @@ raw = []
 while variables[len(raw)]:
     raw.append(variables[len(raw)])
 seen = [*os.environ, *(entry.decode("utf-8", "replace") for entry in raw)]
-bad = [entry for entry in seen if entry.startswith(("ROCSTAR_BAIT", "HOME", "REDIS", "TOKEN", "USER"))]
+bad = [entry for entry in seen if entry.startswith(("ROCSTAR_BAIT", "HOME=/", "REDIS", "TOKEN", "USER"))]
 print(f"BREACH: {bad}" if bad else f"HELD: {len(seen)} entries")

@@ -84,7 +84,7 @@ async def test_a_program_sees_its_own_environment_and_descriptors_only(run: Run)
         f"{HEADERS}\nextern char** environ;\nint main() {{ for (char** e = environ; *e; ++e) puts(*e);"
         ' for (int fd = 0; fd < 64; ++fd) if (fcntl(fd, F_GETFD) >= 0) printf("%d", fd); }'
     )
-    assert result.stdout == "PATH=/usr/local/bin:/usr/bin:/bin\nLANG=C.UTF-8\nTMPDIR=.\n012"
+    assert result.stdout == "PATH=/usr/local/bin:/usr/bin:/bin\nLANG=C.UTF-8\nHOME=.\nTMPDIR=.\n012"
 
 
 async def test_warnings_are_not_the_programs_output(run: Run) -> None:
