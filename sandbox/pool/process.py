@@ -17,20 +17,14 @@ waiting to be read, blames nobody.
 import asyncio
 import json
 import os
-import re
-import site
 import socket
 import subprocess
 import sys
-import sysconfig
-import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.machinery import all_suffixes
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import unquote, urlsplit
 
 from rocstar.sandbox import _native
 from rocstar.sandbox.child import bash
@@ -38,6 +32,7 @@ from rocstar.sandbox.child.cpp import CPP, CppOptions
 from rocstar.sandbox.child.declared import words_of
 from rocstar.sandbox.child.flavours import Flavour
 from rocstar.sandbox.pool import wire
+from rocstar.sandbox.pool.paths import ProgramPaths, default_scratch_parent
 from rocstar.sandbox.types import SandboxError
 
 START_TIMEOUT_S = 120.0
@@ -77,17 +72,6 @@ ENVIRONMENT = {
 """All that supervisor, zygotes and children see. A fixed hash seed makes the order of sets repeatable; the
 temporary directory is the program's own."""
 
-PACKAGES = re.compile(r".*/lib(64)?/python3(\.\d+t?)?/(site|dist)-packages")
-"""Where an interpreter, or a virtual environment, has its packages, and nobody anything else."""
-
-SYSTEM_PATHS = (
-    *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo"),
-    *("/etc/ld.so.cache", "/etc/localtime", "/dev/zero", "/dev/urandom", "/dev/random"),
-    *(f"/sys/devices/system/cpu/{name}" for name in ("online", "possible", "present")),
-    *("/proc/cpuinfo", "/proc/meminfo"),
-)
-"""What a program may read besides the Python installation."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorOptions:
@@ -103,27 +87,22 @@ class SupervisorOptions:
     nice: int = 0
     declared: tuple[Flavour, ...] = ()
     cpp: CppOptions = field(default_factory=CppOptions)
-    scratch_parent: str = field(default_factory=lambda: default_scratch_parent())
+    scratch_parent: str = field(default_factory=default_scratch_parent)
     python: str = field(default_factory=lambda: sys.executable)
     program: str = str(SUPERVISOR)
 
     def command(self, fd: int) -> list[str]:
-        sites = [flavour.site for flavour in self.declared if flavour.site]
-        beside = [folder for one in sites for folder in folders_beside(one)]
-        layered = layered_packages([*sys.path, *beside])
-        linked = linked_packages([*layered, *sites])
-        paths = [*python_paths(), *layered, *linked, *sites]
-        kept = [*kept_paths(self.python), *layered, *linked, *sites, *beside]
+        paths = ProgramPaths.of(self.python, [flavour.site for flavour in self.declared if flavour.site])
         words = [self.program, f"--fd={fd}", f"--parent={os.getpid()}", f"--max-live={self.max_live}"]
         words += [f"--max-sessions={self.max_sessions}", f"--memory-bytes={self.memory_bytes}"]
         words += [f"--lease-us={round(self.lease_s * 1e6)}", f"--replicas={self.replicas}"]
         words += [f"--scratch-parent={self.scratch_parent}"]
         words += [f"--flavour={name}" for name in self.flavours]
         words += [f"--scratch-bytes={self.scratch_bytes}"]
-        words += [f"--keep={path}" for path in kept]
-        words += [f"--readable={path}" for path in (*paths, *SYSTEM_PATHS)]
+        words += [f"--keep={path}" for path in paths.kept]
+        words += [f"--readable={path}" for path in paths.readable]
         words += [f"--without={layer}" for layer in self.without]
-        words += [f"--private={path}" for path in private_folders((*paths, *kept))]
+        words += [f"--private={path}" for path in paths.private]
         words += [f"--nice={self.nice}"] if self.nice else []
         words += ["--allow-no-isolation"] if self.allow_no_isolation else []
         zygote = [self.python, "-P", "-m", "rocstar.sandbox.child.zygote", *words_of(self.declared)]
@@ -355,125 +334,3 @@ async def remove_left(base: str | None, pid: int) -> None:
             await asyncio.to_thread(_native.remove_tree, base)
         except RuntimeError:  # the interpreter ends, and makes no more threads
             _native.remove_tree(base)
-
-
-def default_scratch_parent() -> str:
-    """Where scratch directories go: the usual temporary directory, if a user without rights can reach it."""
-    usual = tempfile.gettempdir()
-    return usual if is_world_readable(usual) else "/tmp"
-
-
-def python_paths() -> list[str]:
-    """The folders that this interpreter imports from. Of those that a .pth file points to see
-    `layered_packages`."""
-    found = [
-        sys.prefix,
-        sys.base_prefix,
-        *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
-    ]
-    if site.ENABLE_USER_SITE:
-        found.append(site.getusersitepackages())
-    return [path for path in dict.fromkeys(map(os.path.realpath, found)) if os.path.isdir(path)]
-
-
-def layered_packages(folders: Iterable[str]) -> list[str]:
-    """Those of `folders`, which a .pth file may have named, that are where some interpreter has its packages:
-    an environment lies over another. What else is named there is somebody's working copy, or a home."""
-    found = {os.path.realpath(folder) for folder in folders if os.path.isabs(folder)}
-    home = own_home()
-    return sorted(
-        path
-        for path in found
-        if PACKAGES.fullmatch(path) and os.path.isdir(path) and not home.is_relative_to(path)
-    )
-
-
-def folders_beside(packages: str) -> list[str]:
-    """What the .pth files of a folder of packages name besides, as far as it is there."""
-    found = []
-    for file in sorted(Path(packages).glob("*.pth")):
-        with suppress(OSError, UnicodeDecodeError):  # which the interpreter passes over as well
-            lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
-            found += [os.path.join(packages, line) for line in lines if line and not line.startswith("#")]
-    return [os.path.normpath(folder) for folder in found if os.path.isdir(folder)]
-
-
-def working_copies() -> list[str]:
-    """Folders that this environment imports from, by a .pth file or an editable install, and that no program
-    may read."""
-    import importlib.metadata
-
-    sites = dict.fromkeys(os.path.realpath(sysconfig.get_path(name)) for name in ("purelib", "platlib"))
-    found = {os.path.realpath(folder) for one in sites for folder in folders_beside(one)}
-    for one in importlib.metadata.distributions(path=list(sites)):
-        noted = json.loads(one.read_text("direct_url.json") or "{}")
-        if (
-            noted.get("dir_info", {}).get("editable") and one.name != "rocstar"
-        ):  # which is opened for its zygotes
-            found.add(os.path.realpath(unquote(urlsplit(noted["url"]).path)))
-    readable = [*python_paths(), *layered_packages(found)]
-    return sorted(path for path in found if not any(Path(path).is_relative_to(one) for one in readable))
-
-
-def linked_packages(besides: Iterable[str] = ()) -> list[str]:
-    """Where modules lie that a folder of packages, of this environment or of `besides`, has as links to
-    elsewhere, a home, say: what a link leads to, and no folder around it, which may be anything's."""
-    folders = {*besides, *(sysconfig.get_path(name) for name in ("purelib", "platlib"))}
-    if site.ENABLE_USER_SITE:
-        folders.add(site.getusersitepackages())
-    found: set[str] = set()
-    for folder in sorted(folders):
-        with suppress(OSError):  # it is not there, or not ours to list
-            found.update(os.path.realpath(entry.path) for entry in os.scandir(folder) if is_package(entry))
-    return sorted(found)
-
-
-def is_package(link: "os.DirEntry[str]") -> bool:
-    """Whether it is a link to what an import opens: a file by the name of a module, or a folder that is
-    neither hidden, as ~/.ssh is, nor around its own or a home, as / is."""
-    if not link.is_symlink():
-        return False
-    target = os.path.realpath(link.path)
-    if not os.path.isdir(target):
-        return os.path.isfile(target) and link.name.endswith(tuple(all_suffixes()))
-    around = Path(target)
-    inner = (Path(link.path).parent.resolve(), own_home())
-    hidden = link.name.startswith(".") or around.name.startswith(".")
-    return not hidden and not any(path.is_relative_to(around) for path in inner)
-
-
-def own_home() -> Path:
-    """As it is told, or what nothing lies below: a container's user may have neither a name nor a HOME."""
-    return Path(os.path.realpath(os.path.expanduser("~")))
-
-
-def kept_paths(python: str) -> list[str]:
-    """What a zygote starts from and imports besides: the interpreter by each of its names, the folders of
-    sys.path, and this package, which an editable install has elsewhere."""
-    names = [python]
-    while os.path.islink(names[-1]) and len(names) < 16:
-        names.append(os.path.join(os.path.dirname(names[-1]), os.readlink(names[-1])))
-    folders = [os.path.dirname(os.path.normpath(name)) for name in names]
-    ours = str(Path(__file__).parents[1])
-    found = [*sys.path, sys.prefix, sys.base_prefix, *folders, ours]
-    absolute = [path for path in found if os.path.isabs(path)]
-    return list(dict.fromkeys([*map(os.path.realpath, absolute), *absolute]))
-
-
-def private_folders(paths: Iterable[str]) -> list[str]:
-    """The topmost folders on the way to `paths` into which not every user may go, if there are any: a home,
-    say."""
-    found = []
-    for path in paths:
-        above = [folder for folder in reversed(Path(path).parents) if folder.is_dir()]
-        closed = next((folder for folder in above if not folder.stat().st_mode & 0o001), None)
-        if closed is not None:
-            found.append(str(closed))
-    return list(dict.fromkeys(found))
-
-
-def is_world_readable(path: str) -> bool:
-    """True when a user with no rights of its own can reach and list the folder."""
-    folder = Path(path)
-    reachable = all(parent.stat().st_mode & 0o001 for parent in (folder, *folder.parents))
-    return reachable and bool(folder.stat().st_mode & 0o004)
