@@ -158,9 +158,9 @@ def doctor(options: argparse.Namespace) -> int:
     """Exit status 1 when no pool can start, or when an attack did not come to what it must."""
     if options.attack:
         return attack(["--json"] if options.json else [])
-    from rocstar.sandbox import doctor as module
+    from rocstar.sandbox.doctor import command
 
-    return module.main(options)
+    return command.main(options)
 
 
 def attack(arguments: list[str]) -> int:

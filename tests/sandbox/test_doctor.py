@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox import cli, doctor
-from rocstar.sandbox.doctor import Started, report_of
+from rocstar.sandbox import cli
+from rocstar.sandbox.doctor import command, facts
+from rocstar.sandbox.doctor.layers import Layer, Started
+from rocstar.sandbox.doctor.limits import Measure, kernel_version
+from rocstar.sandbox.doctor.report import report_of
 
 FACTS: dict[str, Any] = {
     "kernel": "6.8.0-45-generic",
@@ -40,11 +43,11 @@ TIER_A = Started(isolation=BASE, tier="A", scratch=True)
 TIER_B = Started(isolation=BASE | {"uid", "namespaces", "cgroup"}, tier="B", scratch=True)
 
 
-def layers(started: Started, **changes: Any) -> dict[str, doctor.Layer]:
+def layers(started: Started, **changes: Any) -> dict[str, Layer]:
     return {layer.name: layer for layer in report_of(started, {**FACTS, **changes}).layers}
 
 
-def limits(**changes: Any) -> dict[str, doctor.Measure]:
+def limits(**changes: Any) -> dict[str, Measure]:
     return {limit.name: limit for limit in report_of(TIER_A, {**FACTS, **changes}).limits}
 
 
@@ -71,7 +74,7 @@ def test_without_a_pool_it_fails_and_says_why(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = report_of(Started(error="this kernel offers no seccomp filter"), {**FACTS, "seccomp": False})
-    monkeypatch.setattr(doctor, "examine", lambda: report)
+    monkeypatch.setattr(command, "examine", lambda: report)
     assert cli.main(["doctor"]) == 1
     shown = capsys.readouterr().out
     assert "tier none: this kernel offers no seccomp filter" in shown
@@ -119,12 +122,12 @@ def test_a_container_is_bounded_by_its_engine() -> None:
 
 @pytest.mark.parametrize("variable", ["container", "KUBERNETES_SERVICE_HOST"])
 def test_a_container_is_one_without_its_engines_files(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.os.path, "exists", lambda path: False)
+    monkeypatch.setattr(facts.os.path, "exists", lambda path: False)
     for name in ("container", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
-    assert not doctor.in_container()
+    assert not facts.in_container()
     monkeypatch.setenv(variable, "podman")
-    assert doctor.in_container()
+    assert facts.in_container()
 
 
 def test_landlock_tells_what_its_version_can_do() -> None:
@@ -163,16 +166,16 @@ def test_probing_changes_nothing_here() -> None:
     def change() -> None:
         raise PermissionError
 
-    assert doctor.in_child(lambda: None) and not doctor.in_child(change)
+    assert facts.in_child(lambda: None) and not facts.in_child(change)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    doctor.gather()
+    facts.gather()
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 
 
 def test_kernel_versions_and_choices_are_read() -> None:
-    assert doctor.kernel_version("6.18.44-custom") == (6, 18)
-    assert doctor.kernel_version("5.4") == (5, 4)
-    assert doctor.chosen("always [madvise] never") == "madvise" and doctor.chosen("") == ""
+    assert kernel_version("6.18.44-custom") == (6, 18)
+    assert kernel_version("5.4") == (5, 4)
+    assert facts.chosen("always [madvise] never") == "madvise" and facts.chosen("") == ""
 
 
 def test_attack_runs_the_suite_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from rocstar.sandbox.doctor import examine
+from rocstar.sandbox.doctor.report import examine
 from rocstar.train.record import version
 
 UNLIMITED = resource.RLIM_INFINITY

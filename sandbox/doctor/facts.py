@@ -1,0 +1,108 @@
+"""Facts of this machine and this user that decide about layers and limits. Gathered and not judged.
+
+Whatever a probe changes, it changes in a child process that then ends.
+"""
+
+import os
+import platform
+import resource
+import shutil
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rocstar.sandbox import _native
+from rocstar.sandbox.attacks.host import allows_user_namespace
+from rocstar.sandbox.extras import installed_flavours, left_out
+from rocstar.sandbox.pool.paths import (
+    default_scratch_parent,
+    is_world_readable,
+    python_paths,
+    working_copies,
+)
+from rocstar.sandbox.pool.pool import default_memory_bytes
+
+SLOT_UIDS = (100_000, 32_768)
+"""Of the first program's user, and where a user namespace ends below that."""
+
+
+def gather() -> dict[str, Any]:
+    """Facts of this machine and this user."""
+    hidden = [path for path in python_paths() if not is_world_readable(path)]
+    native: Mapping[str, Any] = _native.probe()
+    return {
+        "kernel": native.get("kernel", platform.release()),
+        "machine": native.get("machine", platform.machine()),
+        "python": platform.python_version(),
+        "uid": os.geteuid(),
+        "seccomp": bool(native.get("seccomp")),
+        "user_notif": bool(native.get("user_notif")),
+        "landlock_abi": int(native.get("landlock_abi", 0)),
+        "user_namespaces": allows_user_namespace(),
+        "apparmor_restricts": read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1",
+        "can_change_uid": any(in_child(partial(become, uid)) for uid in SLOT_UIDS),
+        "python_hidden": hidden[0] if hidden else "",
+        "cgroup": cgroup_version(),
+        "container": in_container(),
+        "pid_max": int(read("/proc/sys/kernel/pid_max") or 0),
+        "pids": pids_of_group(),
+        "nproc": resource.getrlimit(resource.RLIMIT_NPROC)[0],
+        "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "memory_bytes": default_memory_bytes(),
+        "huge_pages": chosen(read("/sys/kernel/mm/transparent_hugepage/enabled")),
+        "scratch_parent": default_scratch_parent(),
+        "flavours": installed_flavours(),
+        "flavours_left_out": left_out(),
+        "working_copies": working_copies(),
+        "scratch_free_bytes": shutil.disk_usage(default_scratch_parent()).free,
+    }
+
+
+def read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def chosen(text: str) -> str:
+    """`madvise` of "always [madvise] never"."""
+    return text.partition("[")[2].partition("]")[0]
+
+
+def in_child(change: Callable[[], None]) -> bool:
+    """Whether `change` succeeds, tried in a process of its own."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            change()
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def become(uid: int) -> None:
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def in_container() -> bool:
+    """By what engines leave: files, which read-only containers of podman lack, or variables."""
+    files, variables = ("/.dockerenv", "/run/.containerenv"), ("container", "KUBERNETES_SERVICE_HOST")
+    return any(map(os.path.exists, files)) or any(name in os.environ for name in variables)
+
+
+def pids_of_group() -> int:
+    """Processes and threads that this control group may have, as a container sees its own; 0: any number."""
+    text = read("/sys/fs/cgroup/pids.max") or read("/sys/fs/cgroup/pids/pids.max")
+    return int(text) if text.isdecimal() else 0
+
+
+def cgroup_version() -> str:
+    """`v2`, `v1` (which has a memory controller) or ""."""
+    if os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
+        return "v2"
+    return "v1" if os.path.isdir("/sys/fs/cgroup/memory") else ""

@@ -1,0 +1,191 @@
+"""The layers that hold a program: of each whether it is active, why not, and what would bring it.
+
+What is active is not guessed: a trial pool has said it. Facts tell only why the rest is not there.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SIGNAL_SCOPE_ABI = 6
+TRUNCATE_ABI = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """What the trial pool said. error: why there was none; then the rest is empty."""
+
+    isolation: frozenset[str] = frozenset()
+    tier: str = "none"
+    scratch: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """name: as in `ExecResult.isolation`, or what the pool offers because of it. cost: of its absence.
+    reason, fix: why it is absent and what would bring it; "" when it is active."""
+
+    name: str
+    active: bool
+    required: bool
+    detail: str
+    cost: str = ""
+    reason: str = ""
+    fix: str = ""
+
+
+def layers_of(started: Started, facts: Mapping[str, Any]) -> Iterator[Layer]:
+    """The strongest need first. Without a pool, what the probes alone say."""
+    known = bool(started.isolation)
+    has = started.isolation
+    yield layer(
+        "seccomp",
+        "seccomp" in has if known else facts["seccomp"],
+        required=True,
+        detail="a filter of system calls: no fork, exec, socket, ptrace or mount",
+        cost="no pool starts",
+        reason="this kernel offers no seccomp filter",
+        fix="use a kernel with CONFIG_SECCOMP_FILTER and a container runtime that allows seccomp",
+    )
+    yield layer("nnp", True, required=True, detail="no_new_privs: nothing is gained from setuid programs")
+    yield layer(
+        "rlimits", True, required=True, detail="address space, CPU time, file size, descriptors, no core"
+    )
+    yield landlock_layer("landlock" in has if known else facts["landlock_abi"] > 0, facts)
+    yield uid_layer("uid" in has if known else uid_problem(facts) == ("", ""), facts)
+    yield layer(
+        "notify",
+        facts["user_notif"] and facts["seccomp"],
+        detail="the supervisor is asked about new files and signals",
+        cost="no scratch directories and no branches of sessions",
+        reason="this kernel has no seccomp user notification",
+        fix="boot Linux 5.5 or newer",
+    )
+    yield layer(
+        "scratch",
+        started.scratch,
+        detail=f"a directory of its own for every program, below {facts['scratch_parent']}",
+        cost="programs cannot write a file",
+        reason="it needs landlock and notify" if not started.error else "no pool started",
+        fix="see landlock and notify",
+    )
+    yield namespaces_layer("namespaces" in has, facts)
+    yield cgroup_layer("cgroup" in has, facts)
+
+
+def cgroup_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
+    if facts["container"]:
+        reason = "a container's control groups are not its own"
+        fix = "bound the whole container (`--memory 8g`): programs together have three quarters of that"
+    else:
+        reason = "no group can be made here" if facts["cgroup"] else "no control groups are mounted"
+        fix = "start as root, or in a unit with `Delegate=memory` (`systemd-run --user -p Delegate=yes`)"
+    return layer(
+        "cgroup",
+        active,
+        detail=f"a control group for the pool's memory ({facts['cgroup'] or 'none mounted'})",
+        cost="memory is limited per program and by admission, not for the pool as a whole",
+        reason=reason,
+        fix=fix,
+    )
+
+
+def layer(
+    name: str,
+    active: bool,
+    *,
+    detail: str,
+    required: bool = False,
+    cost: str = "",
+    reason: str = "",
+    fix: str = "",
+) -> Layer:
+    absent = not active
+    return Layer(
+        name=name,
+        active=active,
+        required=required,
+        detail=detail,
+        cost=cost if absent else "",
+        reason=reason if absent else "",
+        fix=fix if absent else "",
+    )
+
+
+def landlock_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
+    abi = facts["landlock_abi"]
+    gains = [
+        text
+        for least, text in (
+            (SIGNAL_SCOPE_ABI, "no signals or abstract sockets to others"),
+            (TRUNCATE_ABI, "truncation by path"),
+        )
+        if abi >= least
+    ]
+    return layer(
+        "landlock",
+        active,
+        detail="; ".join([f"ABI {abi}: reads only below Python and the system's libraries", *gains]),
+        cost="no scratch directory, and programs read what their user can; tier A then needs the uid layer",
+        reason="the kernel was built or booted without Landlock" if abi == 0 else "the pool left it out",
+        fix="boot Linux 5.13 or newer with `lsm=landlock,...` on the kernel's command line",
+    )
+
+
+def uid_problem(facts: Mapping[str, Any]) -> tuple[str, str]:
+    """(reason, fix), both empty when nothing is in the way."""
+    if not facts["can_change_uid"] and facts["uid"] == 0:
+        return (
+            "this root may not change users, or has none to change to",
+            "`--cap-add SETUID --cap-add SETGID` of a container, and 65,536 users for who starts it "
+            "(`/etc/subuid`, `/etc/subgid`)",
+        )
+    if not facts["can_change_uid"]:
+        return (
+            f"user {facts['uid']} cannot become another",
+            "start as root (in a container, say) to give every program a user of its own",
+        )
+    if facts["python_hidden"]:
+        return (
+            f"other users cannot read {facts['python_hidden']}",
+            "install Python in a world-readable place, such as /usr/local or /opt",
+        )
+    return "", ""
+
+
+def uid_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
+    reason, fix = uid_problem(facts)
+    return layer(
+        "uid",
+        active,
+        detail="a user id of its own for every program at a time",
+        cost="programs share this user, and its count of processes does not limit their threads",
+        reason=reason,
+        fix=fix,
+    )
+
+
+def namespaces_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
+    if facts["apparmor_restricts"]:
+        reason = "AppArmor restricts user namespaces"
+        fix = "`sysctl kernel.apparmor_restrict_unprivileged_userns=0`, or a profile that allows `userns`"
+    elif facts["container"] and not facts["user_namespaces"]:
+        reason = "the engine's filter of system calls refuses namespaces"
+        fix = "`--security-opt seccomp=unconfined`: programs have rocstar's own filter in any case"
+    elif facts["container"]:
+        reason = "mounts inside a namespace were refused"
+        fix = "`--security-opt apparmor=unconfined`; as root it needs SETUID, SETGID and SETFCAP"
+    elif not facts["user_namespaces"]:
+        reason = "this user may not make user namespaces"
+        fix = "`sysctl user.max_user_namespaces=1000`, or start as root"
+    else:
+        reason, fix = "mounts inside a namespace were refused", "start as root"
+    return layer(
+        "namespaces",
+        active,
+        detail="no network, no IPC, read-only mounts and hidden homes behind the filter",
+        cost="tier A in place of B: the filter alone stands before the network and the machine's IPC",
+        reason=reason,
+        fix=fix,
+    )

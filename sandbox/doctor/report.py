@@ -1,0 +1,49 @@
+"""The report: a pool is started, one program runs in it, and what that says is put beside the facts."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from rocstar.sandbox.doctor.facts import gather
+from rocstar.sandbox.doctor.layers import Layer, Started, layers_of
+from rocstar.sandbox.doctor.limits import Measure, limits_of
+from rocstar.sandbox.pool.pool import SandboxPool
+from rocstar.sandbox.types import ExecRequest, SandboxError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    tier: str
+    why: str
+    layers: list[Layer]
+    limits: list[Measure]
+    facts: dict[str, Any]
+
+
+def examine() -> Report:
+    """Starts a pool for a moment. Raises nothing: a pool that cannot be is the report's news."""
+    return report_of(asyncio.run(try_pool()), gather())
+
+
+async def try_pool() -> Started:
+    try:
+        async with SandboxPool(max_live=1, max_queued=1) as pool:
+            result = await pool.run(ExecRequest(code="import os; os.getcwd()"))
+    except SandboxError as error:
+        return Started(error=str(error))
+    isolation = frozenset(result.isolation.split("+"))
+    return Started(isolation=isolation, tier=result.tier, scratch=result.value != "'/'")
+
+
+def report_of(started: Started, facts: dict[str, Any]) -> Report:
+    layers = list(layers_of(started, facts))
+    missing = [layer.name for layer in layers if not layer.active]
+    if started.error:
+        why = started.error
+    elif started.tier == "B":
+        why = "a filter, limits and files of its own for every program, inside namespaces of the pool's own"
+    else:
+        why = "a filter, limits and files of its own for every program; namespaces could not be had"
+    if missing and not started.error:
+        why += f" (absent: {', '.join(missing)})"
+    return Report(tier=started.tier, why=why, layers=layers, limits=list(limits_of(facts)), facts=facts)
