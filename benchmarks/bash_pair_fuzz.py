@@ -1,6 +1,7 @@
 """A fuzzer over pairs of bash programs: does what one of them does change what another one sees?
 
-    python benchmarks/bash_pair_fuzz.py [--seconds 120] [--seed N] [--without LAYER...] [--out FILE]
+    python benchmarks/bash_pair_fuzz.py [--seconds 120] [--seed N] [--without LAYER...] [--pause S]
+                                        [--out FILE]
 
     writer   a line of tools and built-ins, or a system call by native code that bash loads (`enable -f`),
              again and again, or as often one that does nothing, by a drawn coin, per round
@@ -26,12 +27,23 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from pair_fuzz import KNOWN, NEVER, Call, Pair, confirmed, draw, tells
-from sandbox_bench.report import bar, command, finish
+from sandbox_bench.fuzzer import (
+    NEVER,
+    Call,
+    Trial,
+    Tried,
+    draw_call,
+    finish_fuzz,
+    options_of,
+    pool_options,
+    readable_of,
+    tells,
+    try_all,
+)
 
 from rocstar.sandbox import _native
 from rocstar.sandbox.pool.pool import SandboxPool
@@ -269,6 +281,24 @@ for turn in 1 2 3; do line </dev/null; echo $?; sleep 0.02; done >said 2>&1
 sed -e "s|$PWD|HERE|g" -e "s|${{PWD%/*}}|BASE|g" -e "s|\\b$$\\b|OWN|g" -e "s|\\b$PPID\\b|PARENT|g" said |
   sha256sum
 """
+BUILTINS = frozenset(
+    (
+        "test",
+        "[[",
+        "echo",
+        "exec",
+        "ulimit",
+        "umask",
+        "kill",
+        "trap",
+        "jobs",
+        "times",
+        "read",
+        "cd",
+        "printf",
+        "shopt",
+    )
+)
 LOADS = "while :; do enable -f ./code.so nothing; done"
 
 PLANT_WRITES = 'for i in {10..180}; do eval "exec $i</dev/null"; done; echo on; sleep 2'
@@ -313,106 +343,61 @@ def planted(coin: bool) -> tuple[ExecRequest, ExecRequest]:
     )
 
 
-class Drawn:
+def draw_trial(rng: random.Random, calls: list[int], readable: list[int], native: bytes) -> Trial:
     """A writer and a reader, each a line or a call."""
-
-    def __init__(self, rng: random.Random, calls: list[int], readable: list[int], native: bytes) -> None:
-        self.native = native
-        self.writes: Call | str = draw(rng, calls) if rng.random() < 0.4 else draw_line(rng)
-        self.reads: Call | str = draw(rng, readable) if rng.random() < 0.4 else draw_line(rng)
-
-    def pair(self, coin: bool) -> tuple[ExecRequest, ExecRequest]:
-        if isinstance(self.writes, str):
-            # As many processes in both: how many the machine has is known to show.
-            idle = "/bin/true" if self.writes.split()[0] not in BUILTINS else ":"
-            what = "line idle" if coin else "idle line"
-            code = WRITING.format(line=self.writes, idle=idle, what=what)
-            writer = ExecRequest(code=code, flavour="bash", limits=LIMITS)
-        else:
-            writer = self._loading(self.writes if coin else (39, self.writes[1]), reads=False)
-        if isinstance(self.reads, str):
-            return writer, ExecRequest(code=READING.format(line=self.reads), flavour="bash", limits=LIMITS)
-        return writer, self._loading(self.reads, reads=True)
-
-    def _loading(self, call: Call, *, reads: bool) -> ExecRequest:
-        files = {"code.so": self.native, "call": packed(call, reads=reads)}
-        return ExecRequest(code=LOADS, flavour="bash", limits=LIMITS, files=files)
+    writer: Call | str = draw_call(rng, calls) if rng.random() < 0.4 else draw_line(rng)
+    reader: Call | str = draw_call(rng, readable) if rng.random() < 0.4 else draw_line(rng)
+    return Trial(writer=writer, reader=reader, pair=partial(requests_of, writer, reader, native))
 
 
-BUILTINS = frozenset(
-    (
-        "test",
-        "[[",
-        "echo",
-        "exec",
-        "ulimit",
-        "umask",
-        "kill",
-        "trap",
-        "jobs",
-        "times",
-        "read",
-        "cd",
-        "printf",
-        "shopt",
-    )
-)
+def requests_of(
+    writes: Call | str, reads: Call | str, native: bytes, coin: bool
+) -> tuple[ExecRequest, ExecRequest]:
+    if isinstance(writes, str):
+        # As many processes in both: how many the machine has is known to show.
+        idle = "/bin/true" if writes.split()[0] not in BUILTINS else ":"
+        what = "line idle" if coin else "idle line"
+        code = WRITING.format(line=writes, idle=idle, what=what)
+        writer = ExecRequest(code=code, flavour="bash", limits=LIMITS)
+    else:
+        writer = loading(writes if coin else (39, writes[1]), native, reads=False)
+    if isinstance(reads, str):
+        return writer, ExecRequest(code=READING.format(line=reads), flavour="bash", limits=LIMITS)
+    return writer, loading(reads, native, reads=True)
 
 
-async def fuzz(seconds: float, seed: int, without: list[str], pause_s: float) -> dict[str, Any]:
-    rng = random.Random(seed)
-    known = {number for numbers in KNOWN.values() for number in numbers}
-    allowed = {number for number, kinds in _native.allowed_calls().items() if "shell" in kinds}
-    numbers = sorted(allowed - NEVER - FORKS)
-    readable = [number for number in numbers if number not in known]
-    native = build_native()
-    pairs, findings, by = 0, list[dict[str, Any]](), {"line": 0, "call": 0}
-    async with SandboxPool(
-        ("bash",), max_live=3, nice=max(0, os.nice(0)), without=without, allow_no_isolation=bool(without)
-    ) as pool:
-        plant: Pair = planted
-        found = await tells(pool, plant, rng)
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            drawn = Drawn(rng, numbers, readable, native)
-            pairs += 1
-            by["line" if isinstance(drawn.writes, str) else "call"] += 1
-            if await tells(pool, drawn.pair, rng) and await confirmed(pool, drawn.pair, rng):
-                findings.append({"writer": drawn.writes, "reader": drawn.reads})
-                print("found", findings[-1], flush=True)
-            if pairs % 200 == 0:
-                print(f"{pairs} pairs, {len(findings)} findings", flush=True)
-            await asyncio.sleep(pause_s)
-        restarts = pool.restarts
-    return {
-        "pairs": pairs,
-        "writers": by,
-        "calls": len(numbers),
-        "lines": len(LINES),
-        "planted": found,
-        "findings": findings,
-        "restarts": restarts,
-    }
+def loading(call: Call, native: bytes, *, reads: bool) -> ExecRequest:
+    files = {"code.so": native, "call": packed(call, reads=reads)}
+    return ExecRequest(code=LOADS, flavour="bash", limits=LIMITS, files=files)
+
+
+def trials(rng: random.Random, numbers: list[int], native: bytes, writers: dict[str, int]) -> Iterator[Trial]:
+    """writers: counts them by kind."""
+    readable = readable_of(numbers)
+    while True:
+        trial = draw_trial(rng, numbers, readable, native)
+        writers["line" if isinstance(trial.writer, str) else "call"] += 1
+        yield trial
+
+
+async def fuzz(
+    options: argparse.Namespace, numbers: list[int], writers: dict[str, int]
+) -> tuple[bool, Tried]:
+    """Whether the planted pair was found, and what else."""
+    rng, native = random.Random(options.seed), build_native()
+    async with SandboxPool(("bash",), **pool_options(options)) as pool:
+        found = await tells(pool, planted, rng)
+        return found, await try_all(pool, trials(rng, numbers, native, writers), rng, options)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
-    parser.add_argument("--without", nargs="*", default=[], metavar="LAYER", help="left out, to be found out")
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds between two pairs")
-    default = Path(__file__).parent / "results" / "bash_pair_fuzz.json"
-    parser.add_argument("--out", type=Path, default=default, help="where the JSON goes")
-    options = parser.parse_args()
-    found = asyncio.run(fuzz(options.seconds, options.seed, options.without, options.pause))
-    result = {"command": command(sys.argv), "seconds": options.seconds, "seed": options.seed, **found}
-    bars = [
-        bar("pairs that pass a bit", len(found["findings"]), 0, at_most=True),
-        bar("supervisors that died", found["restarts"], 0, at_most=True),
-    ]
-    return finish("bash_pair_fuzz", result, bars, options.out)
+    options = options_of(__doc__, "bash_pair_fuzz")
+    allowed = {number for number, kinds in _native.allowed_calls().items() if "shell" in kinds}
+    numbers = sorted(allowed - NEVER - FORKS)
+    writers = {"line": 0, "call": 0}
+    found, tried = asyncio.run(fuzz(options, numbers, writers))
+    about = {"writers": writers, "calls": len(numbers), "lines": len(LINES), "planted": found}
+    return finish_fuzz("bash_pair_fuzz", options, tried, about)
 
 
 if __name__ == "__main__":
