@@ -12,6 +12,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "capture.h"
@@ -44,8 +45,9 @@ void frame_one(std::string& stream, uint64_t id, const std::string& raw, uint64_
   rocstar::HeadTail out(cap);
   for (size_t at = 0; at < raw.size(); at += kPiece) out.append(std::string_view(raw).substr(at, kPiece));
   rocstar::Outcome outcome{.id = id, .wall_us = 1500, .cpu_us = 900, .peak_bytes = 1 << 20};
-  outcome.out = out.text();
-  if (out.truncated()) outcome.flags |= rocstar::Outcome::kStdoutTruncated;
+  rocstar::Shown shown = out.shown();
+  outcome.out = std::move(shown.text);
+  if (shown.truncated) outcome.flags |= rocstar::Outcome::kStdoutTruncated;
   append_result(stream, outcome, rocstar::Status::kOk);
 }
 

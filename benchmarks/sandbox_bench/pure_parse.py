@@ -2,13 +2,21 @@
 
     raw output of a child -> head + marker + tail -> valid UTF-8 -> frame | stream | wire.PythonReader
 
-Written as one would who had no C++: slices, `bytes.decode`, `struct` and nothing per byte. The marker is
-that of csrc/sandbox/capture.cpp, so that both sides' answers can be compared.
+Written as one would who had no C++: slices, `bytes.decode`, `struct` and nothing per byte. The marker, and
+what of head and tail is left where their repair is too long, are as in csrc/sandbox/capture.cpp, so that both
+sides' answers can be compared.
 """
 
 from __future__ import annotations
 
+import codecs
+
 from rocstar.sandbox.pool import wire
+
+REPLACEMENT_BYTES = len("\ufffd".encode())
+
+_bad: list[tuple[int, int]] = []
+"""Of the bytes that are being decoded: the codec tells of bad parts by a handler alone."""
 
 
 def cut_head(data: bytes) -> bytes:
@@ -41,15 +49,68 @@ def skip_partial(data: bytes) -> bytes:
     return data[skip:]
 
 
+def bad_parts(data: bytes) -> list[tuple[int, int]]:
+    """Where those begin and end that a repair replaces."""
+    _bad.clear()
+    data.decode("utf-8", "noted")
+    return list(_bad)
+
+
+def _note(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    _bad.append((error.start, error.end))
+    return "", error.end
+
+
+codecs.register_error("noted", _note)
+
+
+def fitting_prefix(data: bytes, most: int) -> bytes:
+    """The longest part from the start whose repair is at most `most` bytes long."""
+    at = size = 0
+    for begin, end in [*bad_parts(data), (len(data), len(data))]:
+        if size + begin - at > most:
+            cut = at + most - size
+            while data[cut] & 0xC0 == 0x80:
+                cut -= 1
+            return data[:cut]
+        size += begin - at + REPLACEMENT_BYTES
+        if size > most:
+            return data[:begin]
+        at = end
+    return data
+
+
+def fitting_suffix(data: bytes, most: int) -> bytes:
+    """The longest part to the end whose repair is at most `most` bytes long."""
+    at, size = len(data), 0
+    for begin, end in reversed([(0, 0), *bad_parts(data)]):
+        if size + at - end > most:
+            cut = at - (most - size)
+            while cut < at and data[cut] & 0xC0 == 0x80:
+                cut += 1
+            return data[cut:]
+        size += at - end + REPLACEMENT_BYTES
+        if size > most:
+            return data[end:]
+        at = begin
+    return data
+
+
 def truncate(raw: bytes, cap: int) -> tuple[bytes, bool]:
-    """Valid UTF-8 of at most `cap` bytes of `raw`: all of it, or head, a line that counts the rest, tail."""
+    """Valid UTF-8 of `raw`, of at most `cap` bytes: all of it, or head, a line that counts the rest, tail."""
+    head_cap, tail_cap = cap - cap // 2, cap // 2
     if len(raw) <= cap:
-        return raw.decode("utf-8", "replace").encode(), False
-    if cap == 0:
+        whole = raw.decode("utf-8", "replace").encode()
+        if len(whole) <= cap:
+            return whole, False
+        head = fitting_prefix(raw, head_cap)
+        tail = fitting_suffix(raw[len(head) :], tail_cap)
+    elif cap == 0:
         return b"", True
-    tail_bytes = cap // 2
-    head = cut_head(raw[: cap - tail_bytes])
-    tail = skip_partial(raw[len(raw) - tail_bytes :])
+    else:
+        head = fitting_prefix(cut_head(raw[:head_cap]), head_cap)
+        tail = fitting_suffix(skip_partial(raw[len(raw) - tail_cap :]), tail_cap)
     missing = len(raw) - len(head) - len(tail)
     text = head.decode("utf-8", "replace")
     text += f"\n... [{missing} bytes cut] ...\n" + tail.decode("utf-8", "replace")

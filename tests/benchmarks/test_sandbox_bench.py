@@ -17,9 +17,12 @@ from hypothesis import strategies as st
 from rocstar.sandbox import _native
 from rocstar.sandbox.pool import wire
 
+from .. import needs
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
+import bench_parse  # noqa: E402
 from sandbox_bench import flood, forks, http_client, load, programs, pure_parse, python_c, report, stats  # noqa: E402
 
 
@@ -234,15 +237,30 @@ def test_the_python_reference_keeps_what_it_should(raws: list[bytes], cap: int, 
     assert [result[1] for result in results] == list(range(len(raws)))
     for raw, result in zip(raws, results, strict=True):
         stdout, was_cut = result[5], result[7]
-        assert was_cut == (len(raw) > cap)
-        if len(raw) <= cap:
-            assert stdout == raw.decode("utf-8", "replace")
+        whole = raw.decode("utf-8", "replace")
+        assert was_cut == (len(raw) > cap or len(whole.encode()) > cap)
+        if not was_cut:
+            assert stdout == whole
         elif cap:
             head, tail = stdout.split("\n... [", 1)[0], stdout.split("cut] ...\n", 1)[1]
-            assert len(head) <= cap - cap // 2 and len(tail) <= cap // 2
+            assert len(head.encode()) <= cap - cap // 2 and len(tail.encode()) <= cap // 2
         else:
             assert stdout == ""
     assert _native.ResultReader().feed(stream) == results
+
+
+def test_the_python_reference_keeps_what_the_supervisor_does(tmp_path: Path) -> None:
+    """Text and bytes that are none, whole ones and parts, at every cap that may cut them."""
+    needs.commands("g++")
+    program = bench_parse.build(tmp_path)
+    rng = random.Random(20261124)
+    pieces = [b"a", "é".encode(), "数".encode(), "😀".encode(), b"\xc3", b"\xe2\x82", b"\xff", b"\x80", b"\n"]
+    raws = [b"".join(rng.choices(pieces, k=rng.randrange(40)))[: rng.randrange(1, 60)] for _ in range(400)]
+    raws += [rng.randbytes(rng.randrange(60)) for _ in range(100)]
+    for cap in (0, 1, 2, 3, 5, 8, 13, 21, 30, 40, 59, 60, 100, 180):
+        assert bench_parse.cpp_frames(program, tmp_path, raws, 1, cap)[1] == bench_parse.python_frames(
+            raws, cap
+        )
 
 
 @given(st.binary(max_size=40) | st.text(max_size=20).map(lambda text: text.encode("utf-8")))
