@@ -7,6 +7,7 @@ forty milliseconds of everybody's, and so does letting go of them. One text is o
 """
 
 import pickle
+from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
@@ -35,7 +36,27 @@ def places(items: Sequence[T], wanted: Callable[[T], bool]) -> Sequence[int]:
     return array("I", (index for index, item in enumerate(items) if wanted(item)))
 
 
-class PackedItems(Sequence[T], Generic[T]):
+class _Items(Sequence[T], Generic[T]):
+    """Items of which each is asked for by its place."""
+
+    __slots__ = ()
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        if isinstance(index, slice):
+            return [self._item(place) for place in range(*index.indices(len(self)))]
+        return self._item(range(len(self))[index])
+
+    @abstractmethod
+    def _item(self, place: int) -> T: ...
+
+
+class PackedItems(_Items[T]):
     """Invariants: an item equals the one that was given; the number of objects does not grow with that of
     short items."""
 
@@ -58,17 +79,6 @@ class PackedItems(Sequence[T], Generic[T]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[T]: ...
-
-    def __getitem__(self, index: int | slice) -> T | list[T]:
-        if isinstance(index, slice):
-            return [self._item(place) for place in range(*index.indices(len(self)))]
-        return self._item(range(len(self))[index])
-
     def _item(self, place: int) -> T:
         if place in self._long:
             return self._long[place]
@@ -82,7 +92,7 @@ class PackedItems(Sequence[T], Generic[T]):
         return item
 
 
-class PackedBytes(Sequence[bytes]):
+class PackedBytes(_Items[bytes]):
     """Bytes, which need no making: what is answered to calls that cannot run, say. They are cut out of one
     text. Invariants: as of PackedItems."""
 
@@ -101,38 +111,21 @@ class PackedBytes(Sequence[bytes]):
             yield self._text[begin:end]
             begin = end
 
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[bytes]: ...
-
-    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        place = range(len(self))[index]
+    def _item(self, place: int) -> bytes:
         return self._text[self._ends[place - 1] if place else 0 : self._ends[place]]
 
 
-class Chosen(Sequence[T], Generic[T]):
+class Chosen(_Items[T]):
     """Items by their places elsewhere, none before it is asked for."""
 
-    __slots__ = ("_item", "_places")
+    __slots__ = ("_find", "_places")
 
-    def __init__(self, places: Sequence[int], item: Callable[[int], T]) -> None:
+    def __init__(self, places: Sequence[int], find: Callable[[int], T]) -> None:
         self._places = places
-        self._item = item
+        self._find = find
 
     def __len__(self) -> int:
         return len(self._places)
 
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[T]: ...
-
-    def __getitem__(self, index: int | slice) -> T | list[T]:
-        if isinstance(index, slice):
-            return [self._item(place) for place in self._places[index]]
-        return self._item(self._places[index])
+    def _item(self, place: int) -> T:
+        return self._find(self._places[place])
