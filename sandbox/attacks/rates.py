@@ -14,17 +14,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from rocstar.sandbox.attacks.channels import (
-    Pair,
-    Run,
-    Stream,
-    calls_of,
-    difference,
-    draw,
-    flavours_of,
-    once,
-    stream,
-)
+from rocstar.sandbox.attacks.number import difference, draw, once
+from rocstar.sandbox.attacks.pair import Pair, flavours_of
+from rocstar.sandbox.attacks.runners import Run, calls_of
+from rocstar.sandbox.attacks.stream import Stream, stream
 from rocstar.sandbox.pool.pool import SandboxPool
 
 NUMBER_S = 4.0

@@ -1,0 +1,106 @@
+"""A number that a sender has and a receiver looks for, drawn anew until it did not arrive by chance.
+
+The sender knows SECRET, FRAME (the secret with a check sum) and HOLD_S, the receiver HOLD_S and `say`,
+`receive` and `receive_threads` below. A number that arrives by chance does so once in 4096 trials.
+"""
+
+import asyncio
+import math
+import random
+
+from rocstar.sandbox.attacks.pair import Pair, Passed
+from rocstar.sandbox.attacks.runners import Run
+from rocstar.sandbox.child.bash import BASH
+
+HOLD_S = 0.6
+ENOUGH_BITS = 12
+"""Seen right, that a number did not arrive by chance."""
+
+RECEIVER = """
+import time as _time
+def say(number):
+    print("GOT", number, flush=True)
+def receive(look):
+    deadline = _time.monotonic() + HOLD_S
+    while (start := _time.monotonic()) < deadline:
+        frame = look()
+        if frame > 255 and (frame >> 8) * 31 + 7 & 255 == frame & 255:
+            print("GOT", frame >> 8, _time.monotonic() - start, flush=True)
+            return
+def receive_threads(exists):
+    import os, threading
+    own = os.getpid()
+    def look():
+        word = 0
+        for tid in range(max(2, own - 600), own + 600):
+            word = (word << 1 | exists(tid)) & 0xFFFFFFFF
+            if word >> 24 == 0xA5 and (word >> 8 & 0xFFFF) * 31 + 7 & 255 == word & 255:
+                return word & 0xFFFFFF
+        return -1
+    receive(look)
+"""
+
+
+async def attempt_numbers(pair: Pair, send: Run, receive: Run) -> Passed:
+    """Whether the pair passes numbers. Ends as soon as that is known."""
+    rounds = max(2, math.ceil(ENOUGH_BITS / pair.bits))
+    offset = await difference(pair, 0, send, receive) if pair.baseline else None
+    right, seconds, said = 0, 0.0, ""
+    for turn in range(rounds):
+        secret = draw(pair, turn)
+        if pair.baseline:
+            got = await difference(pair, secret, send, receive)
+            same = got is not None and offset is not None and got - offset == secret
+            said = f"{got} - {offset}"
+        else:
+            said = await once(pair, secret, send, receive)
+            if "BREACH" in said:
+                return Passed(through=True, bits_per_s=0.0, said=said)
+            words = said.split()
+            same = words[:2] == ["GOT", str(secret)]
+            seconds += float(words[2]) if same and len(words) > 2 else 0.0
+        right += same
+        if (right * pair.bits >= ENOUGH_BITS and pair.bits >= ENOUGH_BITS) or (
+            not same and pair.bits < ENOUGH_BITS
+        ):
+            break
+    through = right * pair.bits >= ENOUGH_BITS
+    return Passed(through=through, bits_per_s=right * pair.bits / seconds if seconds else 0.0, said=said)
+
+
+def draw(pair: Pair, turn: int) -> int:
+    """A number to send; every other one is not 0, which may be what a receiver sees of nobody."""
+    return random.randrange(1, 1 << pair.bits) if turn % 2 == 0 else random.randrange(1 << pair.bits)
+
+
+async def difference(pair: Pair, secret: int, send: Run, receive: Run) -> int | None:
+    """How the receiver's number changes with a sender; None where there was none."""
+    before = (await receive(_receiver(pair), pair.flavours[1])).split()
+    after = (await once(pair, secret, send, receive)).split()
+    if before[:1] != ["GOT"] or after[:1] != ["GOT"]:
+        return None
+    return int(after[1]) - int(before[1])
+
+
+async def once(pair: Pair, secret: int, send: Run, receive: Run) -> str:
+    """What the receiver says beside, or after, a sender with the secret."""
+    program = _head(pair, secret) + pair.sender
+    if pair.when == "after":
+        await send(program, pair.flavours[0])
+        return await receive(_receiver(pair), pair.flavours[1])
+    sending = asyncio.ensure_future(send(program, pair.flavours[0]))
+    try:
+        return await receive(_receiver(pair), pair.flavours[1])
+    finally:
+        await sending
+
+
+def _head(pair: Pair, secret: int) -> str:
+    frame = secret << 8 | (secret * 31 + 7 & 255)
+    if pair.flavours[0] != BASH:
+        return f"SECRET, FRAME, HOLD_S = {secret}, {frame}, {HOLD_S}\n"
+    return f"SECRET={secret} FRAME={frame} HOLD_S={HOLD_S}\n"
+
+
+def _receiver(pair: Pair) -> str:
+    return f"HOLD_S = {HOLD_S}\n{RECEIVER}{pair.receiver}"

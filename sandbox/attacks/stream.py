@@ -1,0 +1,132 @@
+"""A stream of symbols from a sender to a receiver, one in each slot of time.
+
+The two have agreed on when it begins by the machine's clock, on its pilot, which is the lowest and the
+highest symbol in turns, and on a place for what is used up (NONCE). They know START, SLOT_S, COUNT, PILOT and
+`at`, which waits for a slot; the sender SYMBOLS; the receiver `tell`, and `decide` for levels of two symbols.
+"""
+
+import asyncio
+import math
+import os
+import random
+import sysconfig
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rocstar.sandbox.attacks.pair import STDLIB, Pair, Passed
+from rocstar.sandbox.attacks.runners import Run
+from rocstar.sandbox.child.bash import BASH
+from rocstar.sandbox.child.cpp import CPP
+
+PILOT = 32
+MOST_SYMBOLS = 512
+STREAM_S = 0.8
+"""That a stream may take, where it is not for the pilot and some 64 symbols more."""
+LEAD_S = 0.5
+COMPILED_LEAD_S = 5.0
+"""In which both programs of a stream start."""
+
+STREAM = """
+import time as _time
+def at(slot, monotonic=_time.monotonic):
+    when = START + slot * SLOT_S
+    while (left := when - monotonic()) > 0:
+        if left > 0.002:
+            _time.sleep(left - 0.001)
+    return when
+def tell(symbols):
+    print("READ", *symbols, flush=True)
+def decide(levels):
+    low, high = sorted(levels[0:PILOT:2]), sorted(levels[1:PILOT:2])
+    low, high = low[len(low) // 2], high[len(high) // 2]
+    tell([int(abs(level - high) < abs(level - low)) for level in levels])
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """What became of a stream's symbols behind its pilot. wrong: bits of all `sent`; half where nothing was
+    read."""
+
+    slot_s: float
+    sent: int
+    wrong: int
+    said: str
+
+    @property
+    def through(self) -> bool:
+        """As by chance once in 10,000 times or less."""
+        return self.sent >= 64 and self.wrong < self.sent / 4
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFacts:
+    """What both programs of a stream know."""
+
+    start: float
+    slot_s: float
+    count: int
+    nonce: int
+    cold: str
+
+    def told(self, flavour: str) -> str:
+        """As the first lines of a program. Bash has no steady clock: WALL is what its own is ahead by."""
+        if flavour == CPP:
+            times = f"const double START = {self.start!r}, SLOT_S = {self.slot_s!r};"
+            return f"{times}\nconst int COUNT = {self.count};\n"
+        if flavour == BASH:
+            wall = time.time() - time.monotonic()
+            return f"START={self.start!r} WALL={wall!r} SLOT_S={self.slot_s!r} COUNT={self.count}\n"
+        words = (self.start, self.slot_s, self.count, PILOT, self.nonce, self.cold)
+        return f"START, SLOT_S, COUNT, PILOT, NONCE, COLD = {words}\n{STREAM}"
+
+
+async def stream(pair: Pair, slot_s: float, send: Run, receive: Run) -> Stream:
+    """One stream of random symbols, with slots of that length."""
+    most = (1 << pair.bits) - 1
+    count = PILOT + max(math.ceil(64 / pair.bits), min(MOST_SYMBOLS, int(STREAM_S / slot_s)))
+    symbols = [most * (k % 2) for k in range(PILOT)] + [random.randint(0, most) for _ in range(count - PILOT)]
+    cold = await asyncio.to_thread(_cold_file) if pair.cold else ""
+    start = time.monotonic() + (COMPILED_LEAD_S if CPP in pair.flavours else LEAD_S)
+    facts = StreamFacts(start, slot_s, count, random.randrange(1 << 32), cold)
+    sender, receiver = (facts.told(flavour) for flavour in pair.flavours)
+    said_symbols = (
+        f"SYMBOLS = {symbols}" if pair.flavours[0] == STDLIB else f"SYMBOLS={''.join(map(str, symbols))}"
+    )
+    sending = asyncio.ensure_future(send(f"{sender}{said_symbols}\n{pair.sender}", pair.flavours[0]))
+    try:
+        said = await receive(receiver + pair.receiver, pair.flavours[1])
+    finally:
+        sender_said = await sending
+    words = said.split()
+    read = [int(word) for word in words[1:]] if words[:1] == ["READ"] else []
+    sent = (count - PILOT) * pair.bits
+    if len(read) != count:
+        return Stream(
+            slot_s=slot_s, sent=sent, wrong=(sent + 1) // 2, said=f"{said[-160:]} {sender_said[-160:]}"
+        )
+    wrong = sum((symbols[k] ^ read[k] & most).bit_count() for k in range(PILOT, count))
+    return Stream(slot_s=slot_s, sent=sent, wrong=wrong, said=f"{wrong} of {sent} bits wrong")
+
+
+def _cold_file() -> str:
+    """The largest file of the standard library, as after the machine's start: not in the cache."""
+    files = [path for path in Path(sysconfig.get_path("stdlib")).rglob("*") if path.is_file()]
+    largest = max(files, key=lambda path: path.stat().st_size)
+    with largest.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return str(largest)
+
+
+async def attempt_streams(pair: Pair, send: Run, receive: Run) -> Passed:
+    """Whether one with any of its slots comes through."""
+    for slot_s in pair.slots:
+        found = await stream(pair, slot_s, send, receive)
+        if found.through:
+            return Passed(
+                through=True,
+                bits_per_s=(found.sent - found.wrong) / found.sent * pair.bits / slot_s,
+                said=found.said,
+            )
+    return Passed(through=False, bits_per_s=0.0, said=found.said)
