@@ -2,7 +2,7 @@
 
     python benchmarks/bench_sandbox.py cpu --data llm_python_programs.jsonl
     python benchmarks/bench_sandbox.py peers --code-judge DIR --data llm_python_programs.jsonl
-    python benchmarks/bench_sandbox.py forks|sessions|layers|open-loop|flood|holds
+    python benchmarks/bench_sandbox.py forks|sessions|layers|open-loop|flood|holds|passes
 
 Without a part it lists them. docs/measured/sandbox.md says what each measures. Exit status 1 says
 that a bar is missed.
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 import uvloop
-from sandbox_bench import cpu, flood, forks, holds, layers, open_loop, peers, sessions
+from sandbox_bench import cpu, flood, forks, holds, layers, open_loop, passes, peers, sessions
 
 PARTS = {
     "cpu": cpu,
@@ -27,6 +27,7 @@ PARTS = {
     "open-loop": open_loop,
     "flood": flood,
     "holds": holds,
+    "passes": passes,
 }
 
 
