@@ -119,21 +119,27 @@ Supervisor::Rank Supervisor::rank_of(uint64_t arrival, const Request& request) c
 }
 
 void Supervisor::begin_work(Process& process) {
-  ++under_way_;
-  process.began = Clock::now();
   process.kills_before = look_for_victims();
-  Lane& lane = lanes_.try_emplace(process.lane, Lane{.had_s = had_s_}).first->second;
-  ++lane.under_way;
-  had_s_ = std::max(had_s_, lane.had_s);
+  process.began = begin_turn(process.lane).began;
 }
 
 // A compiler and its program are one turn, which takes the time of both.
-void Supervisor::end_work(const Process& process) {
+void Supervisor::end_work(const Process& process) { end_turn({process.lane, process.began}); }
+
+Supervisor::Turn Supervisor::begin_turn(uint64_t number) {
+  ++under_way_;
+  Lane& lane = lanes_.try_emplace(number, Lane{.had_s = had_s_}).first->second;
+  ++lane.under_way;
+  had_s_ = std::max(had_s_, lane.had_s);
+  return {number, Clock::now()};
+}
+
+void Supervisor::end_turn(const Turn& turn) {
   --under_way_;
-  Lane& lane = lanes_.at(process.lane);
+  Lane& lane = lanes_.at(turn.lane);
   --lane.under_way;
-  lane.had_s += std::chrono::duration<double>(Clock::now() - process.began).count() / lane.weight;
-  forget_lane(process.lane);
+  lane.had_s += std::chrono::duration<double>(Clock::now() - turn.began).count() / lane.weight;
+  forget_lane(turn.lane);
 }
 
 uint64_t Supervisor::bytes_to_start(const Request& request) const {

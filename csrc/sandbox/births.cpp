@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <csignal>
 #include <system_error>
+#include <utility>
 
 #include "compile.h"
 
@@ -40,7 +41,7 @@ Pair make_control() {
 }
 
 // A sealed file: the child can read and seek, and nothing it does can change or grow it.
-UniqueFd make_stdin(const std::string& bytes) {
+UniqueFd make_stdin(std::string_view bytes) {
   UniqueFd file(memfd_create("stdin", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file) fail("memfd_create");
   for (size_t sent = 0; sent < bytes.size();) {
@@ -61,7 +62,24 @@ UniqueFd open_null() {
   return file;
 }
 
+UniqueFd open_input(const Request& request, Role role) {
+  if (role == Role::kCompiler || (!request.input && request.stdin_bytes.empty())) return open_null();
+  if (!request.input) return make_stdin(request.stdin_bytes);
+  UniqueFd file(fcntl(request.input->get(), F_DUPFD_CLOEXEC, 0));
+  if (!file) fail("fcntl(F_DUPFD_CLOEXEC)");
+  return file;
+}
+
 }  // namespace
+
+// Where it cannot be written now, its child's start says so.
+void write_input(Request& request) {
+  try {
+    request.input = std::make_shared<UniqueFd>(make_stdin(request.stdin_bytes));
+    request.stdin_bytes = {};
+  } catch (const std::system_error&) {
+  }
+}
 
 void Supervisor::order_child(Request request, Server& server) {
   const uint64_t id = request.id;
@@ -70,8 +88,7 @@ void Supervisor::order_child(Request request, Server& server) {
     Pair out = make_output(), err = make_output(), control = make_control();
     const Role role = role_of(request);
     const uint64_t memory = memory_needed(request);
-    const bool reads = !request.stdin_bytes.empty() && role != Role::kCompiler;
-    const UniqueFd input = reads ? make_stdin(request.stdin_bytes) : open_null();
+    const UniqueFd input = open_input(request, role);
     const std::shared_ptr<Compiled> compiled = request.compiled;
     std::shared_ptr<Home> home = compiled ? compiled->home : homes_.take();
     const Limits& limits = request.limits;
@@ -101,6 +118,7 @@ void Supervisor::order_child(Request request, Server& server) {
     made = &process;
     process.out = Capture(std::move(out.ours), process.limits.output_bytes);
     process.err = Capture(std::move(err.ours), process.limits.output_bytes);
+    process.value = HeadTail(process.limits.output_bytes);
     process.control = std::move(control.ours);
     process.server = &server;
     process.role = role;
@@ -343,6 +361,7 @@ void Supervisor::start_branch(Request request, Process& origin) {
     process.limits = origin.limits;
     process.out = Capture(std::move(out.ours), process.limits.output_bytes);
     process.err = Capture(std::move(err.ours), process.limits.output_bytes);
+    process.value = HeadTail(process.limits.output_bytes);
     process.control = std::move(control.ours);
     process.baseline_resident = origin.baseline_resident;
     process.origin = &origin;
@@ -364,7 +383,11 @@ void Supervisor::send_cell(Process& process) {
                                           (process.interrupted_before ? CellHeader::kAfterInterrupt : 0));
   const CellHeader header{CellKind::kRun, flags, request.seed.value_or(0), static_cast<uint32_t>(request.code.size())};
   process.to_send.assign(reinterpret_cast<const char*>(&header), sizeof header);
-  process.to_send += request.code;
+  process.code_to_send = request.code;
+  if (request.code.size() <= kSentAhead) {
+    process.to_send += request.code;
+    process.code_to_send = {};
+  }
   process.sent = 0;
   process.has_code = true;
   flush_control(process);
@@ -373,24 +396,35 @@ void Supervisor::send_cell(Process& process) {
 // Once it is born, nobody has to be given it again.
 void Supervisor::drop_texts(Process& process) {
   process.request.code = {};
-  if (process.role != Role::kCompiler) process.request.stdin_bytes = {};
+  if (process.role != Role::kCompiler) {
+    process.request.stdin_bytes = {};
+    process.request.input.reset();
+  }
   process.has_code = false;
 }
 
 void Supervisor::flush_control(Process& process) {
-  while (process.sent < process.to_send.size()) {
-    const ssize_t n = send(process.control.get(), process.to_send.data() + process.sent,
-                           process.to_send.size() - process.sent, MSG_NOSIGNAL);
+  const std::string_view head = process.to_send, code = process.code_to_send;
+  const size_t all = head.size() + code.size(), most = std::min(all, process.sent + kMostSent);
+  while (process.sent < most) {
+    const bool in_head = process.sent < head.size();
+    const std::string_view part = in_head ? head.substr(process.sent) : code.substr(process.sent - head.size());
+    const ssize_t n =
+        send(process.control.get(), part.data(), std::min(part.size(), most - process.sent), MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) break;
     if (n < 0) {  // it is dead or has closed its end: its own affair, and its end is told by the pidfd
-      process.sent = process.to_send.size();
+      process.sent = all;
       break;
     }
     process.sent += static_cast<size_t>(n);
   }
-  const bool more = process.sent < process.to_send.size();
-  if (!more) process.to_send = {};
+  const bool more = process.sent < all;
+  if (!more) {
+    process.to_send = {};
+    if (process.code_to_send.size() >= kLong) free_beside(std::exchange(process.code_to_send, {}));
+    process.code_to_send = {};
+  }
   if (more == process.watching_control_writes) return;
   process.watching_control_writes = more;
   watch(process.control.get(), Source::kControl, process.index, process.generation,

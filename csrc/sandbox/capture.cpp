@@ -2,14 +2,25 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "utf8.h"
+#include "worker.h"
 
 namespace rocstar {
+namespace {
+
+// What is long already gets all its room at once: doubling would copy it while all others wait.
+void make_room(std::string& part, size_t more, size_t most) {
+  if (part.size() + more > std::max(part.capacity(), kLong)) part.reserve(most);
+}
+
+}  // namespace
 
 void HeadTail::append(std::string_view bytes) {
   total_ += bytes.size();
   const size_t to_head = std::min<size_t>(head_cap_ - head_.size(), bytes.size());
+  make_room(head_, to_head, head_cap_);
   head_.append(bytes.substr(0, to_head));
   bytes.remove_prefix(to_head);
   const size_t room = cap_ - head_cap_;
@@ -20,6 +31,7 @@ void HeadTail::append(std::string_view bytes) {
     return;
   }
   const size_t to_end = std::min(room - tail_.size(), bytes.size());
+  make_room(tail_, to_end, room);
   tail_.append(bytes.substr(0, to_end));
   bytes.remove_prefix(to_end);
   for (size_t left = bytes.size(); left > 0;) {  // full: overwrite the oldest, at most once around
@@ -55,6 +67,8 @@ void HeadTail::clear() {
   tail_.clear();
   tail_start_ = 0;
 }
+
+HeadTail HeadTail::take() { return std::exchange(*this, HeadTail(cap_)); }
 
 std::string_view Capture::drain() {
   // One pipe holds 64 KiB: a child that writes without end gets one buffer per wake-up, not the reactor.

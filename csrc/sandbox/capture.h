@@ -25,11 +25,15 @@ class HeadTail {
 
   void append(std::string_view bytes);
   uint64_t total() const { return total_; }
+  // Bytes that are kept.
+  size_t held() const { return head_.size() + tail_.size(); }
   bool truncated() const { return total_ > cap_; }
   // Valid UTF-8: both parts, and between them, where bytes are missing, a line that counts them.
   Shown shown() const;
   std::string text() const { return shown().text; }
   void clear();
+  // All that it has, without a copy: it is as new after that.
+  HeadTail take();
 
  private:
   uint64_t cap_ = 0;

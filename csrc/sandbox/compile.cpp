@@ -70,9 +70,9 @@ void Supervisor::end_compilation(Process& process, bool exited, int code) {
                   "the files of all programs together took too much room, and most of it was this one's");
     return;
   }
-  if (exited && code == kSetupFailedExit && !process.value.empty()) {
+  if (exited && code == kSetupFailedExit && !process.word.empty()) {
     append_failed(outbox_.frames(), request.id, Failure::kChildStart,
-                  "the compiler cannot be started: " + failure_to_start(process.value));
+                  "the compiler cannot be started: " + failure_to_start(process.word));
     return;
   }
   if (exited && code == 0 && (process.flags & kStopped) == 0) {
@@ -101,9 +101,9 @@ void Supervisor::end_compilation(Process& process, bool exited, int code) {
 
 // The program has not begun: what it wrote to the control socket are words of ours.
 bool Supervisor::could_not_start(Process& process) {
-  if ((process.role != Role::kProgram && process.role != Role::kShell) || process.value.empty()) return false;
+  if ((process.role != Role::kProgram && process.role != Role::kShell) || process.word.empty()) return false;
   append_failed(outbox_.frames(), process.request.id, Failure::kChildStart,
-                "the program cannot be started: " + failure_to_start(process.value));
+                "the program cannot be started: " + failure_to_start(process.word));
   return true;
 }
 

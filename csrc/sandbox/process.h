@@ -44,11 +44,13 @@ struct Supervisor::Process {
   pid_t pid = -1;
   UniqueFd pidfd, control;
   Capture out, err;
-  std::string value;         // of a program; of a session, replies that are not complete yet
-  uint64_t value_bytes = 0;  // seen
+  std::string word;          // the first bytes that it said since: of a session the head of its reply
+  HeadTail value;            // what it said, but for that head
+  uint64_t value_bytes = 0;  // said, head included
   uint64_t shown[2] = {};    // of output and error, sent as it was written
   std::string to_send;       // down the control socket
-  size_t sent = 0;
+  Text code_to_send;         // behind that: a long one, which is not copied
+  size_t sent = 0;           // of both
   bool watching_control_writes = false;
   bool lines_rest = false;  // nobody looks at its output yet
   Clock::time_point rests_since;
@@ -108,6 +110,8 @@ inline constexpr std::chrono::milliseconds kOrphanGrace{200};
 // A program or cell is this old before somebody looks at what it writes: most have ended by then. Who fills a pipe
 // sooner waits. A session rests as long before its lines are watched: most often its next cell comes sooner.
 inline constexpr std::chrono::milliseconds kYoung{5};
+// So much is sent at a time, to the pool and to a child: one that reads as fast as that would keep all others waiting.
+inline constexpr size_t kMostSent = 1 << 20;
 // A program of at most so many bytes, which a socket holds, is sent before its child is born.
 inline constexpr size_t kSentAhead = 64 << 10;
 // A branch takes no longer than this, or its origin is no partner any more.
@@ -149,6 +153,8 @@ inline constexpr std::chrono::milliseconds kInterruptGrace{300};
 inline constexpr std::chrono::milliseconds kInterruptAgain{50};
 
 [[noreturn]] void fail(const char* what);
+// Its standard input, beforehand.
+void write_input(Request& request);
 // Microseconds of CPU time that a process has used, all its threads together; 0 when it is not there.
 uint64_t cpu_us_of(pid_t pid);
 // Those that /proc shows; none where it does not.

@@ -17,7 +17,6 @@
 #include <system_error>
 #include <utility>
 
-#include "fetch.h"
 #include "process.h"
 
 #ifndef P_PIDFD
@@ -118,26 +117,39 @@ void Supervisor::read_control(Process& process) {
     if (process.session) break_with(process, "its line to the supervisor was closed");
     return;
   }
-  process.value_bytes += static_cast<uint64_t>(got);
+  take_value(process, {buffer, static_cast<size_t>(got)});
   if (process.value_bytes > output_cap(process) + sizeof(CellReply)) return kill(process, Outcome::kOutputLimit);
-  process.value.append(buffer, static_cast<size_t>(got));
   if (process.session) take_replies(process);
+}
+
+void Supervisor::take_value(Process& process, std::string_view bytes) {
+  process.value_bytes += bytes.size();
+  const std::string_view word = bytes.substr(0, sizeof(CellReply) - process.word.size());
+  process.word += word;
+  process.value.append(process.session ? bytes.substr(word.size()) : bytes);
+}
+
+void Supervisor::forget_value(Process& process) {
+  process.word.clear();
+  process.value.clear();
+  process.value_bytes = 0;
 }
 
 void Supervisor::take_replies(Process& process) {
   CellReply reply;
-  if (process.value.size() < sizeof reply) return;
-  std::memcpy(&reply, process.value.data(), sizeof reply);
-  if (process.value.size() < sizeof reply + reply.value_bytes) return;
-  const std::string value = process.value.substr(sizeof reply, reply.value_bytes);
-  const bool alone = process.value.size() == sizeof reply + reply.value_bytes;
-  process.value.clear();
-  process.value_bytes = 0;
+  if (process.word.size() < sizeof reply) return;
+  std::memcpy(&reply, process.word.data(), sizeof reply);
+  if (process.value_bytes < sizeof reply + reply.value_bytes) return;
+  const bool alone = process.value_bytes == sizeof reply + reply.value_bytes;
   const bool branching = process.state == Process::State::kBranching && reply.kind == CellKind::kBranch;
   const bool running = process.state == Process::State::kRunning && reply.kind == CellKind::kRun;
   // A session that speaks out of turn is no partner any more: something in it writes to our socket.
-  if (!alone || (!branching && !running)) return break_with(process, "it answered what it was not asked");
-  if (running) return finish_cell(process, reply, value);
+  if (!alone || (!branching && !running)) {
+    forget_value(process);
+    return break_with(process, "it answered what it was not asked");
+  }
+  if (running) return finish_cell(process, reply);
+  forget_value(process);
   process.branch_granted = false;
   rest(process);
   Process* offspring = process.offspring;
@@ -155,7 +167,7 @@ void Supervisor::take_replies(Process& process) {
   kill_strays();
 }
 
-void Supervisor::finish_cell(Process& session, const CellReply& reply, std::string_view value) {
+void Supervisor::finish_cell(Process& session, const CellReply& reply) {
   // The reply was written after everything else that the cell wrote.
   // Once is enough, for a pipe holds no more than one reading takes, and a thread of it may go on writing for ever.
   for (Capture* stream : {&session.out, &session.err}) {
@@ -166,10 +178,8 @@ void Supervisor::finish_cell(Process& session, const CellReply& reply, std::stri
   const uint64_t used = cpu_us_of(session.pid);
   outcome.cpu_us = used - std::min(used, session.cpu_us_before);
   outcome.peak_bytes = reply.peak_bytes - std::min(reply.peak_bytes, session.baseline_resident);
-  HeadTail kept(session.limits.output_bytes);
-  kept.append(value);
-  outcome.value = kept.text();
   report(session, std::move(outcome));
+  forget_value(session);
   session.out.kept().clear();
   session.err.kept().clear();
   rest(session);
@@ -283,9 +293,10 @@ void Supervisor::reap(Process& process) {
   char rest[4096];
   ssize_t got;
   while (process.control && !process.session && (got = read(process.control.get(), rest, sizeof rest)) > 0) {
-    process.value.append(rest, static_cast<size_t>(got));
+    take_value(process, {rest, static_cast<size_t>(got)});
   }
-  if (!process.session && process.value.size() > output_cap(process)) process.flags |= Outcome::kOutputLimit;
+  if (!process.session && process.value_bytes > output_cap(process)) process.flags |= Outcome::kOutputLimit;
+  if (process.session) forget_value(process);  // a reply that it did not come to end
   if (process.state == Process::State::kRunning && process.role == Role::kCompiler) {
     end_compilation(process, info.si_code == CLD_EXITED, info.si_status);
   } else if (process.state == Process::State::kRunning && !could_not_start(process)) {
@@ -297,11 +308,6 @@ void Supervisor::reap(Process& process) {
     outcome.cpu_us = std::max(used - std::min(used, process.cpu_us_before), process.group_cpu_us);
     const uint64_t peak = static_cast<uint64_t>(usage.ru_maxrss) * 1024;
     outcome.peak_bytes = std::max(peak - std::min(peak, process.baseline_resident), process.group_peak_bytes);
-    if (!process.session) {
-      HeadTail kept(process.limits.output_bytes);
-      kept.append(process.value);
-      outcome.value = kept.text();
-    }
     report(process, std::move(outcome));
   } else if (const Outcome end{.signaled = info.si_code != CLD_EXITED, .code = info.si_status, .flags = process.flags};
              was_killed_for_memory(process, end)) {
@@ -309,9 +315,9 @@ void Supervisor::reap(Process& process) {
   }
   if (process.session && !process.lost && sessions_.erase(process.number) > 0) {
     if (process.flags & Outcome::kNoScratch) {
-      append_gone(outbox_.frames(), process.number, GoneWhy::kEvicted);
+      append_gone(frames_of(process.number), process.number, GoneWhy::kEvicted);
     } else {
-      append_gone(outbox_.frames(), process.number, GoneWhy::kDied,
+      append_gone(frames_of(process.number), process.number, GoneWhy::kDied,
                   ending_of(process, info.si_code == CLD_EXITED, info.si_status));
     }
   }
@@ -351,39 +357,6 @@ uint64_t Supervisor::look_for_victims() {
   return victims_ = kills;
 }
 
-void Supervisor::report(Process& process, Outcome outcome) {
-  if (outcome.flags & Outcome::kCancelled) {
-    append_failed(outbox_.frames(), outcome.id, Failure::kCancelled, "cancelled");
-    return;
-  }
-  if (outcome.flags & Outcome::kNoScratch) {
-    append_failed(outbox_.frames(), outcome.id, Failure::kNodeScratch,
-                  "the files of all programs together took too much room, and most of it was this one's");
-    return;
-  }
-  const bool by_us = outcome.flags & Outcome::kMemoryKilled;  // as a group, which has its limit
-  if (!by_us && was_killed_for_memory(process, outcome)) outcome.flags |= Outcome::kMemoryKilled;
-  if (killed_below_limit(outcome, process.limits) || (!by_us && lost_a_part(process, outcome))) {
-    append_failed(outbox_.frames(), outcome.id, Failure::kNodeMemory,
-                  "the kernel killed the program for want of memory, at " + std::to_string(outcome.peak_bytes >> 20) +
-                      " MiB of its own " + std::to_string(process.limits.memory_bytes >> 20));
-    return;
-  }
-  const auto wall = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - process.started);
-  outcome.wall_us = static_cast<uint64_t>(wall.count());
-  Shown out = process.out.kept().shown(), err = process.err.kept().shown();
-  outcome.out = std::move(out.text);
-  outcome.err = std::move(err.text);
-  if (out.truncated) outcome.flags |= Outcome::kStdoutTruncated;
-  if (err.truncated) outcome.flags |= Outcome::kStderrTruncated;
-  if (!outcome.value.empty()) outcome.flags |= Outcome::kHasValue;
-  const Request& request = process.request;
-  const size_t begin = outbox_.frames().size();
-  append_files(outbox_.frames(), outcome.id, process.home->directory(), request.fetch, request.wants & kWantsDisplays);
-  append_result(outbox_.frames(), outcome, status_of(outcome, process.limits));
-  if (lanes_.at(process.lane).waiting >= options_.max_live) outbox_.may_wait(begin, Clock::now());
-}
-
 // Its end is nobody's news any more.
 void Supervisor::abandon(Process& process) {
   if (process.pidfd) syscall(SYS_pidfd_send_signal, process.pidfd.get(), SIGKILL, nullptr, 0);
@@ -404,6 +377,10 @@ void Supervisor::forget(Process& process) {
   if (process.origin != nullptr) process.origin->offspring = nullptr;
   const uint32_t index = process.index;
   const uint32_t generation = process.generation + 1;
+  for (HeadTail* kept : {&process.out.kept(), &process.err.kept(), &process.value}) {
+    if (kept->held() >= kLong) free_beside(kept->take());
+  }
+  if (process.code_to_send.size() >= kLong) free_beside(std::exchange(process.code_to_send, {}));
   process = Process{};
   process.index = index;
   process.generation = generation;
@@ -475,7 +452,7 @@ void Supervisor::weigh_homes() {
 // Idle sessions keep at most half of the scratch directories' room: the other half is for those at work.
 void Supervisor::weigh_scratch() {
   const uint64_t most = homes_.scratch_bytes() / 2;
-  const std::optional<uint64_t> taken = homes_.taken_bytes();
+  const std::optional<uint64_t> taken = scratch_taken();
   if (homes_.used() == 0 || (taken && *taken <= most)) return;
   weigh_homes();
   std::vector<std::pair<uint64_t, uint64_t>> holders;  // by how much, number
@@ -494,11 +471,17 @@ void Supervisor::weigh_scratch() {
   }
 }
 
+// Nobody has to give way for what is about to be removed.
+std::optional<uint64_t> Supervisor::scratch_taken() {
+  const std::optional<uint64_t> taken = homes_.taken_bytes();
+  return taken ? std::optional(*taken - std::min(*taken, leaving_bytes_)) : taken;
+}
+
 // What those at work have in their scratch directories, too, before the room is full: then a write that fails would be
 // taken for a fault of whoever wrote.
 void Supervisor::look_at_scratch() {
   const Clock::time_point now = Clock::now();
-  const std::optional<uint64_t> taken = homes_.taken_bytes();
+  const std::optional<uint64_t> taken = scratch_taken();
   next_scratch_look_ = now + (taken ? kScratchLook : std::chrono::duration_cast<Clock::duration>(kSessionsLook));
   const uint64_t most = homes_.scratch_bytes() / 4 * 3;
   if (taken && *taken <= most) return;

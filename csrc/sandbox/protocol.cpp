@@ -77,8 +77,11 @@ Status status_of(const Outcome& outcome, const Limits& limits) {
   return outcome.code == SIGSYS ? Status::kDenied : Status::kSignaled;
 }
 
-Request decode_request(FrameType type, std::string_view payload) {
+Request decode_request(FrameType type, std::string_view payload, const std::shared_ptr<const std::string>& whole) {
   Cursor in(payload);
+  const auto text = [&whole](std::string_view part) {
+    return whole && part.size() >= kLongFrameBytes ? Text(whole, part) : Text(std::string(part));
+  };
   Request request{.type = type, .id = in.number<uint64_t>()};
   if (type == FrameType::kBranch) {
     request.session = in.number<uint64_t>();
@@ -88,7 +91,7 @@ Request decode_request(FrameType type, std::string_view payload) {
     const auto code_length = in.number<uint32_t>();
     const auto fetch_length = in.number<uint32_t>();
     request.wants = in.number<uint8_t>();
-    request.code = in.take(code_length);
+    request.code = text(in.take(code_length));
     request.fetch = in.take(fetch_length);
   } else {
     Limits& limits = request.limits;
@@ -106,8 +109,8 @@ Request decode_request(FrameType type, std::string_view payload) {
     const auto stdin_length = in.number<uint32_t>();
     const auto fetch_length = in.number<uint32_t>();
     request.wants = in.number<uint8_t>();
-    request.code = in.take(code_length);
-    request.stdin_bytes = in.take(stdin_length);
+    request.code = text(in.take(code_length));
+    request.stdin_bytes = text(in.take(stdin_length));
     request.fetch = in.take(fetch_length);
   }
   in.finish();

@@ -27,6 +27,9 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include "unique_fd.h"
 
 namespace rocstar {
 
@@ -75,6 +78,26 @@ inline constexpr uint64_t kOwnersLane = uint64_t{1} << 63;
 
 struct Compiled;
 
+// A text of a request: of its own, or a part of a long frame, which is not copied and lives as long.
+class Text {
+ public:
+  Text() = default;
+  Text(std::string own) : whole_(own.empty() ? nullptr : std::make_shared<const std::string>(std::move(own))) {
+    if (whole_) part_ = *whole_;
+  }
+  Text(const char* own) : Text(std::string(own)) {}
+  Text(std::shared_ptr<const std::string> whole, std::string_view part) : whole_(std::move(whole)), part_(part) {}
+
+  operator std::string_view() const { return part_; }
+  size_t size() const { return part_.size(); }
+  bool empty() const { return part_.empty(); }
+  bool operator==(const Text& other) const { return part_ == other.part_; }
+
+ private:
+  std::shared_ptr<const std::string> whole_;
+  std::string_view part_;
+};
+
 // What an answer is to have besides: output as it is written, and what the program displays.
 inline constexpr uint8_t kWantsOutput = 1, kWantsDisplays = 2;
 
@@ -88,12 +111,13 @@ struct Request {
   uint64_t lane = 0;    // whose it is: lanes share the places
   uint32_t weight = 1;  // of the lane
   std::optional<uint64_t> seed;
-  std::string code;
-  std::string stdin_bytes;
+  Text code;
+  Text stdin_bytes;
   std::string fetch;  // names of files that the answer is to have, each with a line's end
   uint8_t wants = 0;
   uint32_t attempts = 0;               // lost with their zygotes; not sent
   std::shared_ptr<Compiled> compiled;  // a C++ program that is ready to start; not sent
+  std::shared_ptr<UniqueFd> input;     // standard input that was written beforehand, for it is long; not sent
 };
 
 // As rocstar.sandbox.types.Status, in its order.
@@ -144,7 +168,8 @@ enum class Failure : uint8_t {
 };
 enum class GoneWhy : uint8_t { kDied = 1, kEvicted = 2, kExpired = 3, kClosed = 4 };
 
-Request decode_request(FrameType type, std::string_view payload);
+// Long texts are parts of `whole`, where the payload is one of it.
+Request decode_request(FrameType type, std::string_view payload, const std::shared_ptr<const std::string>& whole = {});
 uint64_t decode_id(std::string_view payload);
 // A FAILED frame instead where the texts do not fit one: a reader would take its length for an error of ours.
 void append_result(std::string& to, const Outcome& outcome, Status status);

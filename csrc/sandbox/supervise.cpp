@@ -50,6 +50,8 @@ Supervisor::Supervisor(SupervisorOptions options)
   options_.max_sessions = std::min(options_.max_sessions, most_sessions(options_));
   if (fcntl(client_.get(), F_SETFL, O_NONBLOCK) != 0) fail("fcntl(O_NONBLOCK)");
   watch(client_.get(), Source::kClient, 0, 0, EPOLLIN);
+  watch(incoming_.fd(), Source::kWorker, 0, 0, EPOLLIN);
+  watch(outgoing_.fd(), Source::kWorker, 1, 0, EPOLLIN);
   for (size_t flavour = 0; flavour < options_.flavours.size(); ++flavour) {
     has_shell_ = has_shell_ || is_shell(static_cast<uint8_t>(flavour));
     for (uint32_t replica = 0; replica < options_.replicas; ++replica) {
@@ -117,6 +119,7 @@ void Supervisor::handle(uint64_t tag, uint32_t events) {
     return;
   }
   if (source == Source::kListener) return read_listener(index, events);
+  if (source == Source::kWorker) return (index == 0 ? incoming_ : outgoing_).finish();
   if (source == Source::kZygote || source == Source::kZygoteEnd) {
     Server& server = *servers_[index];
     if ((server.generation & 0xFFFFFF) != generation) return;
@@ -153,7 +156,8 @@ void Supervisor::handle_frame(const Frame& frame) {
     case FrameType::kOpen:
     case FrameType::kCell:
     case FrameType::kBranch: {
-      Request request = decode_request(frame.type, frame.payload);
+      const bool is_long = frame.payload.size() >= kLongFrameBytes;
+      Request request = decode_request(frame.type, frame.payload, is_long ? reader_.keep() : nullptr);
       const bool of_session = frame.type == FrameType::kCell || frame.type == FrameType::kBranch;
       if (!of_session && request.flavour >= options_.flavours.size()) throw ProtocolError("no such flavour");
       if (request.type == FrameType::kOpen && options_.max_sessions == 0) {
@@ -163,8 +167,7 @@ void Supervisor::handle_frame(const Frame& frame) {
       if (frame.type == FrameType::kOpen && (is_cpp(request.flavour) || is_shell(request.flavour))) {
         throw ProtocolError("C++ and bash have no sessions");
       }
-      enqueue(arrivals_++, std::move(request));
-      return;
+      return take_request(std::move(request));
     }
     case FrameType::kCancel:
       return cancel(decode_id(frame.payload));
@@ -177,8 +180,24 @@ void Supervisor::handle_frame(const Frame& frame) {
   }
 }
 
+// Behind those that came before it, once its input is written.
+void Supervisor::take_request(Request request) {
+  const uint64_t arrival = arrivals_++;
+  if (request.stdin_bytes.size() < kLong) return enqueue(arrival, std::move(request));
+  arriving_.insert(request.id);
+  const auto taken = std::make_shared<Request>(std::move(request));
+  incoming_.take({[taken] { write_input(*taken); },
+                  [this, arrival, taken] {
+                    if (arriving_.erase(taken->id) > 0) enqueue(arrival, std::move(*taken));
+                  }});
+}
+
 // The call may have ended meanwhile: its answer is then on the way and nothing is left to do.
 void Supervisor::cancel(uint64_t id) {
+  if (arriving_.erase(id) > 0) {
+    append_failed(outbox_.frames(), id, Failure::kCancelled, "cancelled before it started");
+    return;
+  }
   for (auto& queue : pending_) {
     const auto waiting =
         std::find_if(queue.begin(), queue.end(), [id](const auto& item) { return item.second.id == id; });
@@ -200,13 +219,13 @@ void Supervisor::close_session(uint64_t number, GoneWhy why, std::string_view ho
   wake(session);
   sessions_.erase(found);
   session.lost = true;
-  append_gone(outbox_.frames(), number, why, how);
+  append_gone(frames_of(number), number, why, how);
   kill(session, Outcome::kCancelled);
 }
 
 void Supervisor::flush_client() {
-  while (!outbox_.unsent().empty()) {
-    const std::string_view unsent = outbox_.unsent();
+  for (size_t sent = 0; outbox_.size() > 0 && sent < kMostSent;) {
+    const std::string_view unsent = outbox_.unsent().substr(0, kMostSent - sent);
     const ssize_t n = send(client_.get(), unsent.data(), unsent.size(), MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) break;
@@ -214,9 +233,11 @@ void Supervisor::flush_client() {
       client_open_ = false;
       return;
     }
-    outbox_.drop(static_cast<size_t>(n));
+    sent += static_cast<size_t>(n);
+    std::string spent = outbox_.drop(static_cast<size_t>(n));
+    if (spent.size() >= kLong) free_beside(std::move(spent));
   }
-  const bool more = !outbox_.unsent().empty();
+  const bool more = outbox_.size() > 0;
   if (more == watching_writes_) return;
   watching_writes_ = more;
   watch(client_.get(), Source::kClient, 0, 0, more ? EPOLLIN | EPOLLOUT : EPOLLIN);

@@ -2,7 +2,7 @@
 //
 //   pool (Python, asyncio)            in the trainer or the service; one supervisor each
 //     |  stream socket, both ways: frames of protocol.h
-//   supervisor (this loop)            a process of its own, C++, one thread, epoll; parent of all below
+//   supervisor (this loop)            a process of its own, C++, epoll; parent of all below
 //     |  packet socket each: orders to fork, link.h
 //   zygotes                           warm Python interpreters, one or more per flavour
 //     :  fork, as the supervisor's own children (CLONE_PARENT)
@@ -27,6 +27,9 @@
 // Being woken costs more than most of what there is to do then, so a print wakes this loop twice, by its 'R' and by its
 // end: its pipes are not watched while it is young (lines.cpp), and its result may wait for others (outbox.h).
 //
+// What takes long and decides nothing is done in threads beside this loop: long results and inputs (worker.h), and what
+// programs left behind (sweeper.h). Only the loop knows processes, lanes and sessions.
+//
 // Who waits for whom: the pool waits for one RESULT, OPENED or FAILED frame per request; the supervisor waits in
 // epoll, at most until the next deadline; a zygote waits for orders; a child waits for nobody once it has a program.
 //
@@ -38,8 +41,10 @@
 #include <chrono>
 #include <csignal>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -53,6 +58,7 @@
 #include "notify.h"
 #include "outbox.h"
 #include "protocol.h"
+#include "worker.h"
 
 namespace rocstar {
 
@@ -80,12 +86,11 @@ struct SupervisorOptions {
 };
 
 // Invariants: every request gets exactly one RESULT, OPENED or FAILED frame, while the pool lives; at most `max_live`
-// programs and cells are under way at a time, and an eighth more, at least one, of owners that have nothing else under
-// way; what they may take together is at most `memory_bytes`, and an eighth
-// more for lanes that have nothing under way; of two lanes that wait, the one with less under way for its weight is
-// next, and of equals the one that had less of the places' time, compilations included; at most
-// `max_sessions` interpreters live between cells or are about to; no child outlives `run`; a session is gone exactly
-// when its GONE frame was sent.
+// programs, cells and long results are under way at a time, and an eighth more, at least one, of owners that have
+// nothing else under way; what they may take together is at most `memory_bytes`, and an eighth more for lanes that have
+// nothing under way; of two lanes that wait, the one with less under way for its weight is next, and of equals the one
+// that had less of the places' time, compilations included; at most `max_sessions` interpreters live between cells or
+// are about to; no child outlives `run`; a session is gone exactly when its GONE frame was sent.
 class Supervisor {
  public:
   explicit Supervisor(SupervisorOptions options);
@@ -107,13 +112,18 @@ class Supervisor {
     double had_s = 0;  // counted from what the one that was next then had when this one came
   };
   using Queue = std::deque<std::pair<uint64_t, Request>>;  // with the order of arrival
+  // Of a lane, in one place.
+  struct Turn {
+    uint64_t lane;
+    Clock::time_point began;
+  };
   // Whose lines rest, unless they rest anew since.
   struct Young {
     Clock::time_point since;
     uint32_t index;
     uint32_t generation;
   };
-  enum class Source : uint8_t { kClient, kZygote, kZygoteEnd, kListener, kControl, kOut, kErr, kPidfd };
+  enum class Source : uint8_t { kClient, kZygote, kZygoteEnd, kListener, kControl, kOut, kErr, kPidfd, kWorker };
 
   // supervise.cpp: the loop and the pool's side
   void loop();
@@ -121,6 +131,7 @@ class Supervisor {
   void watch(int fd, Source source, uint32_t index, uint32_t generation, uint32_t events);
   void read_client();
   void handle_frame(const Frame& frame);
+  void take_request(Request request);
   void cancel(uint64_t id);
   void close_session(uint64_t session, GoneWhy why, std::string_view how = {});
   void flush_client();
@@ -156,6 +167,8 @@ class Supervisor {
   Rank rank_of(uint64_t arrival, const Request& request) const;
   void begin_work(Process& process);
   void end_work(const Process& process);
+  Turn begin_turn(uint64_t lane);
+  void end_turn(const Turn& turn);
   uint64_t bytes_to_start(const Request& request) const;
   void start_in_session(Request request);
   bool has_room_for_cell(const Request& request);
@@ -190,6 +203,8 @@ class Supervisor {
 
   // processes.cpp: how they answer and end
   void read_control(Process& process);
+  void take_value(Process& process, std::string_view bytes);
+  static void forget_value(Process& process);
   void take_replies(Process& process);
   void drain(Process& process, Capture& stream);
   void take_output(Process& process, Capture& stream);
@@ -208,20 +223,27 @@ class Supervisor {
   void weigh_homes();
   void look_at_scratch();
   void make_scratch_room(uint64_t held, uint64_t wanted);
+  std::optional<uint64_t> scratch_taken();
   bool looks_at_scratch() const { return homes_.used() > 0 && under_way_ > 0; }
   void count_held(Process& session);
   void weigh_idle();
   bool looks_at_sessions() const { return !sessions_.empty() || !grants_.empty(); }
   void reap_strangers();
-  void finish_cell(Process& session, const CellReply& reply, std::string_view value);
+  void finish_cell(Process& session, const CellReply& reply);
   bool was_killed_for_memory(const Process& process, const Outcome& outcome);
   bool may_be_victim(const Process& process);
   uint64_t look_for_victims();
-  void report(Process& process, Outcome outcome);
   void abandon(Process& process);
   void forget(Process& process);
   static void set_cpu_limit(Process& session, uint64_t used_us, bool idle);
   void kill_all();
+
+  // answers.cpp: how results are put together
+  void report(Process& process, Outcome outcome);
+  void answer_beside(const Process& process, std::function<void(std::string&)> append);
+  std::string& frames_of(uint64_t session);
+  template <typename Memory>
+  void free_beside(Memory memory);
 
   // compile.cpp: C++ programs, each in two children
   bool is_cpp(uint8_t flavour) const;
@@ -253,6 +275,11 @@ class Supervisor {
   Homes homes_;
   FrameReader reader_;
   Outbox outbox_;
+  std::map<uint64_t, std::string> behind_;  // by session, that has a result in the making: what comes after it
+  std::set<uint64_t> arriving_;             // calls whose input is being written
+  uint64_t leaving_bytes_ = 0;              // in scratch directories of programs that ended, until their files are read
+  Worker incoming_;                         // writes inputs, and frees memory
+  Worker outgoing_;                         // makes results
   bool client_open_ = true;
   bool watching_writes_ = false;
   bool said_hello_ = false;

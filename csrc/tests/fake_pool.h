@@ -2,11 +2,15 @@
 #pragma once
 
 #include <poll.h>
+#include <sched.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
 
@@ -73,6 +77,12 @@ class Pool {
   uint64_t run(const std::string& code, Limits limits = some_limits()) {
     return ask({.type = FrameType::kRun, .limits = limits, .code = code, .stdin_bytes = code == "echo" ? "input" : ""});
   }
+  uint64_t run_for(uint64_t lane, const std::string& code, Limits limits = some_limits()) {
+    return ask({.type = FrameType::kRun, .limits = limits, .lane = lane, .code = code});
+  }
+  uint64_t run_with(const std::string& input, const std::string& code) {
+    return ask({.type = FrameType::kRun, .limits = some_limits(), .code = code, .stdin_bytes = input});
+  }
   uint64_t open(Limits limits = some_limits(), std::optional<uint64_t> seed = {}) {
     return ask({.type = FrameType::kOpen, .limits = limits, .seed = seed});
   }
@@ -96,6 +106,7 @@ class Pool {
     while (!answers_.contains(id)) read_frames();
     return answers_.at(id);
   }
+  bool is_answered(uint64_t id) const { return answers_.contains(id); }
   GoneWhy gone(uint64_t session) {
     while (!gone_.contains(session)) read_frames();
     return gone_.at(session);
@@ -119,6 +130,8 @@ class Pool {
     return fatal_;
   }
   bool is_gone(uint64_t session) const { return gone_.contains(session); }
+  // How many requests had been answered when a session was told to be gone.
+  size_t answered_before_gone(uint64_t session) const { return answered_before_gone_.at(session); }
   pid_t supervisor() const { return pid_; }
 
   static Limits some_limits() {
@@ -175,6 +188,7 @@ class Pool {
       return;
     }
     if (frame.type == FrameType::kGone) {
+      answered_before_gone_[id] = answers_.size();
       CHECK(gone_.emplace(id, static_cast<GoneWhy>(frame.payload[8])).second);
       endings_[id] = frame.payload.substr(9);
       return;
@@ -203,6 +217,7 @@ class Pool {
   std::map<uint64_t, Answer> answers_;
   std::map<uint64_t, GoneWhy> gone_;
   std::map<uint64_t, std::string> endings_;
+  std::map<uint64_t, size_t> answered_before_gone_;
   std::vector<pid_t> zygotes_;
   std::set<uint64_t> pongs_;
   std::string fatal_;
@@ -215,6 +230,39 @@ inline void wait_for_end(pid_t pid) {
   pollfd waiting{pidfd.get(), POLLIN, 0};
   CHECK(poll(&waiting, 1, 30'000) == 1);
 }
+
+// Whether it waits for another thread, which it does where it has nothing to do.
+inline bool waits(pid_t pid, pid_t thread) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/task/" + std::to_string(thread) + "/syscall");
+  std::string number;
+  return !(file >> number) || number == std::to_string(SYS_futex);
+}
+
+// All threads of a process but its first, held still while they have nothing to do: one that is stopped elsewhere may
+// have the heap's lock. None where tracing is not allowed.
+class HeldThreads {
+ public:
+  explicit HeldThreads(pid_t pid) {
+    for (const pid_t thread : threads_of(pid)) {
+      if (thread == pid) continue;
+      while (!waits(pid, thread)) sched_yield();
+      if (ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) != 0) continue;
+      CHECK(ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr) == 0 && waitpid(thread, nullptr, __WALL) == thread);
+      held_.push_back(thread);
+    }
+  }
+  HeldThreads(const HeldThreads&) = delete;
+  ~HeldThreads() { let_go(); }
+
+  bool empty() const { return held_.empty(); }
+  void let_go() {
+    for (const pid_t thread : held_) CHECK(ptrace(PTRACE_DETACH, thread, nullptr, nullptr) == 0);
+    held_.clear();
+  }
+
+ private:
+  std::vector<pid_t> held_;
+};
 
 inline bool lives(pid_t pid) { return kill(pid, 0) == 0; }
 

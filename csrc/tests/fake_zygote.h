@@ -140,13 +140,14 @@ inline Done run_word(const std::string& word, long number) {
     signal(SIGINT, SIG_IGN);
     while (true) pause();
   }
-  if (word == "write") {
+  if (word == "write" || word == "write.exit") {
     const std::string block(static_cast<size_t>(number), 'x');
     for (size_t sent = 0; sent < block.size();) {
       const ssize_t n = write(1, block.data() + sent, block.size() - sent);
       if (n < 0) _exit(99);
       sent += static_cast<size_t>(n);
     }
+    return {.exits = word == "write.exit"};
   }
   if (word == "value") return {.value = std::string(static_cast<size_t>(number), 'v')};
   if (word == "stop") raise(SIGSTOP);

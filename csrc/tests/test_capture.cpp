@@ -122,6 +122,27 @@ void bad_bytes_take_no_more_memory_than_good_ones() {
   }
 }
 
+// Where a stream is long it is not copied again while it grows, for all wait for that.
+void a_long_stream_has_its_room_at_once() {
+  HeadTail kept(64 << 20);
+  const std::string piece(64 << 10, 'x');
+  for (const size_t part : {size_t{0}, size_t{32} << 20}) {
+    while (kept.total() < part + (2 << 20)) kept.append(piece);
+    allocated = 0;
+    while (kept.total() < part + (32 << 20)) kept.append(piece);
+    CHECK(allocated == 0);
+  }
+}
+
+void what_is_taken_is_not_copied() {
+  HeadTail kept(100);
+  kept.append(std::string(150, 'x'));
+  CHECK(kept.held() == 100);
+  CHECK(kept.take().shown().truncated && kept.held() == 0 && kept.total() == 0 && kept.text().empty());
+  kept.append("y");
+  CHECK(kept.text() == "y");
+}
+
 struct Source {
   UniqueFd read_end, write_end;
 };
@@ -170,6 +191,8 @@ int main() {
   no_more_than_the_cap_is_kept();
   what_is_shown_is_bounded_however_bad_the_bytes_are();
   bad_bytes_take_no_more_memory_than_good_ones();
+  a_long_stream_has_its_room_at_once();
+  what_is_taken_is_not_copied();
   a_pipe_is_read_to_its_end_and_closed();
   one_reading_takes_all_that_a_pipe_holds();
   an_empty_pipe_is_not_its_end();

@@ -13,7 +13,7 @@ using std::chrono::milliseconds;
 const Clock::time_point kNow{std::chrono::hours(1)};
 
 void add_patient(Outbox& outbox, std::string_view frame, Clock::time_point now) {
-  const size_t begin = outbox.frames().size();
+  const size_t begin = outbox.size();
   outbox.frames() += frame;
   outbox.may_wait(begin, now);
 }
@@ -72,9 +72,29 @@ void a_part_that_was_sent_leaves_the_rest() {
   CHECK(outbox.unsent().empty() && !outbox.ready(kNow));
 }
 
+void a_long_part_is_neither_copied_nor_kept() {
+  Outbox outbox;
+  outbox.frames() += "before";
+  std::string part(4 * rocstar::kPartBytes, 'x');
+  const char* const where = part.data();
+  outbox.append(std::move(part));
+  for (size_t i = 0; i < 2 * rocstar::kPartBytes; i += 8) outbox.frames() += "12345678";
+  CHECK(outbox.size() == 6 + 6 * rocstar::kPartBytes && outbox.unsent() == "before");
+  CHECK(outbox.drop(6) == "before" && outbox.unsent().data() == where);
+  CHECK(outbox.drop(1).empty() && outbox.unsent().data() == where + 1);
+  CHECK(outbox.drop(outbox.unsent().size()).data() == where);
+  while (outbox.size() > 0) {
+    CHECK(outbox.unsent().substr(0, 8) == "12345678" && outbox.unsent().size() <= rocstar::kPartBytes);
+    outbox.drop(outbox.unsent().size());
+  }
+  outbox.append(std::string(4 * rocstar::kPartBytes, 'x'));  // alone
+  CHECK(outbox.drop(outbox.size()).size() == 4 * rocstar::kPartBytes && outbox.unsent().empty());
+}
+
 }  // namespace
 
 int main() {
+  a_long_part_is_neither_copied_nor_kept();
   what_has_no_time_goes_at_once_and_takes_all_with_it();
   a_result_waits_for_a_moment_at_most();
   so_many_go_together();

@@ -241,9 +241,24 @@ void a_result_that_fits_no_frame_is_a_failure() {
   CHECK(frame && frame->type == FrameType::kFailed && frame->payload[8] == static_cast<char>(Failure::kTooLarge));
 }
 
+void a_long_text_is_a_part_of_its_frame() {
+  std::string bytes;
+  append_request(bytes, {.type = FrameType::kRun, .id = 1, .code = std::string(kLongFrameBytes, 'c'), .fetch = "f\n"});
+  FrameReader reader;
+  reader.feed(bytes);
+  const auto frame = reader.next();
+  const auto whole = reader.keep();
+  const Request request = decode_request(FrameType::kRun, frame->payload, whole);
+  const std::string_view code = request.code;
+  CHECK(code == std::string(kLongFrameBytes, 'c') && request.fetch == "f\n");
+  CHECK(code.data() > whole->data() && code.data() + code.size() <= whole->data() + whole->size());
+  CHECK(decode_request(FrameType::kRun, frame->payload).code == request.code);
+}
+
 }  // namespace
 
 int main() {
+  a_long_text_is_a_part_of_its_frame();
   requests_come_back_as_they_were();
   every_cut_of_a_request_is_refused();
   lengths_that_lie_are_refused();

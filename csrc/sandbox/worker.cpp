@@ -1,0 +1,67 @@
+#include "worker.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+namespace rocstar {
+
+Worker::Worker() : done_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!done_fd_) throw std::system_error(errno, std::generic_category(), "eventfd");
+}
+
+Worker::~Worker() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+    waiting_.clear();
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Worker::take(Task task) {
+  try {
+    if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+  } catch (const std::system_error&) {
+    task.act();
+    return task.then();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back(std::move(task));
+  }
+  changed_.notify_all();
+}
+
+void Worker::finish() {
+  uint64_t count = 0;
+  if (read(done_fd_.get(), &count, sizeof count) != sizeof count) return;  // nothing is done
+  std::deque<Task> done;
+  {
+    const std::lock_guard lock(mutex_);
+    done.swap(done_);
+  }
+  for (const Task& task : done) task.then();
+}
+
+void Worker::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return ends_ || !waiting_.empty(); });
+    if (ends_) return;
+    Task task = std::move(waiting_.front());
+    waiting_.pop_front();
+    lock.unlock();
+    task.act();
+    lock.lock();
+    done_.push_back(std::move(task));
+    const uint64_t one = 1;
+    if (write(done_fd_.get(), &one, sizeof one) < 0) continue;  // it counts to 2^64
+  }
+}
+
+}  // namespace rocstar

@@ -1,0 +1,53 @@
+// Does what takes long and needs nobody's answer, in a thread of its own: large results are put together there, large
+// inputs written, and much memory given back, each of which would keep the supervisor from all others.
+//
+//   loop --take--> [ worker's thread: act ] --fd() is readable--> finish: then
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "unique_fd.h"
+
+namespace rocstar {
+
+// From so many bytes on, a result or an input is not for the supervisor's loop: a page that is touched first takes the
+// kernel up to 4 us, and is copied more than once.
+inline constexpr size_t kLong = 1 << 20;
+
+// Invariants: `act` of one task at a time, in the order in which they were taken; each `then` once, after its `act`, in
+// the same order. What has not begun when this is gone is dropped.
+class Worker {
+ public:
+  struct Task {
+    std::function<void()> act;   // in the thread: nothing else uses what it does
+    std::function<void()> then;  // for who calls `finish`
+  };
+
+  // Throws std::system_error when there are no descriptors.
+  Worker();
+  Worker(const Worker&) = delete;
+  ~Worker();
+
+  // Where no thread can be had, all is done at once.
+  void take(Task task);
+  // Tasks are done. Readable until `finish`.
+  int fd() const { return done_fd_.get(); }
+  void finish();
+
+ private:
+  void work();
+
+  UniqueFd done_fd_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Task> waiting_;
+  std::deque<Task> done_;
+  bool ends_ = false;
+  std::thread thread_;
+};
+
+}  // namespace rocstar
