@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from rocstar.sandbox._native import MOST_SHELL_BYTES
+from rocstar.sandbox.child.bash import BASH
 from rocstar.sandbox.service.borrowed import fault, raise_all, read_body
 from rocstar.sandbox.service.decode import check_text
 from rocstar.sandbox.service.errors import Refused
@@ -17,7 +19,7 @@ from rocstar.sandbox.types import ExecRequest, Limits
 WALL_S = 10.0
 """As that server has it."""
 
-LANGUAGES = {"python": "", "py": "", "bash": "bash", "sh": "bash"}
+LANGUAGES = {"python": "", "py": "", "bash": BASH, "sh": BASH}
 """Marks of a block, and the flavour that it asks for: none, where the program's imports choose."""
 
 _OPENINGS = (
@@ -31,12 +33,13 @@ _INPUT = ("```input\n", "\n```")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is made of an action. request: None where it has no program that runs here. marks: what comes
-    before and after the text of its observation."""
+    """What is made of an action. request: None where it has no program that runs here, and `invalid` says
+    why. marks: what comes before and after the text of its observation."""
 
     request: ExecRequest | None
     marks: tuple[str, str]
     is_last: bool
+    invalid: str = "no program was found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,8 @@ def _step(action: str, is_last: bool, stdin: object, rules: Rules, owner: str) -
     flavour = LANGUAGES.get(language, "") or rules.choose(code)
     if not code or flavour not in rules.flavours:
         return Step(None, marks, is_last)
+    if flavour == BASH and len(code.encode()) > MOST_SHELL_BYTES:  # one among many: the others run
+        return Step(None, marks, is_last, f"a bash program of more than {MOST_SHELL_BYTES} bytes is not run")
     between = input_of(action)
     text = between if between is not None else stdin if isinstance(stdin, str) else ""
     check_text(text, "extra_fields")

@@ -110,7 +110,7 @@ def _answer(steps: Sequence[Step], texts: dict[int, str], milliseconds: float) -
         if index in texts:
             observations.append(texts[index].join(step.marks))
         else:
-            observations.append("" if step.is_last else InvalidAction(invalid_reason="no program was found"))
+            observations.append("" if step.is_last else InvalidAction(invalid_reason=step.invalid))
     return Observations(
         observations=observations,
         dones=[step.is_last for step in steps],

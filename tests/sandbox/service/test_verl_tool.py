@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from rocstar.sandbox._native import MOST_SHELL_BYTES
+from rocstar.sandbox.pool.pool import check_bash
 from rocstar.sandbox.service.decode_verl_tool import decode_actions, input_of, program_of
 from rocstar.sandbox.service.packed import MANY, PackedItems
 from rocstar.sandbox.service.rules import Rules
@@ -127,6 +129,24 @@ async def test_a_shell_is_no_tool_where_there_is_none(serve: Any) -> None:
     async with serve(FakeSandbox({}), rules=Rules(flavours=("stdlib",))) as service:
         assert (await service.post("/get_observation", body))[1]["observations"] == [INVALID]
         assert (await service.get("/health"))[1]["tools"] == ["python_code", "finish"]
+
+
+async def test_a_shell_program_that_is_too_long_fails_alone(serve: Any) -> None:
+    """A pool refuses it, which would be the failure of all actions that came with it."""
+
+    def refused(request: ExecRequest) -> ExecResult:
+        if request.flavour == "bash":
+            check_bash(request.code)
+        return answer_of(request)
+
+    longest = "#" * MOST_SHELL_BYTES
+    actions = ["<python>1</python>", f"<bash>{longest}#</bash>", f"<bash>{longest[2:]}\u00e9</bash>"]
+    body = {"trajectory_ids": ["a", "b", "c"], "actions": actions}
+    async with serve(FakeSandbox(refused), rules=RULES) as service:
+        status, answer = await service.post("/get_observation", body)
+    assert status == 200 and answer["valids"] == [True, False, True]
+    invalid = {**INVALID, "invalid_reason": "a bash program of more than 131071 bytes is not run"}
+    assert answer["observations"][:2] == ["\n<result>\n|1\n</result>\n", invalid]
 
 
 def test_what_the_policy_is_shown() -> None:
