@@ -33,12 +33,16 @@ STEP = """
 local at = 1
 while at <= #ARGV do
     local last = at + ARGV[at]
-    redis.call(unpack(ARGV, at + 1, last))
+    local answer = redis.pcall(unpack(ARGV, at + 1, last))
+    if type(answer) == 'table' and answer.err and not string.find(answer.err, '^WRONGTYPE') then
+        return answer
+    end
     at = last + 1
 end
 """
 """ARGV: commands, each with the number of its parts before it. One that frees memory may come first: a Redis
-that has no memory left lets those behind it in the same script go on."""
+that has no memory left lets those behind it in the same script go on. A key that somebody has made something
+else of harms who reads it, and holds up nobody else's answers."""
 
 FORGET_CONSUMER = """
 if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2]) > 0 then return 0 end

@@ -116,6 +116,24 @@ async def test_answers_of_nobody_end_no_client(
             assert await call == ok("1")
 
 
+async def test_a_reply_stream_that_is_none_holds_up_nobody_else(
+    redis: Any, programs: Any, working: Any, client: Any, gather: Any, until: Any
+) -> None:
+    """Answers of several clients are stored in one step."""
+    async with client(redis.url) as harmed, working(redis.url, programs) as worker:
+        lost = asyncio.create_task(harmed.run(ExecRequest(code="wait door")))
+        await until(lambda: programs.runs["wait door"] == 1)
+        (lease,) = redis.cli("keys", "*:client:*").split()
+        redis.cli("set", lease.replace(":client:", ":reply:"), "nonsense")
+        programs.open("door")
+        await until(lambda: programs.ended["wait door"] == 1)
+        async with client(redis.url) as fabric:
+            outcomes = await gather(fabric, [f"say {n}" for n in range(8)])
+            assert outcomes == {n: ok(str(n)) for n in range(8)}
+        await until(lambda: worker.held_calls == 0 and redis.cli("xlen", CALLS) == "0\n")
+        lost.cancel()
+
+
 KNOWN = WorkerInfo(name="a", capacity=3, flavours=("stdlib",))
 FIELDS = json.loads(encode_worker(KNOWN))
 MEMBERS = {
