@@ -28,7 +28,7 @@ from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.code_judge import CodeJudge
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions
 from rocstar.sandbox.service.door import Door
-from rocstar.sandbox.service.errors import Full, Refused, SchemaError, Unparsable
+from rocstar.sandbox.service.errors import Full, Refused, SchemaError, ServiceEnds, Unparsable
 from rocstar.sandbox.service.http import JSON, failure_answer, respond, to_json
 from rocstar.sandbox.service.idempotency import IdempotencyStore
 from rocstar.sandbox.service.incoming import Incoming
@@ -95,8 +95,8 @@ class ServiceOptions:
 
 
 class Service:
-    """The service over one sandbox. `opened` gives what makes the protocols of its connections; `draining`
-    refuses what is new."""
+    """The service over one sandbox. `opened` gives what makes the protocols of its connections; after `drain`
+    what has not begun is refused."""
 
     def __init__(self, sandbox: SessionSandbox, options: ServiceOptions) -> None:
         log_no_clients_mistakes()
@@ -209,6 +209,12 @@ class Service:
             self._incoming.close()
             await self.sessions.close_all()
 
+    def drain(self) -> None:
+        """From now on nothing begins: a body that is still on its way, or is being decoded, counts as no call
+        in flight, and nobody would wait for its answer."""
+        self.draining = True
+        self._incoming.end()
+
     def num_workers(self) -> int:
         """Programs at a time: of the sandbox itself where that changes, as a fabric's does."""
         capacity: int | None = getattr(self._sandbox, "capacity", None)
@@ -260,7 +266,7 @@ class Service:
         if self._open_to_all:
             refuse_web_pages(request.headers, request.host)
         if self.draining and request.method == "POST":
-            raise Refused("the service is shutting down", status=503, kind="closed")
+            raise ServiceEnds()
         return owner
 
     async def healthz(self, request: HttpRequest) -> web.Response:
@@ -346,7 +352,7 @@ def refused(path: str, refusal: Refused) -> web.Response:
     else:
         body = to_json(Refusal(str(refusal)))
     response = web.Response(body=body, status=refusal.status, headers=headers, content_type=JSON)
-    if refusal.status in (408, 413, 415):
+    if refusal.status in (408, 413, 415, 503):
         response.force_close()  # what is left of the body is not read
     return response
 

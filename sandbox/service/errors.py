@@ -26,7 +26,12 @@ class Refused(Exception):
             self.kind = kind
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "message": str(self), "field": self.field, "retryable": self.status == 429}
+        return {
+            "kind": self.kind,
+            "message": str(self),
+            "field": self.field,
+            "retryable": self.status in (429, 503),
+        }
 
     def outcome(self) -> bytes:
         """JSON of what a client is told of a call of a batch."""
@@ -39,6 +44,16 @@ class Full(Refused):
     status = 429
     kind = "full"
     retry_after_s = 1
+
+
+class ServiceEnds(Refused):
+    """The service ends. Nothing of the request ran, and another service may run it."""
+
+    status = 503
+    kind = "closed"
+
+    def __init__(self) -> None:
+        super().__init__("the service is shutting down")
 
 
 class TooLarge(Refused):

@@ -1,16 +1,16 @@
 """The bodies of requests, read whole and bounded: each by itself, and all that are under way together."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from rocstar.sandbox.pool.soon import run_soon
 from rocstar.sandbox.service.apart import Apart
-from rocstar.sandbox.service.errors import Full, Refused, TooLarge
+from rocstar.sandbox.service.errors import Full, Refused, ServiceEnds, TooLarge
 from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
 from rocstar.sandbox.service.turns import Turns
@@ -37,7 +37,7 @@ DECODERS = 4
 
 class Incoming:
     """Invariant: `held_bytes` is the size of what has arrived of all bodies, complete or not, and was not yet
-    let go of, at most `max_held_bytes`, of which each owner finds its share."""
+    let go of, at most `max_held_bytes`, of which each owner finds its share. After `end` nobody waits."""
 
     def __init__(
         self,
@@ -63,6 +63,8 @@ class Incoming:
         self._beside = ThreadPoolExecutor(DECODERS, thread_name_prefix="decode", initializer=run_soon)
         # By owner, while somebody has or wants it.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._waits: set[asyncio.Timeout] = set()
+        self._ending = False
 
     @property
     def held_bytes(self) -> int:
@@ -85,7 +87,7 @@ class Incoming:
             raise self._too_large()
         chunks: list[bytes] = []
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with self._wait(self._timeout_s):
                 await self._take(request, chunks)
         except TimeoutError:
             message = f"the body did not arrive within {self._timeout_s:g} s"
@@ -102,6 +104,10 @@ class Incoming:
         `Apart.call` for what `decode` may be."""
         if len(body) <= SMALL_BYTES and body.count(b",") <= FEW_COMMAS:
             return decode(body)
+        async with self._wait(None):
+            return await self._decoded_beside(owner, body, decode)
+
+    async def _decoded_beside(self, owner: str, body: bytes, decode: Callable[[bytes], D]) -> D:
         loop = asyncio.get_running_loop()
         turn = self._turns.setdefault(owner, asyncio.Lock())
         await turn.acquire()
@@ -116,6 +122,30 @@ class Incoming:
             ended
         )  # not before: a client that goes away does not end the thread's work
         return await asyncio.wrap_future(decoding)
+
+    @asynccontextmanager
+    async def _wait(self, timeout_s: float | None) -> AsyncIterator[None]:
+        """What is waited for inside. Raises TimeoutError, or ServiceEnds where `end` came before."""
+        if self._ending:
+            raise ServiceEnds()
+        try:
+            async with asyncio.timeout(timeout_s) as wait:
+                self._waits.add(wait)
+                try:
+                    yield
+                finally:
+                    self._waits.discard(wait)
+        except TimeoutError:
+            if self._ending:
+                raise ServiceEnds() from None
+            raise
+
+    def end(self) -> None:
+        """What has not come, or is not decoded yet, is refused: of its calls nothing has run."""
+        self._ending = True
+        now = asyncio.get_running_loop().time()
+        for wait in [wait for wait in self._waits if not wait.expired()]:
+            wait.reschedule(now)
 
     def close(self) -> None:
         self._apart.close()

@@ -184,7 +184,7 @@ async def _serve(options: argparse.Namespace, settings: ServiceOptions, address:
             _announce(listening, settings)
             gc.freeze()  # what was imported lives as long as the process
             await ending.stop.wait()
-            service.draining = True
+            service.drain()
             in_flight = service.metrics.in_flight
             say(f"ending; {in_flight} calls in flight may end within {options.drain_s:g} s", "serve")
             service.door.close()

@@ -11,7 +11,7 @@ import pytest
 
 from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.decode import decode_batch
-from rocstar.sandbox.service.errors import Refused
+from rocstar.sandbox.service.errors import Refused, ServiceEnds
 from rocstar.sandbox.service.incoming import MIDDLE_BYTES, SMALL_BYTES, Incoming
 from rocstar.sandbox.service.rules import Rules
 
@@ -55,6 +55,25 @@ async def test_a_mistake_is_raised_and_the_next_has_its_turn(incoming: Incoming)
         for _ in range(2):
             with pytest.raises(Refused):
                 await incoming.decoded("one", LARGE, fail)
+
+
+async def test_what_is_being_decoded_at_the_end_is_refused(incoming: Incoming) -> None:
+    """Also what waits for its turn, and what comes later."""
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def slowly(body: bytes) -> None:
+        begun.release()
+        go_on.wait(PATIENCE_S)
+
+    async with asyncio.timeout(PATIENCE_S):
+        decoding = [asyncio.create_task(incoming.decoded("one", LARGE, slowly)) for _ in range(2)]
+        await asyncio.to_thread(begun.acquire)
+        incoming.end()
+        outcomes = await asyncio.gather(*decoding, return_exceptions=True)
+        go_on.set()
+        with pytest.raises(ServiceEnds):
+            await incoming.decoded("one", LARGE, len)
+    assert [type(outcome) for outcome in outcomes] == [ServiceEnds] * 2
 
 
 def test_refused_calls_of_a_batch_keep_no_frames() -> None:

@@ -94,6 +94,24 @@ async def test_calls_in_flight_end_before_it_does() -> None:
         assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
 
 
+async def test_a_body_that_is_on_its_way_is_answered_when_it_ends() -> None:
+    async with started() as (process, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /v1/run HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n")
+        writer.write(b"Expect: 100-continue\r\n\r\n")
+        async with asyncio.timeout(PATIENCE_S):
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(b'{"code": ')
+            process.send_signal(signal.SIGTERM)
+            before = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"\r\nContent-Length: (\d+)", before)
+            assert before.startswith(b"HTTP/1.1 503 ") and b"\r\nRetry-After: 1" in before and length
+            failure = json.loads(await reader.readexactly(int(length[1])))["error"]
+            writer.close()
+            assert await process.wait() == 0
+        assert (failure["kind"], failure["retryable"]) == ("closed", True)
+
+
 async def test_calls_that_take_too_long_fail_with_an_answer() -> None:
     async with started("--drain-s", "0.2") as (process, port):
         slow = {"code": "import time; time.sleep(100)", "limits": {"wall_s": 200.0}}
