@@ -83,6 +83,7 @@ bool Supervisor::may_start(const Request& request) {
 // Arrival 0: it had its turn before, and is next. A session's cells are of its lane.
 void Supervisor::enqueue(uint64_t arrival, Request request) {
   const bool of_session = request.type == FrameType::kCell || request.type == FrameType::kBranch;
+  const uint8_t flavour = request.flavour;
   const auto found = of_session ? sessions_.find(request.session) : sessions_.end();
   if (found != sessions_.end()) {
     request.lane = processes_[found->second].lane;
@@ -97,6 +98,7 @@ void Supervisor::enqueue(uint64_t arrival, Request request) {
   } else {
     queue.emplace_back(arrival, std::move(request));
   }
+  if (!of_session && unfit_ > 0) try_unfit(flavour);
 }
 
 // Its lane may have nothing left after that: see forget_lane.

@@ -91,6 +91,8 @@ struct Supervisor::Server {
   std::string at;       // what it was at last before it was ready
   std::string death;    // how the last of them was, and how many were like it
   uint32_t same_deaths = 0;
+  std::string unfit;        // why no other could be started, while there is none
+  Clock::time_point again;  // from then on another is tried, when somebody asks
   uint32_t generation = 0;
   uint64_t baseline_resident = 0;
   std::set<uint32_t> orders;  // processes that are starting
@@ -103,6 +105,8 @@ inline constexpr size_t kMostOrders = 16;
 // A zygote that dies so often before it was ready is not tried again; in the same way, by nobody's SIGKILL, sooner:
 // what it imports may take a minute each time.
 inline constexpr uint32_t kMostDeaths = 3, kMostSameDeaths = 2;
+// One that could be started once and cannot be any more is tried again no sooner.
+inline constexpr std::chrono::seconds kUnfitRest{1};
 // A zygote that lets a child wait this long to be born is taken to hang, and killed: its orders go to the next.
 inline constexpr std::chrono::seconds kBirthGrace{20};
 // A child that ended before its birth is given again after this, if its zygote's end has not done so before.

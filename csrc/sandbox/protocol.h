@@ -162,9 +162,10 @@ enum class Failure : uint8_t {
   kSessionLost = 3,
   kFull = 4,
   kCannotBranch = 5,
-  kNodeMemory = 6,  // the kernel took it for want of memory, and it had not yet what it was allowed
-  kTooLarge = 7,    // what it wrote does not fit a frame
-  kNodeScratch = 8  // it had most of what all together had too much of, in their scratch directories
+  kNodeMemory = 6,   // the kernel took it for want of memory, and it had not yet what it was allowed
+  kTooLarge = 7,     // what it wrote does not fit a frame
+  kNodeScratch = 8,  // it had most of what all together had too much of, in their scratch directories
+  kZygoteStart = 9   // its flavour cannot be started any more; the text is JSON, as FATAL has it
 };
 enum class GoneWhy : uint8_t { kDied = 1, kEvicted = 2, kExpired = 3, kClosed = 4 };
 

@@ -35,7 +35,8 @@
 //
 // Deaths: pool gone -> the socket closes, the supervisor kills and reaps everything and removes what was written.
 // Supervisor gone -> zygotes and children get SIGKILL (PR_SET_PDEATHSIG). Zygote gone -> orders without an answer go
-// to its replacement; children and sessions live on, they are not its own.
+// to its replacement; children and sessions live on, they are not its own. A replacement that cannot be, for what it
+// imports was taken away, fails its flavour's calls until another can.
 #pragma once
 
 #include <chrono>
@@ -150,6 +151,10 @@ class Supervisor {
   void read_zygote(Server& server);
   void zygote_ended(Server& server);
   void died_early(Server& server, const siginfo_t& info);
+  void cannot_be(Server& server, std::string_view why);
+  void rest_unfit(Server& server);
+  void try_unfit(uint8_t flavour);
+  void fail_unserved(uint8_t flavour);
   void take_hello(Server& server, std::string_view rest);
   void read_listener(uint32_t index, uint32_t events);
   int judge(const Question& question);
@@ -283,6 +288,7 @@ class Supervisor {
   bool client_open_ = true;
   bool watching_writes_ = false;
   bool said_hello_ = false;
+  uint32_t unfit_ = 0;  // servers without a zygote
   std::vector<std::unique_ptr<Server>> servers_;
   std::map<uint32_t, UniqueFd> listeners_;  // one per zygote that ever was, while it has children
   uint32_t next_listener_ = 0;

@@ -90,6 +90,7 @@ void Supervisor::start_zygote(Server& server) {
   server.pid = pid;
   server.ready = false;
   server.at.clear();
+  server.unfit.clear();
   server.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!server.pidfd) fail("pidfd_open");
   watch(server.socket.get(), Source::kZygote, server.index, server.generation, EPOLLIN);
@@ -115,10 +116,7 @@ void Supervisor::read_zygote(Server& server) {
       listeners_.emplace(next_listener_++, std::move(message.fds[0]));
       return;
     case ZygoteWord::kFatal:
-      append_json(outbox_.frames(), FrameType::kFatal, rest);
-      flush_client();
-      client_open_ = false;
-      return;
+      return cannot_be(server, rest);
     case ZygoteWord::kAt:
       server.at = std::string(rest);
       return;
@@ -153,14 +151,19 @@ void Supervisor::zygote_ended(Server& server) {
   // What it said before it died is still in the socket: a reason, perhaps.
   char peek;
   while (client_open_ && recv(server.socket.get(), &peek, 1, MSG_PEEK | MSG_DONTWAIT) > 0) read_zygote(server);
-  if (client_open_ && !server.ready) died_early(server, info);
+  if (client_open_ && !server.ready && server.unfit.empty()) died_early(server, info);
   look_for_victims();  // it may be one
   take_births();
   // A child may have been forked without anybody having heard of it: it finds its control socket closed and exits.
   const std::set<uint32_t> lost = std::move(server.orders);
   server.orders.clear();
   for (const uint32_t index : lost) give_again(processes_[index]);
-  if (client_open_) start_zygote(server);
+  if (!client_open_) return;
+  if (server.unfit.empty()) {
+    start_zygote(server);
+  } else {
+    rest_unfit(server);
+  }
 }
 
 // It is tried again, for what killed it may pass, unless it may not: then the pool is told, and this ends.
@@ -179,14 +182,61 @@ void Supervisor::died_early(Server& server, const siginfo_t& info) {
   std::string fix = "mend it, or leave the flavour out: what it said is on standard error";
   if (server.at.empty()) fix = "see whether `env -i PYTHON -c pass` runs, with no variable of this environment";
   if (from_outside) fix = "see whether this machine has memory for it";
-  append_json(outbox_.frames(), FrameType::kFatal,
-              "{\"kind\": \"zygote_start\", \"retryable\": " + std::string(for_good ? "false" : "true") +
-                  ", \"message\": " +
-                  quoted("the " + flavour + " zygote died while starting, " + std::to_string(server.deaths) +
-                         " times: " + death + "; " + fix) +
-                  "}");
+  cannot_be(server, "{\"kind\": \"zygote_start\", \"retryable\": " + std::string(for_good ? "false" : "true") +
+                        ", \"message\": " +
+                        quoted("the " + flavour + " zygote died while starting, " + std::to_string(server.deaths) +
+                               " times: " + death + "; " + fix) +
+                        "}");
+}
+
+// A pool that has never had all its flavours is refused. Later it is the affair of the calls that want this one: what a
+// zygote imports may have been taken away, and other programs and sessions do not need it.
+void Supervisor::cannot_be(Server& server, std::string_view why) {
+  if (said_hello_) {
+    server.unfit = why;
+    return;
+  }
+  append_json(outbox_.frames(), FrameType::kFatal, why);
   flush_client();
   client_open_ = false;
+}
+
+void Supervisor::rest_unfit(Server& server) {
+  ++server.generation;  // events of what is closed here are stale
+  server.pid = -1;
+  server.socket.reset();
+  server.pidfd.reset();
+  server.deaths = server.same_deaths = 0;
+  server.death.clear();
+  server.again = Clock::now() + kUnfitRest;
+  ++unfit_;
+  fail_unserved(server.flavour);
+}
+
+// Somebody asks for the flavour.
+void Supervisor::try_unfit(uint8_t flavour) {
+  for (const auto& server : servers_) {
+    if (server->flavour != flavour || server->pid > 0 || Clock::now() < server->again) continue;
+    --unfit_;
+    start_zygote(*server);
+  }
+  fail_unserved(flavour);
+}
+
+// Calls of a flavour that has no zygote, and none that is starting.
+void Supervisor::fail_unserved(uint8_t flavour) {
+  const Server* unfit = nullptr;
+  for (const auto& server : servers_) {
+    if (server->flavour != flavour) continue;
+    if (server->pid > 0) return;
+    unfit = server.get();
+  }
+  Queue& queue = pending_[flavour];
+  while (unfit != nullptr && !queue.empty()) {
+    const Request request = dequeue(queue, queue.begin());
+    append_failed(outbox_.frames(), request.id, Failure::kZygoteStart, unfit->unfit);
+    forget_lane(request.lane);
+  }
 }
 
 Supervisor::Server* Supervisor::server_for(uint8_t flavour) {

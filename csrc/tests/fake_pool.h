@@ -74,8 +74,12 @@ class Pool {
     }
   }
 
-  uint64_t run(const std::string& code, Limits limits = some_limits()) {
-    return ask({.type = FrameType::kRun, .limits = limits, .code = code, .stdin_bytes = code == "echo" ? "input" : ""});
+  uint64_t run(const std::string& code, Limits limits = some_limits(), uint8_t flavour = 0) {
+    return ask({.type = FrameType::kRun,
+                .limits = limits,
+                .flavour = flavour,
+                .code = code,
+                .stdin_bytes = code == "echo" ? "input" : ""});
   }
   uint64_t run_for(uint64_t lane, const std::string& code, Limits limits = some_limits()) {
     return ask({.type = FrameType::kRun, .limits = limits, .lane = lane, .code = code});
@@ -124,6 +128,11 @@ class Pool {
   pid_t zygote(size_t count = 1) {
     while (zygotes_.size() < count) read_frames();
     return zygotes_[count - 1];
+  }
+  // The last one of a flavour.
+  pid_t zygote_of(uint8_t flavour) {
+    while (!zygote_of_.contains(flavour)) read_frames();
+    return zygote_of_.at(flavour);
   }
   std::string fatal() {
     while (fatal_.empty()) read_frames();
@@ -180,6 +189,7 @@ class Pool {
     }
     if (frame.type == FrameType::kZygote) {
       zygotes_.push_back(static_cast<pid_t>(decode_id(frame.payload.substr(1))));
+      zygote_of_[static_cast<uint8_t>(frame.payload[0])] = zygotes_.back();
       return;
     }
     const uint64_t id = decode_id(frame.payload.substr(0, 8));
@@ -219,6 +229,7 @@ class Pool {
   std::map<uint64_t, std::string> endings_;
   std::map<uint64_t, size_t> answered_before_gone_;
   std::vector<pid_t> zygotes_;
+  std::map<uint8_t, pid_t> zygote_of_;
   std::set<uint64_t> pongs_;
   std::string fatal_;
 };

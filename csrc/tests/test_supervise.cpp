@@ -202,6 +202,42 @@ void a_zygote_that_cannot_be_is_given_up() {
   CHECK(pool.fatal().find("zygote_start") != std::string::npos);
 }
 
+// What a zygote of `flavour` finds when it is to be none.
+std::string ban_on(const std::string& folder, const std::string& flavour) { return folder + "/--flavour=" + flavour; }
+
+int banned_zygote(const std::string& how) {
+  if (how == "crash") std::abort();
+  say_fatal(3, R"({"kind": "missing_import", "message": "gone"})");
+  return 3;
+}
+
+// Whatever keeps it from being: other flavours and sessions go on, and when nothing does any more it is back.
+void a_flavour_that_cannot_be_any_more_fails_alone() {
+  char folder[] = "/tmp/zygote-ban-XXXXXX";
+  CHECK(mkdtemp(folder) != nullptr);
+  for (const char* how : {"fatal", "crash"}) {
+    Pool pool({.zygote_command = {"/proc/self/exe", "zygote", folder},
+               .flavours = {"kept", "lost"},
+               .max_live = 2,
+               .max_sessions = 1});
+    const uint64_t session = pool.opened();
+    CHECK(pool.answer(pool.run("exit 3", Pool::some_limits(), 1)).code == 3);
+    std::ofstream(ban_on(folder, "lost")) << how;
+    CHECK(kill(pool.zygote_of(1), SIGKILL) == 0);
+    for (int i = 0; i < 3; ++i) {
+      const Answer answer = pool.answer(pool.run("exit 3", Pool::some_limits(), 1));
+      CHECK(answer.failed(Failure::kZygoteStart) && answer.text.find("message") != std::string::npos);
+    }
+    CHECK(pool.answer(pool.run("exit 4")).code == 4);
+    CHECK(pool.run_cell(session, "set 5").ok() && pool.run_cell(session, "get").value == "5");
+    std::filesystem::remove(ban_on(folder, "lost"));
+    while (pool.answer(pool.run("exit 3", Pool::some_limits(), 1)).failed(Failure::kZygoteStart)) {
+    }
+    CHECK(pool.answer(pool.run("exit 3", Pool::some_limits(), 1)).code == 3);
+  }
+  std::filesystem::remove(folder);
+}
+
 void scratch_is_empty_counted_and_gone() {
   if (landlock_abi() == 0 || !notify_available()) return;
   Pool pool({.max_live = 1});
@@ -241,12 +277,17 @@ void nothing_is_left_of_a_call() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (is_zygote(argc, argv)) return zygote_main();
+  if (is_zygote(argc, argv)) {
+    std::string how;
+    if (argc > 3 && std::ifstream(std::string(argv[2]) + "/" + argv[3]) >> how) return banned_zygote(how);
+    return zygote_main();
+  }
   each_end_is_told_as_it_was();
   a_program_cannot_hide_its_end();
   it_answers_whatever_its_calls_do();
   a_cancelled_call_ends_wherever_it_is();
   a_call_that_is_cancelled_while_it_starts_is_answered_and_frees_its_place();
+  a_flavour_that_cannot_be_any_more_fails_alone();
   many_calls_pass_through_few_places();
   the_sum_of_memory_limits_is_bounded();
   a_closed_socket_ends_the_children();

@@ -4,6 +4,7 @@ The pool encodes here and decodes with `_native.ResultReader`; `PythonReader` is
 tests and benchmarks hold against it.
 """
 
+import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,7 @@ FAILURES = {
     6: "node_memory",
     7: "too_large",
     8: "node_scratch",
+    9: "zygote_start",
 }
 GONE_REASONS = {1: "died", 2: "evicted", 3: "expired", 4: "closed"}
 
@@ -231,8 +233,12 @@ def decode_zygote(payload: bytes) -> tuple[int, int]:
 
 
 def failure(kind: str, text: str) -> SandboxError:
+    if kind == "zygote_start":  # of a flavour that was warm before
+        text = f"{json.loads(text)['message']}; it was warm before, and is tried again when it is asked for"
     return SandboxError(
-        text, kind=kind, retryable=kind in ("child_start", "full", "node_memory", "node_scratch")
+        text,
+        kind=kind,
+        retryable=kind in ("child_start", "full", "node_memory", "node_scratch", "zygote_start"),
     )
 
 

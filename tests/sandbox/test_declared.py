@@ -1,5 +1,8 @@
 """Flavours of a user's own: what is declared is imported beforehand, from an environment of its own."""
 
+import asyncio
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +122,38 @@ async def test_a_package_that_crashes_is_named_after_two_like_deaths(
     assert "3 times: it was killed by signal 9 (" in str(error) and error.retryable
     error = await refused(environment, "import os\nos._exit(7)\n")
     assert "2 times: it exited with code 7 while importing unfit; " in str(error)
+
+
+async def outcome_of(pool: SandboxPool, request: ExecRequest) -> str | SandboxError | None:
+    try:
+        return (await pool.run(request)).value
+    except SandboxError as error:
+        return error
+
+
+async def test_a_flavour_that_cannot_be_imported_any_more_fails_alone(environment: Path) -> None:
+    """Its package was changed, say: nobody else's programs and sessions end of that."""
+    module = environment / "own" / "lib" / VERSION / "site-packages" / "ours.py"
+    own = read_flavours(declare(environment, '[flavour.own]\nimports = ["ours"]\nenvironment = "own"\n'))
+    request = ExecRequest(code="import ours; 1", flavour="own")
+    async with SandboxPool(("stdlib", "own"), declared=own, max_live=2) as pool:
+        session = await pool.open_session(flavour="stdlib")
+        await session.run("x = 3")
+        assert await outcome_of(pool, request) == "1"
+        module.write_text("raise RuntimeError('mended soon')")
+        os.kill(pool.zygotes["own"][-1], signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE_S):
+            while not isinstance(error := await outcome_of(pool, request), SandboxError):
+                pass  # it was forked before
+        assert (error.kind, error.retryable) == ("zygote_start", True)
+        assert "RuntimeError: mended soon" in str(error) and "it was warm before" in str(error)
+        assert await outcome_of(pool, ExecRequest(code="2", flavour="stdlib")) == "2"
+        assert (await session.run("x")).value == "3"
+        module.write_text("")
+        async with asyncio.timeout(PATIENCE_S):
+            while await outcome_of(pool, request) != "1":
+                pass
+        assert pool.restarts == 0
 
 
 async def test_an_import_that_hangs_is_named(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:

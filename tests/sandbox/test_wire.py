@@ -190,13 +190,15 @@ def test_what_the_supervisor_says_of_calls_and_sessions() -> None:
         "it exited with code 3",
     )
     assert wire.decode_zygote(struct.pack("=BQ", 1, 77)) == (1, 77)
-    failures = {kind: wire.failure(kind, "text") for kind in wire.FAILURES.values()}
+    failures = {kind: wire.failure(kind, '{"message": "text"}') for kind in wire.FAILURES.values()}
     assert {kind for kind, failure in failures.items() if failure.retryable} == {
         "child_start",
         "full",
         "node_memory",
         "node_scratch",
+        "zygote_start",
     }
+    assert str(failures["zygote_start"]).startswith("text; ")
 
 
 def test_statuses_are_in_the_order_of_the_header() -> None:
