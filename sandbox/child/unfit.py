@@ -24,7 +24,7 @@ def reason(flavour: Flavour, step: str, error: BaseException) -> dict[str, str |
     if isinstance(error, ModuleNotFoundError):
         install = flavour.install or "repair this Python"
         message = f"flavour {flavour.name!r} needs {error.name or error}: {install}"
-        return {"kind": "missing_import", "message": message}
+        return {"kind": "missing_import", "message": message, "module": error.name or ""}
     message = f"flavour {flavour.name!r} cannot start: {step} raised {text_of(error)}; {fix_of(flavour)}"
     if frames := frames_of(error.__traceback__):
         message += f". The traceback's end:\n{frames}"

@@ -33,6 +33,7 @@ from rocstar.sandbox.child.declared import words_of
 from rocstar.sandbox.child.flavours import Flavour
 from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.paths import ProgramPaths, default_scratch_parent
+from rocstar.sandbox.pool.search_path import hint_on
 from rocstar.sandbox.types import SandboxError
 
 START_TIMEOUT_S = 120.0
@@ -278,7 +279,8 @@ class Supervisor(asyncio.BufferedProtocol):
     def _refused(self, fatal: dict[str, Any]) -> None:
         if not self._hello.done():
             retryable = fatal.get("retryable", fatal["kind"] == "zygote_start")
-            error = SandboxError(fatal["message"], kind=fatal["kind"], retryable=retryable)
+            message = fatal["message"] + hint_on(fatal.get("module", ""))
+            error = SandboxError(message, kind=fatal["kind"], retryable=retryable)
             self._hello.set_exception(error)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -76,6 +76,28 @@ async def test_a_package_that_is_missing_is_named_with_its_place(environment: Pa
     assert caught.value.kind == "missing_import"
 
 
+async def test_a_package_that_only_pythonpath_has_is_told_of(
+    environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = environment / "mine"
+    (folder / "deeper").mkdir(parents=True)
+    (folder / "deeper" / "inner.py").write_text("x = 7\n")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    text = '[flavour.own]\nimports = ["deeper.inner"]\nenvironment = "own"\n'
+    own = read_flavours(declare(environment, text))
+    with pytest.raises(
+        SandboxError, match=f"PYTHONPATH has it in {folder}, but the sandbox is not"
+    ) as caught:
+        async with SandboxPool(("own",), declared=own):
+            pass
+    assert caught.value.kind == "missing_import" and "a .pth file" in str(caught.value)
+    (environment / "own" / "lib" / VERSION / "site-packages" / "mine.pth").write_text(f"{folder}\n")
+    async with SandboxPool(("own",), declared=own, max_live=1) as pool:
+        assert (
+            await pool.run(ExecRequest(code="from deeper import inner; inner.x", flavour="own"))
+        ).value == "7"
+
+
 async def refused(environment: Path, text: str, names: tuple[str, ...] = ("own",)) -> SandboxError:
     """What a pool says whose flavour imports a module with this text."""
     (environment / "own" / "lib" / VERSION / "site-packages" / "unfit.py").write_text(text)
