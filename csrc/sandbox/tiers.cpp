@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
 
 #include "landlock.h"
@@ -27,16 +28,32 @@ constexpr uint32_t kMostPools = 256, kUsersOfPool = 1 << 14;
 // An ordinary user's containers have 65,536 users, which end below the usual first one.
 constexpr uint32_t kFirstOfFew = 1 << 15;
 
-// A user namespace may have no such uid, and a container may lack the capability: only trying tells.
+// A user namespace may have no such uid, and a container may lack the capability, or that to end who has become
+// another: only trying tells.
 bool can_become(uint32_t uid) {
   if (geteuid() != 0) return false;
   const pid_t pid = fork();
   if (pid < 0) fail("fork");
   if (pid == 0)
     _exit(setgroups(0, nullptr) == 0 && setresgid(uid, uid, uid) == 0 && setresuid(uid, uid, uid) == 0 ? 0 : 1);
+  siginfo_t info;
+  if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) != 0) fail("waitid");
+  const bool can_end = kill(pid, 0) == 0;
   int status = 1;
   if (waitpid(pid, &status, 0) != pid) fail("waitpid");
-  return status == 0;
+  return status == 0 && can_end;
+}
+
+// The directory of a program is its user's, and is cleared by us.
+bool can_keep_house_for(uint32_t uid, const std::string& base) {
+  const std::string path = base + "/trial";
+  if (mkdir(path.c_str(), 0700) != 0) fail("mkdir(trial)");
+  bool can = chown(path.c_str(), uid, uid) == 0;
+  const UniqueFd directory(can ? open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1);
+  can = directory && futimens(directory.get(), nullptr) == 0 && mkdirat(directory.get(), "inner", 0700) == 0 &&
+        unlinkat(directory.get(), "inner", AT_REMOVEDIR) == 0;
+  if (rmdir(path.c_str()) != 0) fail("rmdir(trial)");
+  return can;
 }
 
 // A user namespace may end among a pool's.
@@ -153,7 +170,9 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
     std::erase(supervisor.home.readable_paths, kTelling);
     std::erase(supervisor.home.library_paths, kTelling);
   }
-  const bool uid = uid_for_certain || (may_uid && can_read_as(supervisor.home.first_uid, options.readable_paths));
+  const bool houses = !scratch || (may_uid && can_keep_house_for(supervisor.home.first_uid, base));
+  const bool uid =
+      houses && (uid_for_certain || (may_uid && can_read_as(supervisor.home.first_uid, options.readable_paths)));
   supervisor.home.slot_uid = uid;
   if (!base.empty()) supervisor.zygote_directory = make_zygote_directory(base);
   std::string names = "nnp+rlimits";

@@ -42,6 +42,7 @@ def gather() -> dict[str, Any]:
         "user_namespaces": allows_user_namespace(),
         "apparmor_restricts": read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1",
         "can_change_uid": any(in_child(partial(become, uid)) for uid in SLOT_UIDS),
+        "lacks": lacking_capabilities(),
         "python_hidden": hidden[0] if hidden else "",
         "cgroup": cgroup_version(),
         "container": in_container(),
@@ -81,6 +82,14 @@ def in_child(change: Callable[[], None]) -> bool:
             os._exit(1)
         os._exit(0)
     return os.waitpid(pid, 0)[1] == 0
+
+
+def lacking_capabilities() -> list[str]:
+    """By which root keeps the directories of other users and ends their programs: a container's may have been
+    left without."""
+    held = int(read("/proc/self/status").partition("\nCapEff:")[2].split()[0], 16)
+    needed = {"CHOWN": 0, "DAC_OVERRIDE": 1, "KILL": 5}
+    return [name for name, bit in needed.items() if not held >> bit & 1]
 
 
 def become(uid: int) -> None:

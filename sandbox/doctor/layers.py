@@ -146,6 +146,9 @@ def uid_problem(facts: Mapping[str, Any]) -> tuple[str, str]:
             f"user {facts['uid']} cannot become another",
             "start as root (in a container, say) to give every program a user of its own",
         )
+    if facts["lacks"]:
+        options = " ".join(f"--cap-add {name}" for name in facts["lacks"])
+        return f"this root lacks {', '.join(facts['lacks'])}", f"`{options}` of a container"
     if facts["python_hidden"]:
         return (
             f"other users cannot read {facts['python_hidden']}",

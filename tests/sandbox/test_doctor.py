@@ -23,6 +23,7 @@ FACTS: dict[str, Any] = {
     "user_namespaces": True,
     "apparmor_restricts": False,
     "can_change_uid": False,
+    "lacks": [],
     "python_hidden": "",
     "cgroup": "v2",
     "container": False,
@@ -91,6 +92,11 @@ def test_without_a_pool_it_fails_and_says_why(
             "world-readable place",
         ),
         ({"uid": 0, "container": True}, "this root may not change users, or has none to change to", "SETUID"),
+        (
+            {"uid": 0, "can_change_uid": True, "lacks": ["CHOWN"]},
+            "this root lacks CHOWN",
+            "`--cap-add CHOWN`",
+        ),
     ],
 )
 def test_it_tells_why_programs_have_no_user_of_their_own(
