@@ -29,11 +29,11 @@ CXX_FILES := $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 # A folder without Python files is no package for mypy.
 PACKAGES := $(foreach p,engine kernels sandbox train,$(if $(shell find $(p) -name '*.py' 2>/dev/null),rocstar.$(p)))
 
-.PHONY: help setup quickstart test planted sglang-env test-sglang servers-env test-servers lint typecheck format ctest ctest-arm64 sanitize bench figures wheel coverage clean
+.PHONY: help setup quickstart test planted sglang-env test-sglang servers-env test-servers lint typecheck format ctest ctest-arm64 sanitize sanitize-threads bench figures wheel coverage clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F'\t' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.rocstar-dev  ## build rocstar into .venv, with what tests and linters need
 
@@ -94,6 +94,11 @@ sanitize: setup  ## the C++ tests and the sandbox's Python tests under the addre
 	cmake --build build/sanitize -j2
 	ctest --test-dir build/sanitize --output-on-failure
 	$(BIN)/python tests/sandbox/run_sanitized.py build/sanitize
+
+sanitize-threads: setup  ## the C++ tests under the thread sanitizer
+	cmake -S . -B build/sanitize-threads -DCMAKE_BUILD_TYPE=Debug -DROCSTAR_SANITIZE=thread -DROCSTAR_BUILD_TESTS=ON
+	cmake --build build/sanitize-threads -j2
+	ctest --test-dir build/sanitize-threads --output-on-failure
 
 bench: setup  ## list the benchmarks; BENCH=name runs one
 ifeq ($(BENCH),)

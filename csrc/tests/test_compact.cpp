@@ -77,7 +77,7 @@ void children_find_free_memory_together() {
 }
 
 // The sanitizer's allocator has an order of its own.
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;
