@@ -102,7 +102,7 @@ void Supervisor::answer_beside(const Process& process, std::function<void(std::s
     end_turn(turn);
     starved_ = false;
   };
-  outgoing_.take({[frames, append = std::move(append)] { append(*frames); }, end});
+  outgoing_.take(process.lane, {[frames, append = std::move(append)] { append(*frames); }, end});
 }
 
 // Where frames about a session go.
@@ -111,10 +111,13 @@ std::string& Supervisor::frames_of(uint64_t session) {
   return found == behind_.end() ? outbox_.frames() : found->second;
 }
 
+// What is freed has a turn among inputs.
+constexpr uint64_t kNobodysLane = 0;
+
 template <typename Memory>
 void Supervisor::free_beside(Memory memory) {
   const auto kept = std::make_shared<Memory>(std::move(memory));
-  incoming_.take({[kept] { *kept = Memory(); }, [] {}});
+  incoming_.take(kNobodysLane, {[kept] { *kept = Memory(); }, [] {}});
 }
 
 template void Supervisor::free_beside(HeadTail);

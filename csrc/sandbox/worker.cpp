@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 #include <utility>
@@ -23,7 +24,7 @@ Worker::~Worker() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Worker::take(Task task) {
+void Worker::take(uint64_t lane, Task task) {
   try {
     if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
   } catch (const std::system_error&) {
@@ -32,7 +33,9 @@ void Worker::take(Task task) {
   }
   {
     const std::lock_guard lock(mutex_);
-    waiting_.push_back(std::move(task));
+    auto found = std::find_if(waiting_.begin(), waiting_.end(), [lane](const auto& one) { return one.first == lane; });
+    if (found == waiting_.end()) found = waiting_.insert(found, {lane, {}});
+    found->second.push_back(std::move(task));
   }
   changed_.notify_all();
 }
@@ -48,13 +51,21 @@ void Worker::finish() {
   for (const Task& task : done) task.then();
 }
 
+Worker::Task Worker::next() {
+  auto [lane, tasks] = std::move(waiting_.front());
+  waiting_.pop_front();
+  Task task = std::move(tasks.front());
+  tasks.pop_front();
+  if (!tasks.empty()) waiting_.emplace_back(lane, std::move(tasks));
+  return task;
+}
+
 void Worker::work() {
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return ends_ || !waiting_.empty(); });
     if (ends_) return;
-    Task task = std::move(waiting_.front());
-    waiting_.pop_front();
+    Task task = next();
     lock.unlock();
     task.act();
     lock.lock();

@@ -1,14 +1,16 @@
 // Does what takes long and needs nobody's answer, in a thread of its own: large results are put together there, large
 // inputs written, and much memory given back, each of which would keep the supervisor from all others.
 //
-//   loop --take--> [ worker's thread: act ] --fd() is readable--> finish: then
+//   loop --take--> lanes, in turns --> [ worker's thread: act ] --fd() is readable--> finish: then
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "unique_fd.h"
 
@@ -18,8 +20,9 @@ namespace rocstar {
 // kernel up to 4 us, and is copied more than once.
 inline constexpr size_t kLong = 1 << 20;
 
-// Invariants: `act` of one task at a time, in the order in which they were taken; each `then` once, after its `act`, in
-// the same order. What has not begun when this is gone is dropped.
+// Invariants: `act` of one task at a time; of a lane in the order in which they were taken, and of lanes that wait each
+// has one before any has its next; each `then` once, after its `act`, in the same order. What has not begun when this
+// is gone is dropped.
 class Worker {
  public:
   struct Task {
@@ -33,18 +36,19 @@ class Worker {
   ~Worker();
 
   // Where no thread can be had, all is done at once.
-  void take(Task task);
+  void take(uint64_t lane, Task task);
   // Tasks are done. Readable until `finish`.
   int fd() const { return done_fd_.get(); }
   void finish();
 
  private:
   void work();
+  Task next();
 
   UniqueFd done_fd_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Task> waiting_;
+  std::deque<std::pair<uint64_t, std::deque<Task>>> waiting_;  // by lane, none of them empty; the next one first
   std::deque<Task> done_;
   bool ends_ = false;
   std::thread thread_;
