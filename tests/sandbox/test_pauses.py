@@ -19,6 +19,9 @@ from ..patience import PATIENCE_S
 from .test_tenants import MIB, memory_group
 from .watching import programs_of, until
 
+# A program is not dumpable: what it waits for is shown to root alone.
+pytestmark = needs.ROOT.unless(os.geteuid() == 0)
+
 ASKS, WAITS = "257", "128"
 """The numbers of openat, which the supervisor is asked about, and of rt_sigtimedwait."""
 
