@@ -25,6 +25,7 @@ import pytest
 from rocstar.sandbox.attacks.catalogue import GROUPS
 
 from ... import needs
+from ...patience import PATIENCE_S
 from .world_readable import world_readable_python
 
 pytestmark = pytest.mark.slow
@@ -40,6 +41,22 @@ TIME_LIMIT_S = 900
 """The suite takes a minute; a hang must still end."""
 
 Verdicts = list[dict[str, Any]]
+
+MANY_AT_ONCE = f"""
+import asyncio
+from rocstar.sandbox.attacks.host import Host
+from rocstar.sandbox.attacks.run import open_pool, ready_runner, settled
+
+async def main():
+    with Host() as host:
+        async with open_pool(["stdlib"]) as pool:
+            await ready_runner(pool, host, ["stdlib"], None)
+            for session in await asyncio.gather(*(pool.open_session() for _ in range(20))):
+                await session.close()
+            print(await settled(host, {PATIENCE_S}))
+
+asyncio.run(main())
+"""
 
 
 @pytest.fixture(scope="session")
@@ -128,3 +145,10 @@ def test_an_attack_gets_through_without_the_layer_that_holds_it(
     verdicts = verdicts_of(configuration, "--breaches")
     assert len([one for one in verdicts if not one["skipped"]]) >= 50
     assert failures(verdicts) == []
+
+
+def test_places_that_a_program_used_beside_others_are_no_leftovers() -> None:
+    """Where calls of the warm-up came one after the other, an attack's second program "left" descriptors."""
+    command = [sys.executable, "-P", "-c", MANY_AT_ONCE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
