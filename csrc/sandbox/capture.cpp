@@ -44,21 +44,25 @@ void HeadTail::append(std::string_view bytes) {
 
 Shown HeadTail::shown() const {
   const std::string tail = tail_.substr(tail_start_) + tail_.substr(0, tail_start_);
-  const size_t tail_cap = cap_ - head_cap_;
   std::string all;
   std::string_view head = head_, end = tail;
   if (truncated()) {
     if (cap_ == 0) return {{}, true};
-    head = fitting_prefix(cut_utf8(head), head_cap_);
-    end = fitting_suffix(skip_partial_utf8(end), tail_cap);
+    head = cut_utf8(head);
+    end = skip_partial_utf8(end);
   } else {
     all = head_ + tail;
     if (auto whole = repair_within(all, cap_)) return {std::move(*whole), false};
     head = fitting_prefix(all, head_cap_);
-    end = fitting_suffix(std::string_view(all).substr(head.size()), tail_cap);
+    end = std::string_view(all).substr(head.size());
   }
-  const uint64_t missing = total_ - head.size() - end.size();
-  return {repair_utf8(head) + "\n... [" + std::to_string(missing) + " bytes cut] ...\n" + repair_utf8(end), true};
+  std::string text = repair_prefix(head, head_cap_);
+  const std::string last = repair_suffix(end, cap_ - head_cap_);
+  const std::string mark = "\n... [" + std::to_string(total_ - head.size() - end.size()) + " bytes cut] ...\n";
+  text.reserve(text.size() + mark.size() + last.size());  // growing would take twice that
+  text += mark;
+  text += last;
+  return {std::move(text), true};
 }
 
 void HeadTail::clear() {

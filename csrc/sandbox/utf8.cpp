@@ -93,13 +93,14 @@ constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
 size_t repaired_size(const Step& step) { return step.valid ? step.length : kReplacement.size(); }
 
-// The place after the last step that keeps the repair of everything before it within `most`, and how long that is.
+// A part whose repair is within a bound, and how long that is.
 struct Fitting {
-  size_t until = 0, size = 0;
+  std::string_view part;
+  size_t size = 0;
   bool valid = true;  // as it is
 };
 
-Fitting fits_until(std::string_view bytes, size_t most) {
+Fitting longest_prefix(std::string_view bytes, size_t most) {
   size_t at = 0, size = 0;
   bool valid = true;
   while (at < bytes.size()) {
@@ -111,13 +112,12 @@ Fitting fits_until(std::string_view bytes, size_t most) {
       continue;
     }
     const Step step = step_at(bytes, at);
-    const size_t repaired = step.valid ? step.length : kReplacement.size();
-    if (repaired > most - size) break;
+    if (repaired_size(step) > most - size) break;
     at += step.length;
-    size += repaired;
+    size += repaired_size(step);
     valid = valid && step.valid;
   }
-  return {at, size, valid};
+  return {bytes.substr(0, at), size, valid};
 }
 
 // The last step before `end`, which is the end of one. No byte that can lead, and no ASCII, is ever inside of a step.
@@ -132,18 +132,30 @@ Step step_before(std::string_view bytes, size_t end) {
   return {1, false};
 }
 
-}  // namespace
+Fitting longest_suffix(std::string_view bytes, size_t most) {
+  size_t begin = bytes.size(), size = 0;
+  bool valid = true;
+  while (begin > 0) {
+    const size_t plain = std::min(ascii_run_before(bytes, begin), most - size);
+    begin -= plain;
+    size += plain;
+    if (begin == 0) break;
+    const Step step = step_before(bytes, begin);
+    if (repaired_size(step) > most - size) break;
+    begin -= step.length;
+    size += repaired_size(step);
+    valid = valid && step.valid;
+  }
+  return {bytes.substr(begin), size, valid};
+}
 
-std::string repair_utf8(std::string_view bytes) { return *repair_within(bytes, SIZE_MAX); }
-
-std::optional<std::string> repair_within(std::string_view bytes, size_t most) {
-  const Fitting all = fits_until(bytes, most);
-  if (all.until < bytes.size()) return std::nullopt;
-  if (all.valid) return std::string(bytes);
-  std::string repaired(all.size, '\0');
-  char* to = repaired.data();
+std::string repair(const Fitting& found) {
+  const std::string_view bytes = found.part;
+  if (found.valid) return std::string(bytes);
+  std::string repaired;
+  repaired.reserve(found.size);
   size_t valid_from = 0;
-  const auto keep_until = [&](size_t end) { to = std::copy(bytes.begin() + valid_from, bytes.begin() + end, to); };
+  const auto keep_until = [&](size_t end) { repaired.append(bytes, valid_from, end - valid_from); };
   for (size_t at = 0; at < bytes.size();) {
     if (static_cast<unsigned char>(bytes[at]) < 0x80) {
       at += ascii_run(bytes, at);
@@ -152,7 +164,7 @@ std::optional<std::string> repair_within(std::string_view bytes, size_t most) {
     const Step step = step_at(bytes, at);
     if (!step.valid) {
       keep_until(at);
-      to = std::copy(kReplacement.begin(), kReplacement.end(), to);
+      repaired += kReplacement;
       valid_from = at + step.length;
     }
     at += step.length;
@@ -161,23 +173,29 @@ std::optional<std::string> repair_within(std::string_view bytes, size_t most) {
   return repaired;
 }
 
-std::string_view fitting_prefix(std::string_view bytes, size_t most) {
-  return bytes.substr(0, fits_until(bytes, most).until);
+}  // namespace
+
+std::string repair_utf8(std::string_view bytes) { return *repair_within(bytes, SIZE_MAX); }
+
+std::optional<std::string> repair_within(std::string_view bytes, size_t most) {
+  const Fitting found = longest_prefix(bytes, most);
+  if (found.part.size() < bytes.size()) return std::nullopt;
+  return repair(found);
 }
 
-std::string_view fitting_suffix(std::string_view bytes, size_t most) {
-  size_t begin = bytes.size();
-  for (size_t size = 0; begin > 0;) {
-    const size_t plain = std::min(ascii_run_before(bytes, begin), most - size);
-    begin -= plain;
-    size += plain;
-    if (begin == 0) break;
-    const Step step = step_before(bytes, begin);
-    size += repaired_size(step);
-    if (size > most) break;
-    begin -= step.length;
-  }
-  return bytes.substr(begin);
+std::string_view fitting_prefix(std::string_view bytes, size_t most) { return longest_prefix(bytes, most).part; }
+std::string_view fitting_suffix(std::string_view bytes, size_t most) { return longest_suffix(bytes, most).part; }
+
+std::string repair_prefix(std::string_view& bytes, size_t most) {
+  const Fitting found = longest_prefix(bytes, most);
+  bytes = found.part;
+  return repair(found);
+}
+
+std::string repair_suffix(std::string_view& bytes, size_t most) {
+  const Fitting found = longest_suffix(bytes, most);
+  bytes = found.part;
+  return repair(found);
 }
 
 std::string_view cut_utf8(std::string_view bytes) {

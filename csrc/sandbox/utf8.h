@@ -25,6 +25,10 @@ std::string_view skip_partial_utf8(std::string_view bytes);
 std::string_view fitting_prefix(std::string_view bytes, size_t most);
 std::string_view fitting_suffix(std::string_view bytes, size_t most);
 
+// The repair of that part, which `bytes` is after it.
+std::string repair_prefix(std::string_view& bytes, size_t most);
+std::string repair_suffix(std::string_view& bytes, size_t most);
+
 // How many code points a text has, and the most that one of them may be: 0x7F, 0xFF, 0xFFFF or 0x10FFFF.
 struct Utf8Shape {
   size_t length;

@@ -143,6 +143,9 @@ void what_fits_is_the_longest_that_does() {
     while (!is_between(bytes, suffix) || repair_utf8(bytes.substr(suffix)).size() > most) ++suffix;
     CHECK(rocstar::fitting_prefix(bytes, most) == bytes.substr(0, prefix));
     CHECK(rocstar::fitting_suffix(bytes, most) == bytes.substr(suffix));
+    std::string_view head = bytes, tail = bytes;
+    CHECK(rocstar::repair_prefix(head, most) == repair_utf8(bytes.substr(0, prefix)) && head.size() == prefix);
+    CHECK(rocstar::repair_suffix(tail, most) == repair_utf8(bytes.substr(suffix)) && tail.data() == &bytes[suffix]);
     const std::string repaired = repair_utf8(bytes);
     const auto within = rocstar::repair_within(bytes, most);
     CHECK(within.has_value() == (repaired.size() <= most) && within.value_or(repaired) == repaired);
