@@ -87,11 +87,12 @@ struct Supervisor::Server {
   pid_t pid = -1;
   UniqueFd socket, pidfd;
   bool ready = false;
-  uint32_t deaths = 0;  // before it was ever ready, in a row
-  std::string at;       // what it was at last before it was ready
-  std::string death;    // how the last of them was, and how many were like it
+  uint32_t deaths = 0;     // before it was ever ready, in a row
+  std::string at;          // what it was at last before it was ready
+  Clock::time_point late;  // not ready by then, it is taken to hang
+  std::string death;       // how the last of them was, and how many were like it
   uint32_t same_deaths = 0;
-  std::string unfit;        // why no other could be started, while there is none
+  std::string unfit;        // why no other could be started, until one is
   Clock::time_point again;  // from then on another is tried, when somebody asks
   uint32_t generation = 0;
   uint64_t baseline_resident = 0;

@@ -99,6 +99,7 @@ void Supervisor::loop() {
     const bool full = count == static_cast<int>(events.size()) && ++full_rounds_ < kMostFullRounds;
     if (full) continue;
     full_rounds_ = 0;
+    end_late_zygotes(asked);
     expire(asked);  // what happened until then has been heard, whatever a pause since then was like
   }
 }
@@ -276,6 +277,9 @@ int Supervisor::next_timeout_ms() const {
   if (looks_at_scratch()) next = std::min(next, next_scratch_look_);
   if (looks_at_groups()) next = std::min(next, next_group_watch_);
   if (!ending_groups_.empty()) next = std::min(next, now + kGroupLook);
+  for (const auto& server : servers_) {
+    if (may_be_late(*server)) next = std::min(next, server->late);
+  }
   if (!young_.empty()) next = std::min(next, young_.front().since + kYoung);
   if (const auto due = outbox_.due()) next = std::min(next, *due);
   if (next == Clock::time_point::max()) return -1;

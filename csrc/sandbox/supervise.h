@@ -72,12 +72,13 @@ struct SupervisorOptions {
   int client_fd = -1;
   std::vector<std::string> zygote_command;  // a flavour's name and `--fd N` are appended
   std::vector<std::string> flavours;
-  uint32_t replicas = 1;         // zygotes per flavour
-  std::string zygote_directory;  // where they work while they start; its parent is removed at the end
-  uint32_t max_live = 3;         // programs and cells under way at a time
-  uint32_t max_sessions = 0;     // interpreters that live between cells
-  uint64_t memory_bytes = 0;     // what all calls under way may take, and idle sessions hold, together
-  uint64_t lease_us = 0;         // an idle session's life
+  uint32_t replicas = 1;                   // zygotes per flavour
+  std::string zygote_directory;            // where they work while they start; its parent is removed at the end
+  uint32_t max_live = 3;                   // programs and cells under way at a time
+  uint32_t max_sessions = 0;               // interpreters that live between cells
+  uint64_t memory_bytes = 0;               // what all calls under way may take, and idle sessions hold, together
+  uint64_t lease_us = 0;                   // an idle session's life
+  uint64_t zygote_start_us = 120'000'000;  // a replacement that takes longer is taken to hang
   HomeOptions home;
   std::shared_ptr<Cgroup> cgroup;         // around everything, where there is one
   std::shared_ptr<UniqueFd> users;        // while it is open no other pool of this machine has these slots' users
@@ -150,6 +151,8 @@ class Supervisor {
   void start_zygote(Server& server);
   void read_zygote(Server& server);
   void zygote_ended(Server& server);
+  bool may_be_late(const Server& server) const;
+  void end_late_zygotes(Clock::time_point now);
   void died_early(Server& server, const siginfo_t& info);
   void cannot_be(Server& server, std::string_view why);
   void rest_unfit(Server& server);

@@ -20,8 +20,8 @@ constexpr const char* kUsage =
     "usage: _supervisor --fd N --parent PID --flavour NAME... [--replicas N] [--max-live N] [--max-sessions N]\n"
     "    [--memory-bytes N] [--lease-us N] [--scratch-parent DIR] [--scratch-bytes N] [--readable PATH...]\n"
     "    [--keep PATH...] [--private FOLDER...] [--without LAYER...] [--allow-no-isolation] [--tool PATH...]\n"
-    "    [--library PATH...] [--loader PATH...] [--shell-tool PATH...] [--compile-wall-us N] [--nice N] -- ZYGOTE "
-    "COMMAND...\n";
+    "    [--library PATH...] [--loader PATH...] [--shell-tool PATH...] [--compile-wall-us N] [--nice N]\n"
+    "    [--zygote-start-us N] -- ZYGOTE COMMAND...\n";
 
 struct Arguments {
   rocstar::SupervisorOptions supervisor;
@@ -63,6 +63,7 @@ Arguments parse(int argc, char** argv) {
                                     {"shell-tool", required_argument, nullptr, 'T'},
                                     {"compile-wall-us", required_argument, nullptr, 'C'},
                                     {"nice", required_argument, nullptr, 'N'},
+                                    {"zygote-start-us", required_argument, nullptr, 'Z'},
                                     {nullptr, 0, nullptr, 0}};
   Arguments given;
   rocstar::SupervisorOptions& supervisor = given.supervisor;
@@ -130,6 +131,9 @@ Arguments parse(int argc, char** argv) {
         break;
       case 'N':
         supervisor.nice = static_cast<int32_t>(number(optarg));
+        break;
+      case 'Z':
+        supervisor.zygote_start_us = number(optarg);
         break;
       default:
         refuse();

@@ -64,6 +64,8 @@ std::string quoted(const std::string& text) {
   return found + '"';
 }
 
+std::string moment_of(const std::string& at) { return at.empty() ? " before Python ran" : " while " + at; }
+
 }  // namespace
 
 pid_t process_id_of(pid_t thread) { return status_of_thread(thread, "Tgid: %d"); }
@@ -89,6 +91,7 @@ void Supervisor::start_zygote(Server& server) {
   ++server.generation;
   server.pid = pid;
   server.ready = false;
+  server.late = Clock::now() + std::chrono::microseconds(options_.zygote_start_us);
   server.at.clear();
   server.unfit.clear();
   server.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
@@ -133,7 +136,7 @@ void Supervisor::read_zygote(Server& server) {
 }
 
 void Supervisor::take_hello(Server& server, std::string_view rest) {
-  if (rest.size() < sizeof server.baseline_resident) return;
+  if (rest.size() < sizeof server.baseline_resident || !server.unfit.empty()) return;  // too late: it was killed
   std::memcpy(&server.baseline_resident, rest.data(), sizeof server.baseline_resident);
   server.ready = true;
   server.deaths = server.same_deaths = 0;
@@ -166,13 +169,31 @@ void Supervisor::zygote_ended(Server& server) {
   }
 }
 
+// Those that a pool starts with are its own affair: it waits for them.
+bool Supervisor::may_be_late(const Server& server) const {
+  return said_hello_ && server.pid > 0 && !server.ready && server.unfit.empty();
+}
+
+void Supervisor::end_late_zygotes(Clock::time_point now) {
+  for (const auto& server : servers_) {
+    if (!may_be_late(*server) || now < server->late) continue;
+    const std::string& flavour = options_.flavours[server->flavour];
+    server->unfit = R"({"kind": "zygote_start", "retryable": true, "message": )" +
+                    quoted("the " + flavour + " zygote was not ready after " +
+                           std::to_string(options_.zygote_start_us / 1'000'000) + " s" + moment_of(server->at) +
+                           ": it hangs, or this machine has too much to do") +
+                    "}";
+    syscall(SYS_pidfd_send_signal, server->pidfd.get(), SIGKILL, nullptr, 0);  // its end follows
+  }
+}
+
 // It is tried again, for what killed it may pass, unless it may not: then the pool is told, and this ends.
 void Supervisor::died_early(Server& server, const siginfo_t& info) {
   const bool exited = info.si_code == CLD_EXITED;
   std::string death = exited ? "it exited with code " : "it was killed by signal ";
   death += std::to_string(info.si_status);
   if (!exited) death += " (" + std::string(strsignal(info.si_status)) + ")";
-  death += server.at.empty() ? " before Python ran" : " while " + server.at;
+  death += moment_of(server.at);
   server.same_deaths = death == server.death ? server.same_deaths + 1 : 1;
   server.death = death;
   const bool from_outside = !exited && info.si_status == SIGKILL;  // for want of memory, say

@@ -207,6 +207,7 @@ std::string ban_on(const std::string& folder, const std::string& flavour) { retu
 
 int banned_zygote(const std::string& how) {
   if (how == "crash") std::abort();
+  while (how == "hang") pause();
   say_fatal(3, R"({"kind": "missing_import", "message": "gone"})");
   return 3;
 }
@@ -215,11 +216,12 @@ int banned_zygote(const std::string& how) {
 void a_flavour_that_cannot_be_any_more_fails_alone() {
   char folder[] = "/tmp/zygote-ban-XXXXXX";
   CHECK(mkdtemp(folder) != nullptr);
-  for (const char* how : {"fatal", "crash"}) {
+  for (const char* how : {"fatal", "crash", "hang"}) {
     Pool pool({.zygote_command = {"/proc/self/exe", "zygote", folder},
                .flavours = {"kept", "lost"},
                .max_live = 2,
-               .max_sessions = 1});
+               .max_sessions = 1,
+               .zygote_start_us = std::string(how) == "hang" ? uint64_t{500'000} : kMinute});
     const uint64_t session = pool.opened();
     CHECK(pool.answer(pool.run("exit 3", Pool::some_limits(), 1)).code == 3);
     std::ofstream(ban_on(folder, "lost")) << how;

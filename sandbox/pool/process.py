@@ -86,6 +86,8 @@ class SupervisorOptions:
     without: tuple[str, ...] = ()
     allow_no_isolation: bool = False
     nice: int = 0
+    zygote_start_s: float = START_TIMEOUT_S
+    """Of one that is started again: the supervisor's own affair."""
     declared: tuple[Flavour, ...] = ()
     cpp: CppOptions = field(default_factory=CppOptions)
     scratch_parent: str = field(default_factory=default_scratch_parent)
@@ -97,6 +99,7 @@ class SupervisorOptions:
         words = [self.program, f"--fd={fd}", f"--parent={os.getpid()}", f"--max-live={self.max_live}"]
         words += [f"--max-sessions={self.max_sessions}", f"--memory-bytes={self.memory_bytes}"]
         words += [f"--lease-us={round(self.lease_s * 1e6)}", f"--replicas={self.replicas}"]
+        words += [f"--zygote-start-us={round(self.zygote_start_s * 1e6)}"]
         words += [f"--scratch-parent={self.scratch_parent}"]
         words += [f"--flavour={name}" for name in self.flavours]
         words += [f"--scratch-bytes={self.scratch_bytes}"]

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,26 @@ async def test_a_flavour_that_cannot_be_imported_any_more_fails_alone(environmen
         async with asyncio.timeout(PATIENCE_S):
             while await outcome_of(pool, request) != "1":
                 pass
+        assert pool.restarts == 0
+
+
+async def test_an_import_that_hangs_when_it_is_done_again_is_named_and_tried_later(environment: Path) -> None:
+    """Calls of its flavour waited for it without end."""
+    module = environment / "own" / "lib" / VERSION / "site-packages" / "ours.py"
+    own = read_flavours(declare(environment, '[flavour.own]\nimports = ["ours"]\nenvironment = "own"\n'))
+    request = ExecRequest(code="import ours; 1", flavour="own")
+    pool = SandboxPool(("stdlib", "own"), declared=own, max_live=2)
+    pool._keeper.options = replace(pool._keeper.options, zygote_start_s=1.0)
+    async with pool:
+        assert await outcome_of(pool, request) == "1"
+        module.write_text("import threading\nthreading.Event().wait()\n")
+        os.kill(pool.zygotes["own"][-1], signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE_S):
+            told = "the own zygote was not ready after 1 s while importing ours: it hangs, or"
+            while told not in str(error := await outcome_of(pool, request)):
+                pass  # it was forked before, or was slower than a second before the import
+        assert isinstance(error, SandboxError) and (error.kind, error.retryable) == ("zygote_start", True)
+        assert await outcome_of(pool, ExecRequest(code="2", flavour="stdlib")) == "2"
         assert pool.restarts == 0
 
 
