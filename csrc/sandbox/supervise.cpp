@@ -73,6 +73,7 @@ void Supervisor::run() {
   // What a compiler or a shell leaves behind is taken by this process, not by the machine's first.
   if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0) fail("prctl(PR_SET_CHILD_SUBREAPER)");
   for (const auto& server : servers_) start_zygote(*server);
+  if (options_.warm_before) say_hello();
   loop();
 }
 

@@ -84,7 +84,8 @@ struct SupervisorOptions {
   std::shared_ptr<UniqueFd> users;        // while it is open no other pool of this machine has these slots' users
   uint64_t compile_wall_us = 20'000'000;  // of the C++ flavour
   int32_t nice = 0;                       // of programs, above our own
-  std::string hello_json;                 // sent to the pool once every zygote is ready
+  std::string hello_json;                 // sent to the pool once every zygote is ready, or at once
+  bool warm_before = false;  // the pool had all flavours of another supervisor: this one takes calls at once
 };
 
 // Invariants: every request gets exactly one RESULT, OPENED or FAILED frame, while the pool lives; at most `max_live`
@@ -151,6 +152,7 @@ class Supervisor {
   void start_zygote(Server& server);
   void read_zygote(Server& server);
   void zygote_ended(Server& server);
+  void say_hello();
   bool may_be_late(const Server& server) const;
   void end_late_zygotes(Clock::time_point now);
   void died_early(Server& server, const siginfo_t& info);

@@ -21,7 +21,7 @@ constexpr const char* kUsage =
     "    [--memory-bytes N] [--lease-us N] [--scratch-parent DIR] [--scratch-bytes N] [--readable PATH...]\n"
     "    [--keep PATH...] [--private FOLDER...] [--without LAYER...] [--allow-no-isolation] [--tool PATH...]\n"
     "    [--library PATH...] [--loader PATH...] [--shell-tool PATH...] [--compile-wall-us N] [--nice N]\n"
-    "    [--zygote-start-us N] -- ZYGOTE COMMAND...\n";
+    "    [--zygote-start-us N] [--warm-before] -- ZYGOTE COMMAND...\n";
 
 struct Arguments {
   rocstar::SupervisorOptions supervisor;
@@ -64,6 +64,7 @@ Arguments parse(int argc, char** argv) {
                                     {"compile-wall-us", required_argument, nullptr, 'C'},
                                     {"nice", required_argument, nullptr, 'N'},
                                     {"zygote-start-us", required_argument, nullptr, 'Z'},
+                                    {"warm-before", no_argument, nullptr, 'b'},
                                     {nullptr, 0, nullptr, 0}};
   Arguments given;
   rocstar::SupervisorOptions& supervisor = given.supervisor;
@@ -134,6 +135,9 @@ Arguments parse(int argc, char** argv) {
         break;
       case 'Z':
         supervisor.zygote_start_us = number(optarg);
+        break;
+      case 'b':
+        supervisor.warm_before = true;
         break;
       default:
         refuse();

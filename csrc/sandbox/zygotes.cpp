@@ -143,7 +143,10 @@ void Supervisor::take_hello(Server& server, std::string_view rest) {
   server.death.clear();
   append_zygote(outbox_.frames(), server.flavour, static_cast<uint64_t>(server.pid));
   const bool all = std::all_of(servers_.begin(), servers_.end(), [](const auto& one) { return one->ready; });
-  if (!all || said_hello_) return;
+  if (all && !said_hello_) say_hello();
+}
+
+void Supervisor::say_hello() {
   said_hello_ = true;
   append_json(outbox_.frames(), FrameType::kHello, options_.hello_json);
 }
@@ -210,8 +213,8 @@ void Supervisor::died_early(Server& server, const siginfo_t& info) {
                         "}");
 }
 
-// A pool that has never had all its flavours is refused. Later it is the affair of the calls that want this one: what a
-// zygote imports may have been taken away, and other programs and sessions do not need it.
+// A pool that has never had all its flavours is refused. Later, also of another supervisor, it is the affair of the
+// calls that want this one: what a zygote imports may have been taken away, and others do not need it.
 void Supervisor::cannot_be(Server& server, std::string_view why) {
   if (said_hello_) {
     server.unfit = why;

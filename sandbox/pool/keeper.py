@@ -9,6 +9,7 @@ start --> Supervisor -- frames --> on_frame
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Protocol
 
 from rocstar.sandbox.pool.process import Supervisor, SupervisorOptions
@@ -58,7 +59,7 @@ class Keeper:
     async def start(self, work: SupervisedWork) -> None:
         """Raises SandboxError; nothing is left then."""
         self._work = work
-        supervisor = self._new()
+        supervisor = self._new(self.options)
         await supervisor.start()
         self._supervisor = supervisor
 
@@ -96,9 +97,9 @@ class Keeper:
         if self._supervisor is not None and self._supervisor.alive:
             self._supervisor.write(*pieces)
 
-    def _new(self) -> Supervisor:
+    def _new(self, options: SupervisorOptions) -> Supervisor:
         return Supervisor(
-            self.options,
+            options,
             on_frame=self._on_frame,
             on_read=self._work.send_more,
             on_end=self._ended,
@@ -123,7 +124,7 @@ class Keeper:
         try:
             await self._supervisor.close()
             for attempt in range(MAX_STARTS):
-                supervisor = self._new()
+                supervisor = self._new(replace(self.options, warm_before=True))
                 try:
                     await supervisor.start()
                 except (SandboxError, OSError) as error:

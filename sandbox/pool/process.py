@@ -88,6 +88,8 @@ class SupervisorOptions:
     nice: int = 0
     zygote_start_s: float = START_TIMEOUT_S
     """Of one that is started again: the supervisor's own affair."""
+    warm_before: bool = False
+    """Whether the pool had all its flavours already: from then on one that cannot be fails only its calls."""
     declared: tuple[Flavour, ...] = ()
     cpp: CppOptions = field(default_factory=CppOptions)
     scratch_parent: str = field(default_factory=default_scratch_parent)
@@ -108,6 +110,7 @@ class SupervisorOptions:
         words += [f"--without={layer}" for layer in self.without]
         words += [f"--private={path}" for path in paths.private]
         words += [f"--nice={self.nice}"] if self.nice else []
+        words += ["--warm-before"] if self.warm_before else []
         words += ["--allow-no-isolation"] if self.allow_no_isolation else []
         zygote = [self.python, "-P", "-m", "rocstar.sandbox.child.zygote", *words_of(self.declared)]
         if CPP in self.flavours:
@@ -180,7 +183,7 @@ class Supervisor(asyncio.BufferedProtocol):
     # --- start and end -----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Returns once every flavour is warm. Raises SandboxError; the process is gone then."""
+        """Returns once every flavour is warm, or was once. Raises SandboxError; the process is gone then."""
         ours, theirs = socket.socketpair()
         self._socket = ours
         with theirs:

@@ -16,6 +16,7 @@ from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, SandboxError, Status
 
 from ..patience import PATIENCE_S
+from .watching import until
 
 VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -197,6 +198,30 @@ async def test_an_import_that_hangs_when_it_is_done_again_is_named_and_tried_lat
         assert isinstance(error, SandboxError) and (error.kind, error.retryable) == ("zygote_start", True)
         assert await outcome_of(pool, ExecRequest(code="2", flavour="stdlib")) == "2"
         assert pool.restarts == 0
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_a_flavour_that_cannot_be_keeps_no_supervisor_from_its_work(
+    environment: Path, hangs: bool
+) -> None:
+    """One that died was not replaced until every flavour could be imported again."""
+    module = environment / "own" / "lib" / VERSION / "site-packages" / "ours.py"
+    own = read_flavours(declare(environment, '[flavour.own]\nimports = ["ours"]\nenvironment = "own"\n'))
+    request = ExecRequest(code="import ours; 1", flavour="own")
+    async with SandboxPool(("stdlib", "own"), declared=own, max_live=2) as pool:
+        module.write_text(
+            "import threading\nthreading.Event().wait()\n" if hangs else "raise OSError('boom')\n"
+        )
+        os.kill(pool.supervisor_pid, signal.SIGKILL)
+        await until(lambda: pool.restarts)
+        waiting = asyncio.create_task(outcome_of(pool, request))
+        async with asyncio.timeout(PATIENCE_S):
+            assert await outcome_of(pool, ExecRequest(code="2", flavour="stdlib")) == "2"
+            assert (await (await pool.open_session(flavour="stdlib")).run("3")).value == "3"
+            if not hangs:
+                assert "OSError: boom" in str(await waiting)
+        assert waiting.done() != hangs and pool.restarts == 1
+    await waiting
 
 
 async def test_an_import_that_hangs_is_named(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
