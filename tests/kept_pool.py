@@ -53,7 +53,7 @@ class KeptPool(SandboxPool):
             return await super().__aenter__()
         self.kept.remove(found)
         self._keeper._work = self._calls
-        supervisor = self._keeper._supervisor = self._keeper._new()
+        supervisor = self._keeper._supervisor = self._keeper._new(self._keeper.options)
         supervisor._process, supervisor._socket, supervisor.facts = found.process, found.way, found.facts
         await asyncio.get_running_loop().create_unix_connection(lambda: supervisor, sock=found.way)
         supervisor._hello.set_result(None)

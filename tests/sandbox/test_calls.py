@@ -220,6 +220,15 @@ async def test_a_batch_tells_at_its_deadline_of_all_that_have_no_outcome() -> No
     assert late == [(index, "deadline") for index in range(9)]
 
 
+async def test_a_call_whose_deadline_has_passed_is_not_begun() -> None:
+    """Its answer could be there before the loop looked at the clock."""
+    calls = Calls(Silent(), window=WINDOW, max_queued=0, unclaimed=lambda outcome: None)
+    with pytest.raises(SandboxError) as failure:
+        await calls.perform(call_of(1), asyncio.get_running_loop().time())
+    assert (failure.value.kind, failure.value.retryable) == ("deadline", True)
+    assert calls.room.free == WINDOW and not calls.sent
+
+
 async def test_a_batch_that_finds_no_room_waits_for_it_until_its_deadline() -> None:
     calls = Calls(Silent(), window=WINDOW, max_queued=0, unclaimed=lambda outcome: None)
     for _ in range(WINDOW):
@@ -247,7 +256,7 @@ async def test_a_call_that_nobody_waits_for_gives_its_place_back_while_others_ru
         await calls.submit(call_of(1))
     loop = asyncio.get_running_loop()
     for _ in range(5):
-        performing = asyncio.ensure_future(calls.perform(call_of(1), loop.time() - 1 if passes else None))
+        performing = asyncio.ensure_future(calls.perform(call_of(1), loop.time() + 0.01 if passes else None))
         await asyncio.sleep(0)
         if not passes:
             performing.cancel()
