@@ -242,21 +242,22 @@ inline void wait_for_end(pid_t pid) {
   CHECK(poll(&waiting, 1, 30'000) == 1);
 }
 
-// Whether it waits for another thread, which it does where it has nothing to do.
-inline bool waits(pid_t pid, pid_t thread) {
+// Whether it is in a call: in futex it waits for another thread, as it does where it has nothing to do.
+inline bool is_in(long call, pid_t pid, pid_t thread) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/task/" + std::to_string(thread) + "/syscall");
   std::string number;
-  return !(file >> number) || number == std::to_string(SYS_futex);
+  return !(file >> number) || number == std::to_string(call);
 }
 
 // All threads of a process but its first, held still while they have nothing to do: one that is stopped elsewhere may
-// have the heap's lock. None where tracing is not allowed.
+// have the heap's lock. None where tracing is not allowed, nor of the thread sanitizer, whose own sleep by the clock.
 class HeldThreads {
  public:
   explicit HeldThreads(pid_t pid) {
     for (const pid_t thread : threads_of(pid)) {
       if (thread == pid) continue;
-      while (!waits(pid, thread)) sched_yield();
+      while (!is_in(SYS_futex, pid, thread) && !is_in(SYS_nanosleep, pid, thread)) sched_yield();
+      if (is_in(SYS_nanosleep, pid, thread)) continue;
       if (ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) != 0) continue;
       CHECK(ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr) == 0 && waitpid(thread, nullptr, __WALL) == thread);
       held_.push_back(thread);
