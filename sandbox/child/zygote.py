@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from rocstar.sandbox import _native
@@ -176,6 +177,26 @@ def rehearse() -> None:
     vars(sys)["__stderr__"] = own
 
 
+def let_threads_rest() -> None:
+    """Threads that a package has started come to where they wait, or to their end. One that was under way
+    when they were forgotten held a lock for ever, for which every child then waited."""
+    give_up, before = time.monotonic() + 2.0, ""
+    while threading.active_count() > 1 and time.monotonic() < give_up:
+        time.sleep(0.02)  # which is their time; that they have come to rest is told by nobody
+        others = sorted(set(os.listdir("/proc/self/task")) - {str(os.getpid())})
+        now = "".join(turns_of(f"/proc/self/task/{thread}/status") for thread in others)
+        if now == before:
+            return
+        before = now
+
+
+def turns_of(status: str) -> str:
+    """How often a thread was put to rest, and by its name which it is."""
+    with contextlib.suppress(OSError), open(status) as file:
+        return status + "".join(line for line in file if "ctxt_switches" in line)
+    return ""
+
+
 def settle() -> None:
     """Leaves a heap that forks cheaply, and nothing of the zygote that a child would run at its end."""
     cell.make_main()
@@ -187,6 +208,7 @@ def settle() -> None:
         vars(tempfile)["tempdir"] = None  # a child has its own
     rehearse()
     atexit._clear()
+    let_threads_rest()
     # No child has the threads that a package has started here, and each would wait for them at its end.
     threading._after_fork()  # type: ignore[attr-defined]
     gc.collect()
