@@ -47,8 +47,9 @@ SILENT_S = 120.0
 """A supervisor that says nothing for so long, though it is asked, hangs. Its one thread waits for nothing but
 the disk that scratch directories are on, and that can take half a minute on an overloaded machine."""
 
-STUCK_S = 60.0
-"""One that only answers PING, and no call for so long beyond what the longest may take, has lost them."""
+STUCK_S = START_TIMEOUT_S + 60.0
+"""One that only answers PING, and no call for so long beyond what the longest may take, has lost them. Calls
+may wait for a zygote that is started again, and hangs: that is the supervisor's to end, for it has others."""
 
 JOINED_BYTES = 1 << 16
 """More is not copied to be sent: that would take the loop's time."""
@@ -87,7 +88,7 @@ class SupervisorOptions:
     allow_no_isolation: bool = False
     nice: int = 0
     zygote_start_s: float = START_TIMEOUT_S
-    """Of one that is started again: the supervisor's own affair."""
+    """Of one that is started again: the supervisor ends it. Less than STUCK_S."""
     warm_before: bool = False
     """Whether the pool had all its flavours already: from then on one that cannot be fails only its calls."""
     declared: tuple[Flavour, ...] = ()

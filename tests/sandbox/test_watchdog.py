@@ -54,6 +54,15 @@ async def test_silence_is_a_hang_whatever_the_calls_may_take(bench: Bench) -> No
     assert bench.bitten == 1
 
 
+async def test_a_zygote_that_hangs_when_it_is_started_again_is_the_supervisors_to_end(bench: Bench) -> None:
+    """The supervisor would be killed first, and every session with it, for what one flavour imports."""
+    bench.longest_s = 4.0
+    for _ in range(int((OPTIONS.zygote_start_s + TICK_S) / TICK_S)):
+        bench.tick(TICK_S)
+        bench._heard(wire.PONG)
+    assert bench.bitten == 0
+
+
 async def test_a_supervisor_that_answers_is_left_alone_while_its_calls_may_run(bench: Bench) -> None:
     for _ in range(int((3600.0 + STUCK_S) / TICK_S)):
         bench.tick(TICK_S)
@@ -66,19 +75,19 @@ async def test_a_supervisor_that_answers_is_left_alone_while_its_calls_may_run(b
 async def test_results_are_signs_of_life(bench: Bench) -> None:
     bench.longest_s = 0.0
     for _ in range(20):
-        bench.tick(STUCK_S)
+        bench.tick(SILENT_S)
         bench._heard(wire.RESULT)
     assert bench.bitten == 0
 
 
 async def test_without_calls_there_is_nothing_to_watch(bench: Bench) -> None:
-    bench.tick(STUCK_S)
+    bench.tick(SILENT_S)
     bench.longest_s = None
     bench.tick(TICK_S)
     assert bench.bitten == 0 and bench._timer is None
     bench.longest_s = 1.0
     bench.write(b"")
-    bench.tick(STUCK_S)
+    bench.tick(SILENT_S)
     assert bench.bitten == 0
 
 
