@@ -10,10 +10,19 @@ import re
 import threading
 import time
 
-threading.Thread(target=re.match, args=(r"(a+)+$", "a" * 64 + "b"), daemon=True).start()
+
+def keep_the_lock():
+    time.sleep(0.2)  # the first cell is to end before
+    re.match(r"(a+)+$", "a" * 64 + "b")
+
+
+thread = threading.Thread(target=keep_the_lock, daemon=True)
+thread.start()
 print("started")
 # %% cell
-# tries: to run
+# tries: to have the lock back from a thread that, once it runs, never gives it away
 # expect: timeout lost
 # output: (\A|died)
+while thread.is_alive():
+    time.sleep(0.001)
 print("BREACH: it has the lock")
