@@ -11,7 +11,7 @@ import threading
 import time
 
 
-def keep_the_lock():
+def keep_the_lock() -> None:
     time.sleep(0.2)  # the first cell is to end before
     re.match(r"(a+)+$", "a" * 64 + "b")
 
