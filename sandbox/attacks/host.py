@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -82,6 +83,7 @@ class Host:
     def facts(self) -> str:
         """What a program is told on its standard input, as JSON."""
         facts = {
+            "asked_s": time.time(),
             "pids": [os.getpid(), os.getppid(), *descendants(os.getpid())],
             "bait_file": str(self.folder / "secret"),
             "bait_spare": str(self.folder / "spare"),

@@ -44,6 +44,9 @@ ANY_MEMORY = 1 << 40
 UNTIMED_S = 60.0
 """The wall clock of a program that names none and is not to be late: 4 s would judge a busy machine."""
 
+PLACE = ExecRequest(code="import os; print(os.getcwd())", limits=Limits(wall_s=UNTIMED_S))
+AFTERWARDS = ExecRequest(code="print(1)", limits=Limits(wall_s=UNTIMED_S))
+
 THROUGH_S = 10.0
 """The same without the layer that holds it: it has said so by then, and some would go on for ever."""
 
@@ -92,7 +95,7 @@ class Runner:
             await (await sessions[0].branch()).close()
         for session in sessions:
             await session.close()
-        place = await self._pool.run(ExecRequest(code="import os; print(os.getcwd())"))
+        place = await self._pool.run(PLACE)
         await at_rest(lasting, settle_s)
         self._host.find_scratch(place.stdout.strip())
         self._host.settle_baseline()
@@ -177,7 +180,7 @@ class Runner:
         return results
 
     async def _aftermath(self) -> list[str]:
-        after = await observed(self._pool.run(ExecRequest(code="print(1)")), 10)
+        after = await observed(self._pool.run(AFTERWARDS), UNTIMED_S)
         problems = [] if (after.status, after.stdout) == ("ok", "1\n") else [f"afterwards print(1): {after}"]
         problems += await settled(self._host)
         return problems + self._host.visitors()
@@ -311,7 +314,7 @@ async def ready_runner(
     settle_s: float = SETTLE_S,
 ) -> "Runner":
     lasting = census()
-    place = await pool.run(ExecRequest(code="import os; print(os.getcwd())"))
+    place = await pool.run(PLACE)
     if progress is not None:
         print(f"layers: {place.isolation} (tier {place.tier})", file=progress, flush=True)
     runner = Runner(pool, host, facts_of(place, flavours), flavours)

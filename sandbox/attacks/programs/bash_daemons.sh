@@ -4,6 +4,7 @@
 # expect: ok
 # output: HELD: gone
 # held-by: the supervisor
+exec 3< <(sleep 9)  # a clock that needs no fork, when there may be no task left for one
 (
   trap '' HUP INT TERM QUIT TTIN TTOU TSTP CONT USR1 USR2 PIPE ALRM CHLD
   exec </dev/null >&- 2>&-
@@ -11,5 +12,5 @@
   (nohup bash -c 'while :; do sleep 0.01 & done' &)
 ) &
 disown -a
-sleep 0.2
+read -rt 0.2 -u 3
 echo "HELD: gone"

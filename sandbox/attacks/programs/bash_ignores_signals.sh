@@ -4,7 +4,7 @@
 # expect: timeout
 # output: HELD: deaf
 # held-by: wall clock
-# limits: wall_s=0.5
+# limits: wall_s=1
 for signal in {1..64}; do trap '' "$signal" 2>/dev/null; done
 echo "HELD: deaf"
 while :; do sleep 1; done

@@ -4,7 +4,7 @@
 # expect: timeout
 # output: HELD: stopping
 # held-by: wall clock, the supervisor
-# limits: wall_s=0.5
+# limits: wall_s=1
 echo "HELD: stopping"
 for _ in 1 2 3 4 5 6; do (kill -STOP $BASHPID; echo "BREACH: gone on") & done
 kill -STOP $! $$

@@ -4,7 +4,7 @@
 # expect: timeout
 # output: HELD: stopping
 # held-by: wall clock
-# limits: wall_s=0.5
+# limits: wall_s=1
 echo "HELD: stopping"
 kill -STOP $$
 echo "BREACH: gone on"

@@ -4,7 +4,7 @@
 # expect: timeout
 # output: HELD: waiting
 # held-by: wall clock
-# limits: wall_s=0.5
+# limits: wall_s=1
 echo "HELD: waiting"
 exec 3< <(kill -STOP $BASHPID)
 sleep infinity & wait -n &

@@ -11,7 +11,7 @@ async def wait(number: int) -> int:
 
 
 async def main() -> None:
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         print(await asyncio.gather(*map(wait, range(3)), asyncio.to_thread(sum, [1, 2, 3])))
 
 

@@ -11,8 +11,8 @@ def late(number: int, frame: object) -> None:
 
 
 signal.signal(signal.SIGALRM, late)
-signal.setitimer(signal.ITIMER_REAL, 0.02)
 try:
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
     time.sleep(2)
 except TimeoutError:
     print("in time")

@@ -4,7 +4,7 @@
 # expect: timeout
 # output: said
 # held-by: the kernel says who speaks
-# limits: wall_s=0.4
+# limits: wall_s=1
 import os
 import struct
 

@@ -15,9 +15,12 @@ time.sleep(1)
 # tries: to see when somebody looked before
 # expect: ok
 # output: HELD
+# stdin: facts
+import json
 import os
-import time
+import sys
 
+asked_s = json.load(sys.stdin)["asked_s"]  # not the time of now: this call may be late itself
 found = os.stat(".")
-age_s = time.time() - max(found.st_atime, found.st_mtime)
+age_s = asked_s - max(found.st_atime, found.st_mtime)
 print(f"BREACH: {age_s}" if age_s > 0.5 else "HELD: of this call")

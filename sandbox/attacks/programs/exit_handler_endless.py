@@ -4,7 +4,7 @@
 # expect: timeout
 # output: handler
 # held-by: wall clock
-# limits: wall_s=0.4
+# limits: wall_s=1
 import atexit
 
 

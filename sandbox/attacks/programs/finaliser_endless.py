@@ -4,7 +4,7 @@
 # expect: timeout
 # output: finaliser
 # held-by: wall clock
-# limits: wall_s=0.4
+# limits: wall_s=1
 class Stay:
     def __del__(self) -> None:
         print("finaliser")

@@ -9,8 +9,9 @@ import time
 
 
 def later() -> None:
-    time.sleep(0.5)
-    print("BREACH: after the end")
+    while True:
+        time.sleep(0.1)
+        print("still here")
 
 
 threading.Thread(target=later, daemon=True).start()

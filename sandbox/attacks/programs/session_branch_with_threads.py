@@ -5,7 +5,7 @@
 # expect: ok
 # output: held
 # held-by: wall clock
-# limits: wall_s=1
+# limits: wall_s=10
 import threading
 import time
 

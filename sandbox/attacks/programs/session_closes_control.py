@@ -5,7 +5,7 @@
 # expect: ok error lost signaled
 # output: \A
 # held-by: the end of the channel ends the session
-# limits: wall_s=1
+# limits: wall_s=10
 import os
 
 print("closing")

@@ -5,7 +5,7 @@
 # expect: ok error lost
 # output: \A
 # held-by: a cell's end is told on the control descriptor
-# limits: wall_s=1
+# limits: wall_s=10
 import os
 
 os.close(1)

@@ -6,7 +6,7 @@
 # expect: timeout
 # output: forging
 # held-by: wall clock
-# limits: wall_s=0.5
+# limits: wall_s=1
 import os
 import struct
 

@@ -5,7 +5,7 @@
 # expect: ok lost signaled
 # output: \A
 # held-by: wall clock
-# limits: wall_s=1
+# limits: wall_s=3
 import os
 import struct
 

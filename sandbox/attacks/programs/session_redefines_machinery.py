@@ -5,7 +5,7 @@
 # expect: ok error
 # output: \A
 # held-by: a process per session
-# limits: wall_s=1
+# limits: wall_s=10
 import sys
 
 for name, module in list(sys.modules.items()):

@@ -2,7 +2,7 @@
 # mode: session
 # tries: to write to the control descriptor from a thread, while no cell runs
 # breach: the next cell has the thread's answer
-# expect: ok
+# expect: ok timeout
 # output: started
 # held-by: the supervisor drops a session that answers without being asked
 import os

@@ -18,7 +18,7 @@ threading.Timer(0.05, os._exit, [0]).start()
 # output: \A
 import time
 
-time.sleep(0.5)
+time.sleep(30)  # it ends as soon as the process does
 print("BREACH: alive")
 # %% cell
 # tries: to run after the process is surely gone

@@ -4,7 +4,7 @@
 # expect: timeout
 # output: blocked
 # held-by: wall clock
-# limits: wall_s=0.3
+# limits: wall_s=1
 import os
 import signal
 

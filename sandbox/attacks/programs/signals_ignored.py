@@ -4,7 +4,7 @@
 # expect: timeout
 # output: deaf
 # held-by: wall clock
-# limits: wall_s=0.3
+# limits: wall_s=1
 import signal
 
 for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:

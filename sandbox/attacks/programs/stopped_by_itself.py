@@ -4,7 +4,7 @@
 # expect: timeout ok
 # output: stopping
 # held-by: wall clock, seccomp
-# limits: wall_s=0.4
+# limits: wall_s=1
 import os
 import signal
 

@@ -74,7 +74,7 @@ JUDGED_BY_THEIR_OUTPUT = frozenset(
         *("invalid_utf8", "cut_inside_a_character", "control_characters", "marker_of_truncation"),
         *("flush_raises", "reserved_exit_codes", "stopped_by_itself", "question_flood"),
         *("audit_hook_raises", "streams_made_nonblocking"),
-        "become_fork_server",
+        *("become_fork_server", "keep_thread"),
         "folders_without_bottom",
         *("cleanup_odd_names", "cleanup_locked_folder", "cleanup_follows_link", "cleanup_while_running"),
         *("lock_stops_others", "bash_orphans", "bash_own_group", "bash_daemons", "bash_other_name"),
