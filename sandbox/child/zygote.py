@@ -177,23 +177,24 @@ def rehearse() -> None:
     vars(sys)["__stderr__"] = own
 
 
-def let_threads_rest() -> None:
+def let_threads_rest(patience_s: float = 2.0) -> None:
     """Threads that a package has started come to where they wait, or to their end. One that was under way
     when they were forgotten held a lock for ever, for which every child then waited."""
-    give_up, before = time.monotonic() + 2.0, ""
+    give_up, before = time.monotonic() + patience_s, ""
     while threading.active_count() > 1 and time.monotonic() < give_up:
         time.sleep(0.02)  # which is their time; that they have come to rest is told by nobody
         others = sorted(set(os.listdir("/proc/self/task")) - {str(os.getpid())})
         now = "".join(turns_of(f"/proc/self/task/{thread}/status") for thread in others)
-        if now == before:
+        if now == before and not any(f"State:\t{under_way}" in now for under_way in "RD"):
             return
         before = now
 
 
 def turns_of(status: str) -> str:
-    """How often a thread was put to rest, and by its name which it is."""
+    """Which thread it is, how often it was put to rest, and its state: one that waits for a processor has
+    not been put to rest again, and is not at rest."""
     with contextlib.suppress(OSError), open(status) as file:
-        return status + "".join(line for line in file if "ctxt_switches" in line)
+        return status + "".join(line for line in file if line.startswith("State:") or "ctxt_switches" in line)
     return ""
 
 

@@ -1,6 +1,7 @@
 """The parts of the zygote and of the cell runner that can be tried without forking."""
 
 import atexit
+import hashlib
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import select
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -304,6 +306,58 @@ def test_seeding_reaches_every_generator() -> None:
         random.setstate(states[0])
         numpy.random.set_state(states[1])
         sympy_random.rng.setstate(states[2])
+
+
+@pytest.mark.parametrize("goes", ["sleeps", "computes", "computes without the lock"])
+def test_threads_are_given_time_until_they_wait(goes: str) -> None:
+    """In a fork, where no others are. A thread that was forgotten under way kept what it held for ever."""
+
+    def work() -> bool:
+        arrived: list[bool] = []
+
+        def go() -> None:
+            if goes == "sleeps":
+                for _ in range(200):
+                    time.sleep(0.001)
+            elif goes == "computes":
+                sum(range(10_000_000))
+            else:
+                hashlib.pbkdf2_hmac("sha256", b"", b"", 500_000)
+            arrived.append(True)
+            threading.Event().wait()
+
+        threading.Thread(target=go, daemon=True).start()
+        zygote.let_threads_rest(PATIENCE_S)
+        return bool(arrived)
+
+    assert in_a_fork(work)
+
+
+@pytest.mark.parametrize("under_way", ["R (running)", "D (disk sleep)"])
+def test_a_thread_that_waits_for_a_processor_is_not_at_rest(
+    monkeypatch: pytest.MonkeyPatch, under_way: str
+) -> None:
+    turns = iter([f"State:\t{under_way}\n"] * 3 + ["State:\tS (sleeping)\n"] * 2)
+    monkeypatch.setattr(zygote.os, "listdir", lambda folder: ["0"])
+    monkeypatch.setattr(zygote, "turns_of", lambda status: next(turns))
+    monkeypatch.setattr(zygote.threading, "active_count", lambda: 2)
+    zygote.let_threads_rest(PATIENCE_S)
+    assert next(turns, None) is None
+
+
+def test_what_is_read_of_a_thread() -> None:
+    read = zygote.turns_of("/proc/thread-self/status")
+    assert "State:\tR" in read and "voluntary_ctxt_switches:" in read
+    assert zygote.turns_of("/proc/self/task/0/status") == ""
+
+
+def test_threads_that_never_rest_are_waited_for_no_longer_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr(zygote.time, "monotonic", lambda: next(clock) / 2)
+    monkeypatch.setattr(zygote, "turns_of", lambda status: f"{status}{next(clock)}")
+    monkeypatch.setattr(zygote.threading, "active_count", lambda: 2)
+    zygote.let_threads_rest()
+    assert next(clock) < 10
 
 
 def test_a_parent_that_is_gone_ends_the_zygote_at_once() -> None:
