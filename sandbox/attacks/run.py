@@ -13,25 +13,22 @@ import asyncio
 import contextlib
 import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from importlib.util import find_spec
 from typing import IO, Any
 
 from rocstar.sandbox.pool import pool as pools
-from rocstar.sandbox.attacks.host import BAIT_VARIABLE, Host, allows_user_namespace, census, kill_descendants
+from rocstar.sandbox.attacks.host import BAIT_VARIABLE, Host, census, kill_descendants
 from rocstar.sandbox.attacks.judge import PartResult, judge
 from rocstar.sandbox.attacks.catalogue import GROUPS, Part, Program, Variant, load_programs
-from rocstar.sandbox.child import bash
+from rocstar.sandbox.attacks.needs import facts_of, flavours_for, needs_of
 from rocstar.sandbox.console import guarded
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, Session, SessionLost
 
 OPTIONAL_LAYERS = frozenset(("namespaces",))
-BASH_LAYERS = frozenset(("seccomp", "notify", "landlock", "scratch"))
 SETTLE_S = 30.0
 """How long what is left may take to go: on a busy machine a process that has ended is reaped late."""
 
@@ -44,9 +41,6 @@ ANY_MEMORY = 1 << 40
 UNTIMED_S = 60.0
 """The wall clock of a program that names none and is not to be late: 4 s would judge a busy machine."""
 
-PLACE = ExecRequest(code="import os; print(os.getcwd())", limits=Limits(wall_s=UNTIMED_S))
-AFTERWARDS = ExecRequest(code="print(1)", limits=Limits(wall_s=UNTIMED_S))
-
 THROUGH_S = 10.0
 """The same without the layer that holds it: it has said so by then, and some would go on for ever."""
 
@@ -55,6 +49,9 @@ READY_PLACES = 16
 
 GRACE_S = 30.0
 """How much longer than its wall clock a program may take before it counts as hung."""
+
+PLACE = ExecRequest(code="import os; print(os.getcwd())", limits=Limits(wall_s=UNTIMED_S))
+AFTERWARDS = ExecRequest(code="print(1)", limits=Limits(wall_s=UNTIMED_S))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,39 +237,6 @@ def make_limits(parts: Sequence[Part], loosened: Mapping[str, float], untimed_s:
 
 
 # --- the suite -------------------------------------------------------------------------------------------
-
-
-def has_numeric() -> bool:
-    return find_spec("numpy") is not None and find_spec("sympy") is not None
-
-
-def flavours_for(programs: Sequence[Program], without: Collection[str] = ()) -> list[str]:
-    """Those that the programs want and this machine has; no bash without a layer that it needs."""
-    wanted = frozenset[str]().union(*map(needs_of, programs))
-    able = bash.offered() and not BASH_LAYERS.intersection(without)
-    here = {"numeric": has_numeric(), "bash": able}
-    return ["stdlib", *(name for name, installed in here.items() if installed and name in wanted)]
-
-
-def facts_of(place: ExecResult, flavours: Sequence[str]) -> frozenset[str]:
-    """Of this machine, and of the pool that ran a program which printed its directory: without some layers it
-    may lack others as well, a user for each program below a private home say."""
-    machine = {"x86_64": "x86_64", "aarch64": "arm64"}.get(platform.machine(), "")
-    found = {
-        machine: bool(machine),
-        "root": os.geteuid() == 0,
-        "ordinary": os.geteuid() != 0,
-        "scratch": place.stdout.strip() != "/",
-        "users": "uid" in place.isolation.split("+"),
-        "numeric": has_numeric(),
-        "bash": "bash" in flavours,
-        "userns": allows_user_namespace(),
-    }
-    return frozenset(name for name, holds in found.items() if holds)
-
-
-def needs_of(program: Program) -> frozenset[str]:
-    return program.needs | {part.flavour for part in program.parts if part.flavour != "stdlib"}
 
 
 def open_pool(flavours: Sequence[str], without: Collection[str] = ()) -> SandboxPool:
