@@ -51,6 +51,20 @@ def pytest_runtest_teardown() -> None:
     assert os.getpid() not in ENDED and atexit._ncallbacks() > 0, "it ran or took the process's exit handlers"
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Nothing is collected while a failure is told. To show its lines they are parsed, and a task whose
+    error nobody has asked for parses some, too, when it is collected: CPython 3.11 cannot do one within the
+    other, and instead of the failure there is an INTERNALERROR, with all that was not run yet."""
+    if call.excinfo is None:
+        return (yield)
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leaves out what needs servers of others or a GPU, where there are none."""
     for folder, variables, need in (
