@@ -13,20 +13,19 @@
 namespace rocstar {
 namespace {
 
-// All that a result is made of.
+// All that a result is made of. Invariant: nothing in it refers to an object of the supervisor, whose loop goes on
+// while the worker makes the result. `directory` is a descriptor; the loop keeps the home that owns it until the result
+// is made.
 struct Answer {
   Outcome outcome;
   Limits limits;
   HeadTail out, err, value;
-  std::shared_ptr<Home> home;
+  int directory;
+  uint64_t most_file_bytes;  // 0 where no file was made or none is asked for
   std::string fetch;
   bool displays;
 
-  // A file that was never made is none to read.
-  bool is_long() const {
-    const uint64_t files = displays || !fetch.empty() ? home->most_bytes(limits.file_bytes) : 0;
-    return out.held() + err.held() + value.held() + files >= kLong;
-  }
+  bool is_long() const { return out.held() + err.held() + value.held() + most_file_bytes >= kLong; }
 
   // Its frames: files first, as their reader wants them. Nothing is left of the texts after that.
   void append_to(std::string& to) {
@@ -38,7 +37,7 @@ struct Answer {
     if (shown_err.truncated) outcome.flags |= Outcome::kStderrTruncated;
     if (!outcome.value.empty()) outcome.flags |= Outcome::kHasValue;
     for (HeadTail* stream : {&out, &err, &value}) stream->take();
-    append_files(to, outcome.id, home->directory(), fetch, displays);
+    append_files(to, outcome.id, directory, fetch, displays);
     append_result(to, outcome, status_of(outcome, limits));
     outcome = {};
   }
@@ -67,14 +66,17 @@ void Supervisor::report(Process& process, Outcome outcome) {
   const auto wall = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - process.started);
   outcome.wall_us = static_cast<uint64_t>(wall.count());
   Request& request = process.request;
+  const bool displays = (request.wants & kWantsDisplays) != 0;
+  const bool files = displays || !request.fetch.empty();
   Answer answer{.outcome = std::move(outcome),
                 .limits = process.limits,
                 .out = process.out.kept().take(),
                 .err = process.err.kept().take(),
                 .value = process.value.take(),
-                .home = process.home,
+                .directory = process.home->directory(),
+                .most_file_bytes = files ? process.home->most_bytes(process.limits.file_bytes) : 0,
                 .fetch = std::move(request.fetch),
-                .displays = (request.wants & kWantsDisplays) != 0};
+                .displays = displays};
   if (answer.is_long()) {
     const auto long_one = std::make_shared<Answer>(std::move(answer));
     return answer_beside(process, [long_one](std::string& to) { long_one->append_to(to); });
@@ -95,7 +97,8 @@ void Supervisor::answer_beside(const Process& process, std::function<void(std::s
   const uint64_t leaving = process.session ? 0 : process.home->held_bytes(process.limits.file_bytes);
   leaving_bytes_ += leaving;
   const auto frames = std::make_shared<std::string>();
-  const auto end = [this, frames, session, turn, leaving] {
+  // The home is released here, in the loop: it must outlive the worker's use of its directory.
+  const auto end = [this, home = process.home, frames, session, turn, leaving] {
     outbox_.append(std::move(*frames));
     if (const auto behind = behind_.extract(session)) outbox_.frames() += behind.mapped();
     leaving_bytes_ -= leaving;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 
 #include "protocol.h"
 #include "unique_fd.h"
@@ -31,15 +32,19 @@ uint64_t size_of(int file) {
   return fstat(file, &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
 }
 
-// In pieces that a reader takes one by one. A file that shrinks meanwhile ends early.
+constexpr size_t kPieceBytes = 1 << 20;
+
+// In pieces that a reader takes one by one. A file that shrinks meanwhile ends early. The buffer belongs to the call:
+// the supervisor's loop and its worker read files of two owners at the same time.
 void append_pieces(std::string& to, uint64_t id, std::string_view name, int file, uint64_t size) {
-  static char piece[1 << 20];
+  const size_t most = std::min<uint64_t>(kPieceBytes, size);
+  const auto piece = std::make_unique_for_overwrite<char[]>(most);
   uint64_t at = 0;
   do {
-    const size_t wanted = std::min<uint64_t>(sizeof piece, size - at);
-    const ssize_t got = pread(file, piece, wanted, static_cast<off_t>(at));
+    const size_t wanted = std::min<uint64_t>(most, size - at);
+    const ssize_t got = pread(file, piece.get(), wanted, static_cast<off_t>(at));
     if (got < 0 && errno == EINTR) continue;
-    append_file(to, id, name, {piece, static_cast<size_t>(std::max<ssize_t>(got, 0))});
+    append_file(to, id, name, {piece.get(), static_cast<size_t>(std::max<ssize_t>(got, 0))});
     if (got <= 0) return;
     at += static_cast<uint64_t>(got);
   } while (at < size);

@@ -184,13 +184,15 @@ void Homes::give_back(uint32_t index, bool used, uint64_t created) {
   free_.insert(many && !slot.directory ? free_.begin() : free_.end(), index);
 }
 
+// Homes' own slots move in memory when one is added: what another thread may ask for is kept here.
+Home::Home(Homes& homes, uint32_t slot) : homes_(homes), slot_(slot), directory_(homes.slots_[slot].directory.get()) {}
+
 Home::~Home() {
   homes_.used_ -= used_;
   homes_.give_back(slot_, used_, created_);
 }
 
 uint32_t Home::uid() const { return homes_.options_.slot_uid ? homes_.options_.first_uid + slot_ : 0; }
-int Home::directory() const { return homes_.slots_[slot_].directory.get(); }
 std::string_view Home::name() const {
   const std::string& path = homes_.slots_[slot_].path;
   return std::string_view(path).substr(path.rfind('/') + 1);

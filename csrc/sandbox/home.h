@@ -37,14 +37,14 @@ class Homes;
 // none can guess another's.
 class Home {
  public:
-  Home(Homes& homes, uint32_t slot) : homes_(homes), slot_(slot) {}
+  Home(Homes& homes, uint32_t slot);
   Home(const Home&) = delete;
   ~Home();
 
   uint32_t uid() const;
-  int directory() const;          // -1 without scratch
-  std::string_view name() const;  // of the directory, within the base
-  int ruleset() const;            // -1 without Landlock
+  int directory() const { return directory_; }  // -1 without scratch; the same from any thread while it lives
+  std::string_view name() const;                // of the directory, within the base
+  int ruleset() const;                          // -1 without Landlock
   // Of the C++ and bash flavours, which need Landlock and scratch. Throw std::system_error.
   UniqueFd compiler_ruleset() const;
   UniqueFd program_ruleset(int program) const;
@@ -66,6 +66,7 @@ class Home {
  private:
   Homes& homes_;
   uint32_t slot_;
+  int directory_;
   uint64_t created_ = 0;
   uint64_t held_ = 0;
   bool deep_ = false;

@@ -26,7 +26,7 @@ inline constexpr size_t kLong = 1 << 20;
 class Worker {
  public:
   struct Task {
-    std::function<void()> act;   // in the thread: nothing else uses what it does
+    std::function<void()> act;   // in the thread; owns all that it reaches: no object of the supervisor
     std::function<void()> then;  // for who calls `finish`
   };
 

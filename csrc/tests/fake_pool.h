@@ -56,7 +56,7 @@ class Pool {
       if (options.memory_bytes == 0) options.memory_bytes = 64 * kMuch;
       if (options.lease_us == 0) options.lease_us = 600'000'000;
       options.hello_json = "{}";
-      options.home = {.readable_paths = {"/"}, .landlock = landlock_abi() > 0};
+      options.home = {.readable_paths = {"/"}, .landlock = landlock_abi() > 0, .scratch_bytes = 1 << 30};
       if (options.home.landlock && notify_available()) options.home.base = make_scratch_base("/tmp");
       Supervisor(std::move(options)).run();
       _exit(0);
@@ -87,6 +87,15 @@ class Pool {
   uint64_t run_with(const std::string& input, const std::string& code) {
     return ask({.type = FrameType::kRun, .limits = some_limits(), .code = code, .stdin_bytes = input});
   }
+  // The answer has the file "f" and what is displayed.
+  uint64_t run_to_fetch(uint64_t lane, const std::string& code, Limits limits) {
+    return ask({.type = FrameType::kRun,
+                .limits = limits,
+                .lane = lane,
+                .code = code,
+                .fetch = "f\n",
+                .wants = kWantsDisplays});
+  }
   uint64_t open(Limits limits = some_limits(), std::optional<uint64_t> seed = {}) {
     return ask({.type = FrameType::kOpen, .limits = limits, .seed = seed});
   }
@@ -110,6 +119,8 @@ class Pool {
     while (!answers_.contains(id)) read_frames();
     return answers_.at(id);
   }
+  // By name, of an answer that has come.
+  const std::map<std::string, std::string>& files(uint64_t id) { return files_[id]; }
   bool is_answered(uint64_t id) const { return answers_.contains(id); }
   GoneWhy gone(uint64_t session) {
     while (!gone_.contains(session)) read_frames();
@@ -193,6 +204,11 @@ class Pool {
       return;
     }
     const uint64_t id = decode_id(frame.payload.substr(0, 8));
+    if (frame.type == FrameType::kFile) {
+      const auto length = static_cast<unsigned char>(frame.payload[8]);
+      files_[id][std::string(frame.payload.substr(9, length))] += frame.payload.substr(9 + length);
+      return;
+    }
     if (frame.type == FrameType::kPong) {
       pongs_.insert(id);
       return;
@@ -225,6 +241,7 @@ class Pool {
   FrameReader reader_;
   uint64_t last_id_ = 0;
   std::map<uint64_t, Answer> answers_;
+  std::map<uint64_t, std::map<std::string, std::string>> files_;
   std::map<uint64_t, GoneWhy> gone_;
   std::map<uint64_t, std::string> endings_;
   std::map<uint64_t, size_t> answered_before_gone_;

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -69,6 +70,17 @@ inline int create_files(int count) {
     close(fd);
   }
   return made;
+}
+
+// Writes `size` times `letter` into the file "f" and into what is displayed first.
+inline void fill_files(char letter, long size) {
+  const std::string content(static_cast<size_t>(size), letter);
+  mkdir(".display", 0700);
+  for (const char* name : {"f", ".display/0"}) {
+    const int fd = open(name, O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0600);
+    write_all(fd, content.data(), content.size());
+    close(fd);
+  }
 }
 
 // Reads the supervisor's order to branch in the machinery's place; returns the new process's control socket.
@@ -156,6 +168,7 @@ inline Done run_word(const std::string& word, long number) {
   if (word == "denied") syscall(SYS_unshare, 0);
   if (word == "fds") return {.code = count_fds(), .exits = true};
   if (word == "files") return {.code = create_files(static_cast<int>(number)), .exits = true};
+  if (word.starts_with("fill.")) fill_files(word.back(), number);
   if (word == "names") return {.value = names_here()};
   if (word == "pid") return {.value = std::to_string(getpid())};
   if (word == "parent") return {.code = kill(getppid(), 0) == 0 ? 0 : errno};

@@ -5,9 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <thread>
 
 #include "check.h"
 #include "home.h"
@@ -91,6 +93,24 @@ void what_is_more_than_there_is_room_for_is_left_out() {
   CHECK(fetched(folder.fd.get(), "small\nlarge\n", false).size() == 1);
 }
 
+// As the supervisor's loop and its worker do. With a shared buffer each content holds bytes of the other.
+void two_threads_fetch_files_of_two_owners() {
+  const Folder folders[2];
+  const std::string contents[2] = {std::string(5 << 20 | 1, 'A'), std::string(900'000, 'B')};
+  for (int i = 0; i < 2; ++i) write_file(folders[i].fd.get(), "f", contents[i]);
+  std::atomic<int> running{2};
+  const auto fetch = [&](int i) {
+    // Each goes on until both are done, so that they overlap on one processor too.
+    for (int times = 0; times < 20 || running > 0; ++times) {
+      CHECK(fetched(folders[i].fd.get(), "f\n", false)["f"] == contents[i]);
+      if (times == 19) --running;
+    }
+  };
+  std::thread worker(fetch, 0);
+  fetch(1);
+  worker.join();
+}
+
 }  // namespace
 
 int main() {
@@ -98,5 +118,6 @@ int main() {
   nothing_but_a_file_below_the_folder_is_read();
   displays_come_up_to_the_first_that_is_missing_or_empty();
   what_is_more_than_there_is_room_for_is_left_out();
+  two_threads_fetch_files_of_two_owners();
   return 0;
 }

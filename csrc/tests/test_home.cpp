@@ -5,10 +5,13 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "check.h"
 #include "landlock.h"
@@ -215,6 +218,21 @@ void each_slot_has_a_uid_of_its_own() {
   CHECK(first->ruleset() == -1);
 }
 
+// A second thread reads files of a directory while the loop takes homes for new programs.
+void a_homes_directory_is_the_same_from_another_thread() {
+  const Place place;
+  Homes homes(options_in(place.path()));
+  const std::shared_ptr<Home> first = homes.take();
+  std::atomic<bool> more = true;
+  std::thread worker([&, expected = first->directory()] {
+    while (more) CHECK(first->directory() == expected);
+  });
+  std::vector<std::shared_ptr<Home>> others;
+  for (int i = 0; i < 200; ++i) others.push_back(homes.take());
+  more = false;
+  worker.join();
+}
+
 }  // namespace
 
 int main() {
@@ -229,4 +247,5 @@ int main() {
   only_so_many_are_created_in_all();
   no_more_names_are_looked_at_than_a_few();
   without_a_base_there_is_no_scratch();
+  a_homes_directory_is_the_same_from_another_thread();
 }
