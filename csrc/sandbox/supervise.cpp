@@ -188,11 +188,10 @@ void Supervisor::take_request(Request request) {
   if (request.stdin_bytes.size() < kLong) return enqueue(arrival, std::move(request));
   arriving_.insert(request.id);
   const uint64_t lane = request.lane;
-  const auto taken = std::make_shared<Request>(std::move(request));
-  incoming_.take(lane, {[taken] { write_input(*taken); },
-                        [this, arrival, taken] {
-                          if (arriving_.erase(taken->id) > 0) enqueue(arrival, std::move(*taken));
-                        }});
+  const auto job = std::make_shared<InputJob>(std::move(request));
+  incoming_.take(lane, job, [this, arrival, job] {
+    if (arriving_.erase(job->request.id) > 0) enqueue(arrival, std::move(job->request));
+  });
 }
 
 // The call may have ended meanwhile: its answer is then on the way and nothing is left to do.

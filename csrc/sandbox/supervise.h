@@ -28,7 +28,8 @@
 // end: its pipes are not watched while it is young (lines.cpp), and its result may wait for others (outbox.h).
 //
 // What takes long and decides nothing is done in threads beside this loop: long results and inputs (worker.h), and what
-// programs left behind (sweeper.h). Only the loop knows processes, lanes and sessions.
+// programs left behind (sweeper.h). Only the loop knows processes, lanes and sessions: jobs.h names all that a second
+// thread can reach.
 //
 // Who waits for whom: the pool waits for one RESULT, OPENED or FAILED frame per request; the supervisor waits in
 // epoll, at most until the next deadline; a zygote waits for orders; a child waits for nobody once it has a program.
@@ -55,6 +56,7 @@
 #include "capture.h"
 #include "cgroup.h"
 #include "home.h"
+#include "jobs.h"
 #include "link.h"
 #include "notify.h"
 #include "outbox.h"
@@ -250,7 +252,7 @@ class Supervisor {
 
   // answers.cpp: how results are put together
   void report(Process& process, Outcome outcome);
-  void answer_beside(const Process& process, std::function<void(std::string&)> append);
+  void answer_beside(const Process& process, ResultParts parts);
   std::string& frames_of(uint64_t session);
   template <typename Memory>
   void free_beside(Memory memory);

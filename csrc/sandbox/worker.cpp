@@ -24,18 +24,18 @@ Worker::~Worker() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Worker::take(uint64_t lane, Task task) {
+void Worker::take(uint64_t lane, std::shared_ptr<Job> job, std::function<void()> then) {
   try {
     if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
   } catch (const std::system_error&) {
-    task.act();
-    return task.then();
+    job->run();
+    return then();
   }
   {
     const std::lock_guard lock(mutex_);
     auto found = std::find_if(waiting_.begin(), waiting_.end(), [lane](const auto& one) { return one.first == lane; });
     if (found == waiting_.end()) found = waiting_.insert(found, {lane, {}});
-    found->second.push_back(std::move(task));
+    found->second.push_back({std::move(job), std::move(then)});
   }
   changed_.notify_all();
 }
@@ -67,7 +67,7 @@ void Worker::work() {
     if (ends_) return;
     Task task = next();
     lock.unlock();
-    task.act();
+    task.job->run();
     lock.lock();
     done_.push_back(std::move(task));
     const uint64_t one = 1;

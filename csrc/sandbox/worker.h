@@ -1,13 +1,14 @@
 // Does what takes long and needs nobody's answer, in a thread of its own: large results are put together there, large
 // inputs written, and much memory given back, each of which would keep the supervisor from all others.
 //
-//   loop --take--> lanes, in turns --> [ worker's thread: act ] --fd() is readable--> finish: then
+//   loop --take--> lanes, in turns --> [ worker's thread: Job::run ] --fd() is readable--> finish: then
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -20,28 +21,37 @@ namespace rocstar {
 // kernel up to 4 us, and is copied more than once.
 inline constexpr size_t kLong = 1 << 20;
 
-// Invariants: `act` of one task at a time; of a lane in the order in which they were taken, and of lanes that wait each
-// has one before any has its next; each `then` once, after its `act`, in the same order. What has not begun when this
-// is gone is dropped.
+// Work for the thread. Invariant: `run` reaches members of the job and nothing else; jobs.h has the supervisor's jobs.
+class Job {
+ public:
+  Job() = default;
+  Job(const Job&) = delete;
+  virtual ~Job() = default;
+  virtual void run() = 0;
+};
+
+// Invariants: one job at a time; of a lane in the order in which they were taken, and of lanes that wait each has one
+// before any has its next; each `then` once, after its job's `run`, in the same order, in the loop. What has not begun
+// when this is gone is dropped.
 class Worker {
  public:
-  struct Task {
-    std::function<void()> act;   // in the thread; owns all that it reaches: no object of the supervisor
-    std::function<void()> then;  // for who calls `finish`
-  };
-
   // Throws std::system_error when there are no descriptors.
   Worker();
   Worker(const Worker&) = delete;
   ~Worker();
 
   // Where no thread can be had, all is done at once.
-  void take(uint64_t lane, Task task);
+  void take(uint64_t lane, std::shared_ptr<Job> job, std::function<void()> then);
   // Tasks are done. Readable until `finish`.
   int fd() const { return done_fd_.get(); }
   void finish();
 
  private:
+  struct Task {
+    std::shared_ptr<Job> job;
+    std::function<void()> then;
+  };
+
   void work();
   Task next();
 
