@@ -31,9 +31,9 @@ def hint_on(module: str) -> str:
     """What to add where a zygote lacks this module; nothing where PYTHONPATH has it neither."""
     for folder in entries():
         if module and PathFinder.find_spec(module.partition(".")[0], [folder]) is not None:
-            beside = f", install it into {own}" if (own := own_entry()) else ""
+            where = f" into {own}, beside rocstar" if (own := own_entry()) else ""
             return (
                 f"; PYTHONPATH has it in {folder}, but the sandbox is not given that: "
-                f"install it{beside}, or name the folder in a .pth file of that environment"
+                f"install it{where}, or name the folder in a .pth file of that environment"
             )
     return ""
