@@ -115,6 +115,32 @@ def test_every_node_is_looked_at_then_has_its_torchrun(launch: ModuleType, site:
         ]
 
 
+def test_a_node_gets_settings_of_its_gpus_and_no_secret_of_others(launch: ModuleType) -> None:
+    settings = {
+        *("ROCR_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF", "PYTORCH_TUNABLEOP_ENABLED", "TRITON_CACHE_DIR"),
+        *(
+            "AITER_JIT_DIR",
+            "HIPBLASLT_TUNING_FILE",
+            "MIOPEN_USER_DB_PATH",
+            "GPU_MAX_HW_QUEUES",
+            "AMD_LOG_LEVEL",
+        ),
+        *("NCCL_MIN_NCHANNELS", "HSA_NO_SCRATCH_RECLAIM", "HIP_FORCE_DEV_KERNARG", "SGLANG_USE_AITER"),
+        *("TORCH_BLAS_PREFER_HIPBLASLT", "HF_HOME", "SGLANG_MAX_NEW_TOKENS", "ROCSTAR_REDIS_URL"),
+        "ROCSTAR_JUDGE_KEY",
+    }
+    kept_here = {
+        "HF_TOKEN",
+        "AMD_API_KEY",
+        "SGLANG_api_key",
+        "PYTORCH_SECRET_X",
+        "HIP_PASSWORD",
+        "WANDB_API_KEY",
+    }
+    others = {"PATH", "HOME", "AWS_REGION", "MY_ROCR_X"}
+    assert set(launch.sent(dict.fromkeys(settings | kept_here | others, "x"))) == settings
+
+
 def test_when_a_node_fails_the_others_are_ended_and_all_are_started_again(
     launch: ModuleType, site: Site, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
