@@ -137,7 +137,7 @@ $(BIN)/python:
 
 $(VENV)/.rocstar-torch: | $(BIN)/python
 	$(PIP) install 'setuptools>=77' 'pybind11>=3.0,<4' ninja $(if $(shell command -v cmake),,'cmake>=3.25')
-	$(PIP) install $(if $(TORCH_INDEX_URL),--index-url '$(TORCH_INDEX_URL)') $(TORCH)
+	$(PIP) install $(if $(TORCH_INDEX_URL),--index-url '$(TORCH_INDEX_URL)') '$(TORCH)'
 	@touch $@
 
 $(VENV)/.rocstar-runtime: $(VENV)/.rocstar-torch $(BUILD_INPUTS)

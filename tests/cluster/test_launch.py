@@ -4,6 +4,7 @@ all are started anew."""
 import importlib.util
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -139,6 +140,12 @@ def test_a_node_gets_settings_of_its_gpus_and_no_secret_of_others(launch: Module
     }
     others = {"PATH", "HOME", "AWS_REGION", "MY_ROCR_X"}
     assert set(launch.sent(dict.fromkeys(settings | kept_here | others, "x"))) == settings
+
+
+def test_the_variables_of_the_page_on_rocm_go_to_every_node(launch: ModuleType) -> None:
+    page = (ROOT / "docs" / "guide" / "rocm.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"`([A-Z][A-Z_]+)=", page)) | set(re.findall(r"`([A-Z]+_[A-Z_]+)`", page))
+    assert len(names) > 15 and launch.sent(dict.fromkeys(names, "1")).keys() == names
 
 
 def test_when_a_node_fails_the_others_are_ended_and_all_are_started_again(
