@@ -80,7 +80,8 @@ test-servers: setup servers-env  ## serve, eval and rollout over vLLM, SGLang an
 	    $(BIN)/python -m pytest -p no:cacheprovider tests/servers
 
 ctest: setup  ## the C++ tests
-	cmake -S . -B build/ctest -DCMAKE_BUILD_TYPE=Release -DROCSTAR_BUILD_TESTS=ON -DROCSTAR_BUILD_PYTHON=OFF
+	cmake -S . -B build/ctest -DCMAKE_BUILD_TYPE=Release -DROCSTAR_WERROR=ON -DROCSTAR_BUILD_TESTS=ON \
+	    -DROCSTAR_BUILD_PYTHON=OFF
 	cmake --build build/ctest -j2
 	ctest --test-dir build/ctest --output-on-failure
 
@@ -88,15 +89,16 @@ ctest-arm64: setup  ## compile for arm64, and run what qemu can of the C++ tests
 	bash .ci/arm64 $(BIN)/python
 
 sanitize: setup  ## the C++ tests and the sandbox's Python tests under the address and undefined-behaviour sanitizers
-	cmake -S . -B build/sanitize -DCMAKE_BUILD_TYPE=Debug -DROCSTAR_SANITIZE=ON -DROCSTAR_BUILD_TESTS=ON \
-	    -DROCSTAR_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
-	    -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir)
+	cmake -S . -B build/sanitize -DCMAKE_BUILD_TYPE=Debug -DROCSTAR_SANITIZE=ON -DROCSTAR_WERROR=ON \
+	    -DROCSTAR_BUILD_TESTS=ON -DROCSTAR_BUILD_PYTHON=ON \
+	    -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir)
 	cmake --build build/sanitize -j2
 	ctest --test-dir build/sanitize --output-on-failure
 	$(BIN)/python tests/sandbox/run_sanitized.py build/sanitize
 
 sanitize-threads: setup  ## the C++ tests under the thread sanitizer
-	cmake -S . -B build/sanitize-threads -DCMAKE_BUILD_TYPE=Debug -DROCSTAR_SANITIZE=thread -DROCSTAR_BUILD_TESTS=ON
+	cmake -S . -B build/sanitize-threads -DCMAKE_BUILD_TYPE=Debug -DROCSTAR_SANITIZE=thread -DROCSTAR_WERROR=ON \
+	    -DROCSTAR_BUILD_TESTS=ON
 	cmake --build build/sanitize-threads -j2
 	ctest --test-dir build/sanitize-threads --output-on-failure
 
@@ -135,7 +137,7 @@ $(BIN)/python:
 
 $(VENV)/.rocstar-torch: | $(BIN)/python
 	$(PIP) install 'setuptools>=77' 'pybind11>=3.0,<4' ninja $(if $(shell command -v cmake),,'cmake>=3.25')
-	$(PIP) install $(if $(TORCH_INDEX_URL),--index-url '$(TORCH_INDEX_URL)') $(TORCH)
+	$(PIP) install $(if $(TORCH_INDEX_URL),--index-url '$(TORCH_INDEX_URL)') '$(TORCH)'
 	@touch $@
 
 $(VENV)/.rocstar-runtime: $(VENV)/.rocstar-torch $(BUILD_INPUTS)

@@ -1,5 +1,6 @@
 """Builds rocstar: Python from engine/ kernels/ sandbox/ train/, the native modules from csrc/ with CMake."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,11 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent.resolve()
 FOLDERS = ("engine", "kernels", "sandbox", "train")
+COMPILER_BYTES = 3 << 29
+"""Memory of one compiler process, with room."""
+MEMORY = Path("/proc/meminfo")
+MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+"""Of a container, as it sees its own; a number of bytes, or "max"."""
 
 
 class CMakeBuild(build_ext):
@@ -26,6 +32,8 @@ class CMakeBuild(build_ext):
             "-DCMAKE_BUILD_TYPE=Release",
             "-DROCSTAR_BUILD_PYTHON=ON",
             "-DROCSTAR_BUILD_TESTS=OFF",
+            # A compiler that is new to the project may warn of more: that must not fail a user's build.
+            f"-DROCSTAR_WERROR={os.environ.get('ROCSTAR_WERROR', 'OFF')}",
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
         ]
@@ -35,7 +43,7 @@ class CMakeBuild(build_ext):
             # The tree was made for another checkout, or by tools that are gone as after an isolated build.
             shutil.rmtree(build)
             subprocess.run(configure, check=True)
-        subprocess.run([cmake(), "--build", str(build), "--parallel", "2"], check=True)
+        subprocess.run([cmake(), "--build", str(build), "--parallel", str(jobs())], check=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)  # a running zygote has it mapped: never write into the old file
         module = ext.name.rpartition(".")[2]
@@ -48,6 +56,17 @@ class CMakeBuild(build_ext):
             supervisor = folder / "_supervisor"
             supervisor.unlink(missing_ok=True)
             shutil.copy2(build / "_supervisor", supervisor)
+
+
+def jobs() -> int:
+    """Return the number of compilers at a time: CMAKE_BUILD_PARALLEL_LEVEL, or what CPUs and memory allow."""
+    level = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", "")
+    if level.isdecimal() and int(level) > 0:
+        return int(level)
+    available = int(MEMORY.read_text().partition("MemAvailable:")[2].split()[0]) << 10
+    if MEMORY_LIMIT.exists() and (limit := MEMORY_LIMIT.read_text().strip()).isdecimal():
+        available = min(available, int(limit))
+    return max(1, min(len(os.sched_getaffinity(0)), available // COMPILER_BYTES))
 
 
 def cmake() -> str:

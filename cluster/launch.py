@@ -32,7 +32,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,8 +43,15 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 5.0, 120.0
 """Before a restart, doubling: a node that went down needs time, and so does memory of a dead process."""
 CLOCK_S = 1.0
 LINE_BYTES = 1 << 24
-SENT = ("NCCL_", "RCCL_", "GLOO_", "ROCSTAR_", "SGLANG_", "HF_", "HSA_", "HIP_", "CUDA_", "TORCH_", "OMP_")
+OWN = "ROCSTAR_"
+SENT = (
+    *(OWN, "NCCL_", "RCCL_", "GLOO_", "SGLANG_", "HF_", "OMP_", "TORCH_", "PYTORCH_", "TRITON_", "CUDA_"),
+    *("HSA_", "HIP_", "ROCR_", "HIPBLASLT_", "MIOPEN_", "AITER_", "GPU_", "AMD_"),
+)
 """Variables with these beginnings go to every node; a shell like srun's brings all of them anyway."""
+SECRET = frozenset(("KEY", "PASSWD", "PASSWORD", "SECRET", "TOKEN", "CREDENTIALS"))
+"""A variable with one of these words in its name is not sent, but for ROCSTAR_*, which a run needs on its
+nodes."""
 ALIKE = ("rocstar", "commit", "python", "torch")
 PROBLEM, INTERRUPTED, TERMINATED = 2, 130, 143
 
@@ -118,6 +125,15 @@ class Job:
         ]
 
 
+def sent(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that go to a node."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(SENT) and (name.startswith(OWN) or SECRET.isdisjoint(name.upper().split("_")))
+    }
+
+
 @contextlib.asynccontextmanager
 async def on_node(
     job: Job, host: Host, command: Sequence[str], *, asks_time: bool = False
@@ -137,8 +153,7 @@ async def on_node(
     )
     try:
         assert process.stdin is not None
-        environment = {name: value for name, value in os.environ.items() if name.startswith(SENT)}
-        order = {"command": list(command), "folder": str(job.folder), "environment": environment}
+        order = {"command": list(command), "folder": str(job.folder), "environment": sent(os.environ)}
         offset_s = 0.0
         if asks_time:
             assert process.stdout is not None

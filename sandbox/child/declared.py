@@ -9,9 +9,10 @@ They are taken by their names only. A zygote gets them on its command line.
 """
 
 import json
+import os
 import sys
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +85,21 @@ def read_word(text: str) -> dict[str, Flavour]:
     }
 
 
-def put_first(site: str) -> None:
-    """The environment's packages come before rocstar's own, and behind the standard library."""
+def paths_of(site: str) -> list[str]:
+    """A folder of packages and what its .pth files name."""
     import site as python_site
 
     before = list(sys.path)
     python_site.addsitedir(site)
     added = [path for path in sys.path if path not in before]
-    place = next((n for n, path in enumerate(before) if path.endswith("-packages")), len(before))
-    sys.path[:] = [*before[:place], *added, *before[place:]]
+    sys.path[:] = before
+    return added
+
+
+def put_first(folders: Sequence[str]) -> None:
+    """Put folders of packages behind the standard library, and before all other packages."""
+    standard = os.path.dirname(os.__file__)
+    others = [path for path in sys.path if path not in folders]
+    ends = [n for n, path in enumerate(others, 1) if path.startswith(standard) and "-packages" not in path]
+    place = max(ends, default=len(others))
+    sys.path[:] = [*others[:place], *folders, *others[place:]]

@@ -1,7 +1,7 @@
 """The process that children are forked from: import, warm up, then hand over to the native loop for ever.
 
-Started by the supervisor as `python -P -m rocstar.sandbox.child.zygote`; says hello or why not on the socket
-it inherits, and from then on takes orders to fork. Its environment holds nothing of the pool's.
+Started by the supervisor with the code ZYGOTE of sandbox/pool/process.py; says hello or why not on the
+socket it inherits, and from then on takes orders to fork. Its environment holds nothing of the pool's.
 """
 
 import argparse
@@ -40,8 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     flavour = {**FLAVOURS, **declared.read_word(options.declared)}[options.flavour]
     steps = StartSteps(options.fd)
     try:
+        if options.packages:
+            declared.put_first([options.packages])
         if flavour.site:
-            declared.put_first(flavour.site)
+            declared.put_first(declared.paths_of(flavour.site))
         preload(flavour, steps.begin)
     except MemoryError:
         raise  # which may pass: another zygote is tried
@@ -107,6 +109,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--flavour", required=True)
     parser.add_argument("--declared", default="{}", help="flavours of a user's own, as JSON")
+    parser.add_argument("--packages", default="", help="the folder that rocstar was installed into, if apart")
     parser.add_argument("--fd", type=int, required=True, help="the inherited socket")
     parser.add_argument(
         "--parent", type=int, required=True, help="pid of the supervisor, whose death ends this process"
@@ -233,7 +236,3 @@ def make_last() -> _native.Programs:
     gc.collect()
     gc.freeze()
     return programs
-
-
-if __name__ == "__main__":
-    os._exit(main())

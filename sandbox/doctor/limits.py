@@ -64,7 +64,7 @@ def limits_of(facts: Mapping[str, Any]) -> Iterator[Measure]:
         "packages",
         "working copies among them" if copies else "all can be read",
         copies and f"of {copies} programs read no data file, and import nothing that was not imported before",
-        "install it without `-e`, or leave it out of the .pth file",
+        "install it without `-e` (beside a PYTHONPATH: with `--target`), or leave it out of the .pth file",
     )
     free = facts["scratch_free_bytes"]
     yield measure("scratch", f"{free / 2**30:.1f} GiB free", free < 1 << 30 and "little room", "free some")

@@ -1,7 +1,8 @@
 """The paths of programs: what of this machine's files they may read, and what a zygote starts from.
 
     folders of this interpreter, environments that lie below it,   --> readable   and what SYSTEM_PATHS names
-    packages of declared flavours, where links of all these lead
+    packages of declared flavours, what rocstar was installed
+    into, where links of all these lead
     the same, sys.path, the interpreter by each of its names       --> kept       where homes are hidden
     folders on the way to both that others may not enter           --> private    but for what lies behind
 
@@ -22,6 +23,8 @@ from importlib.machinery import all_suffixes
 from pathlib import Path
 from typing import Self
 from urllib.parse import unquote, urlsplit
+
+from rocstar.sandbox.pool.search_path import SANDBOX, own_entry
 
 PACKAGES = re.compile(r".*/lib(64)?/python3(\.\d+t?)?/(site|dist)-packages")
 """Where an interpreter, or a virtual environment, has its packages, and nobody anything else."""
@@ -52,7 +55,7 @@ class ProgramPaths:
             sites: The folders of packages that declared flavours have.
         """
         beside = [folder for one in sites for folder in folders_beside(one)]
-        layered = layered_packages([*sys.path, *beside])
+        layered = [*layered_packages([*sys.path, *beside]), *target_packages()]
         linked = linked_packages([*layered, *sites])
         paths = [*python_paths(), *layered, *linked, *sites]
         kept = [*kept_paths(python), *layered, *linked, *sites, *beside]
@@ -90,6 +93,15 @@ def layered_packages(folders: Iterable[str]) -> list[str]:
     )
 
 
+def target_packages() -> list[str]:
+    """The entry of PYTHONPATH that `pip install --target` put rocstar into, and so packages and nothing else;
+    empty if there is none, or if it is around a home."""
+    entry = Path(os.path.realpath(own_entry())) if own_entry() else None
+    if entry is None or own_home().is_relative_to(entry) or not any(entry.glob("rocstar-*.dist-info")):
+        return []
+    return [str(entry)]
+
+
 def folders_beside(packages: str) -> list[str]:
     """What the .pth files of a folder of packages name besides, as far as it is there."""
     found = []
@@ -101,19 +113,21 @@ def folders_beside(packages: str) -> list[str]:
 
 
 def working_copies() -> list[str]:
-    """Folders that this environment imports from, by a .pth file or an editable install, and that no program
-    may read."""
+    """Folders that zygotes import from, by a .pth file, an editable install or PYTHONPATH, and that programs
+    may not read."""
     import importlib.metadata
 
     sites = dict.fromkeys(os.path.realpath(sysconfig.get_path(name)) for name in ("purelib", "platlib"))
     found = {os.path.realpath(folder) for one in sites for folder in folders_beside(one)}
+    if entry := own_entry():
+        found.add(os.path.realpath(entry))
     for one in importlib.metadata.distributions(path=list(sites)):
         noted = json.loads(one.read_text("direct_url.json") or "{}")
         if (
             noted.get("dir_info", {}).get("editable") and one.name != "rocstar"
         ):  # which is opened for its zygotes
             found.add(os.path.realpath(unquote(urlsplit(noted["url"]).path)))
-    readable = [*python_paths(), *layered_packages(found)]
+    readable = [*python_paths(), *layered_packages(found), *target_packages()]
     return sorted(path for path in found if not any(Path(path).is_relative_to(one) for one in readable))
 
 
@@ -156,8 +170,7 @@ def kept_paths(python: str) -> list[str]:
     while os.path.islink(names[-1]) and len(names) < 16:
         names.append(os.path.join(os.path.dirname(names[-1]), os.readlink(names[-1])))
     folders = [os.path.dirname(os.path.normpath(name)) for name in names]
-    ours = str(Path(__file__).parents[1])
-    found = [*sys.path, sys.prefix, sys.base_prefix, *folders, ours]
+    found = [*sys.path, sys.prefix, sys.base_prefix, *folders, str(SANDBOX)]
     absolute = [path for path in found if os.path.isabs(path)]
     return list(dict.fromkeys([*map(os.path.realpath, absolute), *absolute]))
 

@@ -33,7 +33,7 @@ from rocstar.sandbox.child.declared import words_of
 from rocstar.sandbox.child.flavours import Flavour
 from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.paths import ProgramPaths, default_scratch_parent
-from rocstar.sandbox.pool.search_path import hint_on
+from rocstar.sandbox.pool.search_path import SANDBOX, hint_on, own_entry
 from rocstar.sandbox.types import SandboxError
 
 START_TIMEOUT_S = 120.0
@@ -58,7 +58,14 @@ READ_BYTES = 1 << 16
 """Read at a time, into memory that is kept: a result is small, and asyncio's own buffer would be a quarter of
 a megabyte, mapped anew for each."""
 
-SUPERVISOR = Path(__file__).parents[1] / "_supervisor"
+SUPERVISOR = SANDBOX / "_supervisor"
+
+ZYGOTE = (
+    "import os, sys; rocstar = type(sys)('rocstar'); rocstar.__path__ = [sys.argv.pop(1)]; "
+    "sys.modules['rocstar'] = rocstar; from rocstar.sandbox.child import zygote; os._exit(zygote.main())"
+)
+"""Code that starts a zygote from the package of this process, wherever that was imported from. A zygote gets
+no PYTHONPATH, and its environment may have no rocstar, or another one."""
 
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -113,7 +120,8 @@ class SupervisorOptions:
         words += [f"--nice={self.nice}"] if self.nice else []
         words += ["--warm-before"] if self.warm_before else []
         words += ["--allow-no-isolation"] if self.allow_no_isolation else []
-        zygote = [self.python, "-P", "-m", "rocstar.sandbox.child.zygote", *words_of(self.declared)]
+        zygote = [self.python, "-P", "-c", ZYGOTE, str(SANDBOX.parent), *words_of(self.declared)]
+        zygote += [f"--packages={packages}"] if (packages := own_entry()) else []
         if CPP in self.flavours:
             words += self.cpp.supervisor_words()
             zygote += [f"--compile={json.dumps(self.cpp.zygote_words())}"]

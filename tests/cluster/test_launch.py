@@ -4,6 +4,7 @@ all are started anew."""
 import importlib.util
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -113,6 +114,38 @@ def test_every_node_is_looked_at_then_has_its_torchrun(launch: ModuleType, site:
             *("--nnodes=2", "--nproc-per-node=2", f"--node-rank={node}", "--master-addr=10.0.0.1"),
             *("--master-port=29500", "-m", "rocstar.train", "r.toml", "--output-dir", "run", "--rl.lr=1e-6"),
         ]
+
+
+def test_a_node_gets_settings_of_its_gpus_and_no_secret_of_others(launch: ModuleType) -> None:
+    settings = {
+        *("ROCR_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF", "PYTORCH_TUNABLEOP_ENABLED", "TRITON_CACHE_DIR"),
+        *(
+            "AITER_JIT_DIR",
+            "HIPBLASLT_TUNING_FILE",
+            "MIOPEN_USER_DB_PATH",
+            "GPU_MAX_HW_QUEUES",
+            "AMD_LOG_LEVEL",
+        ),
+        *("NCCL_MIN_NCHANNELS", "HSA_NO_SCRATCH_RECLAIM", "HIP_FORCE_DEV_KERNARG", "SGLANG_USE_AITER"),
+        *("TORCH_BLAS_PREFER_HIPBLASLT", "HF_HOME", "SGLANG_MAX_NEW_TOKENS", "ROCSTAR_REDIS_URL"),
+        "ROCSTAR_JUDGE_KEY",
+    }
+    kept_here = {
+        "HF_TOKEN",
+        "AMD_API_KEY",
+        "SGLANG_api_key",
+        "PYTORCH_SECRET_X",
+        "HIP_PASSWORD",
+        "WANDB_API_KEY",
+    }
+    others = {"PATH", "HOME", "AWS_REGION", "MY_ROCR_X"}
+    assert set(launch.sent(dict.fromkeys(settings | kept_here | others, "x"))) == settings
+
+
+def test_the_variables_of_the_page_on_rocm_go_to_every_node(launch: ModuleType) -> None:
+    page = (ROOT / "docs" / "guide" / "rocm.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"`([A-Z][A-Z_]+)=", page)) | set(re.findall(r"`([A-Z]+_[A-Z_]+)`", page))
+    assert len(names) > 15 and launch.sent(dict.fromkeys(names, "1")).keys() == names
 
 
 def test_when_a_node_fails_the_others_are_ended_and_all_are_started_again(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rocstar.sandbox.child.declared import read_flavours
+from rocstar.sandbox.child.declared import put_first, read_flavours
 from rocstar.sandbox.pool import process
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, SandboxError, Status
@@ -268,3 +268,14 @@ def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
 def test_a_wrong_declaration_says_what_to_mend(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         read_flavours(declare(tmp_path, text))
+
+
+def test_a_flavours_packages_come_behind_the_standard_library_and_before_those_beside_rocstar(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    standard = os.path.dirname(os.__file__)
+    inside = [standard, f"{standard}/lib-dynload"]
+    monkeypatch.setattr(sys, "path", [*inside, f"{standard}/site-packages", "/usr/lib/python3/dist-packages"])
+    put_first(["/beside"])
+    put_first(["/own", "/named by own"])
+    assert sys.path[:5] == [*inside, "/own", "/named by own", "/beside"] and len(sys.path) == 7

@@ -17,7 +17,7 @@ from rocstar.sandbox.fabric.cli import URL_VARIABLES, redis_url
 from rocstar.sandbox.pool.pool import AUTO, SandboxPool
 from rocstar.sandbox.types import BatchSandbox, SandboxError, SessionSandbox
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.tasks.own_reward import make_judge
 from rocstar.train.tasks.reward import VERIFIER_FLAVOUR
 from rocstar.train.tasks.tools import tool_box
@@ -36,7 +36,8 @@ async def open_sandbox(recipe: Recipe, *, flavours: Sequence[str] | None = None)
     """What runs tools and grading: zygotes on this machine, or the workers at a Redis.
 
     `flavours`: those that are needed, if not all that the recipe may need. ConfigError if there is no Redis,
-    or no worker for a flavour that is needed.
+    no worker for a flavour that is needed, or no zygote for one on this machine; TrainingStopped if another
+    start may bring that zygote.
     """
     if recipe.tool.sandbox == "redis":
         async with open_fabric(workers_url(), flavours or needed_flavours(recipe)) as fabric:
@@ -52,7 +53,11 @@ async def open_sandbox(recipe: Recipe, *, flavours: Sequence[str] | None = None)
     )
     async with contextlib.AsyncExitStack() as stack:
         with working("starting the sandbox"):
-            await stack.enter_async_context(pool)
+            try:
+                await stack.enter_async_context(pool)
+            except SandboxError as error:
+                ended = TrainingStopped if error.retryable else ConfigError
+                raise ended(f"the sandbox cannot start: {error}; see `rocstar sandbox doctor`") from None
         yield pool
 
 

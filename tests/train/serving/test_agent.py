@@ -9,8 +9,9 @@ from rocstar.engine.tools.jupyter import JUPYTER_SCHEMA, JupyterTool
 from rocstar.engine.tools.python import PYTHON_SCHEMA, PythonTool
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.testing import FakeSandbox
-from rocstar.sandbox.types import Limits
+from rocstar.sandbox.types import Limits, SandboxError
 from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.serving import agent
 from rocstar.train.tasks.tools import tool_box
@@ -63,6 +64,20 @@ async def test_the_pool_has_what_the_recipe_needs(
         ((got_flavours, got),) = pools
     assert got_flavours == flavours
     assert got | options == got
+
+
+@pytest.mark.parametrize(("retryable", "raised"), [(False, ConfigError), (True, TrainingStopped)])
+async def test_a_sandbox_that_cannot_start_is_one_message(
+    monkeypatch: pytest.MonkeyPatch, retryable: bool, raised: type[Exception]
+) -> None:
+    class Pool(SandboxPool):
+        async def __aenter__(self) -> Self:
+            raise SandboxError("flavour 'verifier' needs sympy", kind="missing_import", retryable=retryable)
+
+    monkeypatch.setattr(agent, "SandboxPool", Pool)
+    with pytest.raises(raised, match="cannot start: flavour 'verifier' needs sympy; see `rocstar"):
+        async with agent.open_sandbox(recipe_of()):
+            pass
 
 
 @pytest.mark.parametrize(
