@@ -60,21 +60,28 @@ def test_half_precision() -> None:
 
 # One error of each kind. The second text takes the place of the first.
 PLANTED = {
-    "temperature left out of the sums": ("d = tl.exp(-tl.abs(delta) * inv_t)", "d = tl.exp(-tl.abs(delta))"),
-    "temperature left out of the gradient": ("1.0, 0.0) - p) * inv_t", "1.0, 0.0) - p)"),
+    "temperature left out of the sums": ("z = (x - new[:, None]) * inv_t", "z = x - new[:, None]"),
+    "temperature left out of the gradient": ("tl.load(slope_ptr + row) * inv_t", "tl.load(slope_ptr + row)"),
     "phantom columns": (
         'mask=whole + columns < V, other=-float("inf")',
         "mask=whole + columns < V, other=0.0",
     ),
     "incomplete block left out": ("if whole < V:\n        rest", "if False:\n        rest"),
     "incomplete block without gradient": ("if whole < V:\n        c =", "if False:\n        c ="),
-    "forbidden column in the sums": ("tl.where(x < _FLOOR, _FLOOR, x)", "tl.where(x < _FLOOR, 0.0, x)"),
-    "lanes not rescaled": ("S = tl.sum(s * scale, 0)", "S = tl.sum(s, 0)"),
-    "weighted sum not rescaled": ("(w - s * delta) * d", "w * d"),
+    "forbidden column in the sums": ("e * tl.maximum(z, _FLOOR)", "e * z"),
+    "groups not rescaled": ("tl.sum(s * scale, 0)", "tl.sum(s, 0)"),
+    "sum not rescaled": ("s = s * scale + tl.sum(e, 1)", "s = s + tl.sum(e, 1)"),
+    "weighted sum not moved": ("(w + s * moved) * scale + tl.sum(e", "w * scale + tl.sum(e"),
+    "weighted sum of groups not moved": ("tl.sum((w + s * moved) * scale, 0)", "tl.sum(w * scale, 0)"),
+    "maximum of the block alone": ("new = tl.maximum(m, tl.max(x, 1))", "new = tl.max(x, 1)"),
+    "power of e for a power of two": ("inv_t * _LOG2_E, BLOCK)", "inv_t, BLOCK)"),
     "wrong row": ("tl.load(slope_ptr + row)", "tl.load(slope_ptr)"),
     "wrong token": ("tl.load(x_ptr + tl.load(ids_ptr + row))", "tl.load(x_ptr + tl.load(ids_ptr))"),
-    "wrong token in the gradient": ("t = tl.load(ids_ptr + row)\n", "t = tl.load(ids_ptr + row) - 1\n"),
-    "log-sum-exp over entropy": ("log_s - W / S", "log_s + W / S"),
+    "wrong token in the gradient": (
+        "t = tl.load(ids_ptr + row).to(tl.int32)",
+        "t = tl.load(ids_ptr + row).to(tl.int32) - 1",
+    ),
+    "log-sum-exp over entropy": ("log_s - W * _LN_2 / S", "log_s + W * _LN_2 / S"),
 }
 
 
