@@ -1,4 +1,4 @@
-"""The loss of rows of logits with Triton kernels, one program per row, on logits in place.
+"""The loss of rows of logits with Triton kernels, one program per row; the gradient may replace the logits.
 
     row_stats_kernel ──> log-probs, entropy ──> loss_of, in torch ──> slope ──> grad_kernel: d logits
 
@@ -109,11 +109,12 @@ def row_stats_kernel(
 
 @triton.jit
 def grad_kernel(
-    x_ptr, ids_ptr, max_ptr, log_sum_ptr, slope_ptr,
-    stride, V, inv_t, BLOCK: tl.constexpr,
+    d_ptr, x_ptr, ids_ptr, max_ptr, log_sum_ptr, slope_ptr,
+    d_stride, stride, V, inv_t, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Each thread writes where it read."""
+    """d may be x: each thread then writes where it read."""
     row = tl.program_id(0).to(tl.int64)
+    d_ptr += row * d_stride
     x_ptr += row * stride
     t = tl.load(ids_ptr + row).to(tl.int32)  # as the columns are
     M = tl.load(max_ptr + row)
@@ -125,12 +126,12 @@ def grad_kernel(
     for start in range(0, whole, BLOCK):
         c = start + columns
         d = _dlogits(tl.load(x_ptr + c), c, t, M, log2_s, slope, inv_t)
-        tl.store(x_ptr + c, d.to(x_ptr.dtype.element_ty))
+        tl.store(d_ptr + c, d.to(d_ptr.dtype.element_ty))
     if whole < V:
         c = whole + columns
         x = tl.load(x_ptr + c, mask=c < V, other=-float("inf"))
         d = _dlogits(x, c, t, M, log2_s, slope, inv_t)
-        tl.store(x_ptr + c, d.to(x_ptr.dtype.element_ty), mask=c < V)
+        tl.store(d_ptr + c, d.to(d_ptr.dtype.element_ty), mask=c < V)
 
 
 # ---- launching; the function of torch_ops ----
@@ -157,6 +158,7 @@ def launch_row_stats(
 
 
 def launch_dlogits_(
+    dlogits_NV: Tensor,
     logits_NV: Tensor,
     ids_N: Tensor,
     max_N: Tensor,
@@ -166,11 +168,12 @@ def launch_dlogits_(
     *,
     config: LaunchConfig | None = None,
 ) -> None:
-    """The same; logits become their gradient."""
+    """The same. `dlogits_NV`, which is written, may be the logits."""
     num_rows, vocabulary = logits_NV.shape
     config = config or launch_config(arch_of(logits_NV.device), vocabulary)
     grad_kernel[(num_rows,)](
-        logits_NV, ids_N, max_N, log_sum_N, slope_N, logits_NV.stride(0), vocabulary, inv_t,
+        dlogits_NV, logits_NV, ids_N, max_N, log_sum_N, slope_N,
+        dlogits_NV.stride(0), logits_NV.stride(0), vocabulary, inv_t,
         BLOCK=config.block, num_warps=config.num_warps,
     )  # fmt: skip
 
@@ -182,7 +185,9 @@ def row_loss_(
     *,
     temperature: float,
     grad: bool,
+    grad_output: float = 1.0,
     first_row: int = 0,
+    dlogits_NV: Tensor | None = None,
     config: LaunchConfig | None = None,
 ) -> RowLoss:
     """See `torch_ops.row_loss_`. Accumulates in float32 whatever the logits are."""
@@ -192,7 +197,9 @@ def row_loss_(
         loss_of,
         temperature=temperature,
         grad=grad,
+        grad_output=grad_output,
         first_row=first_row,
+        dlogits_NV=dlogits_NV,
         row_stats=functools.partial(launch_row_stats, config=config),
         dlogits_=functools.partial(launch_dlogits_, config=config),
     )

@@ -46,8 +46,8 @@ MOST_INSTRUCTIONS: dict[str, dict[Arch, int]] = {
 """Per logit: above them the kernel waits for its own arithmetic and not for memory."""
 POINTERS = {"ids_ptr": "*i64"}
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
-INTEGERS = ("stride", "V")
-ALIGNED_INTEGERS = ("stride",)  # `linear_loss` pads the rows of its buffer
+INTEGERS = ("d_stride", "stride", "V")
+ALIGNED_INTEGERS = ("d_stride", "stride")  # `linear_loss` pads the rows of its buffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +58,9 @@ class Variant:
     kernel: str
     config: LaunchConfig
     dtype: str = "bf16"
+    """Of the logits, and of their gradient."""
+    gradient_dtype: str | None = None
+    """Of the gradient, where it is another: float32 logits of a half-precision model."""
     aligned: bool = True
 
 
@@ -111,6 +114,10 @@ def variants(*, full: bool = False, candidates: bool = True) -> Iterator[Variant
         if not full:
             for config, kernel in itertools.product(dict.fromkeys(entries), KERNELS):
                 yield Variant(arch=arch, kernel=kernel, config=config, dtype="fp32")
+        for config, aligned in itertools.product(dict.fromkeys(entries), (True, False)):
+            yield Variant(
+                arch=arch, kernel="grad", config=config, dtype="fp32", gradient_dtype="bf16", aligned=aligned
+            )
 
 
 def compile_variant(variant: Variant) -> Report:
@@ -118,7 +125,7 @@ def compile_variant(variant: Variant) -> Report:
     kernel = getattr(triton_ops, f"{variant.kernel}_kernel")
     names: list[str] = kernel.arg_names
     constants: dict[str, Any] = {"BLOCK": variant.config.block}
-    signature = {name: _type_of(name, variant.dtype, constants) for name in names}
+    signature = {name: _type_of(name, variant, constants) for name in names}
     # What torch allocates is aligned.
     aligned = {name for name in names if name.endswith("_ptr") or name in ALIGNED_INTEGERS}
     if variant.aligned:
@@ -143,11 +150,13 @@ def compile_variant(variant: Variant) -> Report:
     )
 
 
-def _type_of(name: str, dtype: str, constants: dict[str, Any]) -> str:
+def _type_of(name: str, variant: Variant, constants: dict[str, Any]) -> str:
     if name in constants:
         return "constexpr"
     if name == "x_ptr":
-        return f"*{dtype}"
+        return f"*{variant.dtype}"
+    if name == "d_ptr":
+        return f"*{variant.gradient_dtype or variant.dtype}"
     if name.endswith("_ptr"):
         return POINTERS.get(name, "*fp32")
     return "i32" if name in INTEGERS else "fp32"
@@ -251,13 +260,14 @@ def instructions_per_logit(lines: Sequence[str], logit_bytes: int) -> float | No
 def table(reports: list[Report]) -> str:
     """One line per variant: the register table."""
     lines = [
-        f"{'arch':7}{'kernel':11}{'block':>6}{'warps':>6} {'dtype':6}{'V%16':6}"
+        f"{'arch':7}{'kernel':11}{'block':>6}{'warps':>6} {'dtype':10}{'V%16':6}"
         f"{'regs':>5}{'acc':>4}{'spills':>7}{'scratch':>8}{'shared':>7}{'ld16':>5}{'st16':>5}{'bytes':>7}{'i/logit':>8}"
     ]
     for r in reports:
         v = r.variant
         lines.append(
-            f"{v.arch:7}{v.kernel:11}{v.config.block:6}{v.config.num_warps:6} {v.dtype:6}"
+            f"{v.arch:7}{v.kernel:11}{v.config.block:6}{v.config.num_warps:6} "
+            f"{v.dtype + ('>' + v.gradient_dtype if v.gradient_dtype else ''):10}"
             f"{'=0' if v.aligned else 'any':6}{r.registers:5}{r.accumulators:4}{r.spills:7}"
             f"{r.scratch_bytes:8}{r.shared_bytes:7}{r.loads_16_bytes:5}{r.stores_16_bytes:5}{r.binary_bytes:7}"
             + ("-" if r.instructions_per_logit is None else f"{r.instructions_per_logit:.1f}").rjust(8)
