@@ -10,11 +10,11 @@ The entries were chosen from register counts and byte counts of the compiled cod
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 
-Arch = Literal["gfx942", "sm_90", "fallback", "interpreter"]
+Arch = Literal["gfx942", "gfx950", "sm_90", "fallback", "interpreter"]
 
 MAX_THREADS = 1024  # of a workgroup, on AMD and NVIDIA alike
 
@@ -30,14 +30,22 @@ class LaunchConfig:
         return self.num_warps * warp_size
 
 
-# (largest vocabulary, config), in order. A wave of gfx942 has 64 lanes, a warp of sm_90 has 32.
+# For a large vocabulary 16 waves with one 16-byte load each.
+_CDNA = (
+    (8192, LaunchConfig(block=1024, num_warps=2)),
+    (65536, LaunchConfig(block=4096, num_warps=8)),
+    (float("inf"), LaunchConfig(block=8192, num_warps=16)),
+)
+_OTHERS = (
+    LaunchConfig(block=2048, num_warps=4),
+    LaunchConfig(block=4096, num_warps=4),
+    LaunchConfig(block=8192, num_warps=8),
+)
+
+# (largest vocabulary, config), in order. A wave of gfx942 or gfx950 has 64 lanes, a warp of sm_90 has 32.
 TABLE: dict[Arch, tuple[tuple[float, LaunchConfig], ...]] = {
-    # For a large vocabulary 16 waves with one 16-byte load each.
-    "gfx942": (
-        (8192, LaunchConfig(block=1024, num_warps=2)),
-        (65536, LaunchConfig(block=4096, num_warps=8)),
-        (float("inf"), LaunchConfig(block=8192, num_warps=16)),
-    ),
+    "gfx942": _CDNA,
+    "gfx950": _CDNA,
     "sm_90": (
         (8192, LaunchConfig(block=1024, num_warps=4)),
         (float("inf"), LaunchConfig(block=4096, num_warps=8)),
@@ -49,16 +57,9 @@ TABLE: dict[Arch, tuple[tuple[float, LaunchConfig], ...]] = {
 
 # What a benchmark on a device tries besides the table; all of it compiles without spills.
 CANDIDATES: dict[Arch, tuple[LaunchConfig, ...]] = {
-    "gfx942": (
-        LaunchConfig(block=2048, num_warps=4),
-        LaunchConfig(block=4096, num_warps=4),
-        LaunchConfig(block=8192, num_warps=8),
-    ),
-    "sm_90": (
-        LaunchConfig(block=2048, num_warps=4),
-        LaunchConfig(block=4096, num_warps=4),
-        LaunchConfig(block=8192, num_warps=8),
-    ),
+    "gfx942": _OTHERS,
+    "gfx950": _OTHERS,
+    "sm_90": _OTHERS,
     "fallback": (),
     "interpreter": (),
 }
@@ -75,5 +76,5 @@ def arch_of(device: torch.device) -> Arch:
         return "interpreter"
     if torch.version.hip:
         name = str(torch.cuda.get_device_properties(device).gcnArchName).partition(":")[0]
-        return "gfx942" if name == "gfx942" else "fallback"
+        return cast(Arch, name) if name in ("gfx942", "gfx950") else "fallback"
     return "sm_90" if torch.cuda.get_device_capability(device) == (9, 0) else "fallback"

@@ -7,7 +7,10 @@
 
 Which loss it is, the caller says by a function of log-probs: nothing here knows it. The gradients are made in
 the forward, while a chunk's logits are there: three GEMMs instead of the four of recomputation, and no logits
-kept. Backward only scales them.
+kept. Backward scales them, or returns them as they are where the caller states the gradient of the loss.
+
+The product that makes the logits is in the type of the model, or in float32 (`head_dtype`): rounded to
+bfloat16 a logit of 20 is off by up to 0.06, and a log-prob by about as much.
 
 Legend: N rows, D hidden size, V vocabulary, C rows of one chunk.
 """
@@ -24,11 +27,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rocstar.kernels import torch_ops
+from rocstar.kernels import chunks, torch_ops
 from rocstar.kernels.row_loss import LossOf, RowLoss
-
-CHUNK_ROWS_GPU = 4096  # below it the traffic of adding up d weight dominates; 1.2 GB of logits at V = 151936
-CHUNK_ROWS_CPU = 256
+from rocstar.kernels.wide_products import wide_product_
 
 
 class Backend(StrEnum):
@@ -86,6 +87,8 @@ def linear_loss(
     loss_of: LossOf,
     *,
     temperature: float = 1.0,
+    head_dtype: torch.dtype | None = None,
+    grad_output: float | None = None,
     chunk_rows: int | None = None,
     backend: Backend | str = Backend.auto,
 ) -> tuple[Tensor, RowLoss]:
@@ -107,24 +110,32 @@ def linear_loss(
         loss_of: the loss as a function of log-probs, see `LossOf`. It is asked for some rows at a time; a row
             whose log-prob is not finite has loss and gradient NaN whatever comes back.
         temperature: divides the logits.
-        chunk_rows: rows whose logits exist at a time; None: 4096 on a GPU, 256 on a CPU.
+        head_dtype: type of the logits: float32, or None for that of the hidden states.
+        grad_output: the gradient of the loss that backward will get, if it is known now: 1 for
+            `loss.backward()`. Then the gradients are made with it, and backward returns them without a pass
+            over them; it can run once. None: any gradient, and backward can run again.
+        chunk_rows: rows whose logits exist at a time; None: 256 on a CPU, and on a GPU what fits into half
+            of the memory that is free, see `chunks.rows_per_chunk`. Sums over chunks, and so the last bits
+            of the weight's gradient, depend on it.
         backend: who works on the logits.
 
     Raises:
-        ValueError: shapes or types that do not fit, an id outside the vocabulary, or a temperature that is
-            not positive and finite.
+        ValueError: shapes or types that do not fit, an id outside the vocabulary, or a temperature or
+            `grad_output` that is not usable.
         TypeError: a sharded weight (a DTensor).
         KernelUnavailableError: see `ops_for`.
     """
-    _check(hidden_ND, weight_VD, ids_N, temperature, chunk_rows)
-    if chunk_rows is None:
-        chunk_rows = CHUNK_ROWS_GPU if hidden_ND.is_cuda else CHUNK_ROWS_CPU
+    head_dtype = head_dtype or hidden_ND.dtype
+    _check(hidden_ND, weight_VD, ids_N, temperature, head_dtype, grad_output, chunk_rows)
     row_loss_ = functools.partial(
-        ops_for(hidden_ND.device, backend).row_loss_, loss_of=loss_of, temperature=temperature
+        ops_for(hidden_ND.device, backend).row_loss_,
+        loss_of=loss_of,
+        temperature=temperature,
+        grad_output=1.0 if grad_output is None else grad_output,
     )
     grad = torch.is_grad_enabled()
     loss, *rows = _LinearLoss.apply(  # type: ignore[no-untyped-call]
-        hidden_ND, weight_VD, ids_N, row_loss_, chunk_rows, grad
+        hidden_ND, weight_VD, ids_N, row_loss_, head_dtype, grad_output, chunk_rows, grad
     )
     return loss, RowLoss(**dict(zip(RowLoss.__slots__, rows, strict=True)))
 
@@ -136,6 +147,7 @@ def linear_logprobs(
     ids_N: Tensor,
     *,
     temperature: float = 1.0,
+    head_dtype: torch.dtype | None = None,
     chunk_rows: int | None = None,
     backend: Backend | str = Backend.auto,
 ) -> Tensor:
@@ -146,6 +158,7 @@ def linear_logprobs(
         ids_N,
         lambda logprobs_C, _: torch.zeros_like(logprobs_C),
         temperature=temperature,
+        head_dtype=head_dtype,
         chunk_rows=chunk_rows,
         backend=backend,
     )
@@ -153,7 +166,13 @@ def linear_logprobs(
 
 
 def _check(
-    hidden_ND: Tensor, weight_VD: Tensor, ids_N: Tensor, temperature: float, chunk_rows: int | None
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    ids_N: Tensor,
+    temperature: float,
+    head_dtype: torch.dtype,
+    grad_output: float | None,
+    chunk_rows: int | None,
 ) -> None:
     """Raise as `linear_loss` says; waits for the device once."""
     if hasattr(weight_VD, "device_mesh"):
@@ -174,6 +193,10 @@ def _check(
         )
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ValueError(f"temperature must be positive and finite, got {temperature}")
+    if head_dtype not in (hidden_ND.dtype, torch.float32) or head_dtype.itemsize < hidden_ND.dtype.itemsize:
+        raise ValueError(f"head_dtype must be float32 or {hidden_ND.dtype}, got {head_dtype}")
+    if grad_output is not None and not math.isfinite(grad_output):
+        raise ValueError(f"grad_output must be finite or None, got {grad_output}")
     if chunk_rows is not None and chunk_rows < 1:
         raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}")
     if len(ids_N):
@@ -186,7 +209,8 @@ def _check(
 
 
 class _LinearLoss(torch.autograd.Function):
-    """Invariant: what is saved for backward is never changed, so a second backward gives the same."""
+    """Invariant: without a known `grad_output` nothing that is saved for backward changes, so a second
+    backward gives the same; with one, backward gives away what it has."""
 
     @staticmethod
     def forward(
@@ -195,14 +219,18 @@ class _LinearLoss(torch.autograd.Function):
         weight_VD: Tensor,
         ids_N: Tensor,
         row_loss_: functools.partial[RowLoss],
-        chunk_rows: int,
+        head_dtype: torch.dtype,
+        grad_output: float | None,
+        chunk_rows: int | None,
         grad: bool,
     ) -> tuple[Tensor, ...]:
         wants_hidden, wants_weight = (grad and need for need in ctx.needs_input_grad[:2])
-        run = _Chunks(hidden_ND, weight_VD, chunk_rows, wants_hidden, wants_weight)
+        run = _Chunks(hidden_ND, weight_VD, head_dtype, chunk_rows, wants_hidden, wants_weight)
         rows = run.all(ids_N, row_loss_)
-        ctx.weight_dtype = weight_VD.dtype
+        ctx.weight_dtype, ctx.grad_output, ctx.is_done = weight_VD.dtype, grad_output, False
         ctx.dhidden_ND, ctx.dweight_VD = run.dhidden_ND, run.dweight_VD
+        if grad_output is not None and run.dweight_VD is not None:
+            ctx.dweight_VD = run.dweight_VD.to(weight_VD.dtype)
         outputs = tuple(getattr(rows, name) for name in RowLoss.__slots__)
         ctx.mark_non_differentiable(*outputs)
         return rows.loss_N.sum(), *outputs
@@ -210,73 +238,128 @@ class _LinearLoss(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dloss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.grad_output is not None:
+            return *_given_away(ctx, dloss), *[None] * 6
         dhidden_ND = dweight_VD = None
         if ctx.dhidden_ND is not None:
             dhidden_ND = (ctx.dhidden_ND * dloss).to(ctx.dhidden_ND.dtype)
         if ctx.dweight_VD is not None:
             dweight_VD = torch.empty_like(ctx.dweight_VD, dtype=ctx.weight_dtype)
             torch.mul(ctx.dweight_VD, dloss, out=dweight_VD)
-        return dhidden_ND, dweight_VD, None, None, None, None
+        return dhidden_ND, dweight_VD, *[None] * 6
+
+
+def _given_away(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Both gradients, without a reference left here: autograd then takes them without a copy.
+
+    Raises:
+        RuntimeError: backward ran before, or the gradient of the loss is not the one that was stated; the
+            latter is looked at where that waits for no device.
+    """
+    if ctx.is_done:
+        raise RuntimeError("linear_loss with grad_output runs backward once; leave it out to run it again")
+    if type(dloss) is Tensor and dloss.device.type == "cpu" and float(dloss) != ctx.grad_output:
+        raise RuntimeError(
+            f"linear_loss was called with grad_output={ctx.grad_output}, and backward got {float(dloss)}"
+        )
+    given = ctx.dhidden_ND, ctx.dweight_VD
+    ctx.dhidden_ND = ctx.dweight_VD = None
+    ctx.is_done = True
+    return given
 
 
 class _Chunks:
     """The loop over chunks of rows; holds the gradients that it makes."""
 
     def __init__(
-        self, hidden_ND: Tensor, weight_VD: Tensor, chunk_rows: int, wants_hidden: bool, wants_weight: bool
+        self,
+        hidden_ND: Tensor,
+        weight_VD: Tensor,
+        head_dtype: torch.dtype,
+        chunk_rows: int | None,
+        wants_hidden: bool,
+        wants_weight: bool,
     ) -> None:
-        self.hidden_ND, self.weight_VD, self.chunk_rows = hidden_ND, weight_VD, chunk_rows
+        self.hidden_ND, self.weight_VD, self.head_dtype = hidden_ND, weight_VD, head_dtype
         self.grad = wants_hidden or wants_weight
+        self.chunk_rows = self._chunk_rows() if chunk_rows is None else chunk_rows
         self.dhidden_ND = torch.empty_like(hidden_ND) if wants_hidden else None
-        wide = torch.promote_types(weight_VD.dtype, torch.float32)
-        self.dweight_VD = torch.zeros_like(weight_VD, dtype=wide) if wants_weight else None
+        self.dweight_VD: Tensor | None = None
+        """float32 at least; of one chunk, where nothing is added up, of the type of the weight."""
+        if wants_weight:
+            wide = torch.promote_types(weight_VD.dtype, torch.float32)
+            several = len(hidden_ND) > self.chunk_rows
+            self.dweight_VD = torch.empty_like(weight_VD, dtype=wide if several else None)
+
+    def _chunk_rows(self) -> int:
+        """What suits the device."""
+        if not self.hidden_ND.is_cuda:
+            return chunks.ROWS_CPU
+        return chunks.rows_per_chunk(
+            chunks.free_bytes(self.hidden_ND.device),
+            len(self.hidden_ND),
+            vocabulary=len(self.weight_VD),
+            hidden=self.hidden_ND.shape[1],
+            dtype=self.hidden_ND.dtype,
+            head_dtype=self.head_dtype,
+            grad=self.grad,
+        )
 
     def all(self, ids_N: Tensor, row_loss_: functools.partial[RowLoss]) -> RowLoss:
-        num_rows, vocabulary = len(self.hidden_ND), len(self.weight_VD)
-        buffer_CV = self._buffer(min(self.chunk_rows, num_rows), vocabulary)
+        num_rows = len(self.hidden_ND)
+        logits_CV = self._buffer(self.head_dtype)
+        is_wide = self.head_dtype != self.hidden_ND.dtype
+        dlogits_CV = self._buffer(self.hidden_ND.dtype) if is_wide and self.grad else logits_CV
+        head_VD = self.weight_VD
+        if is_wide and not head_VD.is_cuda:
+            head_VD = head_VD.to(self.head_dtype)  # no product on a CPU writes another type than it reads
         parts = []
         for start in range(0, max(num_rows, 1), self.chunk_rows):
             rows = slice(start, min(start + self.chunk_rows, num_rows))
             hidden_CD = self.hidden_ND[rows]
-            logits_CV = buffer_CV[: len(hidden_CD), :vocabulary]
-            torch.mm(hidden_CD, self.weight_VD.T, out=logits_CV)
-            parts.append(row_loss_(logits_CV, ids_N[rows], grad=self.grad, first_row=start))
+            x_CV, d_CV = logits_CV[: len(hidden_CD)], dlogits_CV[: len(hidden_CD)]
+            product_(x_CV, hidden_CD.to(head_VD.dtype), head_VD.T, exact=True)
+            parts.append(row_loss_(x_CV, ids_N[rows], grad=self.grad, first_row=start, dlogits_NV=d_CV))
             if self.dhidden_ND is not None:
-                torch.mm(logits_CV, self.weight_VD, out=self.dhidden_ND[rows])
+                torch.mm(d_CV, self.weight_VD, out=self.dhidden_ND[rows])
             if self.dweight_VD is not None:
-                _add_product_(self.dweight_VD, logits_CV.T, hidden_CD)
+                product_(self.dweight_VD, d_CV.T, hidden_CD, add=start > 0)
         joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in RowLoss.__slots__}
         return RowLoss(**joined)
 
-    def _buffer(self, rows: int, vocabulary: int) -> Tensor:
-        """Rows begin at multiples of 64 elements, so that the kernel loads 16 bytes at once.
+    def _buffer(self, dtype: torch.dtype) -> Tensor:
+        """Room for a chunk's logits.
 
+        Rows begin at multiples of 64 elements, so that the kernel loads 16 bytes at once.
         What lies between their ends and the next is 0: products of bfloat16 on CPUs with AMX read on behind a
         row's end and multiply that by 0, which of a NaN that lay in the memory is a NaN.
         """
+        vocabulary = len(self.weight_VD)
         padded = -(-vocabulary // 64) * 64
-        buffer_CV = self.hidden_ND.new_empty(rows, padded)
+        rows = min(self.chunk_rows, len(self.hidden_ND))
+        buffer_CV = self.hidden_ND.new_empty(rows, padded, dtype=dtype)
         buffer_CV[:, vocabulary:].zero_()
-        return buffer_CV
+        return buffer_CV[:, :vocabulary]
 
 
-def _add_product_(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a @ b, added in the type of `total`."""
-    if total.dtype == a.dtype:
-        total.addmm_(a, b)
-    elif _has_wide_addmm(a.device, a.dtype):
-        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+def head_logits(hidden_ND: Tensor, weight_VD: Tensor, head_dtype: torch.dtype | None = None) -> Tensor:
+    """Logits_NV of a few rows, all at once, as `linear_loss` makes them."""
+    logits_NV = hidden_ND.new_empty(len(hidden_ND), len(weight_VD), dtype=head_dtype or hidden_ND.dtype)
+    product_(logits_NV, hidden_ND, weight_VD.T, exact=True)
+    return logits_NV
+
+
+def product_(out: Tensor, a: Tensor, b: Tensor, *, add: bool = False, exact: bool = False) -> None:
+    """out = a @ b, or with `add` out += a @ b, added in the type of `out`.
+
+    `exact`: a float32 `out` of half-precision factors has no rounding to their type in between; without it,
+    that depends on the device.
+    """
+    if out.dtype == a.dtype:
+        _ = out.addmm_(a, b) if add else torch.mm(a, b, out=out)
+    elif a.is_cuda:
+        wide_product_(out, a, b, add, exact)
+    elif exact:
+        product_(out, a.to(out.dtype), b.to(out.dtype), add=add)
     else:
-        total.add_(a @ b)
-
-
-@functools.cache
-def _has_wide_addmm(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether addmm can add half-precision products in float32 here; tried on one small product."""
-    a = torch.ones(16, 16, device=device, dtype=dtype)
-    total = torch.ones(16, 16, device=device)
-    try:
-        torch.addmm(total, a, a, out_dtype=torch.float32, out=total)
-    except (RuntimeError, TypeError):  # what torch raises for a missing overload; NotImplementedError is one
-        return False
-    return bool((total == 17.0).all())
+        _ = out.add_(a @ b) if add else out.copy_(a @ b)

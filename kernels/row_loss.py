@@ -43,8 +43,10 @@ class RowLoss:
         return cls(loss_N=first, logprobs_N=second, entropy_N=third)
 
 
-def loss_and_slope(loss_of: LossOf, logprobs_B: Tensor, rows: slice, *, grad: bool) -> tuple[Tensor, Tensor]:
-    """The loss of some rows and, with `grad`, its derivative in their log-probs, else zeros.
+def loss_and_slope(
+    loss_of: LossOf, logprobs_B: Tensor, rows: slice, *, grad: bool, grad_output: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """The loss of some rows and its derivative in their log-probs times `grad_output`; without `grad`, zeros.
 
     Raises:
         ValueError: `loss_of` did not return one value per row.
@@ -56,6 +58,8 @@ def loss_and_slope(loss_of: LossOf, logprobs_B: Tensor, rows: slice, *, grad: bo
     if loss_B.shape != leaf_B.shape:
         raise ValueError(f"loss_of must return shape {tuple(leaf_B.shape)}, got {tuple(loss_B.shape)}")
     slope_B = torch.autograd.grad(loss, leaf_B)[0] if grad else torch.zeros_like(leaf_B)
+    if grad_output != 1:
+        slope_B = slope_B * grad_output
     # The loss may clamp what is not finite, and a clamped value would pass for a number.
     broken_B = ~logprobs_B.isfinite()
     return loss_B.detach().masked_fill(broken_B, math.nan), slope_B.masked_fill(broken_B, math.nan)

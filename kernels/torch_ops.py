@@ -2,7 +2,7 @@
 
 What runs on a CPU, and on a device without Triton. `triton_ops` has the same function.
 
-    logits block ──> max, sum, weighted sum ──> log-probs, entropy ──> loss_of ──> d logits, in place
+    logits block ──> max, sum, weighted sum ──> log-probs, entropy ──> loss_of ──> d logits
 
 Legend: N rows, V vocabulary, B rows of one block.
 """
@@ -25,9 +25,11 @@ def row_loss_(
     *,
     temperature: float,
     grad: bool,
+    grad_output: float = 1.0,
     first_row: int = 0,
+    dlogits_NV: Tensor | None = None,
 ) -> RowLoss:
-    """Log-prob, entropy and loss of each row; with `grad`, the logits become the gradient of the summed loss.
+    """Log-prob, entropy and loss of each row; with `grad`, the gradient of the summed loss in the logits.
 
     Args:
         logits_NV: any floating type; sums are in float32, or float64 for float64. Unchanged without `grad`.
@@ -35,9 +37,12 @@ def row_loss_(
         loss_of: see `LossOf`.
         temperature: divides the logits.
         grad: whether the gradient is made.
+        grad_output: factor of the gradient.
         first_row: what `loss_of` calls the first of these rows.
+        dlogits_NV: where the gradient is written, of any floating type; None: over the logits.
     """
     num_rows, vocabulary = logits_NV.shape
+    dlogits_NV = logits_NV if dlogits_NV is None else dlogits_NV
     found = RowLoss.empty(num_rows, like=logits_NV)
     size = max(1, BLOCK_BYTES // (4 * max(vocabulary, 1)))
     buffers_2BV = found.loss_N.new_empty(2, min(size, num_rows), vocabulary)
@@ -53,13 +58,13 @@ def row_loss_(
         sum_B = exp_BV.sum(-1)
         logprobs_B = shifted_BV.gather(1, ids_B1)[:, 0] - sum_B.log()
         named = slice(first_row + rows.start, first_row + rows.stop)
-        loss_B, slope_B = loss_and_slope(loss_of, logprobs_B, named, grad=grad)
+        loss_B, slope_B = loss_and_slope(loss_of, logprobs_B, named, grad=grad, grad_output=grad_output)
         found.loss_N[rows], found.logprobs_N[rows] = loss_B, logprobs_B
         found.entropy_N[rows] = sum_B.log() - _weighted_sum(exp_BV, shifted_BV) / sum_B
         if grad:
             # d z_c = slope (1[c = id] - p_c), with p_c = exp_c / sum
             exp_BV.scatter_add_(1, ids_B1, -sum_B[:, None])
-            torch.mul(exp_BV, (-slope_B / (temperature * sum_B))[:, None], out=x_BV)
+            torch.mul(exp_BV, (-slope_B / (temperature * sum_B))[:, None], out=dlogits_NV[rows])
     return found
 
 

@@ -1,4 +1,4 @@
-"""The loss of rows of logits with Triton kernels, one program per row, on logits in place.
+"""The loss of rows of logits with Triton kernels, one program per row; the gradient may replace the logits.
 
     row_stats_kernel ──> log-probs, entropy ──> loss_of, in torch ──> slope ──> grad_kernel: d logits
 
@@ -10,8 +10,12 @@ Sums are relative to the raw maximum of the row: log-sum-exp minus a mean would 
 around 3000. `block` columns are taken at a time; the last, incomplete block is a step of its own, so that all
 others need no mask and load 16 bytes at once whatever the vocabulary size.
 
-Legend: x logits, t the row's token, m/s/w the running maximum, sum and weighted sum of each lane, M/S/W
-those of the row: M = max_c x_c, z_c = (x_c - M) / T, S = Σ_c e^z_c, W = Σ_c z_c e^z_c.
+Exponentials are powers of two: both vendors have an instruction for them, and triton lets it flush denormal
+numbers, which no sum here can tell from 0. `tl.exp` would scale around denormals, four more instructions.
+
+Legend: x logits, t the row's token, m/s/w the running maximum, sum and weighted sum of each group of K
+adjacent columns, M/S/W those of the row: M = max_c x_c, z_c = (x_c - M) / T, S = Σ_c e^z_c,
+W = Σ_c z_c e^z_c. Inside a kernel z is in units of ln 2, and inv_t is 1 / (T ln 2) there: e^z = 2^(z / ln 2).
 """
 
 # What a kernel takes has no type outside triton: pointers, and scalars of the device.
@@ -32,37 +36,39 @@ from rocstar.kernels.row_loss import LossOf, RowLoss
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 
 _FLOOR = tl.constexpr(-1e30)  # stands for -inf where 0 * -inf would be NaN
+_LOG2_E = tl.constexpr(1.4426950408889634)
+_LN_2 = tl.constexpr(0.6931471805599453)
 
 
 # ---- one block of one row ----
 
 
 @triton.jit
-def _raise_floor(x):
-    """-inf becomes the floor; NaN stays NaN, which `maximum` would swallow."""
-    x = x.to(tl.float32)
-    return tl.where(x < _FLOOR, _FLOOR, x)
-
-
-@triton.jit
 def _fold(m, s, w, x, inv_t):
-    """Take one more logit into each lane. One exponential serves both cases: a new maximum or not."""
-    x = _raise_floor(x)
-    delta = x - m
-    is_new = delta > 0.0
-    d = tl.exp(-tl.abs(delta) * inv_t)
-    w = tl.where(is_new, (w - s * delta) * d, w + delta * d)
-    s = tl.where(is_new, s * d + 1.0, s + d)
-    return tl.where(is_new, x, m), s, w
+    """Take K more logits into each group: one maximum and one rescaling of the sums for all of them.
+
+    -inf adds nothing, NaN makes the sums NaN: 2^z is taken of z as it is, and only the factor of 2^z is kept
+    above the floor.
+    """
+    x = x.to(tl.float32)
+    new = tl.maximum(m, tl.max(x, 1))
+    z = (x - new[:, None]) * inv_t
+    e = tl.exp2(z)
+    moved = (m - new) * inv_t
+    scale = tl.exp2(moved)
+    w = (w + s * moved) * scale + tl.sum(e * tl.maximum(z, _FLOOR), 1)
+    s = s * scale + tl.sum(e, 1)
+    return new, s, w
 
 
 @triton.jit
 def _row_sums(x_ptr, V, inv_t, BLOCK: tl.constexpr):
-    """M, S, W. Lanes meet once per row, at the end."""
-    m = tl.full((BLOCK,), _FLOOR, tl.float32)
-    s = tl.zeros((BLOCK,), tl.float32)
-    w = tl.zeros((BLOCK,), tl.float32)
-    columns = tl.arange(0, BLOCK)
+    """M, S, W / ln 2. Groups meet once per row, at the end."""
+    K: tl.constexpr = 128 // x_ptr.dtype.element_ty.primitive_bitwidth  # what a thread loads at once
+    m = tl.full((BLOCK // K,), _FLOOR, tl.float32)
+    s = tl.zeros((BLOCK // K,), tl.float32)
+    w = tl.zeros((BLOCK // K,), tl.float32)
+    columns = tl.arange(0, BLOCK // K)[:, None] * K + tl.arange(0, K)[None, :]
     whole = (V // BLOCK) * BLOCK
     for start in range(0, whole, BLOCK):
         m, s, w = _fold(m, s, w, tl.load(x_ptr + start + columns), inv_t)
@@ -70,18 +76,16 @@ def _row_sums(x_ptr, V, inv_t, BLOCK: tl.constexpr):
         rest = tl.load(x_ptr + whole + columns, mask=whole + columns < V, other=-float("inf"))
         m, s, w = _fold(m, s, w, rest, inv_t)
     M = tl.max(m, 0)
-    scale = tl.exp((m - M) * inv_t)
-    S = tl.sum(s * scale, 0)
-    W = tl.sum((w + s * (m - M)) * scale, 0) * inv_t
-    # Lanes at the floor counted forbidden tokens; that matters only if the row has no other.
-    return M, tl.where(M > _FLOOR, S, S * 0.0), W
+    moved = (m - M) * inv_t
+    scale = tl.exp2(moved)
+    return M, tl.sum(s * scale, 0), tl.sum((w + s * moved) * scale, 0)
 
 
 @triton.jit
-def _dlogits(x, c, t, M, log_s, slope, inv_t):
+def _dlogits(x, c, t, M, log2_s, slope, inv_t):
     """slope (1[c = t] - p)"""
-    p = tl.exp((_raise_floor(x) - M) * inv_t - log_s)
-    return slope * (tl.where(c == t, 1.0, 0.0) - p) * inv_t
+    p = tl.exp2((x.to(tl.float32) - M) * inv_t - log2_s)
+    return tl.where(c == t, slope, 0.0) - slope * p
 
 
 # ---- one row ----
@@ -94,38 +98,40 @@ def row_stats_kernel(
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride
-    M, S, W = _row_sums(x_ptr, V, inv_t, BLOCK)
+    M, S, W = _row_sums(x_ptr, V, inv_t * _LOG2_E, BLOCK)
     log_s = tl.log(S)
     x_t = tl.load(x_ptr + tl.load(ids_ptr + row)).to(tl.float32)
     tl.store(logprobs_ptr + row, (x_t - M) * inv_t - log_s)
-    tl.store(entropy_ptr + row, log_s - W / S)
+    tl.store(entropy_ptr + row, log_s - W * _LN_2 / S)
     tl.store(max_ptr + row, M)
     tl.store(log_sum_ptr + row, log_s)
 
 
 @triton.jit
 def grad_kernel(
-    x_ptr, ids_ptr, max_ptr, log_sum_ptr, slope_ptr,
-    stride, V, inv_t, BLOCK: tl.constexpr,
+    d_ptr, x_ptr, ids_ptr, max_ptr, log_sum_ptr, slope_ptr,
+    d_stride, stride, V, inv_t, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Each thread writes where it read."""
+    """d may be x: each thread then writes where it read."""
     row = tl.program_id(0).to(tl.int64)
+    d_ptr += row * d_stride
     x_ptr += row * stride
-    t = tl.load(ids_ptr + row)
+    t = tl.load(ids_ptr + row).to(tl.int32)  # as the columns are
     M = tl.load(max_ptr + row)
-    log_s = tl.load(log_sum_ptr + row)
-    slope = tl.load(slope_ptr + row)
+    log2_s = tl.load(log_sum_ptr + row) * _LOG2_E
+    slope = tl.load(slope_ptr + row) * inv_t
+    inv_t *= _LOG2_E
     columns = tl.arange(0, BLOCK)
     whole = (V // BLOCK) * BLOCK
     for start in range(0, whole, BLOCK):
         c = start + columns
-        d = _dlogits(tl.load(x_ptr + c), c, t, M, log_s, slope, inv_t)
-        tl.store(x_ptr + c, d.to(x_ptr.dtype.element_ty))
+        d = _dlogits(tl.load(x_ptr + c), c, t, M, log2_s, slope, inv_t)
+        tl.store(d_ptr + c, d.to(d_ptr.dtype.element_ty))
     if whole < V:
         c = whole + columns
         x = tl.load(x_ptr + c, mask=c < V, other=-float("inf"))
-        d = _dlogits(x, c, t, M, log_s, slope, inv_t)
-        tl.store(x_ptr + c, d.to(x_ptr.dtype.element_ty), mask=c < V)
+        d = _dlogits(x, c, t, M, log2_s, slope, inv_t)
+        tl.store(d_ptr + c, d.to(d_ptr.dtype.element_ty), mask=c < V)
 
 
 # ---- launching; the function of torch_ops ----
@@ -152,6 +158,7 @@ def launch_row_stats(
 
 
 def launch_dlogits_(
+    dlogits_NV: Tensor,
     logits_NV: Tensor,
     ids_N: Tensor,
     max_N: Tensor,
@@ -161,11 +168,12 @@ def launch_dlogits_(
     *,
     config: LaunchConfig | None = None,
 ) -> None:
-    """The same; logits become their gradient."""
+    """The same. `dlogits_NV`, which is written, may be the logits."""
     num_rows, vocabulary = logits_NV.shape
     config = config or launch_config(arch_of(logits_NV.device), vocabulary)
     grad_kernel[(num_rows,)](
-        logits_NV, ids_N, max_N, log_sum_N, slope_N, logits_NV.stride(0), vocabulary, inv_t,
+        dlogits_NV, logits_NV, ids_N, max_N, log_sum_N, slope_N,
+        dlogits_NV.stride(0), logits_NV.stride(0), vocabulary, inv_t,
         BLOCK=config.block, num_warps=config.num_warps,
     )  # fmt: skip
 
@@ -177,7 +185,9 @@ def row_loss_(
     *,
     temperature: float,
     grad: bool,
+    grad_output: float = 1.0,
     first_row: int = 0,
+    dlogits_NV: Tensor | None = None,
     config: LaunchConfig | None = None,
 ) -> RowLoss:
     """See `torch_ops.row_loss_`. Accumulates in float32 whatever the logits are."""
@@ -187,7 +197,9 @@ def row_loss_(
         loss_of,
         temperature=temperature,
         grad=grad,
+        grad_output=grad_output,
         first_row=first_row,
+        dlogits_NV=dlogits_NV,
         row_stats=functools.partial(launch_row_stats, config=config),
         dlogits_=functools.partial(launch_dlogits_, config=config),
     )

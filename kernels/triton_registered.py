@@ -29,14 +29,20 @@ def row_stats(
     triton_ops.launch_row_stats(logits_NV, ids_N, logprobs_N, entropy_N, max_N, log_sum_N, inv_t)
 
 
-@custom_op("rocstar::dlogits_", mutates_args=("logits_NV",))
+@custom_op("rocstar::dlogits_", mutates_args=("dlogits_NV",))
 def dlogits_(
-    logits_NV: Tensor, ids_N: Tensor, max_N: Tensor, log_sum_N: Tensor, slope_N: Tensor, inv_t: float
+    dlogits_NV: Tensor,
+    logits_NV: Tensor,
+    ids_N: Tensor,
+    max_N: Tensor,
+    log_sum_N: Tensor,
+    slope_N: Tensor,
+    inv_t: float,
 ) -> None:
     """See `two_passes.Dlogits`."""
     from rocstar.kernels import triton_ops
 
-    triton_ops.launch_dlogits_(logits_NV, ids_N, max_N, log_sum_N, slope_N, inv_t)
+    triton_ops.launch_dlogits_(dlogits_NV, logits_NV, ids_N, max_N, log_sum_N, slope_N, inv_t)
 
 
 @row_stats.register_fake
@@ -45,7 +51,12 @@ def _fill_nothing(logits_NV: Tensor, *rows: Tensor | float) -> None:
 
 
 @dlogits_.register_fake
-def _change_nothing(logits_NV: Tensor, *rows: Tensor | float) -> None:
+def _change_nothing(dlogits_NV: Tensor, logits_NV: Tensor, *rows: Tensor | float) -> None:
+    if dlogits_NV.shape != logits_NV.shape:
+        raise RuntimeError(
+            f"need a gradient of shape {tuple(logits_NV.shape)}, got {tuple(dlogits_NV.shape)}"
+        )
+    _check_place(dlogits_NV, *rows)
     _check_place(logits_NV, *rows)
 
 
@@ -67,7 +78,9 @@ def row_loss_(
     *,
     temperature: float,
     grad: bool,
+    grad_output: float = 1.0,
     first_row: int = 0,
+    dlogits_NV: Tensor | None = None,
 ) -> RowLoss:
     """See `torch_ops.row_loss_`."""
     return two_passes.row_loss_(
@@ -76,7 +89,9 @@ def row_loss_(
         loss_of,
         temperature=temperature,
         grad=grad,
+        grad_output=grad_output,
         first_row=first_row,
+        dlogits_NV=dlogits_NV,
         row_stats=row_stats,
         dlogits_=dlogits_,
     )

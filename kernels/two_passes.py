@@ -1,6 +1,6 @@
 """The loss of rows of logits in two passes over them, whoever makes the passes.
 
-    row_stats ──> log-probs, entropy, max, log of sum ──> loss_of, in torch ──> slope ──> dlogits_, in place
+    row_stats ──> log-probs, entropy, max, log of sum ──> loss_of, in torch ──> slope ──> dlogits_
 
 Legend: N rows, V vocabulary.
 """
@@ -31,10 +31,11 @@ class RowStats(Protocol):
 
 
 class Dlogits(Protocol):
-    """Turns logits into the gradient of the loss whose slope in the log-probs is given."""
+    """Fills the gradient in the logits of the loss whose slope in the log-probs is given."""
 
     def __call__(
         self,
+        dlogits_NV: Tensor,
         logits_NV: Tensor,
         ids_N: Tensor,
         max_N: Tensor,
@@ -51,14 +52,18 @@ def row_loss_(
     *,
     temperature: float,
     grad: bool,
+    grad_output: float,
     first_row: int,
+    dlogits_NV: Tensor | None,
     row_stats: RowStats,
     dlogits_: Dlogits,
 ) -> RowLoss:
     """See `torch_ops.row_loss_`. Sums are in float32 whatever the logits are."""
     num_rows = len(logits_NV)
-    if logits_NV.stride(1) != 1:
-        raise ValueError(f"the columns of a row must be adjacent, got strides {logits_NV.stride()}")
+    dlogits_NV = logits_NV if dlogits_NV is None else dlogits_NV
+    for given in (logits_NV, dlogits_NV):
+        if given.stride(1) != 1:
+            raise ValueError(f"the columns of a row must be adjacent, got strides {given.stride()}")
     found = RowLoss.empty(num_rows, like=logits_NV)
     if not num_rows:
         return found
@@ -66,8 +71,8 @@ def row_loss_(
     max_N, log_sum_N = torch.empty_like(found.loss_N), torch.empty_like(found.loss_N)
     row_stats(logits_NV, ids_N, found.logprobs_N, found.entropy_N, max_N, log_sum_N, inv_t)
     named = slice(first_row, first_row + num_rows)
-    loss_N, slope_N = loss_and_slope(loss_of, found.logprobs_N, named, grad=grad)
+    loss_N, slope_N = loss_and_slope(loss_of, found.logprobs_N, named, grad=grad, grad_output=grad_output)
     found.loss_N.copy_(loss_N)
     if grad:
-        dlogits_(logits_NV, ids_N, max_N, log_sum_N, slope_N.contiguous(), inv_t)
+        dlogits_(dlogits_NV, logits_NV, ids_N, max_N, log_sum_N, slope_N.contiguous(), inv_t)
     return found

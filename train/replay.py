@@ -26,6 +26,7 @@ from rocstar.train.learner.determinism import deterministic_torch
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.load_parts import load_learner
 from rocstar.train.learner.loss_stats import LossStats
+from rocstar.train.learner.model_io import HEAD_DTYPES
 from rocstar.train.learner.model_size import row_cost
 from rocstar.train.learner.settings import loss_settings, stage_optimizer
 from rocstar.train.learner.team import World
@@ -127,7 +128,7 @@ def _learn_again(
 ) -> dict[int, float | None]:
     """The loss of each step in turn, from the weights of the checkpoint `saved`."""
     model = load_learner(str(saved), ALONE, recipe)
-    learner = Learner(model)
+    learner = Learner(model, head_dtype=HEAD_DTYPES[recipe.model.head_dtype])
     learner.use(stage_optimizer(recipe))
     checkpoint.load_optimizer(saved, learner)
     losses = {}

@@ -1,10 +1,15 @@
-"""Compile every kernel of the table for gfx942 and sm_90, without a GPU, and look at what came out.
+"""Compile every kernel of the table for gfx942, gfx950 and sm_90, without a GPU, and look at what came out.
 
     python benchmarks/gpu/aot.py [--table] [--full] [--json]
 
 Compilers, assemblers and device libraries of both vendors are inside the triton package. Each variant must
 have no scratch memory, no spilled register, 16-byte loads, and at most 1024 threads: a launch with more fails
 on a device only, and a logits row read two bytes at a time is eight times the memory instructions.
+
+The last column is instructions of a thread per logit, in the loop over whole blocks; MOST_INSTRUCTIONS bounds
+it. 132 SMs of sm_90 that issue for 128 lanes per clock at 1.7 GHz read bfloat16 logits at 2.9 TB/s with 20
+instructions each: less than the memory gives.
+
 What this shows is that the code compiles well. It does not show that it is right or fast on a device.
 """
 
@@ -17,7 +22,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,12 +35,19 @@ from rocstar.kernels.configs import CANDIDATES, MAX_THREADS, TABLE, Arch, Launch
 
 TARGETS: dict[Arch, GPUTarget] = {
     "gfx942": GPUTarget("hip", "gfx942", 64),
+    "gfx950": GPUTarget("hip", "gfx950", 64),
     "sm_90": GPUTarget("cuda", 90, 32),
 }
 KERNELS = ("row_stats", "grad")
+MOST_INSTRUCTIONS: dict[str, dict[Arch, int]] = {
+    "row_stats": {"gfx942": 14, "gfx950": 14, "sm_90": 12},
+    "grad": {"gfx942": 15, "gfx950": 15, "sm_90": 14},
+}
+"""Per logit: above them the kernel waits for its own arithmetic and not for memory."""
 POINTERS = {"ids_ptr": "*i64"}
-INTEGERS = ("stride", "V")
-ALIGNED_INTEGERS = ("stride",)  # `linear_loss` pads the rows of its buffer
+BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+INTEGERS = ("d_stride", "stride", "V")
+ALIGNED_INTEGERS = ("d_stride", "stride")  # `linear_loss` pads the rows of its buffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +58,9 @@ class Variant:
     kernel: str
     config: LaunchConfig
     dtype: str = "bf16"
+    """Of the logits, and of their gradient."""
+    gradient_dtype: str | None = None
+    """Of the gradient, where it is another: float32 logits of a half-precision model."""
     aligned: bool = True
 
 
@@ -64,6 +79,8 @@ class Report:
     loads_16_bytes: int
     stores_16_bytes: int
     binary_bytes: int
+    instructions_per_logit: float | None
+    """See `instructions_per_logit`."""
 
     def complaints(self) -> list[str]:
         """Why this variant must not ship; empty if it may."""
@@ -78,6 +95,9 @@ class Report:
             found.append("no 16-byte load")
         if not self.stores_16_bytes and self.variant.kernel == "grad":
             found.append("no 16-byte store")
+        found_per_logit, most = self.instructions_per_logit, MOST_INSTRUCTIONS[self.variant.kernel]
+        if found_per_logit is not None and found_per_logit > most[self.variant.arch]:
+            found.append(f"{found_per_logit:.1f} instructions per logit, more than {most[self.variant.arch]}")
         if not self.binary_bytes:
             found.append("no binary")
         return found
@@ -94,6 +114,10 @@ def variants(*, full: bool = False, candidates: bool = True) -> Iterator[Variant
         if not full:
             for config, kernel in itertools.product(dict.fromkeys(entries), KERNELS):
                 yield Variant(arch=arch, kernel=kernel, config=config, dtype="fp32")
+        for config, aligned in itertools.product(dict.fromkeys(entries), (True, False)):
+            yield Variant(
+                arch=arch, kernel="grad", config=config, dtype="fp32", gradient_dtype="bf16", aligned=aligned
+            )
 
 
 def compile_variant(variant: Variant) -> Report:
@@ -101,7 +125,7 @@ def compile_variant(variant: Variant) -> Report:
     kernel = getattr(triton_ops, f"{variant.kernel}_kernel")
     names: list[str] = kernel.arg_names
     constants: dict[str, Any] = {"BLOCK": variant.config.block}
-    signature = {name: _type_of(name, variant.dtype, constants) for name in names}
+    signature = {name: _type_of(name, variant, constants) for name in names}
     # What torch allocates is aligned.
     aligned = {name for name in names if name.endswith("_ptr") or name in ALIGNED_INTEGERS}
     if variant.aligned:
@@ -114,16 +138,25 @@ def compile_variant(variant: Variant) -> Report:
     )
     target = TARGETS[variant.arch]
     compiled = triton.compile(source, target=target, options={"num_warps": variant.config.num_warps})
-    counts = _amd_counts(compiled) if target.backend == "hip" else _nvidia_counts(compiled, target.arch)
-    threads = variant.config.threads(target.warp_size)
-    return Report(variant=variant, threads=threads, shared_bytes=compiled.metadata.shared, **counts)
+    is_amd = target.backend == "hip"
+    counts = _amd_counts(compiled) if is_amd else _nvidia_counts(compiled, target.arch)
+    lines = compiled.asm["amdgcn"].splitlines() if is_amd else _sass(compiled.asm["cubin"])
+    return Report(
+        variant=variant,
+        threads=variant.config.threads(target.warp_size),
+        shared_bytes=compiled.metadata.shared,
+        instructions_per_logit=instructions_per_logit(lines, BYTES[variant.dtype]),
+        **counts,
+    )
 
 
-def _type_of(name: str, dtype: str, constants: dict[str, Any]) -> str:
+def _type_of(name: str, variant: Variant, constants: dict[str, Any]) -> str:
     if name in constants:
         return "constexpr"
     if name == "x_ptr":
-        return f"*{dtype}"
+        return f"*{variant.dtype}"
+    if name == "d_ptr":
+        return f"*{variant.gradient_dtype or variant.dtype}"
     if name.endswith("_ptr"):
         return POINTERS.get(name, "*fp32")
     return "i32" if name in INTEGERS else "fp32"
@@ -182,18 +215,62 @@ def _only(pattern: str, text: str) -> str:
     return found.group(1)
 
 
+def _sass(cubin: bytes) -> list[str]:
+    """The machine code of an NVIDIA kernel."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [triton.knobs.nvidia.nvdisasm.path, "-c", file.name]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=120
+        ).stdout.splitlines()
+
+
+_LABEL = re.compile(r"\s*(\.L_x_\d+|\.LBB\w+):")
+_INSTRUCTION = re.compile(r"\s*(?:/\*[0-9a-f]+\*/\s+(.*?)\s*;|([a-z]\w+(?:\s.*)?)$)")  # SASS, or amdgcn
+_BRANCH = re.compile(r"(?:\bBRA\b.*`\((\.L_x_\d+)\)|\bs_c?branch\w*\s+(\.LBB\w+))")
+_LOAD_16 = re.compile(r"\bLDG\S*\.128\b|\b(?:global|buffer)_load_dwordx4\b")
+
+
+def instructions_per_logit(lines: Sequence[str], logit_bytes: int) -> float | None:
+    """Instructions of a thread in the loop over whole blocks, over the logits of its 16-byte loads.
+
+    None if no loop has such loads.
+
+    Args:
+        lines: disassembled SASS, or amdgcn.
+        logit_bytes: size of one logit.
+    """
+    labels: dict[str, int] = {}
+    instructions: list[str] = []
+    for line in lines:
+        if label := _LABEL.match(line):
+            labels[label[1]] = len(instructions)
+        elif instruction := _INSTRUCTION.match(line):
+            instructions.append(instruction[1] or instruction[2])
+    for last, instruction in enumerate(instructions):
+        branch = _BRANCH.search(instruction)
+        first = labels.get(branch[1] or branch[2], last) if branch else last
+        loads = sum(bool(_LOAD_16.search(one)) for one in instructions[first : last + 1])
+        if first < last and loads:
+            return (last + 1 - first) * logit_bytes / (16 * loads)
+    return None
+
+
 def table(reports: list[Report]) -> str:
     """One line per variant: the register table."""
     lines = [
-        f"{'arch':7}{'kernel':11}{'block':>6}{'warps':>6} {'dtype':6}{'V%16':6}"
-        f"{'regs':>5}{'acc':>4}{'spills':>7}{'scratch':>8}{'shared':>7}{'ld16':>5}{'st16':>5}{'bytes':>7}"
+        f"{'arch':7}{'kernel':11}{'block':>6}{'warps':>6} {'dtype':10}{'V%16':6}"
+        f"{'regs':>5}{'acc':>4}{'spills':>7}{'scratch':>8}{'shared':>7}{'ld16':>5}{'st16':>5}{'bytes':>7}{'i/logit':>8}"
     ]
     for r in reports:
         v = r.variant
         lines.append(
-            f"{v.arch:7}{v.kernel:11}{v.config.block:6}{v.config.num_warps:6} {v.dtype:6}"
+            f"{v.arch:7}{v.kernel:11}{v.config.block:6}{v.config.num_warps:6} "
+            f"{v.dtype + ('>' + v.gradient_dtype if v.gradient_dtype else ''):10}"
             f"{'=0' if v.aligned else 'any':6}{r.registers:5}{r.accumulators:4}{r.spills:7}"
             f"{r.scratch_bytes:8}{r.shared_bytes:7}{r.loads_16_bytes:5}{r.stores_16_bytes:5}{r.binary_bytes:7}"
+            + ("-" if r.instructions_per_logit is None else f"{r.instructions_per_logit:.1f}").rjust(8)
         )
     return "\n".join(lines)
 

@@ -19,7 +19,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import bench_loss  # noqa: E402
-from gpu import bench_kernels  # noqa: E402
+from gpu import bench_kernels, ways  # noqa: E402
 
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -34,8 +34,10 @@ def test_dry_run_of_the_gpu_benchmark(tmp_path: Path) -> None:
     result = json.loads(out.read_text())
     assert result["dry_run"] and result["bars"] == [] and not any(result["differing_runs"].values())
     assert {row["head"] for row in result["linear"]} == {"14B", "0.5B"}
-    assert {row["way"] for row in result["peers"]} == {"rocstar", "naive torch"}
-    assert all(row["ms"] > 0 for section in ("logits", "linear", "peers") for row in result[section])
+    timed = {row["way"] for row in result["peers"] if "ms" in row}
+    assert timed == {"rocstar", "naive torch", "chunked torch"}
+    assert all("ms" in row or "on a GPU alone" in row["left_out"] for row in result["peers"])
+    assert all(row["ms"] > 0 for section in ("logits", "linear") for row in result[section])
 
 
 def test_without_time_left_it_says_what_is_missing(tmp_path: Path) -> None:
@@ -65,6 +67,32 @@ def planted(kind: str) -> ModuleType:
 
     wrong.row_loss_ = row_loss_  # type: ignore[attr-defined]
     return wrong
+
+
+def test_the_peers_have_the_same_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that run on a CPU; each of the others says why not."""
+    monkeypatch.setattr(ways, "CHUNK_ROWS", 20)
+    hidden, weight, tokens = bench_kernels.inputs(plan(), rows=50, size=16, vocabulary=90)
+    hidden, weight = (x.detach().float().requires_grad_(True) for x in (hidden, weight))
+    loss, grads = bench_kernels.ours(hidden, weight, tokens.ids_N, tokens)
+    named = ways.peers(on_gpu=False)
+    assert [peer.name for peer in named if not peer.skipped] == ["naive torch", "chunked torch"]
+    for peer in named[:2]:
+        other, found = peer.run(hidden, weight, tokens.ids_N, tokens)
+        torch.testing.assert_close(other, loss, rtol=1e-5, atol=1e-6)
+        for a, b in zip(found, grads, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-7)
+    with pytest.raises(ValueError, match="must be those of the rows"):
+        named[0].run(hidden, weight, tokens.ids_N.clone(), tokens)
+
+
+def test_a_peer_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ways, "find_spec", lambda name: None)
+    reasons = {peer.name: peer.skipped for peer in ways.peers(on_gpu=True)}
+    assert [name for name, reason in reasons.items() if not reason] == [
+        *("naive torch", "chunked torch", "compiled torch", "compiled chunked torch")
+    ]
+    assert {reason for reason in reasons.values() if reason} == {"liger_kernel is not installed"}
 
 
 def plan() -> bench_kernels.Plan:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rocstar.kernels import linear_loss as module
+from rocstar.kernels import wide_products
 from rocstar.kernels.linear_loss import KernelUnavailableError, linear_logprobs, linear_loss, ops_for
 from rocstar.kernels.row_loss import RowLoss
 from rocstar.train.algorithm.loss import clip, imitation_loss, logprobs_and_entropy
@@ -141,8 +142,8 @@ def test_half_precision_gradients_are_near_those_of_float32() -> None:
 def memory_of_nans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that nobody has written to holds NaN."""
 
-    def new_empty(tensor: Tensor, *shape: int) -> Tensor:
-        return torch.full(shape, torch.nan, dtype=tensor.dtype)
+    def new_empty(tensor: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        return torch.full(shape, torch.nan, dtype=dtype or tensor.dtype)
 
     monkeypatch.setattr(Tensor, "new_empty", new_empty)
 
@@ -161,7 +162,9 @@ def test_what_lay_in_the_memory_does_not_matter(
 
     monkeypatch.setattr(module._Chunks, "_buffer", kept)
     loss, _ = run(hidden_ND, weight_VD, rows)
-    assert made[0].shape == (64, 448) and not made[0][:, 400:].any()
+    assert made[0].shape == (64, 400)
+    behind = made[0].as_strided((64, 48), (448, 1), storage_offset=400)
+    assert made[0].stride() == (448, 1) and not behind.any()
     assert all(gradient.isfinite().all() for gradient in gradients(loss, hidden_ND, weight_VD))
 
 
@@ -171,6 +174,99 @@ def test_backward_scales_and_repeats() -> None:
     once = gradients(loss, hidden_ND, weight_VD)
     twice = gradients(loss * 4.0, hidden_ND, weight_VD)
     assert all(torch.equal(4.0 * a, b) for a, b in zip(once, twice, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("chunk_rows", [10, 100])
+def test_a_known_gradient_of_the_loss_needs_no_pass_in_backward(chunk_rows: int, dtype: torch.dtype) -> None:
+    """The same bits as with the pass, for a power of two; and the tensors that the forward made."""
+    hidden_ND, weight_VD, rows = problem(dtype=dtype)
+    loss, found = run(hidden_ND, weight_VD, rows, chunk_rows=chunk_rows)
+    wanted = gradients(4.0 * loss, hidden_ND, weight_VD)
+    known, same = run(hidden_ND, weight_VD, rows, chunk_rows=chunk_rows, grad_output=4.0)
+    assert torch.equal(known, loss) and torch.equal(same.loss_N, found.loss_N)
+    node: Any = known.grad_fn
+    made = [node.dhidden_ND.data_ptr(), node.dweight_VD.data_ptr()]
+    assert all(x.dtype == dtype for x in (node.dhidden_ND, node.dweight_VD))
+    torch.autograd.backward(4.0 * known)
+    for leaf, expected, pointer in zip((hidden_ND, weight_VD), wanted, made, strict=True):
+        assert leaf.grad is not None and torch.equal(leaf.grad, expected)
+        assert leaf.grad.data_ptr() == pointer, "autograd takes it without a copy"
+
+
+def test_a_known_gradient_of_the_loss_is_held_to() -> None:
+    hidden_ND, weight_VD, rows = problem()
+    loss, _ = run(hidden_ND, weight_VD, rows, grad_output=2.0)
+    with pytest.raises(RuntimeError, match=r"called with grad_output=2.0, and backward got 1.0"):
+        gradients(loss, hidden_ND, weight_VD)
+    gradients(2.0 * loss, hidden_ND, weight_VD)
+    with pytest.raises(RuntimeError, match="runs backward once"):
+        gradients(2.0 * loss, hidden_ND, weight_VD)
+
+
+@pytest.mark.parametrize("chunk_rows", [10, 100])
+def test_float32_logits_of_a_bfloat16_model(chunk_rows: int) -> None:
+    """Log-probs as of float64 logits of the same numbers; with bfloat16 logits they are not near them."""
+    generator = torch.Generator().manual_seed(0)
+    ids_N = torch.randint(0, 400, (64,), generator=generator)
+    weight_VD = (torch.randn(400, 64, generator=generator) / 8).bfloat16()
+    # As in a trained model: the token's logit is about 17, the others are of width 3.
+    towards_ND = 17 * weight_VD[ids_N].float() / weight_VD[ids_N].float().pow(2).sum(1, keepdim=True)
+    hidden_ND = (3 * torch.randn(64, 64, generator=generator) + towards_ND).bfloat16()
+    exact_N = logprobs_and_entropy(hidden_ND.double() @ weight_VD.double().T, ids_N, 1.0)[0]
+    of = {
+        dtype: linear_logprobs(hidden_ND, weight_VD, ids_N, head_dtype=dtype, chunk_rows=chunk_rows)
+        for dtype in (torch.float32, None)
+    }
+    errors = {dtype: float((found_N - exact_N).abs().max()) for dtype, found_N in of.items()}
+    assert errors[torch.float32] < 1e-5 < 1e-3 < errors[None], errors
+
+
+@pytest.mark.parametrize("chunk_rows", [50, 1000])
+def test_gradients_with_float32_logits(chunk_rows: int) -> None:
+    hidden_ND, weight_VD, rows = problem(num_rows=200, size=64, vocabulary=300, dtype=torch.bfloat16)
+    rows = dataclasses.replace(rows, old_logprobs_N=None)
+    loss, _ = run(hidden_ND, weight_VD, rows, head_dtype=torch.float32, chunk_rows=chunk_rows)
+    wide = [t.detach().float().requires_grad_(True) for t in (hidden_ND, weight_VD)]
+    exact, _ = run(wide[0], wide[1], rows)
+    assert loss.item() == pytest.approx(exact.item(), rel=1e-6)
+    for a, b in zip(gradients(loss, hidden_ND, weight_VD), gradients(exact, *wide), strict=True):
+        assert a.dtype == torch.bfloat16 and relative(a, b) < 5e-3
+
+
+CALLS = [(False, True), (True, True), (False, False), (True, False)]
+"""`add` and `exact` of a wide product."""
+
+
+def test_products_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With stand-ins for the device's own: the first chunk's d weight is written, the others are added."""
+    called: list[tuple[str, bool]] = []
+
+    def mm(a: Tensor, b: Tensor, *, out_dtype: torch.dtype, out: Tensor) -> Tensor:
+        called.append(("mm", False))
+        return out.copy_(a.to(out_dtype) @ b.to(out_dtype))
+
+    def addmm(total: Tensor, a: Tensor, b: Tensor, *, out_dtype: torch.dtype, out: Tensor) -> Tensor:
+        called.append(("addmm", total is out))
+        return out.copy_(total + a.to(out_dtype) @ b.to(out_dtype))
+
+    a, b = torch.ones(3, 4, dtype=torch.bfloat16), torch.ones(4, 5, dtype=torch.bfloat16)
+    out = torch.full((3, 5), torch.nan)
+    wide_products._has_out_dtype.cache_clear()
+    plain = [torch.ops.rocstar.wide_product_(out, a, b, add, exact) is None for add, exact in CALLS]
+    assert len(plain) == 4 and bool((out == 8).all()), "a device without such products"
+    with monkeypatch.context() as patch:
+        patch.setattr(wide_products, "_has_out_dtype", lambda *_: True)
+        patch.setattr(torch, "mm", mm)
+        patch.setattr(torch, "addmm", addmm)
+        out.fill_(torch.nan)
+        wide_products.wide_product_(out, a, b, False, False)
+        wide_products.wide_product_(out, a, b, True, False)
+    assert called == [("mm", False), ("addmm", True)] and bool((out == 8).all())
+    wide_products.wide_product_(out, a[:, :0], b[:0], True, False)
+    assert bool((out == 8).all())
+    wide_products.wide_product_(out, a[:, :0], b[:0], False, False)
+    assert not out.any()
 
 
 def test_a_tied_head_gets_both_gradients() -> None:
@@ -198,9 +294,17 @@ def test_only_what_needs_a_gradient_gets_one(frozen: str) -> None:
 def test_without_grad_nothing_is_made_and_the_numbers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden_ND, weight_VD, rows = problem()
     with_grad, expected = run(hidden_ND, weight_VD, rows, chunk_rows=8)
-    monkeypatch.setattr(module, "_add_product_", None)
+    multiplied: list[Tensor] = []
+    product_ = module.product_
+
+    def counted(out: Tensor, *given: Any, **named: Any) -> None:
+        multiplied.append(out)
+        product_(out, *given, **named)
+
+    monkeypatch.setattr(module, "product_", counted)
     with torch.no_grad():
         loss, found = run(hidden_ND, weight_VD, rows, chunk_rows=8)
+    assert [len(out) for out in multiplied] == [8, 8, 8, 8, 8, 1], "logits alone"
     assert not loss.requires_grad and torch.equal(loss, with_grad)
     for name in RowLoss.__slots__:
         got, wanted = getattr(found, name), getattr(expected, name)
@@ -254,6 +358,10 @@ def test_what_does_not_fit_is_refused() -> None:
             run(hidden_ND, weight_VD, dataclasses.replace(rows, ids_N=ids_N))
     with pytest.raises(ValueError, match="chunk_rows must be at least 1"):
         run(hidden_ND, weight_VD, rows, chunk_rows=0)
+    with pytest.raises(ValueError, match=r"head_dtype must be float32 or torch.float32, got torch.bfloat16"):
+        run(hidden_ND, weight_VD, rows, head_dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="grad_output must be finite"):
+        run(hidden_ND, weight_VD, rows, grad_output=float("nan"))
     for temperature in (0.0, -1.0, float("inf"), float("nan")):
         with pytest.raises(ValueError, match="temperature must be positive and finite"):
             linear_loss(hidden_ND, weight_VD, rows.ids_N, rows.loss_of, temperature=temperature)

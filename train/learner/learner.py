@@ -27,8 +27,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rocstar.kernels.cpu_products import fast_products
-from rocstar.kernels.linear_loss import linear_logprobs, linear_loss
-from rocstar.kernels.row_loss import RowLoss
+from rocstar.kernels.linear_loss import head_logits, linear_logprobs, linear_loss
+from rocstar.kernels.row_loss import LossOf, RowLoss
 from rocstar.train.algorithm.loss import CLIP_HIGH, CLIP_LOW, clip, imitation_loss, policy_loss
 from rocstar.train.algorithm.off_policy import Corrected, Correction, Gate, correct, measure, token_factors
 from rocstar.train.learner.adapters import send_frozen
@@ -102,8 +102,11 @@ class Learner:
     Invariant: weights change only in `_step`, and only by a finite gradient.
     """
 
-    def __init__(self, model: PreTrainedModel, *, world_size: int = 1) -> None:
-        self.model, self.policy, self.world_size = model, PolicyModel(model), world_size
+    def __init__(
+        self, model: PreTrainedModel, *, world_size: int = 1, head_dtype: torch.dtype | None = None
+    ) -> None:
+        """`head_dtype`: type of the logits; None: that of the forward."""
+        self.model, self.policy, self.world_size = model, PolicyModel(model, head_dtype), world_size
         self.device = self.policy.device
         self.before_change: Callable[[], None] = _nobody_reads
         """Called whenever the weights are about to change; returns when nobody else reads them."""
@@ -150,7 +153,9 @@ class Learner:
 
         def head_for(micro: MicroBatch) -> Head[Tensor]:
             ids_T = micro.targets_T.to(self.device)
-            return lambda hidden, weight: linear_logprobs(hidden, weight, ids_T, temperature=temperature)
+            return lambda hidden, weight: linear_logprobs(
+                hidden, weight, ids_T, temperature=temperature, head_dtype=self.policy.head_dtype
+            )
 
         self._come_back()
         found = []
@@ -166,7 +171,8 @@ class Learner:
         row, logprobs = list(ids), []
 
         def head(hidden_TD: Tensor, weight_VD: Tensor) -> tuple[Tensor, Tensor]:
-            best = torch.log_softmax((hidden_TD @ weight_VD.T).float(), -1).max(-1)
+            logits_TV = head_logits(hidden_TD, weight_VD, self.policy.head_dtype)
+            best = torch.log_softmax(logits_TV.float(), -1).max(-1)
             return best.indices, best.values
 
         for _ in range(num_tokens):
@@ -191,7 +197,13 @@ class Learner:
             start_T, tis_T = old_logprobs_T, None
             if start_T is None and settings.correction == Correction.sequence:
                 # A trajectory's factor needs all of its log-probs before any of its gradient.
-                start_T = linear_logprobs(hidden_TD, weight_VD, ids_T, temperature=settings.temperature)
+                start_T = linear_logprobs(
+                    hidden_TD,
+                    weight_VD,
+                    ids_T,
+                    temperature=settings.temperature,
+                    head_dtype=self.policy.head_dtype,
+                )
             if start_T is not None:
                 tis_T = settings.correct(micro, start_T).weights_T
 
@@ -208,7 +220,7 @@ class Learner:
                     **clips,
                 )
 
-            return linear_loss(hidden_TD, weight_VD, ids_T, loss_of, temperature=settings.temperature)
+            return self._linear_loss(hidden_TD, weight_VD, ids_T, loss_of, settings.temperature)
 
         loss, rows = self._backward(micro, head)
         ratio_T, code_T = clip(rows.logprobs_N, old_logprobs_T, advantages_T, **clips)
@@ -230,10 +242,24 @@ class Learner:
             return imitation_loss(logprobs_C, weights_T=weights_T[rows])
 
         def head(hidden_TD: Tensor, weight_VD: Tensor) -> tuple[Tensor, RowLoss]:
-            return linear_loss(hidden_TD, weight_VD, ids_T, loss_of)
+            return self._linear_loss(hidden_TD, weight_VD, ids_T, loss_of)
 
         logprobs_T = self._backward(micro, head)[1].logprobs_N
         return LossStats(loss=float(-logprobs_T.sum()), tokens=float(len(logprobs_T))), logprobs_T
+
+    def _linear_loss(
+        self, hidden_TD: Tensor, weight_VD: Tensor, ids_T: Tensor, loss_of: LossOf, temperature: float = 1.0
+    ) -> tuple[Tensor, RowLoss]:
+        """With the gradient of `_backward`."""
+        return linear_loss(
+            hidden_TD,
+            weight_VD,
+            ids_T,
+            loss_of,
+            temperature=temperature,
+            head_dtype=self.policy.head_dtype,
+            grad_output=float(self.world_size),
+        )
 
     @fast_products()
     def _backward(self, micro: MicroBatch, head: Head[tuple[Tensor, RowLoss]]) -> tuple[Tensor, RowLoss]:

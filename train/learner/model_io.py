@@ -25,6 +25,8 @@ from rocstar.train.recipe.paths import elsewhere
 disable_progress_bar()  # type: ignore[no-untyped-call]  # its lines would tear the live status
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+HEAD_DTYPES = {"model": None, "float32": torch.float32}
+"""Of `model.head_dtype`; None: that of the model."""
 
 
 def check_model_path(path: str) -> None:

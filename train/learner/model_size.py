@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from rocstar.kernels.linear_loss import CHUNK_ROWS_CPU, CHUNK_ROWS_GPU
 from rocstar.train.learner.activations import kept_bytes
 from rocstar.train.learner.balance import Cost
 from rocstar.train.learner.known_models import known_config
@@ -47,11 +46,6 @@ class ModelSize:
     def root_parameters(self) -> int:
         """Embedding, head and last norm."""
         return self.parameters - self.layers * self.layer_parameters
-
-    @property
-    def chunk_rows(self) -> tuple[int, int]:
-        """Rows whose logits exist at a time, on a CPU and on a GPU."""
-        return CHUNK_ROWS_CPU, CHUNK_ROWS_GPU
 
     def learner_bytes(self, ranks: int) -> float:
         """What each of `ranks` holds: weights, gradients, moments, and what FSDP gathers."""

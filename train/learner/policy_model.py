@@ -41,8 +41,14 @@ class PolicyModel:
     so that no rank of FSDP misses a collective.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        """ConfigError for a model whose logits are something else."""
+    def __init__(self, model: PreTrainedModel, head_dtype: torch.dtype | None = None) -> None:
+        """ConfigError for a model whose logits are something else.
+
+        Args:
+            model: changed in place.
+            head_dtype: type of the logits that heads make; None: that of the hidden states.
+        """
+        self.head_dtype = head_dtype
         if not is_sharded(model):
             check_head(model)
         attention.install(model)

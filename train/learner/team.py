@@ -40,7 +40,7 @@ from rocstar.train.learner.leader import BEAT_S, SILENT_S, Leader
 from rocstar.train.learner.learner import BadMicroBatch, Learner, LossSettings, NonFiniteGradientError
 from rocstar.train.learner.loss_stats import LossStats
 from rocstar.train.learner.marks import MarksPlace, MarksWriter, TokenMarks
-from rocstar.train.learner.model_io import DTYPES
+from rocstar.train.learner.model_io import DTYPES, HEAD_DTYPES
 from rocstar.train.learner.model_size import row_cost
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.parcel import Parcel, ParcelHeader, unpacked
@@ -369,7 +369,8 @@ class LearnerTeam:
     ) -> None:
         """`config`: of the recipe, where the team's weights are served."""
         self.world, self._thread = world, thread
-        self.learner = Learner(model, world_size=world.size)
+        head_dtype = HEAD_DTYPES["model" if config is None else config.head_dtype]
+        self.learner = Learner(model, world_size=world.size, head_dtype=head_dtype)
         self.learner.offloads_moments = config is not None and config.offload_moments
         group = dist.new_group(backend="gloo") if world.size > 1 else None
         self.writer = CheckpointWriter(rank=world.rank, group=group)

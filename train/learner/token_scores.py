@@ -83,7 +83,12 @@ def _scored(policy: PolicyModel, micro: MicroBatch, temperature: float) -> tuple
 
     def head(hidden_TD: Tensor, weight_VD: Tensor) -> tuple[Tensor, Tensor]:
         _, rows = linear_loss(
-            hidden_TD, weight_VD, ids_T, lambda logprobs_C, _: logprobs_C, temperature=temperature
+            hidden_TD,
+            weight_VD,
+            ids_T,
+            lambda logprobs_C, _: logprobs_C,
+            temperature=temperature,
+            head_dtype=policy.head_dtype,
         )
         return rows.entropy_N, rows.logprobs_N
 

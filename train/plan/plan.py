@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from rocstar.kernels import chunks
 from rocstar.train.learner.model_size import ModelSize, gigabytes, measure
 from rocstar.train.learner.model_size import memory_row as row
 from rocstar.train.learner.roles import Roles
@@ -133,11 +134,12 @@ def _learner(recipe: Recipe, size: ModelSize, machines: Machines) -> list[str]:
         whole = size.root_parameters + size.layer_parameters
         text = f"embedding, head and one layer whole, with gradients, {recipe.model.dtype}"
         lines.append(row("gathered", 2 * dtype * whole, text))
-    rows = size.chunk_rows
-    text = (
-        f"{min(rows)} rows on a CPU, {max(rows)} on a GPU: {gigabytes(max(rows) * size.vocabulary * dtype)}"
-    )
-    lines.append(row("logits", min(rows) * size.vocabulary * dtype, text))
+    row_bytes = size.vocabulary * dtype
+    if recipe.model.head_dtype == "float32" and dtype < 4:
+        row_bytes += 4 * size.vocabulary  # and their gradient in the model's type
+    least, most = (gigabytes(rows * row_bytes) for rows in (chunks.LEAST_ROWS, chunks.MOST_ROWS))
+    text = f"{chunks.ROWS_CPU} rows on a CPU; on a GPU half of what is free then, and from {least} to {most}"
+    lines.append(row("logits", chunks.ROWS_CPU * row_bytes, text))
     if not size.adapters:
         lines.append(row("head", 4 * size.vocabulary * size.hidden, "its gradient, added up in float32"))
     tokens, choice = recipe.rl.tokens_per_microbatch, recipe.model.activation_checkpointing

@@ -35,6 +35,7 @@ FIXED: Final[Mapping[str, str]] = {
     "model.path": _IS,
     "model.scratch.*": _IS,
     "model.dtype": "rounds the policy's log-probs, which are compared with those on record",
+    "model.head_dtype": "rounds the policy's log-probs, which are compared with those on record",
     "lora.*": _IS,
     "model.template": _READS,
     "model.thinking": _READS,

@@ -42,6 +42,11 @@ class ModelConfig(Section):
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="of forward and backward; the learner's weights and moments are float32"
     )
+    head_dtype: Expert[Literal["model", "float32"]] = Field(
+        "model",
+        description="of the logits in learner and engine: 'model' = that of dtype, 'float32' = unrounded, "
+        "for log-probs that differ less and three times the memory per logit if dtype is 'bfloat16'",
+    )
     activation_checkpointing: Expert[Literal["auto", "on", "off"]] = Field(
         "auto",
         description="compute a layer's activations again in backward instead of keeping them; 'auto' = where "

@@ -20,7 +20,7 @@ from rocstar.train.learner.adapters import weights_of
 from rocstar.train.learner.batch import MicroBatch, empty_microbatch
 from rocstar.train.learner.gather import gathered, planned, whole_buckets
 from rocstar.train.learner.learner import Learner
-from rocstar.train.learner.model_io import DTYPES
+from rocstar.train.learner.model_io import DTYPES, HEAD_DTYPES
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.settings import loss_settings, stage_optimizer
 from rocstar.train.learner.team import World, place_adapted, shard
@@ -59,7 +59,8 @@ class LearnerOnStage:
                 for parameter in model.parameters():
                     gpu.ledger.made(parameter)
             del any_model.to
-        self.learner = Learner(model, world_size=world.size)
+        head_dtype = HEAD_DTYPES[recipe.model.head_dtype]
+        self.learner = Learner(model, world_size=world.size, head_dtype=head_dtype)
         book_gradients(model, gpu.ledger)
 
     def sft(self, micros: Sequence[MicroBatch]) -> None:

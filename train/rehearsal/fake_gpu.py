@@ -40,11 +40,12 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from rocstar.kernels import linear_loss
+from rocstar.kernels import chunks, linear_loss
 from rocstar.train.learner import activations, team
-from rocstar.train.rehearsal.categories import Category
+from rocstar.train.rehearsal.categories import GIB, Category
 from rocstar.train.rehearsal.gpu_attention import attention_of, scratch_bytes
 from rocstar.train.rehearsal.ledger import MemoryLedger
+from rocstar.train.rehearsal.verdict import OVERHEAD_GIB
 
 GPU = torch.device("cuda", 0)
 HOST = torch.device("cpu")
@@ -221,13 +222,15 @@ def fake_gpu(ranks: int, device: torch.device = GPU, *, memory_bytes: int = 80 <
             stack.enter_context(gpu)
             yield gpu
     finally:
-        linear_loss._has_wide_addmm.cache_clear()
         dist.destroy_process_group()
 
 
 def _patches(gpu: FakeGpu, memory_bytes: int) -> Iterator[Any]:
     def handle(_: str = "") -> Any:
         return _NoStreams()
+
+    def free_bytes(_: torch.device) -> int:
+        return memory_bytes - int(OVERHEAD_GIB * GIB) - gpu.ledger.total
 
     for module in (_fsdp_collectives, _fsdp_init, _fsdp_param_group, _fsdp_state, device_mesh):
         yield mock.patch.object(module, "_get_device_handle", handle)
@@ -240,6 +243,7 @@ def _patches(gpu: FakeGpu, memory_bytes: int) -> Iterator[Any]:
     yield mock.patch.object(team, "local_device", return_value=gpu.device)
     if gpu.device == GPU:
         yield mock.patch.object(linear_loss, "_why_not_triton", return_value=None)
+        yield mock.patch.object(chunks, "free_bytes", free_bytes)
     resize = torch.UntypedStorage.resize_
 
     @functools.wraps(resize)

@@ -128,6 +128,8 @@ class EngineBackend(Protocol):
 
     learns: bool = False
     """`open_learning` works: weights can be published to the engine, and it gives a log-prob per token."""
+    sets_head_dtype: bool = False
+    """Its logits are of the type that `model.head_dtype` names."""
     has_nodes: bool = False
     """`open_node` works: a run may have several nodes."""
     has_serving_nodes: bool = False
@@ -227,4 +229,10 @@ def check_backend(recipe: Recipe, *, learns: bool, nodes: int = 1, elsewhere: bo
             f"engine.kind = {kind!r} serves one node, and the run has {nodes}; start it on one, or set "
             "engine.kind = 'embedded' or 'sglang'"
         )
-    return backend.check(recipe, elsewhere=elsewhere)
+    unknown = backend.check(recipe, elsewhere=elsewhere)
+    if learns and recipe.model.head_dtype != "model" and not backend.sets_head_dtype:
+        unknown.append(
+            f"model.head_dtype = {recipe.model.head_dtype!r}: whether the logits of engine.kind = {kind!r} "
+            "have that type too"
+        )
+    return unknown

@@ -47,6 +47,7 @@ class Embedded(EngineBackend):
     """Engines that decode with a model of this process."""
 
     learns = True
+    sets_head_dtype = True
     has_nodes = True
 
     def plan(self, recipe: Recipe, size: ModelSize | str, *, ranks: int, ranks_per_node: int) -> list[str]:

@@ -87,6 +87,9 @@ def server_args(recipe: Recipe, replica: int) -> dict[str, Any]:
     """[engine.args], and what follows from the rest of the recipe where they do not say it."""
     given = {name.replace("_", "-") for name in recipe.engine.args}
     own: dict[str, Any] = {} if "dtype" in given else {"dtype": recipe.model.dtype}
+    is_rounded = recipe.model.head_dtype == "float32" and recipe.model.dtype != "float32"
+    if is_rounded and "enable-fp32-lm-head" not in given:
+        own["enable-fp32-lm-head"] = True
     gpus = recipe.engine.gpus_of(replica)
     if gpus is not None and len(gpus) > 1 and not given & PARALLEL_ARGS:
         own["tp-size"] = len(gpus)

@@ -45,6 +45,7 @@ class SGLang(EngineBackend):
     """SGLang servers that a run starts and ends."""
 
     learns = True
+    sets_head_dtype = True
     has_nodes = True
     has_serving_nodes = True
     launcher: ClassVar[Launcher] = ServerProcess

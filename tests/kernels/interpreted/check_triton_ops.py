@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from rocstar.kernels import triton_ops, triton_registered
+from rocstar.kernels import torch_ops, triton_ops, triton_registered
 from rocstar.kernels.configs import LaunchConfig
 from rocstar.kernels.linear_loss import linear_loss, ops_for
 from rocstar.kernels.row_loss import RowLoss
@@ -60,21 +60,28 @@ def test_half_precision() -> None:
 
 # One error of each kind. The second text takes the place of the first.
 PLANTED = {
-    "temperature left out of the sums": ("d = tl.exp(-tl.abs(delta) * inv_t)", "d = tl.exp(-tl.abs(delta))"),
-    "temperature left out of the gradient": ("1.0, 0.0) - p) * inv_t", "1.0, 0.0) - p)"),
+    "temperature left out of the sums": ("z = (x - new[:, None]) * inv_t", "z = x - new[:, None]"),
+    "temperature left out of the gradient": ("tl.load(slope_ptr + row) * inv_t", "tl.load(slope_ptr + row)"),
     "phantom columns": (
         'mask=whole + columns < V, other=-float("inf")',
         "mask=whole + columns < V, other=0.0",
     ),
     "incomplete block left out": ("if whole < V:\n        rest", "if False:\n        rest"),
     "incomplete block without gradient": ("if whole < V:\n        c =", "if False:\n        c ="),
-    "forbidden column in the sums": ("tl.where(x < _FLOOR, _FLOOR, x)", "tl.where(x < _FLOOR, 0.0, x)"),
-    "lanes not rescaled": ("S = tl.sum(s * scale, 0)", "S = tl.sum(s, 0)"),
-    "weighted sum not rescaled": ("(w - s * delta) * d", "w * d"),
+    "forbidden column in the sums": ("e * tl.maximum(z, _FLOOR)", "e * z"),
+    "groups not rescaled": ("tl.sum(s * scale, 0)", "tl.sum(s, 0)"),
+    "sum not rescaled": ("s = s * scale + tl.sum(e, 1)", "s = s + tl.sum(e, 1)"),
+    "weighted sum not moved": ("(w + s * moved) * scale + tl.sum(e", "w * scale + tl.sum(e"),
+    "weighted sum of groups not moved": ("tl.sum((w + s * moved) * scale, 0)", "tl.sum(w * scale, 0)"),
+    "maximum of the block alone": ("new = tl.maximum(m, tl.max(x, 1))", "new = tl.max(x, 1)"),
+    "power of e for a power of two": ("inv_t * _LOG2_E, BLOCK)", "inv_t, BLOCK)"),
     "wrong row": ("tl.load(slope_ptr + row)", "tl.load(slope_ptr)"),
     "wrong token": ("tl.load(x_ptr + tl.load(ids_ptr + row))", "tl.load(x_ptr + tl.load(ids_ptr))"),
-    "wrong token in the gradient": ("t = tl.load(ids_ptr + row)\n", "t = tl.load(ids_ptr + row) - 1\n"),
-    "log-sum-exp over entropy": ("log_s - W / S", "log_s + W / S"),
+    "wrong token in the gradient": (
+        "t = tl.load(ids_ptr + row).to(tl.int32)",
+        "t = tl.load(ids_ptr + row).to(tl.int32) - 1",
+    ),
+    "log-sum-exp over entropy": ("log_s - W * _LN_2 / S", "log_s + W * _LN_2 / S"),
 }
 
 
@@ -145,6 +152,35 @@ def test_linear_loss_is_the_same_with_either_backend() -> None:
         assert torch.allclose(a_N, b_N, rtol=1e-5, atol=1e-6), name
     for a, b in zip(*grads, strict=True):
         assert (a - b).norm() < 1e-5 * b.norm()
+
+
+def test_a_gradient_of_another_type_leaves_the_logits() -> None:
+    """What a float32 head of a half-precision model needs; the rows of both have strides of their own."""
+    generator = torch.Generator().manual_seed(0)
+    logits_NV = torch.randn(5, 320, generator=generator)[:, :300]
+    before_NV, ids_N = logits_NV.clone(), torch.tensor([0, 1, 2, 298, 299])
+    written_NV = torch.full((5, 400), 7.0, dtype=torch.float16)
+    given = {"temperature": 0.7, "grad": True, "grad_output": 2.0, "first_row": 0}
+    found = triton_ops.row_loss_(logits_NV, ids_N, some_loss, dlogits_NV=written_NV[:, :300], **given)
+    assert torch.equal(logits_NV, before_NV) and bool((written_NV[:, 300:] == 7).all())
+    expected = torch_ops.row_loss_(before_NV, ids_N, some_loss, **given)
+    torch.testing.assert_close(found.loss_N, expected.loss_N)
+    torch.testing.assert_close(written_NV[:, :300].float(), before_NV, rtol=1e-3, atol=1e-4)
+
+
+def test_linear_loss_with_float32_logits_is_the_same_with_either_backend() -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden_ND = torch.randn(30, 16, generator=generator).half().requires_grad_(True)
+    weight_VD = torch.randn(130, 16, generator=generator).half().requires_grad_(True)
+    ids_N = torch.randint(0, 130, (30,), generator=generator)
+    grads = []
+    for backend in ("triton", "torch"):
+        loss, _ = linear_loss(
+            hidden_ND, weight_VD, ids_N, some_loss, head_dtype=torch.float32, backend=backend, chunk_rows=7
+        )
+        grads.append(torch.autograd.grad(loss, (hidden_ND, weight_VD)))
+    for a, b in zip(*grads, strict=True):
+        assert (a - b).norm() < 2e-3 * b.norm()
 
 
 def test_no_rows() -> None:

@@ -23,6 +23,7 @@ from rocstar.train.learner.example import Example
 from rocstar.train.learner.learner import Learner, LossSettings, NonFiniteGradientError
 from rocstar.train.learner.loss_stats import LossStats
 from rocstar.train.learner.optim import OptimSpec
+from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.recipe.model_config import ScratchConfig
 
@@ -448,13 +449,13 @@ def test_whoever_works_beside_the_learner_is_told_of_each_batch_and_of_nothing_e
 def test_who_watches_sees_how_many_microbatches_are_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second update's twice: measured before the first one, then learned."""
     made, seen = learner(), []
-    through = made.policy.__call__
+    through = PolicyModel.__call__
 
     def watched(*arguments: Any) -> Any:
         seen.append(made.gone_through)
         return through(*arguments)
 
-    monkeypatch.setattr(made, "policy", watched)
+    monkeypatch.setattr(PolicyModel, "__call__", watched)
     first, second = (
         pack(examples()[:3], tokens_per_microbatch=12),
         pack(examples()[3:], tokens_per_microbatch=6),

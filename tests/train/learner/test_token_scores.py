@@ -16,7 +16,7 @@ from rocstar.engine.types import (
     TrajectoryKey,
 )
 from rocstar.train.algorithm.off_policy import Correction
-from rocstar.train.learner.batch import pack, policy_examples
+from rocstar.train.learner.batch import MicroBatch, last_token, pack, policy_examples
 from rocstar.train.learner.learner import Learner, LossSettings
 from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.scratch import build_model
@@ -95,6 +95,37 @@ def test_their_sum_is_what_the_learner_counts_when_it_learns() -> None:
         entropy, tokens = entropy + stats.entropy, tokens + stats.tokens
     assert tokens == sum(len(one.entropy_N) for one in scores)
     assert sum(one.entropy_N.sum() for one in scores) / tokens == pytest.approx(entropy / tokens, abs=1e-5)
+
+
+@pytest.mark.parametrize("head_dtype", [torch.float32, None])
+def test_all_log_probs_are_of_logits_of_the_type_of_the_head(head_dtype: torch.dtype | None) -> None:
+    """Of a bfloat16 model: those of float64 logits of the same hidden states to 1e-5, or not nearly so."""
+    made, ids = Learner(learner().model.bfloat16(), head_dtype=head_dtype), TRAJECTORIES[0].ids[:5].tolist()
+    sequence = LossSettings(
+        temperature=TEMPERATURE, clip_low=0.2, clip_high=0.28, correction=Correction.sequence
+    )
+    (micro,) = pack(policy_examples(TRAJECTORIES, [0.5] * len(TRAJECTORIES)), tokens_per_microbatch=10_000)
+
+    def exact(of: MicroBatch, temperature: float) -> torch.Tensor:
+        with torch.no_grad():
+            hidden_TD, weight_VD = made.policy(of, lambda hidden, weight: (hidden, weight))
+            return torch.log_softmax(hidden_TD.double() @ weight_VD.double().T / temperature, -1)
+
+    def error(found_T: torch.Tensor, temperature: float) -> float:
+        exact_T = exact(micro, temperature).gather(-1, micro.targets_T[:, None])[:, 0]
+        return float((found_T.sort().values - exact_T.sort().values).abs().max())
+
+    scores = token_scores(made.policy, TRAJECTORIES, temperature=TEMPERATURE, tokens_per_microbatch=10_000)
+    scored_T = torch.from_numpy(np.concatenate([one.logprob_N for one in scores]))
+    (greedy,) = made.greedy(ids, 1)[1]
+    errors = [
+        error(scored_T, TEMPERATURE),
+        error(made.logprobs([micro], TEMPERATURE)[0], TEMPERATURE),
+        error(made.policy_backward(micro, None, sequence)[1], TEMPERATURE),
+        error(made.imitation_backward(micro)[1], 1.0),
+        abs(greedy - float(exact(last_token(ids), 1.0).max())),
+    ]
+    assert max(errors) < 1e-5 if head_dtype else min(errors) > 1e-4, errors
 
 
 def test_an_id_that_the_model_does_not_have_is_refused() -> None:

@@ -109,13 +109,24 @@ def test_a_broadcast_has_two_buckets_there_at_a_time(monkeypatch: pytest.MonkeyP
     assert largest <= by_way["disk"] <= 3 * largest
 
 
-def test_logits_of_the_head_are_those_of_a_gpu_s_chunk() -> None:
-    """4096 rows at a time, not the 256 of a CPU."""
-    with fake_gpu(1) as gpu, gpu.ledger.act("head"):
-        hidden = torch.empty(600, 64, device=GPU, requires_grad=True)
-        weight, ids = torch.empty(1000, 64, device=GPU), torch.zeros(600, dtype=torch.long).to(GPU)
-        linear_loss(hidden, weight, ids, lambda logprobs, _: -logprobs)
-    assert gpu.ledger.peaks[0].total > 4 * 600 * 1000
+@pytest.mark.parametrize("head_dtype", [None, torch.float32])
+@pytest.mark.parametrize(("memory_gib", "rows"), [(80.0, 600), (OVERHEAD_GIB, 256)])
+def test_logits_of_the_head_are_those_of_a_gpu_s_chunk(
+    memory_gib: float, rows: int, head_dtype: torch.dtype | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As many rows as the stated memory has room for; in float32 with a gradient in bfloat16 beside them. The
+    weight's gradient is in float32 where it is added up over chunks."""
+    with fake_gpu(1, memory_bytes=int(memory_gib * GIB)) as gpu, gpu.ledger.act("head"):
+        hidden, weight = (
+            torch.empty(n, 64, dtype=torch.bfloat16, device=GPU, requires_grad=True) for n in (600, 4096)
+        )
+        ids = torch.zeros(600, dtype=torch.long).to(GPU)
+        loss, _ = linear_loss(hidden, weight, ids, lambda x, _: -x, head_dtype=head_dtype, grad_output=1.0)
+        torch.autograd.backward(loss)
+    logits = rows * 4096 * (2 if head_dtype is None else 6)
+    weights = 4096 * 64 * (2 + (4 if rows < 600 else 2))
+    assert gpu.ledger.peaks[0].total == pytest.approx(logits + weights + 2 * 600 * 64 * 2, rel=0.02)
+    assert not caplog.records
 
 
 def test_places_that_wait_for_the_gpu_are_named(four_ranks: Rehearsal) -> None:

@@ -36,6 +36,16 @@ def test_what_cannot_be_used_is_refused_with_its_name(name: str, nodes: int, wor
     assert f"{name}'" in str(refused.value)
 
 
+def test_an_engine_of_ones_own_may_have_another_head() -> None:
+    recipe = load_recipe(EXAMPLE / "own_engine.toml", ["--model.head_dtype=float32"])
+    (unknown,) = check_backend(recipe, learns=True)
+    assert "model.head_dtype = 'float32'" in unknown
+    embedded = load_recipe(
+        EXAMPLE / "own_engine.toml", ["--model.head_dtype=float32", "--engine.kind=embedded"]
+    )
+    assert check_backend(embedded, learns=True) == []
+
+
 def test_an_engine_that_does_not_say_more_serves_one_node() -> None:
     recipe = load_recipe(EXAMPLE / "own_engine.toml")
     assert check_backend(recipe, learns=True) == []

@@ -30,6 +30,33 @@ def recipe_of(**engine: Any) -> Recipe:
 
 
 @pytest.mark.parametrize(
+    ("model", "args", "expected"),
+    [
+        (
+            {"dtype": "bfloat16", "head_dtype": "float32"},
+            {},
+            {"dtype": "bfloat16", "enable-fp32-lm-head": True},
+        ),
+        ({"dtype": "float32", "head_dtype": "float32"}, {}, {"dtype": "float32"}),
+        ({"dtype": "bfloat16", "head_dtype": "model"}, {}, {"dtype": "bfloat16"}),
+        (
+            {"dtype": "bfloat16", "head_dtype": "float32"},
+            {"enable_fp32_lm_head": False},
+            {"dtype": "bfloat16", "enable_fp32_lm_head": False},
+        ),
+    ],
+)
+def test_a_server_has_the_head_of_the_recipe(
+    model: dict[str, str], args: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """By the option of SGLang, unless the recipe's own arguments name it."""
+    recipe = parse_recipe({"engine": {"kind": "sglang", "args": args}, "model": model}, where="test")
+    assert server_args(recipe, 0) == expected
+    command = Launch(recipe=recipe, folder=Path("m"), replica=0)(1)
+    assert ("--enable-fp32-lm-head" in command) == (True in expected.values())
+
+
+@pytest.mark.parametrize(
     ("engine", "expected"),
     [
         ({}, {"dtype": "bfloat16"}),
