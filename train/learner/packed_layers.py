@@ -23,6 +23,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from rocstar.kernels import layers
+from rocstar.kernels.rows import pick_rows
 from rocstar.train.learner.adapters import adapted, add_adapted, base_of, is_frozen
 from rocstar.train.learner.packed_attention import PackedAttention
 
@@ -96,8 +97,8 @@ def _attention(
     else:
         normed_TC = _normalise(layer.input_layernorm, hidden_TC)
         k, v = _project(normed_TC, own.k_proj, own.v_proj)
-        (q,) = _project(normed_TC[kept_R], own.q_proj)
-        q_cos, q_sin, hidden_TC = cos_TD[kept_R], sin_TD[kept_R], hidden_TC[kept_R]
+        (q,) = _project(pick_rows(normed_TC, kept_R), own.q_proj)
+        q_cos, q_sin, hidden_TC = cos_TD[kept_R], sin_TD[kept_R], pick_rows(hidden_TC, kept_R)
     q, k, v = (x.view(len(x), -1, own.head_dim) for x in (q, k, v))
     q = _rotate(q, q_cos, q_sin, getattr(own, "q_norm", None))
     k = _rotate(k, cos_TD, sin_TD, getattr(own, "k_norm", None))
