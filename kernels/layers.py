@@ -1,8 +1,8 @@
 """The parts of a decoder layer around its matrix products, with gradients written by hand.
 
 Autograd would keep, read and write one tensor per operation; what lies between two matrix products is a few
-passes over memory here. Plain torch, any device. In half precision what is rounded when is the model's own
-rule: the values are its values, bit for bit.
+passes over memory here: plain torch on any device, one pass of a Triton kernel on a GPU (layer_ops.py). In
+half precision values are rounded where the model rounds them; a norm in plain torch has the model's own bits.
 
 Legend: T tokens, H heads, D size of what is normalised or rotated, C input and F output features.
 """
@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from rocstar.kernels import layer_ops
 
 
 def rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
@@ -35,10 +37,19 @@ def norm_linears(
     weights: Sequence[Tensor],
     biases: Sequence[Tensor | None] | None = None,
 ) -> tuple[Tensor, ...]:
-    """`linears` of `rms_norm(x, norm, eps)`, which is made again in backward."""
+    """x, and `linears` of `rms_norm(x, norm, eps)`, which is made again in backward.
+
+    The first is the input itself. The gradient for it, as of a residual, is added by the norm's own backward.
+    """
     none = [None] * len(weights)
     given = (*weights, *(biases or none))
     out: tuple[Tensor, ...] = _NormLinears.apply(x_TC, norm_C, eps, len(weights), *given)  # type: ignore[no-untyped-call]
+    return out
+
+
+def norm_rotate(x_THD: Tensor, weight_D: Tensor, eps: float, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+    """`rotate(rms_norm(x, weight, eps), cos, sin)`."""
+    out: Tensor = _NormRotate.apply(x_THD, weight_D, eps, cos_TD, sin_TD)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -48,8 +59,7 @@ def rotate(x_THD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
 
     Assumes what makes it a rotation: both halves of `cos_TD` are equal, and both of `sin_TD`.
     """
-    half = x_THD.shape[-1] // 2
-    out: Tensor = _Rotate.apply(x_THD, cos_TD[:, None], sin_TD[:, None, :half])  # type: ignore[no-untyped-call]
+    out: Tensor = _Rotate.apply(x_THD, cos_TD, sin_TD)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -91,14 +101,25 @@ class _RmsNorm(torch.autograd.Function):
 
 
 def _normed(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    if layer_ops.take(x, weight_D):
+        return layer_ops.norm(x, weight_D, eps)
     if _is_half(x):
         wide, scale = _widened(x, eps)
         return weight_D * wide.mul_(scale).to(x.dtype)
     return (x * _scale(x, eps)).mul_(weight_D)
 
 
-def _norm_gradients(x: Tensor, weight_D: Tensor, eps: float, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Of x and of the weight."""
+def _norm_gradients(
+    x: Tensor, weight_D: Tensor, eps: float, grad: Tensor, add: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Of x, with another gradient of x added to it, and of the weight."""
+    if layer_ops.take(x, weight_D, grad):
+        return layer_ops.norm_grad(x, weight_D, eps, grad, add)
+    dx, dweight_D = _plain_norm_gradients(x, weight_D, eps, grad)
+    return dx if add is None else dx.add_(add), dweight_D
+
+
+def _plain_norm_gradients(x: Tensor, weight_D: Tensor, eps: float, grad: Tensor) -> tuple[Tensor, Tensor]:
     size = x.shape[-1]
     if _is_half(x):
         y, scale = _widened(x, eps)
@@ -134,20 +155,47 @@ def _widened(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 class _Rotate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_THD: Tensor, cos_T1D: Tensor, sin_T1h: Tensor) -> Tensor:
-        ctx.save_for_backward(cos_T1D, sin_T1h)
-        return _rotated(x_THD, cos_T1D, sin_T1h, 1.0)
+    def forward(ctx: Any, x_THD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+        ctx.save_for_backward(cos_TD, sin_TD)
+        return _rotated(x_THD, cos_TD, sin_TD, 1.0)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_THD: Tensor) -> tuple[Tensor | None, ...]:
-        cos_T1D, sin_T1h = ctx.saved_tensors
-        return _rotated(grad_THD, cos_T1D, sin_T1h, -1.0), None, None
+        cos_TD, sin_TD = ctx.saved_tensors
+        return _rotated(grad_THD, cos_TD, sin_TD, -1.0), None, None
 
 
-def _rotated(x_THD: Tensor, cos_T1D: Tensor, sin_T1h: Tensor, sign: float) -> Tensor:
+class _NormRotate(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x_THD: Tensor, weight_D: Tensor, eps: float, cos_TD: Tensor, sin_TD: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(x_THD, weight_D, cos_TD, sin_TD)
+        ctx.eps = eps
+        if layer_ops.take(x_THD, weight_D, cos_TD, sin_TD):
+            return layer_ops.norm_rotate(x_THD, weight_D, eps, cos_TD, sin_TD, 1.0)
+        return _rotated(_normed(x_THD, weight_D, eps), cos_TD, sin_TD, 1.0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_THD: Tensor) -> tuple[Tensor | None, ...]:
+        x_THD, weight_D, cos_TD, sin_TD = ctx.saved_tensors
+        if layer_ops.take(x_THD, weight_D, cos_TD, sin_TD, grad_THD):
+            grads = layer_ops.norm_rotate_grad(x_THD, weight_D, ctx.eps, cos_TD, sin_TD, grad_THD)
+        else:
+            back_THD = _rotated(grad_THD, cos_TD, sin_TD, -1.0)
+            grads = _norm_gradients(x_THD, weight_D, ctx.eps, back_THD)
+        return *grads, None, None, None
+
+
+def _rotated(x_THD: Tensor, cos_TD: Tensor, sin_TD: Tensor, sign: float) -> Tensor:
+    """`sign` -1 rotates back."""
+    if layer_ops.take(x_THD, cos_TD, sin_TD):
+        return layer_ops.norm_rotate(x_THD, None, 0.0, cos_TD, sin_TD, sign)
     half = x_THD.shape[-1] // 2
-    out = x_THD * cos_T1D
+    sin_T1h = sin_TD[:, None, :half]
+    out = x_THD * cos_TD[:, None]
     out[..., :half].addcmul_(x_THD[..., half:], sin_T1h, value=-sign)
     out[..., half:].addcmul_(x_THD[..., :half], sin_T1h, value=sign)
     return out
@@ -176,14 +224,15 @@ class _NormLinears(torch.autograd.Function):
         weights, biases = weights_and_biases[:count], weights_and_biases[count:]
         ctx.save_for_backward(x_TC, norm_C, *weights)
         ctx.eps, ctx.has_bias = eps, [bias is not None for bias in biases]
-        return _products(_normed(x_TC, norm_C, eps), weights, biases)
+        return x_TC, *_products(_normed(x_TC, norm_C, eps), weights, biases)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_TC: Tensor, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x_TC, norm_C, *weights = ctx.saved_tensors
         others = _weight_gradients(grads, _normed(x_TC, norm_C, ctx.eps), ctx.has_bias)
-        dx_TC, dnorm_C = _norm_gradients(x_TC, norm_C, ctx.eps, _product_gradient(grads, weights))
+        dnormed_TC = _product_gradient(grads, weights)
+        dx_TC, dnorm_C = _norm_gradients(x_TC, norm_C, ctx.eps, dnormed_TC, grad_TC)
         return dx_TC, dnorm_C, None, None, *others
 
 
@@ -227,13 +276,27 @@ class _AddGated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, residual_TC: Tensor, gate_TF: Tensor, up_TF: Tensor, weight_CF: Tensor) -> Tensor:
         ctx.save_for_backward(gate_TF, up_TF, weight_CF)
-        return torch.addmm(residual_TC, F.silu(gate_TF).mul_(up_TF), weight_CF.T)
+        return torch.addmm(residual_TC, _gated(gate_TF, up_TF), weight_CF.T)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_TC: Tensor) -> tuple[Tensor, ...]:
-        gate, up, weight_CF = ctx.saved_tensors
-        grad = grad_TC @ weight_CF
-        silu = F.silu(gate)
-        dgate, dup = torch.ops.aten.silu_backward(grad * up, gate), grad.mul_(silu)
-        return grad_TC, dgate, dup, grad_TC.T @ silu.mul_(up)
+        gate_TF, up_TF, weight_CF = ctx.saved_tensors
+        dgate_TF, dup_TF, gated_TF = _gated_gradients_(gate_TF, up_TF, grad_TC @ weight_CF)
+        return grad_TC, dgate_TF, dup_TF, grad_TC.T @ gated_TF
+
+
+def _gated(gate: Tensor, up: Tensor) -> Tensor:
+    if layer_ops.take(gate, up):
+        return layer_ops.gated(gate, up)
+    return F.silu(gate).mul_(up)
+
+
+def _gated_gradients_(gate: Tensor, up: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of gate and of up, and the product itself. Overwrites `grad`."""
+    if layer_ops.take(gate, up, grad):
+        dgate, product = layer_ops.gated_grad_(gate, up, grad)
+        return dgate, grad, product
+    silu = F.silu(gate)
+    dgate = torch.ops.aten.silu_backward(grad * up, gate)
+    return dgate, grad.mul_(silu), silu.mul_(up)

@@ -17,6 +17,7 @@ from ..needs import is_set, package
 from ..warm_python import warm
 
 AOT = Path(__file__).parents[2] / "benchmarks" / "gpu" / "aot.py"
+AOT_LAYERS = AOT.with_name("aot_layers.py")
 
 pytestmark = package("triton").unless(find_spec("triton") is not None)
 
@@ -159,3 +160,43 @@ def test_silence_of_an_assembler_is_no_good_news() -> None:
 def test_the_interpreter_cannot_compile() -> None:
     done = python(str(AOT), TRITON_INTERPRET="1")
     assert done.returncode == 2 and "unset it" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_kernels_of_a_layer_compile_well(tmp_path: Path) -> None:
+    full = ["--full"] if is_set("ROCSTAR_SLOW_TESTS") else []
+    done = python(str(AOT_LAYERS), "--json", *full, TRITON_CACHE_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    reports: list[dict[str, Any]] = json.loads(done.stdout)
+    kernels = {"norm", "norm_grad", "norm_rotate", "norm_rotate_grad", "gated", "gated_grad", "sum_rows"}
+    for arch in ("gfx942", "sm_90"):
+        assert {r["kernel"] for r in reports if r["arch"] == arch} == kernels
+    for report in reports:
+        assert not report["complaints"], report
+        assert report["scratch_bytes"] == report["spills"] == 0 and report["loads_16_bytes"] > 0
+        assert report["threads"] <= 1024
+
+
+BAD_LAYERS = """
+import aot_layers
+from rocstar.kernels import triton_layers
+aot_layers.SIZES, aot_layers.HEAD_SIZES = (1024,), (128,)
+aot_layers.TARGETS = {{"sm_90": aot_layers.TARGETS["sm_90"]}}
+triton_layers.{name} = {value}
+print([c for r in aot_layers.compile_all(("bf16",)) for c in r.complaints()])
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("THREAD_BYTES", 1024, "spills"),
+        ("THREAD_BYTES", 4, "no 16-byte load"),
+        ("UNIT_THREADS", "{32: 2048}", "registers of a multiprocessor"),
+    ],
+)
+def test_the_gate_of_a_layer_s_kernels_closes(
+    name: str, value: object, complaint: str, tmp_path: Path
+) -> None:
+    done = python("-c", BAD_LAYERS.format(name=name, value=value), TRITON_CACHE_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert complaint in done.stdout

@@ -23,6 +23,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from rocstar.kernels import layers
+from rocstar.kernels.rows import pick_rows
 from rocstar.train.learner.adapters import adapted, add_adapted, base_of, is_frozen
 from rocstar.train.learner.packed_attention import PackedAttention
 
@@ -89,17 +90,18 @@ def _attention(
     """The first half of the layer: hidden_TC, or hidden_RC of the kept tokens."""
     own = layer.self_attn
     if kept_R is None:
-        q, k, v = _norm_project(layer.input_layernorm, hidden_TC, own.q_proj, own.k_proj, own.v_proj)
+        hidden_TC, q, k, v = _norm_project(
+            layer.input_layernorm, hidden_TC, own.q_proj, own.k_proj, own.v_proj
+        )
         q_cos, q_sin = cos_TD, sin_TD
     else:
         normed_TC = _normalise(layer.input_layernorm, hidden_TC)
         k, v = _project(normed_TC, own.k_proj, own.v_proj)
-        (q,) = _project(normed_TC[kept_R], own.q_proj)
-        q_cos, q_sin, hidden_TC = cos_TD[kept_R], sin_TD[kept_R], hidden_TC[kept_R]
+        (q,) = _project(pick_rows(normed_TC, kept_R), own.q_proj)
+        q_cos, q_sin, hidden_TC = cos_TD[kept_R], sin_TD[kept_R], pick_rows(hidden_TC, kept_R)
     q, k, v = (x.view(len(x), -1, own.head_dim) for x in (q, k, v))
-    if hasattr(own, "q_norm"):
-        q, k = _normalise(own.q_norm, q), _normalise(own.k_norm, k)
-    q, k = layers.rotate(q, q_cos, q_sin), layers.rotate(k, cos_TD, sin_TD)
+    q = _rotate(q, q_cos, q_sin, getattr(own, "q_norm", None))
+    k = _rotate(k, cos_TD, sin_TD, getattr(own, "k_norm", None))
     q, k, v = (x.transpose(0, 1) for x in (q, k, v))
     if kept_R is None:
         out = attention.attend(own.layer_idx, q, k, v, own.scaling)
@@ -110,15 +112,21 @@ def _attention(
 
 def _mlp(layer: Any, hidden_TC: Tensor) -> Tensor:
     mlp = layer.mlp
+    hidden_TC, gate, up = _norm_project(layer.post_attention_layernorm, hidden_TC, mlp.gate_proj, mlp.up_proj)
     if is_frozen(mlp.down_proj):
-        gate, up = _norm_project(layer.post_attention_layernorm, hidden_TC, mlp.gate_proj, mlp.up_proj)
         return add_adapted(hidden_TC, F.silu(gate) * up, mlp.down_proj)
-    gate, up = _norm_project(layer.post_attention_layernorm, hidden_TC, mlp.gate_proj, mlp.up_proj)
     return _with_bias(layers.add_gated(hidden_TC, gate, up, mlp.down_proj.weight), mlp.down_proj)
 
 
 def _normalise(norm: Any, x: Tensor) -> Tensor:
     return layers.rms_norm(x, norm.weight, norm.variance_epsilon)
+
+
+def _rotate(x_THD: Tensor, cos_TD: Tensor, sin_TD: Tensor, norm: Any) -> Tensor:
+    """Rotate heads; a norm of heads comes first where the model has one."""
+    if norm is None:
+        return layers.rotate(x_THD, cos_TD, sin_TD)
+    return layers.norm_rotate(x_THD, norm.weight, norm.variance_epsilon, cos_TD, sin_TD)
 
 
 def _project(x: Tensor, *linears: Any) -> tuple[Tensor, ...]:
@@ -128,8 +136,9 @@ def _project(x: Tensor, *linears: Any) -> tuple[Tensor, ...]:
 
 
 def _norm_project(norm: Any, x: Tensor, *linears: Any) -> tuple[Tensor, ...]:
+    """x and the products of its norm; see `layers.norm_linears`."""
     if is_frozen(linears[0]):
-        return _project(_normalise(norm, x), *linears)
+        return x, *_project(_normalise(norm, x), *linears)
     weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
     return layers.norm_linears(x, norm.weight, norm.variance_epsilon, weights, biases)
 
