@@ -135,6 +135,45 @@ def test_the_gate_closes(tmp_path: Path) -> None:
     assert "no 16-byte load" in narrow
 
 
+SUM_READERS = """
+import json
+import aot
+import triton
+from triton.compiler import ASTSource
+from rocstar.kernels import triton_rows
+kernel, pointers = triton_rows.sum_readers_kernel, {"begins_ptr": "*i32", "readers_ptr": "*i32"}
+names = kernel.arg_names
+for arch in ("gfx942", "sm_90"):
+    target = aot.TARGETS[arch]
+    for width in (64, 128, 1024):
+        block, num_warps = triton_rows.launch(width, target.warp_size)
+        types = {n: pointers.get(n, "*bf16") if n.endswith("_ptr") else "i32" for n in names}
+        # Parts of the one tensor of indexes begin anywhere.
+        aligned = [n for n in names if n not in pointers and n != "BLOCK"]
+        source = ASTSource(
+            fn=kernel,
+            signature={**types, "BLOCK": "constexpr"},
+            constexprs={(names.index("BLOCK"),): block},
+            attrs={(names.index(n),): [["tt.divisibility", 16]] for n in aligned},
+        )
+        compiled = triton.compile(source, target=target, options={"num_warps": num_warps})
+        is_amd = target.backend == "hip"
+        counts = aot._amd_counts(compiled) if is_amd else aot._nvidia_counts(compiled, target.arch)
+        print(json.dumps({"arch": arch, "width": width, **counts}))
+"""
+
+
+def test_the_sum_of_readers_compiles_without_spills(tmp_path: Path) -> None:
+    done = python("-c", SUM_READERS, TRITON_CACHE_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(reports) == 6
+    for report in reports:
+        assert report["spills"] == report["scratch_bytes"] == 0 and report["binary_bytes"] > 0, report
+        has_16_bytes = report["loads_16_bytes"] > 0 and report["stores_16_bytes"] > 0
+        assert has_16_bytes or report["width"] < 1024, report
+
+
 UNALIGNED = """
 import aot
 from rocstar.kernels.configs import LaunchConfig

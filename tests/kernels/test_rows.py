@@ -1,10 +1,11 @@
 """Rows that are read many times, and rows in another order, against plain indexing."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from rocstar.kernels.rows import gather_rows, pick_rows
+from rocstar.kernels.rows import Readers, gather_rows, pick_rows, place_rows, read_rows, readers_by_row
 
 
 def leaf(*shape: int) -> Tensor:
@@ -49,3 +50,44 @@ def test_rows_of_a_view_are_read_where_they_lie() -> None:
     found.sum().backward()
     assert x.grad is not None
     assert x.grad[0, :, 0].tolist() == [1, 2, 0, 0, 0, 1]
+
+
+def test_placed_rows_are_zeros_elsewhere() -> None:
+    x, places = leaf(2, 3), torch.tensor([4, 1])
+    placed = place_rows(x, places, 5)
+    assert torch.equal(placed[places], x) and not placed[[0, 2, 3]].any()
+    weights = torch.randn_like(placed)
+    assert torch.equal(torch.autograd.grad((placed * weights).sum(), x)[0], weights[places])
+
+
+def readers_of(rows: list[int], num_rows: int) -> Readers:
+    parts = (np.array(rows), *readers_by_row(np.array(rows), num_rows))
+    return Readers(*(torch.from_numpy(x.astype(np.int32)) for x in parts))
+
+
+def test_each_row_has_its_readers_in_order() -> None:
+    """Row 1 has none, and row 3, the last, neither."""
+    readers = readers_of([2, 0, 2, 0, 0], 4)
+    assert readers.begins_T1.tolist() == [0, 3, 3, 5, 5]
+    assert readers.readers_P.tolist() == [1, 3, 4, 0, 2]
+
+
+def test_readers_of_two_tensors_have_the_values_and_gradients_of_indexing() -> None:
+    torch.manual_seed(0)
+    a, b, rows = leaf(2, 6, 3).transpose(0, 1), leaf(6, 2, 3), [5, 0, 0, 3, 5, 0]
+    found, wanted = read_rows(a, b, readers_of(rows, 6)), (a[rows], b[rows])
+    weights = [torch.randn_like(one) for one in wanted]
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one, other)
+    mine = torch.autograd.grad([(x * w).sum() for x, w in zip(found, weights, strict=True)], (a, b))
+    plain = torch.autograd.grad([(x * w).sum() for x, w in zip(wanted, weights, strict=True)], (a, b))
+    for one, other in zip(mine, plain, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_half_precision_is_added_up_in_float32() -> None:
+    """Added one by one, the ones would be lost beside 256."""
+    a = torch.zeros(1, 1, dtype=torch.bfloat16, requires_grad=True)
+    found, _ = read_rows(a, a.detach(), readers_of([0] * 9, 1))
+    found.backward(torch.tensor([256.0, *[1.0] * 8], dtype=torch.bfloat16)[:, None])
+    assert a.grad is not None and a.grad.item() == 264

@@ -2,8 +2,9 @@
 
     tokens of a prompt | rest of sibling 0 | rest of sibling 1 | ...      path of sibling 1: prompt, its rest
 
-The queries of a sequence are its own tokens; its keys are its whole path. Sequences of similar shape make one
-call of the kernel, padded to the largest of them.
+The queries of a sequence are its own tokens; its keys are its whole path. In half precision on an NVIDIA GPU
+all sequences are one call of the flash kernel (kernels/varlen_attention.py). Elsewhere sequences of similar
+shape make one call, padded to the largest of them.
 
 Shapes: T flat tokens, H query heads, K key-value heads, D head size, S sequences of a call, Q queries and L
 keys of its longest sequence, R tokens whose output is asked for in the last layer.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rocstar.kernels import short_attention
-from rocstar.kernels.rows import gather_rows, pick_rows
+from rocstar.kernels import short_attention, varlen_attention
+from rocstar.kernels.rows import Readers, gather_rows, pick_rows, place_rows, read_rows, readers_by_row
 
 Ints = npt.NDArray[np.int64]
 
@@ -77,19 +79,36 @@ class PackedAttention:
 
         ValueError: a sequence without a token, or one that shares more than the path before it has.
         """
-        parts = _parts(lengths_S, shared_S or [0] * len(lengths_S))
-        self._all = _Calls(parts, device)
+        self._parts, self._device = _parts(lengths_S, shared_S or [0] * len(lengths_S)), device
+        self._kept_tokens = None if kept_R is None else kept_R.numpy()
         self.kept_R = None if kept_R is None else kept_R.to(device)
-        self._kept = None if kept_R is None else _Calls(_only(parts, kept_R.numpy()), device)
 
     def attend(self, layer: int, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
         """Returns out_THD."""
+        if varlen_attention.takes(q_HTD):
+            return self._varlen.attend(q_HTD, k_KTD, v_KTD, scale)
         return self._all(q_HTD, k_KTD, v_KTD, scale)
 
     def attend_kept(self, q_HRD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
         """The same for the queries of the kept tokens alone: out_RHD."""
-        assert self._kept is not None, "no kept tokens were named"
+        if varlen_attention.takes(q_HRD):
+            return self._varlen.attend_kept(q_HRD, k_KTD, v_KTD, scale)
         return self._kept(q_HRD, k_KTD, v_KTD, scale)
+
+    # Index tensors are made by the first layer that needs them, which alone knows the type of the numbers.
+
+    @cached_property
+    def _varlen(self) -> _Varlen:
+        return _Varlen(self._parts, self._kept_tokens, self._device)
+
+    @cached_property
+    def _all(self) -> _Calls:
+        return _Calls(self._parts, self._device)
+
+    @cached_property
+    def _kept(self) -> _Calls:
+        assert self._kept_tokens is not None, "no kept tokens were named"
+        return _Calls(_only(self._parts, self._kept_tokens), self._device)
 
 
 def _parts(lengths_S: Sequence[int], shared_S: Sequence[int]) -> list[_Part]:
@@ -145,6 +164,74 @@ def _buckets(parts: Sequence[_Part]) -> list[list[_Part]]:
         buckets[-1].append(part)
         most_queries, most_keys, real = queries, keys, real + part.num_scores
     return buckets
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The queries of a call without padding: of each sequence the last tokens of its path."""
+
+    cum_S1: Tensor
+    longest: int
+    places_R: Tensor | None
+    """Places of the given queries; the others are zero, and nothing reads their output. None = all."""
+    num: int
+
+
+class _Varlen:
+    """One call for all sequences. All index tensors go to the device in one copy, as int32."""
+
+    def __init__(self, parts: Sequence[_Part], kept_R: Ints | None, device: torch.device) -> None:
+        paths = [part.path for part in parts]
+        rows_P, num_rows = np.concatenate(paths), int(parts[-1].rows[-1]) + 1
+        is_shared = len(rows_P) > num_rows  # else every path is its own rows, in flat order
+        asked = [_suffixes(parts, kept) for kept in (np.arange(num_rows), kept_R) if kept is not None]
+        host = [_ends(paths), *(_ends(tokens) for tokens in asked)]
+        if kept_R is not None:
+            host.append(np.searchsorted(np.concatenate(asked[-1]), kept_R))
+        if is_shared:
+            host += [rows_P, *readers_by_row(rows_P, num_rows)]
+        moved = torch.from_numpy(np.concatenate(host).astype(np.int32)).to(device, non_blocking=True)
+        self._cum_k, cum_T, *rest = torch.split(moved, [len(x) for x in host])
+        self._longest = max(len(path) for path in paths)
+        self._all = _Asked(cum_T, max(map(len, asked[0])), None, num_rows)
+        self._kept: _Asked | None = None
+        if kept_R is not None:
+            cum_R, places_R, *rest = rest
+            num = sum(map(len, asked[-1]))
+            places = None if num == len(kept_R) else places_R.long()
+            self._kept = _Asked(cum_R, max(map(len, asked[-1])), places, num)
+        self._readers = Readers(*rest) if is_shared else None
+
+    def attend(self, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
+        """Returns out_THD."""
+        return self._call(self._all, q_HTD, k_KTD, v_KTD, scale)
+
+    def attend_kept(self, q_HRD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
+        """Returns out_RHD."""
+        assert self._kept is not None, "no kept tokens were named"
+        return self._call(self._kept, q_HRD, k_KTD, v_KTD, scale)
+
+    def _call(self, asked: _Asked, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+        if self._readers is not None:
+            k, v = read_rows(k, v, self._readers)
+        if asked.places_R is not None:
+            q = place_rows(q, asked.places_R, asked.num)
+        longest = (asked.longest, self._longest)
+        out = varlen_attention.attend(q, k, v, asked.cum_S1, self._cum_k, longest, scale)
+        return out if asked.places_R is None else pick_rows(out, asked.places_R)
+
+
+def _suffixes(parts: Sequence[_Part], kept_R: Ints) -> list[Ints]:
+    """The tokens of each sequence from the first kept one to its last; the last alone if none is kept."""
+    bounds = [np.searchsorted(kept_R, [part.rows[0], part.rows[-1] + 1]) for part in parts]
+    firsts = [kept_R[a] if a < b else part.rows[-1] for part, (a, b) in zip(parts, bounds, strict=True)]
+    return [part.rows[part.rows >= first] for part, first in zip(parts, firsts, strict=True)]
+
+
+def _ends(sequences: Sequence[Ints]) -> Ints:
+    """0, and where each of the sequences ends when they are laid end to end."""
+    return np.concatenate([[0], np.cumsum([len(x) for x in sequences])])
 
 
 class _Calls:

@@ -40,7 +40,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from rocstar.kernels import chunks, layer_ops, linear_loss
+from rocstar.kernels import chunks, layer_ops, linear_loss, rows, varlen_attention
 from rocstar.train.learner import activations, team
 from rocstar.train.rehearsal.categories import GIB, Category
 from rocstar.train.rehearsal.gpu_attention import attention_of, scratch_bytes
@@ -245,6 +245,8 @@ def _patches(gpu: FakeGpu, memory_bytes: int) -> Iterator[Any]:
         yield mock.patch.object(linear_loss, "_why_not_triton", return_value=None)
         yield mock.patch.object(chunks, "free_bytes", free_bytes)
         yield mock.patch.object(layer_ops, "HAS_TRITON", True)
+        yield mock.patch.object(rows, "HAS_TRITON", True)
+        yield mock.patch.object(varlen_attention, "_has_kernel", return_value=True)
     resize = torch.UntypedStorage.resize_
 
     @functools.wraps(resize)

@@ -1,5 +1,8 @@
 """Which kernel torch's attention takes on a GPU, for tensors of a GPU that is not there.
 
+Where it can the learner calls the flash kernel for packed sequences itself (kernels/varlen_attention.py). For
+all other calls:
+
     half precision, no mask            flash: keeps its output and a number per query
     a mask, or float32; no grouped heads   memory-efficient: the same
     grouped heads besides              the plain products: keeps scores of all pairs
@@ -66,10 +69,20 @@ def attention_of(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def scratch_bytes(func: Any, args: tuple[Any, ...]) -> int:
-    """What the backward of the flash kernel takes inside: float32 gradients of the queries, and those of keys
-    and values for every query head where heads are grouped. 0 for any other op."""
-    if func is not _aten._scaled_dot_product_flash_attention_backward.default:
+    """Bytes that the backward of the flash kernel allocates and frees. 0 for any other op.
+
+    Float32 gradients of the queries, in half precision those of keys and values for every query head where
+    heads are grouped. In a call of S sequences of any lengths 128 rows are between two sequences. Source:
+    mha_bwd and mha_varlen_bwd in aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp.
+    """
+    if func not in (
+        _aten._scaled_dot_product_flash_attention_backward.default,
+        _aten._flash_attention_backward.default,
+    ):
         return 0
+    is_varlen = func is _aten._flash_attention_backward.default
     _, q, k = args[:3]
-    grouped = 2 * k.element_size() * k.numel() // k.shape[1] * q.shape[1] if k.shape[1] != q.shape[1] else 0
-    return int(4 * q.numel() + grouped)
+    q_heads, k_heads = (x.shape[-2] if is_varlen else x.shape[1] for x in (q, k))
+    gap = 128 * (len(args[6]) - 1) * q.shape[-1] * q_heads if is_varlen else 0
+    grouped = 2 * k.element_size() * k.numel() // k_heads * q_heads if k_heads != q_heads else 0
+    return int(4 * (q.numel() + gap) + grouped)

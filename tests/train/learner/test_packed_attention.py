@@ -1,6 +1,9 @@
 """Packed attention is attention within each sequence, whatever beginnings they share, gradients included."""
 
+import contextlib
 import math
+from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -9,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from rocstar.kernels import varlen_attention
 from rocstar.train.learner import packed_attention
 from rocstar.train.learner.packed_attention import PackedAttention
 
@@ -88,11 +93,10 @@ def test_long_sequences_are_asked_for_the_kept_tokens_without_a_mask(kept: set[i
     """Where a mask would be large; a sequence that shares needs one anyway."""
     lengths_S, shared_S, chosen = [20, 9, 17], [0, 5, 0], sorted(kept)
     mine, plain = leaves(46, 3), leaves(46, 3)
-    with mock.patch.object(packed_attention, "MAX_MASK", 0):
-        attention = PackedAttention(lengths_S, CPU, shared_S=shared_S, kept_R=torch.tensor(chosen))
+    attention = PackedAttention(lengths_S, CPU, shared_S=shared_S, kept_R=torch.tensor(chosen))
     q, k, v = mine
-    some = attention.attend_kept(q[:, chosen], k, v, 0.3)
-    assert attention._kept is not None
+    with mock.patch.object(packed_attention, "MAX_MASK", 0):
+        some = attention.attend_kept(q[:, chosen], k, v, 0.3)
     masks = [call._mask_S1QL for call in attention._kept._calls]
     shares = any(20 <= token < 29 for token in chosen)
     assert sum(mask is not None for mask in masks) == shares
@@ -103,6 +107,165 @@ def test_long_sequences_are_asked_for_the_kept_tokens_without_a_mask(kept: set[i
     (expected * weight).sum().backward()
     for one, other in zip(mine, plain, strict=True):
         torch.testing.assert_close(one.grad, other.grad)
+
+
+def by_sequence(
+    q_NHD: Tensor,
+    k_PKD: Tensor,
+    v_PKD: Tensor,
+    cum_q_S1: Tensor,
+    cum_k_S1: Tensor,
+    longest: tuple[int, int],
+    scale: float,
+) -> Tensor:
+    """`varlen_attention.attend` in plain torch: a causal mask aligned to the last query and the last key."""
+    lengths_q, lengths_k = cum_q_S1.diff().tolist(), cum_k_S1.diff().tolist()
+    assert longest == (max(lengths_q), max(lengths_k)) and min(lengths_q) > 0
+    assert (len(q_NHD), len(k_PKD)) == (cum_q_S1[-1], cum_k_S1[-1]) and cum_q_S1.dtype == torch.int32
+    outs = []
+    for q, k, v in zip(q_NHD.split(lengths_q), k_PKD.split(lengths_k), v_PKD.split(lengths_k), strict=True):
+        sees_QL = torch.ones(len(q), len(k), dtype=torch.bool).tril(len(k) - len(q))
+        k, v = (x.repeat_interleave(H // K, dim=1) for x in (k, v))
+        scores_HQL = torch.einsum("qhd,lhd->hql", q, k) * scale
+        weights_HQL = scores_HQL.masked_fill(~sees_QL, -math.inf).softmax(-1)
+        outs.append(torch.einsum("hql,lhd->qhd", weights_HQL, v))
+    return torch.cat(outs)
+
+
+@contextlib.contextmanager
+def one_call() -> Iterator[mock.Mock]:
+    """Inside, the CPU takes the path of a GPU, with `by_sequence` in the place of the flash kernel."""
+    with (
+        mock.patch.object(varlen_attention, "takes", return_value=True),
+        mock.patch.object(varlen_attention, "attend", side_effect=by_sequence) as attend,
+    ):
+        yield attend
+
+
+def both_layers(
+    packing: tuple[list[int], list[int]], kept: list[int], seed: int
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Outputs of `attend` and `attend_kept`, and the gradients of q, k, v for random ones of both outputs."""
+    lengths_S, shared_S = packing
+    inputs = leaves(sum(lengths_S), seed)
+    attention = PackedAttention(lengths_S, CPU, shared_S=shared_S, kept_R=torch.tensor(kept))
+    q, k, v = inputs
+    out, some = attention.attend(0, q, k, v, 0.3), attention.attend_kept(q[:, kept], k, v, 0.3)
+    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return out, some, list(torch.autograd.grad((out * weight).sum() + (some * weight[kept]).sum(), inputs))
+
+
+def assert_one_call_is_the_masked_calls(
+    packing: tuple[list[int], list[int]], kept: list[int], seed: int = 0
+) -> None:
+    """Values and gradients."""
+    masked = both_layers(packing, kept, seed)
+    with one_call() as attend:
+        found = both_layers(packing, kept, seed)
+    assert attend.call_count == 2, "one of each layer"
+    torch.testing.assert_close(found, masked)
+
+
+@settings(max_examples=60, deadline=None)
+@given(packing=packings(), seed=st.integers(0, 99), data=st.data())
+def test_one_call_without_masks_is_the_masked_calls(
+    packing: tuple[list[int], list[int]], seed: int, data: st.DataObject
+) -> None:
+    total = sum(packing[0])
+    kept = sorted(data.draw(st.sets(st.integers(0, total - 1), min_size=1)))
+    assert_one_call_is_the_masked_calls(packing, kept, seed)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "shared", "kept"),
+    [
+        ([5, 1, 4], [0, 0, 0], [0, 3, 9]),
+        ([1, 1, 1], [0, 0, 0], [0, 1, 2]),
+        ([1, 1, 1], [0, 1, 1], [2]),
+        ([6, 3, 3, 3], [0, 6, 6, 6], [5, 6, 8, 9, 14]),
+        ([6, 0, 3, 0, 2], [0, 4, 4, 7, 3], [7, 8, 10]),
+        ([4, 7], [0, 2], list(range(11))),
+        ([4, 7], [0, 2], [4]),
+        ([4, 7], [0, 2], list(range(4, 11))),
+    ],
+    ids=[
+        "no sharing",
+        "one token",
+        "one own token",
+        "siblings",
+        "own = 0",
+        "all kept",
+        "one kept",
+        "a row kept",
+    ],
+)
+def test_one_call_of_chosen_packings(lengths: list[int], shared: list[int], kept: list[int]) -> None:
+    assert_one_call_is_the_masked_calls((lengths, shared), kept)
+
+
+def test_rows_are_copied_only_where_they_must_be() -> None:
+    """No copy of keys without sharing, and none of queries where all kept ones are at the end."""
+    lengths_S, kept = [4, 3], [2, 3, 5, 6]
+    q, k, v = (x.detach() for x in leaves(7, 0))
+    attention = PackedAttention(lengths_S, CPU, kept_R=torch.tensor(kept))
+    with one_call() as attend:
+        attention.attend(0, q, k, v, 0.3)
+        attention.attend_kept(q[:, kept].clone(), k, v, 0.3)
+    for call in attend.call_args_list:
+        assert call.args[1].data_ptr() == k.data_ptr() and call.args[2].data_ptr() == v.data_ptr()
+    assert attend.call_args_list[0].args[0].data_ptr() == q.data_ptr()
+    assert len(attend.call_args_list[1].args[0]) == 4
+
+
+def test_index_tensors_are_moved_once() -> None:
+    moves = []
+
+    class Moves(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        ) -> Any:
+            if func is torch.ops.aten._to_copy.default and (kwargs or {}).get("device"):
+                moves.append(kwargs["device"].type)
+            return func(*args, **(kwargs or {}))
+
+    attention = PackedAttention([4, 3], torch.device("meta"), shared_S=[0, 2], kept_R=torch.tensor([1, 3, 5]))
+    q, k, v = (torch.empty(heads, 7, D, device="meta") for heads in (H, K, K))
+    with mock.patch.object(varlen_attention, "takes", return_value=True), Moves():
+        for _ in range(3):
+            assert attention.attend(0, q, k, v, 0.3).shape == (7, H, D)
+        assert attention.attend_kept(q[:, :3], k, v, 0.3).shape == (3, H, D)
+    assert moves == ["meta"]
+
+
+def small_packing() -> tuple[list[int], list[int], list[int]]:
+    """Own, shared and kept tokens of siblings behind a prompt; most are longer than a tile of the kernel."""
+    lengths_S, shared_S = [300, 250, 1, 190, 70], [0, 120, 120, 33, 0]
+    return lengths_S, shared_S, [t for t in range(sum(lengths_S)) if t % 7 and not 250 < t < 400]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [64, 128])
+def test_the_flash_kernel_is_the_masked_calls_on_a_gpu(dtype: torch.dtype, size: int) -> None:
+    """In float32 of the same numbers."""
+    lengths_S, shared_S, kept = small_packing()
+    gpu, total = torch.device("cuda"), sum(lengths_S)
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(4, total, size), (2, total, size), (2, total, size), (total, 4, size)]
+    numbers = [torch.randn(shape, generator=generator).to(gpu, dtype) for shape in shapes]
+
+    def results(kind: torch.dtype) -> list[Tensor]:
+        *inputs, weight = (x.to(kind) for x in numbers)
+        q, k, v = (x.detach().requires_grad_() for x in inputs)
+        assert varlen_attention.takes(q) == (kind is not torch.float32)
+        attention = PackedAttention(lengths_S, gpu, shared_S=shared_S, kept_R=torch.tensor(kept))
+        out = attention.attend(0, q, k, v, size**-0.5)
+        some = attention.attend_kept(q[:, kept], k, v, size**-0.5)
+        loss = (out * weight).float().sum() + (some * weight[kept]).float().sum()
+        return [out, some, *torch.autograd.grad(loss, [q, k, v])]
+
+    for found, expected in zip(results(dtype), results(torch.float32), strict=True):
+        assert (found.float() - expected).norm() < 0.02 * expected.norm()
 
 
 @pytest.mark.parametrize(
