@@ -50,6 +50,7 @@ class PolicyModel:
         if runs_again(model):
             _wrap_layers(model)
         self.model, self.device = model, next(model.parameters()).device
+        attention.choose_attention_backends(self.device)
         model.rows_to_head = MethodType(_rows_to_head, model)  # type: ignore[assignment]
         register_fsdp_forward_method(model, "rows_to_head")
 
