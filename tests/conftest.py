@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 
-from .needs import GPU, PLANTED_HERE, SERVERS, SGLANG, is_set, left_out
+from .needs import GPU, GPU_NODES, PLANTED_HERE, SERVERS, SGLANG, hide_gpus, is_set, left_out
 from .warm_python import warm
 from .warm_tests import ADDED, started
 
@@ -96,7 +96,7 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
 
     Not where a GPU is: collecting asks for it, and what its driver has set up does not live through a fork.
     """
-    if any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/kfd")):
+    if any(node.exists() for node in GPU_NODES):
         warm()
         return
     python = started(config.invocation_params.args, config.invocation_params.dir)
@@ -104,8 +104,10 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
         spec.python = str(python)
 
 
-def pytest_configure() -> None:
-    """In such a fork: what test files did to the path as they were imported."""
+def pytest_configure(config: pytest.Config) -> None:
+    """GPUs are for the tests with their marker. In such a fork: what test files did to the path as they were
+    imported."""
+    hide_gpus(config.option.markexpr, os.environ)
     sys.path[:0] = ADDED
 
 

@@ -8,8 +8,9 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -38,7 +39,9 @@ REDIS = Need("redis-server", "apt-get install redis-server")
 ROOT = Need("root", "sudo make test")
 PUBLIC_PYTHON = Need("a Python of this version that all users may read", "apt-get install python3")
 BROWSER = Need("chromium", "apt-get install chromium")
-GPU = Need("a GPU", "a machine with one")
+GPU = Need("a GPU", "python -m pytest -m gpu, on a machine with one")
+GPU_NODES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+"""Of the drivers of NVIDIA and AMD."""
 SGLANG = Need("SGLang", "make test-sglang")
 SERVERS = Need("vLLM, SGLang and llama.cpp", "make test-servers")
 LANDLOCK = Need("Landlock", "Linux 5.13 or newer, with landlock among the kernel's security modules")
@@ -91,6 +94,16 @@ def modules(*names: str) -> list[Any]:
 
 def is_set(variable: str) -> bool:
     return bool(os.environ.get(variable))
+
+
+def hide_gpus(selected: str, environ: MutableMapping[str, str], nodes: Iterable[Path] = GPU_NODES) -> None:
+    """Hide the GPUs from this process and its children, unless `selected` (of `-m`) is the marker `gpu`.
+
+    The other tests are of the CPU, and several ranks of one test would take the same GPU. To be called before
+    a driver is asked for its devices; torch for AMD's GPUs reads the same variable.
+    """
+    if selected != "gpu" and any(node.exists() for node in nodes):
+        environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
 
 def plants_all() -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .needs import REDIS, left_out, modules
+from .needs import REDIS, hide_gpus, left_out, modules
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,6 +24,19 @@ def test_reasons_are_counted_the_most_frequent_first() -> None:
 
 def test_a_reason_in_other_words_is_not_hidden() -> None:
     assert left_out(["malloc is\n not ours", "malloc is not ours"]) == "left out: 2 tests: malloc is not ours"
+
+
+@pytest.mark.parametrize(
+    ("selected", "has_gpu", "visible"),
+    [("gpu", True, "0"), ("", True, "-1"), ("not slow", True, "-1"), ("", False, "0")],
+)
+def test_a_gpu_is_for_the_tests_with_its_marker(
+    selected: str, has_gpu: bool, visible: str, tmp_path: Path
+) -> None:
+    """Elsewhere two ranks of a test would both learn on it."""
+    environ = {"CUDA_VISIBLE_DEVICES": "0"}
+    hide_gpus(selected, environ, [tmp_path if has_gpu else tmp_path / "none"])
+    assert environ["CUDA_VISIBLE_DEVICES"] == visible
 
 
 def test_a_package_that_is_missing_is_a_need() -> None:

@@ -142,12 +142,13 @@ def _joined(recipe: Recipe, run_dir: Path, rollouts: Path | None, *, resume: boo
             hide_servers(recipe.engine)
         check(recipe, run_dir, resume=resume, built_in=load_tasks_of)
     world = World.join()
-    on_cpu = local_device().type == "cpu"
+    device = local_device()
+    on_cpu = device.type == "cpu"
     if on_cpu:
         keep_freed_memory()
     checkpoint.set_threads(world.threads(recipe.run.threads))
     try:
-        with deterministic_torch(recipe.engine.deterministic):
+        with deterministic_torch(recipe.engine.deterministic, device):
             yield world
     finally:
         world.leave()

@@ -29,7 +29,7 @@ from rocstar.train.learner.loss_stats import LossStats
 from rocstar.train.learner.model_io import HEAD_DTYPES
 from rocstar.train.learner.model_size import row_cost
 from rocstar.train.learner.settings import loss_settings, stage_optimizer
-from rocstar.train.learner.team import World
+from rocstar.train.learner.team import World, local_device
 from rocstar.train.learner.update_metrics import update_metrics
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
@@ -117,7 +117,7 @@ def replay(run_dir: Path, step: int) -> Replay:
     selections = {k: _recorded(run_dir, k) for k in range(first, step + 1)}
     logged = {k: rows[k].get("loss/policy") for k in selections}
     checkpoint.set_threads(ALONE.threads(recipe.run.threads))
-    with deterministic_torch(recipe.engine.deterministic):
+    with deterministic_torch(recipe.engine.deterministic, local_device()):
         losses = _learn_again(recipe, saved, selections, progress.get("bad_steps", 0))
     steps = [StepLoss(step=k, loss=losses[k], logged=logged[k]) for k in selections]
     return Replay(checkpoint=saved, steps=steps, trajectories=len(selections[step].kept))

@@ -48,6 +48,7 @@ from rocstar.train.learner.model_io import (
     load_tokenizer,
     model_on_disk,
 )
+from rocstar.train.learner.team import local_device
 from rocstar.train.plan.preflight import check_engine, check_sets, load_all_tasks
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
@@ -274,7 +275,7 @@ async def open_engine_and_agent(
     check_vocabulary(path, tokenizer)
     check_engine(recipe)
     with (
-        deterministic_torch(recipe.engine.deterministic),
+        deterministic_torch(recipe.engine.deterministic, local_device()),
         ThreadPoolExecutor(1, thread_name_prefix="device") as thread,
     ):
         thread.submit(checkpoint.set_threads, recipe.run.threads or torch.get_num_threads()).result()

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from rocstar.train.learner.host_memory import sent
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.lora_config import LoraConfig
 
@@ -221,9 +222,7 @@ def _saved_name(name: str) -> str:
 
 def send_frozen(parameters: Iterable[nn.Parameter], device: torch.device) -> int:
     """Move what does not learn to `device`. Returns how many bytes moved."""
-    moved = 0
-    for parameter in parameters:
-        if not parameter.requires_grad and parameter.device != device:
-            moved += parameter.numel() * parameter.element_size()
-            parameter.data = parameter.data.to(device)
-    return moved
+    away = [p for p in parameters if not p.requires_grad and p.device != device]
+    for parameter, data in zip(away, sent([p.data for p in away], device), strict=True):
+        parameter.data = data
+    return sum(parameter.data.nbytes for parameter in away)

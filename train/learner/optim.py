@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
+
+from rocstar.train.learner.host_memory import sent
 
 BETAS = (0.9, 0.95)
 
@@ -37,15 +39,19 @@ class Optimizers:
     def send_moments(self, device: torch.device | None = None) -> int:
         """Move what the optimizers remember of each parameter to `device`, or back to where that is. Returns
         how many bytes moved."""
-        moved, self._moments_are_away = 0, device is not None
-        for optimizer in self.optimizers:
-            for parameter, state in optimizer.state.items():
-                for name, value in state.items():
-                    if isinstance(value, Tensor) and value.ndim:  # AdamW counts its steps where it likes
-                        sent = sent_to(value, device or local_part(parameter).device)
-                        moved += bytes_here(value) if sent is not value else 0
-                        state[name] = sent
-        return moved
+        self._moments_are_away = device is not None
+        moments = [
+            (state, name)
+            for optimizer in self.optimizers
+            for state in optimizer.state.values()
+            for name, value in state.items()
+            if isinstance(value, Tensor) and value.ndim  # AdamW counts its steps where it likes
+        ]
+        before = [state[name] for state, name in moments]
+        after = sent_to(before, device or local_part(self.parameters()[0]).device)
+        for (state, name), value in zip(moments, after, strict=True):
+            state[name] = value
+        return sum(bytes_here(a) for a, b in zip(after, before, strict=True) if a is not b)
 
     def step(self) -> None:
         if self._moments_are_away:
@@ -83,15 +89,21 @@ def bytes_here(tensor: Tensor) -> int:
     return part.numel() * part.element_size()
 
 
-def sent_to(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on another device, parted as before; itself where it is there already."""
-    part = local_part(tensor)
-    if part.device == device:
-        return tensor
+def sent_to(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """The tensors on another device, parted as before; themselves where they are there already."""
+    parts = [local_part(tensor) for tensor in tensors]
+    return [
+        tensor if new is part else _parted_like(tensor, new)
+        for tensor, part, new in zip(tensors, parts, sent(parts, device), strict=True)
+    ]
+
+
+def _parted_like(tensor: Tensor, part: Tensor) -> Tensor:
+    """What has `part` on this rank, and is parted as `tensor`."""
     if not isinstance(tensor, DTensor):
-        return part.to(device)
+        return part
     return DTensor.from_local(
-        part.to(device),
+        part,
         tensor.device_mesh,
         tensor.placements,
         run_check=False,

@@ -19,9 +19,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from rocstar.engine.inference.embedded.attention import grouped_attention
 from rocstar.kernels import short_attention, varlen_attention
 from rocstar.kernels.rows import Readers, gather_rows, pick_rows, place_rows, read_rows, readers_by_row
 
@@ -292,21 +292,6 @@ class _Call:
         """Of the gathered rows; an answer for each of them, padding included, in flat order."""
         q, k, v = (x.transpose(1, 2) for x in (q_SQHD, k_SLKD, v_SLKD))
         mask = self._mask(q.dtype)
-        if _needs_all_heads(q, mask):
-            k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-        if short_attention.is_faster(q, k):
-            out = short_attention.attend(q, k, v, mask, scale)
-        else:
-            out = F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
-            )
+        attend = short_attention.attend if short_attention.is_faster(q, k) else grouped_attention
+        out = attend(q, k, v, mask, scale)
         return out.transpose(1, 2).flatten(0, 1)
-
-
-def _needs_all_heads(q: Tensor, mask: Tensor | None) -> bool:
-    """Whether keys and values must be repeated for every query head.
-
-    On a GPU only the flash kernel takes grouped heads, and it takes half precision without a mask alone; what
-    is left for others is the plain formula, which keeps every probability.
-    """
-    return q.is_cuda and (mask is not None or q.dtype not in (torch.bfloat16, torch.float16))

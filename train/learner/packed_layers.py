@@ -65,15 +65,7 @@ def _forward(layer: Any, hidden_states: Tensor, *, attention: Any, **others: Any
         return plain
     cos_TD, sin_TD = (x[0] for x in others["position_embeddings"])
     kept_R = attention.kept_R if layer.is_last else None
-
-    def run(hidden_TC: Tensor) -> Tensor:
-        return _mlp(layer, _attention(layer, hidden_TC, cos_TD, sin_TD, attention, kept_R))
-
-    # Backward begins with the last layer: what it kept is needed at once.
-    if layer.gradient_checkpointing and not layer.is_last and torch.is_grad_enabled():
-        out_TC: Tensor = layer._gradient_checkpointing_func(run, hidden_states[0])
-    else:
-        out_TC = run(hidden_states[0])
+    out_TC = _mlp(layer, _attention(layer, hidden_states[0], cos_TD, sin_TD, attention, kept_R))
     # No view: FSDP hangs its hooks on what comes out. Nobody else has the tensor.
     out: Tensor = torch.ops.aten._unsafe_view(out_TC, [1, *out_TC.shape])
     return out

@@ -53,7 +53,10 @@ class PolicyModel:
             check_head(model)
         attention.install(model)
         model.only_kept = packed_layers.install(model)  # type: ignore[assignment]
+        if runs_again(model):
+            _wrap_layers(model)
         self.model, self.device = model, next(model.parameters()).device
+        attention.choose_attention_backends(self.device)
         model.rows_to_head = MethodType(_rows_to_head, model)  # type: ignore[assignment]
         register_fsdp_forward_method(model, "rows_to_head")
 
@@ -129,8 +132,28 @@ def check_head(model: PreTrainedModel) -> None:
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:
-    """Keep of each layer its input alone, and compute the rest again in backward."""
-    any_model: Any = model  # transformers has no types for it, and its public name changes with version 6
-    keep_input = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-    any_model._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=keep_input)
-    any_model.get_decoder().layers.train()  # a layer looks at that; nothing in it drops out
+    """Have a `PolicyModel` of the model keep the input of each layer but the last, and run these layers again
+    in backward.
+
+    The wrapper is ours: that of transformers depends on the release. Up to 5.17 it is around the hooks of
+    FSDP2, which then run twice, and later it is inside the forward that packed_layers.py replaces. Its flag
+    `gradient_checkpointing` stays False.
+    """
+    any_model: Any = model  # transformers has no types for it
+    any_model.runs_layers_again = True
+
+
+def runs_again(model: PreTrainedModel) -> bool:
+    """Whether `checkpoint_activations` was called for the model."""
+    return getattr(model, "runs_layers_again", False)
+
+
+def _wrap_layers(model: PreTrainedModel) -> None:
+    """Checkpoint the forward of each layer, inside its hooks; once, however many `PolicyModel`s it has.
+
+    Not the last layer: backward begins there and needs its activations at once.
+    """
+    any_model: Any = model  # transformers has no types for it
+    for layer in any_model.get_decoder().layers[:-1]:
+        if not isinstance(layer.forward, partial):
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)

@@ -22,6 +22,7 @@ from rocstar.train.learner.gather import gathered, planned, whole_buckets
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.model_io import DTYPES, HEAD_DTYPES
 from rocstar.train.learner.optim import OptimSpec
+from rocstar.train.learner.policy_model import runs_again
 from rocstar.train.learner.settings import loss_settings, stage_optimizer
 from rocstar.train.learner.team import World, place_adapted, shard
 from rocstar.train.recipe.config import Recipe
@@ -115,7 +116,7 @@ class LearnerOnStage:
             host=self._gpu.host.peaks,
             reads=dict(self._gpu.reads.most_common()),
             state=state,
-            runs_again=any(getattr(m, "gradient_checkpointing", False) for m in self.learner.model.modules()),
+            runs_again=runs_again(self.learner.model),
         )
 
     def _use(self, spec: OptimSpec) -> None:

@@ -164,7 +164,8 @@ _READS = (_aten._local_scalar_dense.default, _aten.equal.default, _aten.allclose
 def _explained(error: RuntimeError, func: Any) -> Exception:
     """The error of torch's fake tensors as one of ours, where it is about where values are."""
     kind = type(error).__name__
-    if kind == "FakeTensorDeviceMismatchError" or "on the same device" in str(error):
+    of_devices = ("on the same device", "two different devices")  # the second of torch 2.11
+    if kind == "FakeTensorDeviceMismatchError" or any(words in str(error) for words in of_devices):
         return MisplacedTensorError(f"{_place()}: {func} got tensors of two devices ({error})")
     if kind in ("DynamicOutputShapeException", "DataDependentOutputException"):
         return MisplacedTensorError(f"{_place()}: the result of {func} depends on values of the GPU")

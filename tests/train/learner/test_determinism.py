@@ -1,5 +1,6 @@
 """Same seed, same bits, with as many torch threads as a machine has."""
 
+import os
 import random
 from collections.abc import Iterator
 
@@ -14,6 +15,8 @@ from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.recipe.model_config import ScratchConfig
 
+CPU = torch.device("cpu")
+VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 VOCAB = 300
 TOKENS = 2000
 """Times 96 hidden units, that is several pieces of what torch gives a thread."""
@@ -57,7 +60,7 @@ def weights_after(steps: int) -> dict[str, torch.Tensor]:
 
 def test_updates_have_the_same_bits_however_threads_are_scheduled() -> None:
     """Without the setting the weights differ after the first step or two."""
-    with deterministic_torch(True):
+    with deterministic_torch(True, CPU):
         expected = weights_after(6)
         for _ in range(3):
             found = weights_after(6)
@@ -67,6 +70,24 @@ def test_updates_have_the_same_bits_however_threads_are_scheduled() -> None:
 @pytest.mark.parametrize("wanted", [True, False])
 def test_the_setting_is_as_before_afterwards(wanted: bool) -> None:
     assert not torch.are_deterministic_algorithms_enabled()
-    with deterministic_torch(True), deterministic_torch(wanted):
+    with deterministic_torch(True, CPU), deterministic_torch(wanted, CPU):
         assert torch.are_deterministic_algorithms_enabled(), "an inner one asks for no less"
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize("chosen", [None, ":16:8"])
+def test_on_a_gpu_nothing_may_be_nondeterministic(
+    chosen: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where torch only warns, attention's backward adds up in any order, and so does cuBLAS."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    if chosen:
+        monkeypatch.setenv(VARIABLE, chosen)
+    with deterministic_torch(True, CPU):
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+        assert os.environ.get(VARIABLE) == chosen
+    with deterministic_torch(True, torch.device("cuda", 0)):
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        assert os.environ[VARIABLE] == (chosen or ":4096:8")
+    monkeypatch.delenv(VARIABLE)

@@ -62,9 +62,9 @@ def test_moments_leave_and_come_back_for_the_next_update(kind: str, monkeypatch:
     learner, other = made(kind, 2), made(kind, 2)
     asked: list[tuple[int, torch.device]] = []
 
-    def sent_to(tensor: Tensor, device: torch.device) -> Tensor:
-        asked.append((tensor.numel(), device))
-        return tensor.clone()
+    def sent_to(tensors: list[Tensor], device: torch.device) -> list[Tensor]:
+        asked.extend((tensor.numel(), device) for tensor in tensors)
+        return [tensor.clone() for tensor in tensors]
 
     monkeypatch.setattr(optim, "sent_to", sent_to)
     learner.offloads_moments = True
@@ -81,6 +81,7 @@ def test_moments_leave_and_come_back_for_the_next_update(kind: str, monkeypatch:
 
 
 def test_a_tensor_goes_only_where_it_is_not() -> None:
-    here = torch.zeros(3)
-    assert optim.sent_to(here, torch.device("cpu")) is here
-    assert optim.sent_to(here, torch.device("meta")).is_meta
+    here, away = torch.zeros(3), torch.zeros(2, device="meta")
+    assert optim.sent_to([here], torch.device("cpu"))[0] is here
+    sent = optim.sent_to([here, away], torch.device("meta"))
+    assert sent[0].is_meta and sent[0].shape == (3,) and sent[1] is away

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rocstar.kernels import varlen_attention
@@ -266,26 +265,6 @@ def test_the_flash_kernel_is_the_masked_calls_on_a_gpu(dtype: torch.dtype, size:
 
     for found, expected in zip(results(dtype), results(torch.float32), strict=True):
         assert (found.float() - expected).norm() < 0.02 * expected.norm()
-
-
-@pytest.mark.parametrize(
-    ("dtype", "has_mask", "repeated"),
-    [
-        (torch.float32, False, True),
-        (torch.float32, True, True),
-        (torch.bfloat16, True, True),
-        (torch.bfloat16, False, False),
-    ],
-)
-def test_on_a_gpu_grouped_heads_are_for_the_flash_kernel(
-    dtype: torch.dtype, has_mask: bool, repeated: bool
-) -> None:
-    """All else with grouped heads would be the plain formula, which keeps every probability."""
-    with FakeTensorMode():
-        q = torch.empty(2, 4, 7, 8, dtype=dtype, device="cuda")
-    mask = torch.zeros(2, 1, 7, 7) if has_mask else None
-    assert packed_attention._needs_all_heads(q, mask) is repeated
-    assert not packed_attention._needs_all_heads(torch.zeros(2, 4, 7, 8, dtype=dtype), mask)
 
 
 @pytest.mark.parametrize(

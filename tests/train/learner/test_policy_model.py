@@ -14,6 +14,8 @@ from transformers import (
     GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
     PreTrainedModel,
     Qwen3Config,
     Qwen3ForCausalLM,
@@ -88,18 +90,31 @@ def test_plain_heads_pass(tied: bool) -> None:
         check_head(kind(config(**SIZES, tie_word_embeddings=tied)))
 
 
-def test_checkpointed_layers_run_again_in_backward_and_change_no_gradient(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """All but the last, whose activations backward needs first."""
+def counted_runs(model: PreTrainedModel, is_packed: bool, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The layers in the order in which their MLPs run."""
     runs: list[int] = []
-    real = packed_layers._mlp
+    if is_packed:
+        real = packed_layers._mlp
 
-    def counted(layer: Any, hidden: torch.Tensor) -> torch.Tensor:
-        runs.append(layer.self_attn.layer_idx)
-        return real(layer, hidden)
+        def counted(layer: Any, hidden: torch.Tensor) -> torch.Tensor:
+            runs.append(layer.self_attn.layer_idx)
+            return real(layer, hidden)
 
-    monkeypatch.setattr(packed_layers, "_mlp", counted)
+        monkeypatch.setattr(packed_layers, "_mlp", counted)
+    else:
+        for number, layer in enumerate(model.get_decoder().layers):
+            layer.mlp.register_forward_hook(lambda *_, number=number: runs.append(number))
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "is_packed"),
+    [(Qwen3Config, Qwen3ForCausalLM, True), (Olmo2Config, Olmo2ForCausalLM, False)],
+)
+def test_checkpointed_layers_run_again_in_backward_and_change_no_gradient(
+    config: Any, kind: Any, is_packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but the last, inside their hooks, for any number of `PolicyModel`s of the model."""
     example = Example(
         ids=[3, 9, 4, 7, 7, 1],
         mask=[0, 0, 1, 1, 0, 1],
@@ -111,17 +126,22 @@ def test_checkpointed_layers_run_again_in_backward_and_change_no_gradient(
     gradients = []
     for checkpointed in (False, True):
         torch.manual_seed(1)
-        model = Qwen3ForCausalLM(Qwen3Config(**SIZES))
+        model = kind(config(**SIZES))
         if checkpointed:
             checkpoint_activations(model)
-        runs.clear()
-        out = PolicyModel(model)(micro, lambda hidden, weight: (hidden @ weight.T).square().sum())
-        assert runs == [0, 1, 2]
-        out.backward()
-        assert runs == ([0, 1, 2, 1, 0] if checkpointed else [0, 1, 2])
-        gradients.append([p.grad for p in model.parameters()])
-        with torch.no_grad():  # nothing to go back to
-            runs.clear()
+        with monkeypatch.context() as patches, torch.no_grad():  # without a graph nothing runs again
+            runs = counted_runs(model, is_packed, patches)
             PolicyModel(model)(micro, lambda hidden, weight: hidden)
             assert runs == [0, 1, 2]
+        hooked: list[int] = []
+        for number, layer in enumerate(model.get_decoder().layers):
+            layer.register_forward_hook(lambda *_, number=number, hooked=hooked: hooked.append(number))
+        with monkeypatch.context() as patches:
+            runs = counted_runs(model, is_packed, patches)
+            out = PolicyModel(model)(micro, lambda hidden, weight: (hidden @ weight.T).square().sum())
+            assert runs == [0, 1, 2]
+            out.backward()
+            assert runs == ([0, 1, 2, 1, 0] if checkpointed else [0, 1, 2])
+        assert hooked == [0, 1, 2], "the hooks of FSDP would gather the weights a second time"
+        gradients.append([p.grad for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
