@@ -4,7 +4,8 @@
 `attention=...`. The learner brings one for packed rows, the embedded engine its KV cache; both run the same
 modules on flat rows of tokens [1, T], so their log-probs differ by rounding only.
 
-Shapes: T flat tokens, H query heads, K key-value heads, D head size, S sequences, L longest of a bucket.
+Shapes: T flat tokens, H query heads, K key-value heads, D head size, S sequences, Q queries and L keys of the
+longest sequence of a call.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
@@ -55,6 +57,41 @@ def install(model: PreTrainedModel) -> None:
         )
     AttentionInterface.register(NAME, _forward)
     model.set_attn_implementation(NAME)
+
+
+def choose_attention_backends(device: torch.device) -> None:
+    """Turn off cuDNN's attention in this process if `device` is a GPU. Call before the first forward.
+
+    On Hopper torch >= 2.11 prefers cuDNN, which builds a plan for each new shape. The lengths of rollouts
+    change the shape at almost every call.
+    """
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def needs_all_heads(device_type: str, dtype: torch.dtype, *, has_mask: bool, is_hip: bool) -> bool:
+    """Whether keys and values must be repeated for every query head before torch's attention.
+
+    On a GPU only the flash kernel takes grouped heads in every supported version of torch. It takes half
+    precision without a mask; on ROCm (is_hip) it takes no grouped heads in some versions. Other grouped calls
+    fall back to the plain formula, which stores the score of every query and key.
+    """
+    if device_type != "cuda":
+        return False
+    return is_hip or has_mask or dtype not in (torch.bfloat16, torch.float16)
+
+
+def grouped_attention(
+    q_SHQD: Tensor, k_SKLD: Tensor, v_SKLD: Tensor, mask: Tensor | None, scale: float
+) -> Tensor:
+    """Attention in which H/K query heads share a key-value head: out_SHQD. mask = None is causal, Q = L."""
+    has_mask, is_hip = mask is not None, torch.version.hip is not None
+    if needs_all_heads(q_SHQD.device.type, q_SHQD.dtype, has_mask=has_mask, is_hip=is_hip):
+        group = q_SHQD.shape[1] // k_SKLD.shape[1]
+        k_SKLD, v_SKLD = (x.repeat_interleave(group, dim=1) for x in (k_SKLD, v_SKLD))
+    return F.scaled_dot_product_attention(
+        q_SHQD, k_SKLD, v_SKLD, attn_mask=mask, is_causal=not has_mask, scale=scale, enable_gqa=True
+    )
 
 
 def buckets(lengths_S: Sequence[int], *, growth: float = 1.3) -> list[list[int]]:

@@ -75,6 +75,8 @@ class EmbeddedEngine:
     ) -> None:
         config = model.config
         attention.install(model)
+        parameter = next(model.parameters())
+        attention.choose_attention_backends(parameter.device)
         self._model, self._thread = model, thread
         # Not in lockstep, tools run beside every forward, and a thread that shares its core holds up all.
         self._forward = forward_of(model, spare_threads=0 if lockstep else 1)
@@ -83,7 +85,6 @@ class EmbeddedEngine:
         if kv_tokens is not None:
             self._max_length = min(self._max_length, kv_tokens // max_running)
         self._prefill_tokens = prefill_tokens
-        parameter = next(model.parameters())
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._kv = SlotKv(
             num_layers=config.num_hidden_layers,

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rocstar.engine.inference.embedded.attention import buckets
+from rocstar.engine.inference.embedded.attention import buckets, grouped_attention
 
 try:
     from rocstar.engine.inference.embedded import _decode
@@ -258,9 +258,7 @@ class _PaddedExtras:
         k = keys[self._slots, :, : self._context].contiguous()
         v = values[self._slots, :, : self._context]
         q = q_XHD[self._gather].transpose(1, 2)
-        out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=self._mask[:, None], scale=scale, enable_gqa=True
-        )
+        out = grouped_attention(q, k, v, self._mask[:, None], scale)
         return out.transpose(1, 2).flatten(0, 1)[self._real]
 
 

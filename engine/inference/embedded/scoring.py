@@ -14,10 +14,10 @@ import asyncio
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from rocstar.engine.inference.base import InferenceError, PromptScores
+from rocstar.engine.inference.embedded.attention import grouped_attention
 from rocstar.engine.inference.embedded.decoder import Forward
 
 MAX_LOGITS = 1 << 25
@@ -43,9 +43,7 @@ class TextAttention:
         self._past[layer] = k_KTD, v_KTD
         size, upto = q_HTD.shape[1], k_KTD.shape[1]
         mask_TP = torch.ones(size, upto, dtype=torch.bool, device=q_HTD.device).tril_(upto - size)
-        out_1HTD = F.scaled_dot_product_attention(
-            q_HTD[None], k_KTD[None], v_KTD[None], attn_mask=mask_TP, scale=scale, enable_gqa=True
-        )
+        out_1HTD = grouped_attention(q_HTD[None], k_KTD[None], v_KTD[None], mask_TP, scale)
         return out_1HTD[0].transpose(0, 1)
 
 

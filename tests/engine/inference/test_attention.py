@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rocstar.engine.inference.embedded.attention import buckets, install
+from rocstar.engine.inference.embedded.attention import (
+    buckets,
+    choose_attention_backends,
+    grouped_attention,
+    install,
+    needs_all_heads,
+)
 from rocstar.engine.inference.embedded.kv import Extra, SlotKv
 
 pytestmark = pytest.mark.usefixtures("_one_torch_thread")
@@ -78,6 +84,62 @@ def test_scale_defaults_to_the_head_size() -> None:
     _forward(module, q, k, v, None, attention=Asked())
     _forward(module, q, k, v, None, 0.3, attention=Asked())
     assert asked == [(3, D**-0.5), (3, 0.3)]
+
+
+# ---- the backend of torch's attention ----
+
+HALF, SINGLE = torch.bfloat16, torch.float32
+
+
+@pytest.mark.parametrize(
+    ("device", "is_hip", "dtype", "has_mask", "repeats"),
+    [
+        ("cpu", False, HALF, True, False),
+        ("cpu", False, SINGLE, True, False),
+        ("cpu", False, SINGLE, False, False),
+        ("cuda", False, HALF, False, False),  # flash
+        ("cuda", False, torch.float16, False, False),  # flash
+        ("cuda", False, HALF, True, True),  # memory-efficient: prefill and scoring have a mask
+        ("cuda", False, SINGLE, True, True),
+        ("cuda", False, SINGLE, False, True),
+        ("cuda", True, HALF, False, True),
+        ("cuda", True, HALF, True, True),
+        ("cuda", True, SINGLE, True, True),
+        ("cuda", True, SINGLE, False, True),
+    ],
+)
+def test_heads_are_repeated_where_no_kernel_takes_groups(
+    device: str, is_hip: bool, dtype: torch.dtype, has_mask: bool, repeats: bool
+) -> None:
+    assert needs_all_heads(device, dtype, has_mask=has_mask, is_hip=is_hip) == repeats
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_grouped_attention_is_that_of_the_definition(
+    repeats: bool, is_causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mask starts at token 4, as that of the second part of a prompt does."""
+    monkeypatch.setattr(
+        "rocstar.engine.inference.embedded.attention.needs_all_heads", lambda *_, **__: repeats
+    )
+    q, k, v = (x.detach() for x in leaves(9, 0))
+    start = 0 if is_causal else 4
+    mask = None if is_causal else torch.ones(5, 9, dtype=torch.bool).tril(4)
+    out = grouped_attention(q[None, :, start:], k[None], v[None], mask, 0.5)
+    torch.testing.assert_close(out[0].transpose(0, 1), by_definition(q, k, v, 0.5)[start:])
+
+
+def test_cudnn_attention_is_off_on_a_gpu_alone() -> None:
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        choose_attention_backends(CPU)
+        assert torch.backends.cuda.cudnn_sdp_enabled()
+        choose_attention_backends(torch.device("cuda"))
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 # ---- the cache ----
