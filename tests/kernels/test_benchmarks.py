@@ -1,17 +1,12 @@
-"""The benchmarks of the kernels run, check themselves, and say no where they must."""
+"""The benchmark of the loss runs and checks itself."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
-
-from rocstar.kernels import torch_ops
-from rocstar.kernels.row_loss import RowLoss
 
 from ..warm_python import warm
 
@@ -19,70 +14,11 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import bench_loss  # noqa: E402
-from gpu import bench_kernels  # noqa: E402
 
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(warm().executable), str(BENCHMARKS / script), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-
-
-def test_dry_run_of_the_gpu_benchmark(tmp_path: Path) -> None:
-    out = tmp_path / "kernels.json"
-    done = run("gpu/bench_kernels.py", "--dry-run", f"--out={out}")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(out.read_text())
-    assert result["dry_run"] and result["bars"] == [] and not any(result["differing_runs"].values())
-    assert {row["head"] for row in result["linear"]} == {"14B", "0.5B"}
-    assert {row["way"] for row in result["peers"]} == {"rocstar", "naive torch"}
-    assert all(row["ms"] > 0 for section in ("logits", "linear", "peers") for row in result[section])
-
-
-def test_without_time_left_it_says_what_is_missing(tmp_path: Path) -> None:
-    out = tmp_path / "kernels.json"
-    done = run("gpu/bench_kernels.py", "--dry-run", "--minutes=0", f"--out={out}")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(out.read_text())
-    assert all("left_out" in result[section][-1] for section in ("logits", "linear", "peers"))
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
-def test_without_a_device_it_refuses() -> None:
-    done = run("gpu/bench_kernels.py")
-    assert done.returncode == 2 and "--dry-run" in done.stderr and "Traceback" not in done.stderr
-
-
-def planted(kind: str) -> ModuleType:
-    wrong = ModuleType("wrong")
-
-    def row_loss_(logits_NV: torch.Tensor, *given: Any, grad: bool, **named: Any) -> RowLoss:
-        found = torch_ops.row_loss_(logits_NV, *given, grad=grad, **named)
-        if kind == "wrong" and grad:
-            logits_NV *= 1.01
-        if kind == "race" and grad:
-            logits_NV[0, 0] += 1e-9 * torch.rand(())
-        return found
-
-    wrong.row_loss_ = row_loss_  # type: ignore[attr-defined]
-    return wrong
-
-
-def plan() -> bench_kernels.Plan:
-    parser_result = bench_kernels.argparse.Namespace(dry_run=True, minutes=1.0)
-    return bench_kernels.plan(parser_result)
-
-
-def test_a_wrong_kernel_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_kernels, "torch_ops", planted("wrong"))
-    with pytest.raises(AssertionError, match="gradient"):
-        bench_kernels.check_everything(plan())
-
-
-def test_a_race_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench_kernels.count_races(plan())
-    monkeypatch.setattr(bench_kernels, "torch_ops", planted("race"))
-    with pytest.raises(AssertionError, match="outputs differ"):
-        bench_kernels.count_races(plan())
 
 
 def test_loss_benchmark_small(tmp_path: Path) -> None:
