@@ -29,7 +29,7 @@ CXX_FILES := $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 # A folder without Python files is no package for mypy.
 PACKAGES := $(foreach p,engine kernels sandbox train,$(if $(shell find $(p) -name '*.py' 2>/dev/null),rocstar.$(p)))
 
-.PHONY: help setup quickstart test planted sglang-env test-sglang servers-env test-servers lint typecheck format ctest ctest-arm64 sanitize sanitize-threads bench figures wheel coverage clean
+.PHONY: help setup quickstart test proof-toy planted sglang-env test-sglang servers-env test-servers lint typecheck format ctest ctest-arm64 sanitize sanitize-threads bench figures wheel coverage clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -42,6 +42,9 @@ quickstart: $(VENV)/.rocstar-runtime  ## build, then train a tiny model from not
 
 test: setup  ## run the tests, on up to four cores
 	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal -rfEX
+
+proof-toy: setup  ## the proof on a device, at tiny sizes on this CPU
+	$(BIN)/python benchmarks/gpu/proof.py --toy --out build/proof-toy
 
 planted: setup  ## plant every bug that a test must catch, take away each layer that holds an attack
 	ROCSTAR_PLANT_ALL=1 $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal -rfEX \

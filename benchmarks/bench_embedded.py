@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import gc
 import random
 import sys
@@ -39,6 +40,8 @@ from rocstar.sandbox.bench import table
 
 SPEED_BAR = 1.3
 TOLERANCE = 1e-5
+PEER_TIMEOUT_S = 120.0
+"""For one turn of the peer."""
 VOCABULARY, LONGEST = 2048, 1024
 SETTINGS: dict[str, dict[str, Any]] = {
     "pages of 32, shared": {"page_size": 32},
@@ -68,11 +71,11 @@ class Said:
 Turns = dict[int, list[Said]]
 
 
-def scripts(count: int, siblings: int, seed: int) -> list[Script]:
+def scripts(count: int, siblings: int, seed: int, *, vocabulary: int = VOCABULARY) -> list[Script]:
     rng = random.Random(seed)
 
     def text(low: int, high: int) -> list[int]:
-        return [rng.randrange(VOCABULARY) for _ in range(rng.randint(low, high))]
+        return [rng.randrange(vocabulary) for _ in range(rng.randint(low, high))]
 
     made = []
     for k in range(count):
@@ -114,10 +117,10 @@ def timed(
 class Ours:
     """One engine, entered once; `run` rolls all scripts out at once."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, model: Any, slots: int) -> None:
         self._thread = ThreadPoolExecutor(1)
         self._thread.submit(torch.set_num_threads, 1).result()
-        self._engine = EmbeddedEngine(tiny_model(), max_running=slots, thread=self._thread)
+        self._engine = EmbeddedEngine(model, max_running=slots, thread=self._thread)
         self._runner = asyncio.Runner()
         self._runner.run(self._engine.__aenter__())
 
@@ -154,23 +157,47 @@ class Ours:
         self._thread.shutdown()
 
 
-class Peer:
-    """One manager of transformers' continuous batching, started once."""
+def batching_config(*, page_size: int, **rest: Any) -> ContinuousBatchingConfig:
+    """The peer's settings; transformers 5.17 names the page size `block_size`."""
+    names = {field.name for field in dataclasses.fields(ContinuousBatchingConfig)}
+    name = "page_size" if "page_size" in names else "block_size"
+    return ContinuousBatchingConfig(**{name: page_size}, **rest)
 
-    def __init__(self, slots: int, setting: dict[str, Any]) -> None:
-        model = tiny_model()
+
+class Peer:
+    """One manager of transformers' continuous batching, started once.
+
+    Args:
+        model: on its device.
+        slots: requests that run at once; the cache holds half of the longest text for each.
+        setting: see `batching_config`.
+        use_cuda_graph: capture forwards; False on a CPU.
+        timeout_s: for one turn, RuntimeError after that.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        slots: int,
+        setting: dict[str, Any],
+        *,
+        use_cuda_graph: bool = False,
+        timeout_s: float = PEER_TIMEOUT_S,
+    ) -> None:
+        longest = model.config.max_position_embeddings
+        self._timeout_s = timeout_s
         self._manager = model.init_continuous_batching(
             generation_config=GenerationConfig(
-                do_sample=True, temperature=1.0, top_k=0, top_p=1.0, eos_token_id=-1, max_new_tokens=LONGEST
+                do_sample=True, temperature=1.0, top_k=0, top_p=1.0, eos_token_id=-1, max_new_tokens=longest
             ),
-            continuous_batching_config=ContinuousBatchingConfig(
+            continuous_batching_config=batching_config(
+                **setting,
                 return_logprobs=True,
-                use_cuda_graph=False,
-                num_blocks=slots * LONGEST // 2 // setting["page_size"],
+                use_cuda_graph=use_cuda_graph,
+                num_blocks=slots * longest // 2 // setting["page_size"],
                 max_batch_tokens=2048,
                 max_requests_per_batch=slots,
                 seed=0,
-                **setting,
             ),
         )
         self._manager.start()
@@ -187,9 +214,7 @@ class Peer:
             ask(k, script.prompt)
         left = sum(len(script.turns) for script in work)
         while left:
-            got = self._manager.get_result(timeout=120)
-            if got is None or got.error:
-                raise RuntimeError(f"the peer failed: {got and got.error}")
+            got = self._result()
             left -= 1
             k = int(got.request_id.split("/")[1])
             turns = said[k]
@@ -203,20 +228,35 @@ class Peer:
                 ask(k, before + turns[-1].ids + work[k].turns[len(turns) - 1][1])
         return said
 
+    def _result(self) -> Any:
+        """The next turn. RuntimeError when its request or its thread failed, or time is up."""
+        deadline = time.monotonic() + self._timeout_s
+        while time.monotonic() < deadline:
+            got = self._manager.get_result(timeout=1)
+            if got is not None and got.error:
+                raise RuntimeError(f"the peer failed: {got.error}")
+            if got is not None:
+                return got
+            if not self._manager.is_running():
+                raise RuntimeError("the peer's thread ended")
+        raise RuntimeError(f"the peer gave no result within {self._timeout_s:.0f} s")
+
     def close(self) -> None:
         self._manager.stop(block=True)
 
 
 @torch.inference_mode()
-def largest_error(turns: Turns, work: list[Script], checked: int) -> float:
-    """Of the log-probs of the first trajectories, against a plain forward. ValueError for another length."""
-    model, worst = tiny_model(), 0.0
+def largest_error(model: Any, turns: Turns, work: list[Script], checked: int) -> float:
+    """Of the log-probs of the first trajectories, against a plain forward of `model`. ValueError for another
+    length."""
+    worst = 0.0
     for k, script in enumerate(work):
         if [len(said.ids) for said in turns[k]] != [length for length, _ in script.turns]:
             raise ValueError(f"trajectory {k} has other lengths than its script")
         for said in turns[k] if k < checked else ():
-            logits = model(torch.tensor([said.before + said.ids])).logits[0, len(said.before) - 1 : -1]
-            true = logits.log_softmax(-1).gather(1, torch.tensor(said.ids)[:, None])[:, 0]
+            ids = torch.tensor([said.before + said.ids], device=model.device)
+            logits = model(ids).logits[0, len(said.before) - 1 : -1].float()
+            true = logits.log_softmax(-1).gather(1, ids[0, len(said.before) :, None])[:, 0].cpu()
             worst = max(worst, float((true - torch.tensor(said.logprobs)).abs().max()))
     return worst
 
@@ -241,13 +281,16 @@ def main() -> int:
     for number in range(options.rounds):
         for name, row in rows.items():
             # One at a time: a manager that waits for requests is not free.
-            side = Peer(options.slots, SETTINGS[name]) if name in SETTINGS else Ours(options.slots)
+            model = tiny_model()
+            side = (
+                Peer(model, options.slots, SETTINGS[name]) if name in SETTINGS else Ours(model, options.slots)
+            )
             side.run(warm, 1 << 32)
             cpu, wall, turns = timed(side.run, work, number * 1000)
             side.close()
             row["cpu"].append(cpu)
             row["wall"].append(wall)
-            row["error"].append(largest_error(turns, work, 4 if number == 0 else 0))
+            row["error"].append(largest_error(tiny_model(), turns, work, 4 if number == 0 else 0))
             told = f"{tokens / cpu:.0f} tokens per CPU second, {wall:.2f} s"
             print(f"round {number + 1}: {name}: {told}", flush=True)
     result = {

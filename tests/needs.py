@@ -10,6 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -89,6 +90,16 @@ def modules(*names: str) -> list[Any]:
             found.append(importlib.import_module(name))
         except ModuleNotFoundError:
             package(name.partition(".")[0]).skip()
+    return found
+
+
+def gguf_reader() -> list[Any]:
+    """The modules gguf, numpy and accelerate; the running test is left out where no GGUF file can be read."""
+    from rocstar.train.learner.import_gguf import TRANSFORMERS  # only where a test reads such a file
+
+    found = modules("gguf", "numpy", "accelerate")
+    if tuple(int(number) for number in version("transformers").split(".")[:2]) < TRANSFORMERS:
+        Need("transformers 5.18", "pip install --upgrade 'rocstar[gguf]'").skip()
     return found
 
 

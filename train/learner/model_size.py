@@ -82,7 +82,9 @@ def measure(config: ModelConfig, lora: LoraConfig | None = None) -> ModelSize | 
     hub."""
     lora = lora or LoraConfig()
     if config.path == "scratch":
-        return _size(build_model(config.scratch, config.scratch.vocab_size, seed=0), config, lora)
+        with torch.device("meta"):  # counts need no weights: those of 4B parameters take a minute
+            model = build_model(config.scratch, config.scratch.vocab_size, seed=0)
+        return _size(model, config, lora)
     build: Any = AutoModelForCausalLM  # transformers has no types for it
     try:
         found = known_config(config.path) or AutoConfig.from_pretrained(config.path, local_files_only=True)

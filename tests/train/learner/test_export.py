@@ -30,7 +30,7 @@ from rocstar.train.learner.import_gguf import import_gguf
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.run_directory import write_json
 
-from ...needs import modules
+from ...needs import gguf_reader, modules
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 32,
@@ -163,7 +163,7 @@ QWEN2 = Qwen2ForCausalLM, Qwen2Config
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("kind", "tied"), [(LLAMA, True), (LLAMA, False), (QWEN2, False)])
 def test_a_gguf_file_comes_back_through_import_gguf(kind: Any, tied: bool, tmp_path: Path) -> None:
-    modules("gguf", "accelerate")
+    gguf_reader()
     model_class, config_class = kind
     tokenizer = make_tokenizer(BYTES)
     rows = len(tokenizer) + 3  # a head that is padded

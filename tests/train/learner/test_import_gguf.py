@@ -14,7 +14,7 @@ import pytest
 from rocstar.train.learner.import_gguf import import_gguf, locate_gguf, main
 from rocstar.train.recipe.errors import ConfigError
 
-from ...needs import modules
+from ...needs import gguf_reader
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 
@@ -22,7 +22,7 @@ TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 @pytest.fixture(scope="module")
 def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama of 2 layers and 18 tokens with random weights, its matrices in Q8_0."""
-    gguf, np, _ = modules("gguf", "numpy", "accelerate")
+    gguf, np, _ = gguf_reader()
     path = tmp_path_factory.mktemp("gguf") / "tiny.Q8_0.gguf"
     hidden, heads, kv_heads, ff, layers = 64, 2, 1, 128, 2
     tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *"abcdefgh", "ab", "Ġ", *"12345"]
@@ -169,8 +169,16 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
         import_gguf(str(tmp_path / "m.gguf"), tmp_path / "out")
 
 
+def test_an_older_transformers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m.gguf").touch()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "5.17.2")
+    with pytest.raises(ConfigError, match=r"needs transformers 5\.18 or newer, and 5\.17\.2 is installed"):
+        import_gguf(str(tmp_path / "m.gguf"), tmp_path / "out")
+
+
 def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
-    modules("gguf", "accelerate")
+    gguf_reader()
     (tmp_path / "m.gguf").write_bytes(b"not GGUF at all")
     with pytest.raises(ConfigError, match="cannot be read as a causal language model"):
         import_gguf(str(tmp_path / "m.gguf"), tmp_path / "out")
