@@ -68,7 +68,7 @@ def attend(
     """
     # With at most one query per sequence torch takes another kernel (split keys); 2 is a valid bound too.
     max_q, max_k = max(2, longest[0]), longest[1]
-    out: Tensor = _aten._flash_attention_forward(
+    out: Tensor = _aten._flash_attention_forward.default(
         q_NHD, k_PKD, v_PKD, cum_q_S1, cum_k_S1, max_q, max_k, 0.0, True, False, scale=scale
     )[0]
     return out
