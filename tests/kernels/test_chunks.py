@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from rocstar.kernels.chunks import LEAST_ROWS, MOST_ROWS, STEP, rows_per_chunk
+from rocstar.kernels.chunks import LEAST_ROWS, MOST_ROWS, STEP, free_bytes, rows_per_chunk
 
 GIB = 1 << 30
 HEAD: dict[str, Any] = {
@@ -61,3 +61,10 @@ def test_log_probs_alone_need_less() -> None:
     assert rows_per_chunk(10 * GIB, 8192, **alone) > rows_per_chunk(
         10 * GIB, 8192, **(alone | {"grad": True})
     )
+
+
+def test_what_the_allocator_holds_and_does_not_use_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10, 80))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 50)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 30)
+    assert free_bytes(torch.device("cuda", 0)) == 30
