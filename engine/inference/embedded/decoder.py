@@ -44,7 +44,7 @@ def forward_of(
     spare_threads: of torch's, for others who work meanwhile, where bits do not depend on threads.
     head_dtype: of the logits and of the sums of the head's product; None: the model's.
     """
-    if head_dtype == model.dtype:
+    if head_dtype == next(model.parameters()).dtype:
         head_dtype = None
     modules = _Modules(model, head_dtype)
     if not _is_plain(model):
