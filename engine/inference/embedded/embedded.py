@@ -41,6 +41,7 @@ from rocstar.engine.inference.base import (
 )
 from rocstar.engine.inference.embedded import attention
 from rocstar.engine.inference.embedded.decoder import forward_of
+from rocstar.engine.inference.embedded.graphs import SCRATCH_TOKENS
 from rocstar.engine.inference.embedded.kv import (
     KV_SHARE,
     OUT_OF_MEMORY,
@@ -85,14 +86,16 @@ class EmbeddedEngine:
         kv_share: float = KV_SHARE,
         prefill_tokens: int = 2048,
         lockstep: bool = False,
+        head_dtype: torch.dtype | None = None,
     ) -> None:
+        """head_dtype: of the logits (`forward_of`)."""
         config = model.config
         attention.install(model)
         parameter = next(model.parameters())
         attention.choose_attention_backends(parameter.device)
         self._model, self._thread = model, thread
         # Not in lockstep, tools run beside every forward, and a thread that shares its core holds up all.
-        self._forward = forward_of(model, spare_threads=0 if lockstep else 1)
+        self._forward = forward_of(model, spare_threads=0 if lockstep else 1, head_dtype=head_dtype)
         self._vocab_size: int = config.vocab_size
         self._model_length: int = config.max_position_embeddings
         self._prefill_tokens = prefill_tokens
@@ -467,6 +470,8 @@ class EmbeddedEngine:
 
     def _make_room(self, num_rows: int, num_tokens: int) -> None:
         """Let the cache hold that many rows, those that are here among them, of that many tokens each."""
+        if not self._kv.is_native:
+            num_tokens += SCRATCH_TOKENS
         if num_rows > self._kv.num_slots or num_tokens > self._kv.tokens_per_slot:
             self._slots.compact()
             self._kv.reserve(num_rows, num_tokens)

@@ -121,10 +121,13 @@ class SlotKv:
         self.is_native = native and _decode is not None and dtype == torch.float32 and device.type == "cpu"
         self.dtype, self.device = dtype, device
         self._num_layers, self._kv_heads, self._size = num_layers, num_kv_heads, head_dim
+        self.generation = 0
+        """Changes with every new tensor of the cache."""
         self.give_back()
 
     def give_back(self) -> None:
         """Free the memory. What the slots held is lost."""
+        self.generation += 1
         self.num_slots = self.tokens_per_slot = 0
         self._k = [self._zeros(0, 0, is_key=True)] * self._num_layers
         self._v = [self._zeros(0, 0, is_key=False)] * self._num_layers
@@ -165,6 +168,7 @@ class SlotKv:
             raise
 
     def _resize(self, slots: int, tokens: int) -> None:
+        self.generation += 1
         kept_slots, kept_tokens = min(slots, self.num_slots), min(tokens, self.tokens_per_slot)
         for layers, is_key in ((self._k, True), (self._v, False)):
             for layer, old in enumerate(layers):
@@ -218,7 +222,7 @@ class SlotPlan:
         self, kv: SlotKv, positions_T: Tensor, context: int, slots_N: Sequence[int], extras: Sequence[Extra]
     ) -> None:
         """context: tokens of the longest row, its last one among them."""
-        self.kv, self._context, self.slots_N, self.extras = kv, context, slots_N, extras
+        self.kv, self.context, self.slots_N, self.extras = kv, context, slots_N, extras
         num_rows = len(slots_N)
         self._positions_N, self._positions_X = positions_T[:num_rows], positions_T[num_rows:]
 
@@ -238,7 +242,7 @@ class SlotPlan:
 
     @cached_property
     def _mask_N(self) -> Tensor:
-        column = torch.arange(self._context, device=self.kv.device)
+        column = torch.arange(self.context, device=self.kv.device)
         return _additive(column <= self._positions_N[:, None], self.kv.dtype)
 
     def attend(self, layer: int, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
@@ -266,8 +270,8 @@ class SlotPlan:
         # The query heads that share a key head become the rows of one query: no repeated keys.
         return F.scaled_dot_product_attention(
             q.reshape(n, k.shape[1], -1, size),
-            keys[:n, :, : self._context],
-            values[:n, :, : self._context],
+            keys[:n, :, : self.context],
+            values[:n, :, : self.context],
             attn_mask=self._mask_N[:, None, None],
             scale=scale,
         ).reshape(n, heads, size)
