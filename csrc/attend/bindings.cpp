@@ -73,9 +73,11 @@ class Forward {
                .eps = eps,
                .scale = scale} {}
 
-  void run(const std::vector<Address>& weights, Address cosines, Address sines, Address keys, Address values,
-           std::int64_t slots, std::int64_t capacity, Address ids, Address slots_of_tokens, Address positions,
-           Address logits, const std::vector<std::array<std::int64_t, 4>>& parts) {
+  void run(const std::vector<Address>& weights, Address cosines, Address sines, const std::vector<Address>& keys,
+           const std::vector<Address>& values, std::int64_t capacity, Address ids, Address slots_of_tokens,
+           Address positions, Address logits, const std::vector<std::array<std::int64_t, 4>>& parts) {
+    if (static_cast<std::int64_t>(keys.size()) != layers_ || keys.size() != values.size())
+      throw std::invalid_argument("not a cache of each layer");
     Addresses from(weights);
     rocstar::Model model = model_;
     model.embedding = from.floats();
@@ -87,8 +89,11 @@ class Forward {
     model.sines = at<const float>(sines);
     std::vector<rocstar::Part> some;
     for (const auto& [begin, end, more_begin, more_end] : parts) some.push_back({begin, end, more_begin, more_end});
+    rocstar::Cache cache{.capacity = capacity};
+    for (const Address layer : keys) cache.keys.push_back(at<float>(layer));
+    for (const Address layer : values) cache.values.push_back(at<float>(layer));
     const py::gil_scoped_release released;
-    rocstar::forward(model, {at<float>(keys), at<float>(values), slots, capacity},
+    rocstar::forward(model, cache,
                      {at<const std::int64_t>(ids), at<const std::int64_t>(slots_of_tokens),
                       at<const std::int64_t>(positions), at<float>(logits)},
                      some);

@@ -154,11 +154,13 @@ struct Work {
     const std::int64_t own = part.end - part.begin;
     return i < own ? part.begin + i : part.more_begin + i - own;
   }
-  float* keys(std::int64_t layer, std::int64_t slot) const { return cache.keys + offset(layer, slot); }
-  float* values(std::int64_t layer, std::int64_t slot) const { return cache.values + offset(layer, slot); }
-  std::int64_t offset(std::int64_t layer, std::int64_t slot) const {
-    return (layer * cache.slots + slot) * model.kv_heads * model.size * cache.capacity;
+  float* keys(std::int64_t layer, std::int64_t slot) const {
+    return cache.keys[static_cast<std::size_t>(layer)] + offset(slot);
   }
+  float* values(std::int64_t layer, std::int64_t slot) const {
+    return cache.values[static_cast<std::size_t>(layer)] + offset(slot);
+  }
+  std::int64_t offset(std::int64_t slot) const { return slot * model.kv_heads * model.size * cache.capacity; }
 };
 
 std::int64_t Work::floats(const Model& m, const Cache& cache, const Part& part) {

@@ -10,9 +10,9 @@
 //
 // For models whose weights stay in a core's cache: each thread reads all of them, once per block.
 //
-// Layouts (float32, innermost last): weights [output][input] as torch has them; the cache of all layers: keys
-// [layer][slot][kv head][size][capacity], values [layer][slot][kv head][capacity][size]; rotation tables
-// [position][size], the cosines and sines of both halves.
+// Layouts (float32, innermost last): weights [output][input] as torch has them; the cache of each layer: keys
+// [slot][kv head][size][capacity], values [slot][kv head][capacity][size]; rotation tables [position][size], the
+// cosines and sines of both halves.
 #pragma once
 
 #include <cstdint>
@@ -47,9 +47,8 @@ struct Model {
 };
 
 struct Cache {
-  float* keys;
-  float* values;
-  std::int64_t slots;
+  std::vector<float*> keys;  // of each layer
+  std::vector<float*> values;
   std::int64_t capacity;  // a multiple of kLanes
 };
 

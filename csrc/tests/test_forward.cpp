@@ -148,10 +148,9 @@ class Toy {
 // Sequences in slots of a cache, which go forward together.
 struct Sequences {
   const Toy& toy;
-  std::int64_t slots;
   Floats keys, values;
 
-  Sequences(const Toy& model, std::int64_t count) : toy(model), slots(count) {
+  Sequences(const Toy& model, std::int64_t slots) : toy(model) {
     const std::int64_t kv = toy.model.kv_heads * toy.model.size * Toy::kCapacity;
     keys.resize(toy.model.layers.size() * at(slots * kv), NAN);  // what no token has written is not read
     values.resize(keys.size(), NAN);
@@ -181,7 +180,13 @@ struct Sequences {
       parts.push_back(part);
     }
     Floats logits(rows.size() * at(toy.model.vocabulary), NAN);
-    rocstar::forward(toy.model, {keys.data(), values.data(), slots, Toy::kCapacity},
+    rocstar::Cache cache{.capacity = Toy::kCapacity};
+    const std::size_t layers = toy.model.layers.size();
+    for (std::size_t layer = 0; layer < layers; ++layer) {
+      cache.keys.push_back(keys.data() + layer * (keys.size() / layers));
+      cache.values.push_back(values.data() + layer * (values.size() / layers));
+    }
+    rocstar::forward(toy.model, cache,
                      {ids.data(), own.data(), positions.data(), logits.data()}, parts);
     return logits;
   }

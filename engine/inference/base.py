@@ -58,12 +58,16 @@ class Generation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvLoad:
-    """KV capacity in tokens and requests now on the engine."""
+    """KV capacity in tokens and requests now on the engine.
+
+    `held_bytes`: memory that the KV cache takes now; 0 if unknown.
+    """
 
     total: int
     used: int
     running: int
     waiting: int
+    held_bytes: int = 0
 
 
 class Inference(Protocol):

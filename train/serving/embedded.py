@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import math
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from rocstar.engine.fleet.fleet import Fleet, FleetLimits
 from rocstar.engine.fleet.scoring_fleet import ScoringFleet
 from rocstar.engine.inference.base import RolloutEngine
 from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
+from rocstar.engine.inference.embedded.kv import KV_SHARE
 from rocstar.engine.inference.weights import LiveWeights
 from rocstar.engine.nodes.grants import PART
 from rocstar.engine.scheduling.policies import make_policy
@@ -86,10 +88,13 @@ class Embedded(EngineBackend):
         ):
             others = await open_others(team, OpenNode())
             publisher = EnginePublisher(engine, engines, team)
+            meter = MemoryMeter(engines)
             if isinstance(engine, Fleet):
-                yield opened_fleet(engine, publisher, others)
+                opened = opened_fleet(engine, publisher, others)
+                of_fleet = opened.measure
+                yield dataclasses.replace(opened, measure=lambda: of_fleet() | meter())
             else:
-                yield Opened(engine=engine, publisher=publisher, others=others)
+                yield Opened(engine=engine, publisher=publisher, measure=meter, others=others)
 
     @contextlib.asynccontextmanager
     async def open_node(
@@ -144,9 +149,15 @@ async def _engine_thread(
 
 
 def engine_of(recipe: Recipe, model: PreTrainedModel, thread: ThreadPoolExecutor) -> EmbeddedEngine:
-    """One engine, not yet entered, that decodes with `model` itself."""
+    """One engine, not yet entered, that decodes with `model` itself. Replicas share the device's memory."""
     config = recipe.engine
-    return EmbeddedEngine(model, max_running=config.max_running, thread=thread, lockstep=config.deterministic)
+    return EmbeddedEngine(
+        model,
+        max_running=config.max_running,
+        thread=thread,
+        kv_share=KV_SHARE / config.num_replicas,
+        lockstep=config.deterministic,
+    )
 
 
 @contextlib.asynccontextmanager
@@ -168,6 +179,28 @@ async def open_engines(
         yield fleet, engines
 
 
+class MemoryMeter:
+    """What lack of memory cost the engines since the call before; names: train/record/metrics.py."""
+
+    def __init__(self, engines: list[EmbeddedEngine]) -> None:
+        self._engines = engines
+        self._before = (0, 0)
+
+    def __call__(self) -> dict[str, float]:
+        now = (
+            sum(engine.rows_evicted for engine in self._engines),
+            sum(engine.out_of_memory for engine in self._engines),
+        )
+        evicted, failed = (float(a - b) for a, b in zip(now, self._before, strict=True))
+        self._before = now
+        held = sum(engine.load().held_bytes for engine in self._engines)
+        return {
+            "engine/rows_evicted": evicted,
+            "engine/out_of_memory": failed,
+            "engine/kv_bytes": float(held),
+        }
+
+
 class EnginePublisher:
     """Serves the learner's weights in this process; under FSDP the engines have an unsharded copy.
 
@@ -187,7 +220,12 @@ class EnginePublisher:
 
     @contextlib.asynccontextmanager
     async def updating(self) -> AsyncIterator[None]:
-        """The engines decode on while the gradient is made, until the learner is about to change weights."""
+        """The engines decode on while the gradient is made, until the learner is about to change weights.
+
+        On a GPU those that do not decode now free the memory of their KV cache for the learner.
+        """
+        for engine in self._engines:
+            await engine.rest()
         try:
             with self._held:
                 yield

@@ -49,9 +49,8 @@ class Forward:
         weights: Sequence[int],
         cosines: int,
         sines: int,
-        keys: int,
-        values: int,
-        slots: int,
+        keys: Sequence[int],
+        values: Sequence[int],
         capacity: int,
         ids: int,
         slots_of_tokens: int,
@@ -60,7 +59,10 @@ class Forward:
         parts: Sequence[tuple[int, int, int, int]],
         /,
     ) -> None:
-        """A thread per part. Releases the GIL. ValueError: not as many weights as such a model has."""
+        """A thread per part; keys and values of each layer. Releases the GIL.
+
+        ValueError: not as many weights or layers of the cache as such a model has.
+        """
 
 def sample(
     logits: int,

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 from collections import deque
@@ -40,13 +41,22 @@ from rocstar.engine.inference.base import (
 )
 from rocstar.engine.inference.embedded import attention
 from rocstar.engine.inference.embedded.decoder import forward_of
-from rocstar.engine.inference.embedded.kv import Extra, SlotKv
+from rocstar.engine.inference.embedded.kv import (
+    KV_SHARE,
+    OUT_OF_MEMORY,
+    TOKEN_GROWTH,
+    Extra,
+    SlotKv,
+    free_bytes,
+    kv_capacity,
+)
 from rocstar.engine.inference.embedded.rows import DecodeRequest, Done, News, Row, tell
 from rocstar.engine.inference.embedded.sampling import noise, sample
 from rocstar.engine.inference.embedded.scoring import ScoreRequest, tokens_at_a_time
 from rocstar.engine.inference.embedded.slots import Slots
 from rocstar.engine.inference.weights import WeightSource
 
+LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 BURST = 16
 """Forwards in the device thread before the event loop is asked again, unless a row ends earlier."""
@@ -59,8 +69,10 @@ class EmbeddedEngine:
     `prefill_tokens` tokens besides one per decoding row; sampling noise depends on (seed, position) only,
     never on the batch.
 
-    Capacity: `kv_tokens` tokens of KV, an equal share for each of `max_running` slots (None: for each the
-    model's longest text). A longer request is refused; memory is taken as the longest row grows.
+    Capacity: `kv_tokens` bounds rows * tokens of the longest row (None: `kv_share` of the device's free
+    memory, by `kv_capacity`). A request that exceeds it alone is refused. Memory is taken as rows come and
+    grow. If rows exceed the capacity, or memory runs out, the youngest are evicted: their requests wait, and
+    their KV is computed again.
     """
 
     def __init__(
@@ -70,6 +82,7 @@ class EmbeddedEngine:
         max_running: int,
         thread: ThreadPoolExecutor,
         kv_tokens: int | None = None,
+        kv_share: float = KV_SHARE,
         prefill_tokens: int = 2048,
         lockstep: bool = False,
     ) -> None:
@@ -81,30 +94,36 @@ class EmbeddedEngine:
         # Not in lockstep, tools run beside every forward, and a thread that shares its core holds up all.
         self._forward = forward_of(model, spare_threads=0 if lockstep else 1)
         self._vocab_size: int = config.vocab_size
-        self._max_length: int = config.max_position_embeddings
-        if kv_tokens is not None:
-            self._max_length = min(self._max_length, kv_tokens // max_running)
+        self._model_length: int = config.max_position_embeddings
         self._prefill_tokens = prefill_tokens
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self._kv = SlotKv(
-            num_layers=config.num_hidden_layers,
-            num_slots=max_running,
-            num_kv_heads=config.num_key_value_heads,
-            head_dim=head_dim,
-            dtype=parameter.dtype,
-            device=parameter.device,
-            max_tokens=self._max_length,
-        )
         self._device = parameter.device
+        self._kv_tokens, self._kv_share = kv_tokens, kv_share
+        self._kv_shape = {
+            "num_layers": config.num_hidden_layers,
+            "num_kv_heads": config.num_key_value_heads,
+            "head_dim": getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            "dtype": parameter.dtype,
+        }
+        self._max_running = self._max_rows = max_running
+        """Of `_max_rows`: fewer than `max_running` from where memory ran out until the next publish."""
+        self._kv = SlotKv(**self._kv_shape, device=self._device, capacity=self._capacity())
         self.version = 0
         self.busy_s = 0.0
         """Seconds the device thread has spent decoding."""
         self.starved_s = 0.0
         """... while a request waited for a slot."""
+        self.rows_evicted = 0
+        """Rows whose KV gave way to that of others."""
+        self.out_of_memory = 0
+        """How often memory ran out."""
+        self._failures = 0
+        """How often in a row, without a forward in between."""
+        self._attempted = 0
+        """Rows that the present step is to run."""
         self._holds = 0
         self._reading = threading.Lock()
         """Held by the device thread for as long as a burst reads the weights."""
-        self._slots = Slots(self._kv)
+        self._slots = Slots(self._kv, max_running)
         self._waiting: deque[DecodeRequest] = deque()
         self._inbox: deque[DecodeRequest | ScoreRequest | tuple[str, str]] = deque()
         self._scores: deque[ScoreRequest] = deque()
@@ -209,16 +228,18 @@ class EmbeddedEngine:
         if not ids or max_new_tokens < 1:
             detail = f"{len(ids)} ids, {max_new_tokens} new tokens"
             raise InferenceError("bad_request", detail, retryable=False)
-        if len(ids) + max_new_tokens > self._max_length:
-            detail = f"{len(ids)} + {max_new_tokens} tokens exceed a slot's {self._max_length}"
+        most = min(self._model_length, self._kv.capacity)
+        if len(ids) + max_new_tokens > most:
+            detail = f"{len(ids)} + {max_new_tokens} tokens exceed the {most} that a row can have"
             raise InferenceError("too_long", detail, retryable=False)
         if min(ids) < 0 or max(ids) >= self._vocab_size:
             raise InferenceError("bad_token", f"an id lies outside [0, {self._vocab_size})", retryable=False)
 
     def load(self) -> KvLoad:
         return KvLoad(
-            total=self._kv.num_slots * self._max_length,
+            total=self._kv.capacity,
             used=self._slots.num_tokens(),
+            held_bytes=self._kv.held_bytes,
             running=self._slots.num_active,
             # A copy: the device thread changes the inbox meanwhile.
             waiting=len(self._waiting) + sum(isinstance(item, DecodeRequest) for item in self._inbox.copy()),
@@ -246,9 +267,18 @@ class EmbeddedEngine:
             self._wake.set()
 
     def quiesce(self) -> None:
-        """Inside `hold`, off the event loop: returns when no forward reads the weights."""
+        """Inside `hold`, off the event loop: return when no forward reads the weights.
+
+        On a GPU the cache's memory is free then: its contents are lost with the next publish anyway.
+        """
         with self._reading:
-            pass
+            if self._device.type == "cuda":
+                self._give_back()
+
+    async def rest(self) -> None:
+        """Before an update: free the cache's memory on a GPU if no row decodes."""
+        if self._device.type == "cuda":
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._rest)
 
     async def abort(self, request_id: str) -> None:
         if isinstance(scored := self._pending.get(request_id), ScoreRequest):
@@ -284,7 +314,8 @@ class EmbeddedEngine:
                         if not request.future.done():
                             request.future.set_result(request.result(finish))
                     # Without a row that may decode, only a request or a release helps, and both wake us.
-                    busy = bool(self._inbox or self._scores or (self._slots.num_active and not self._absent))
+                    is_running = bool(self._slots.num_active or self._failures) and not self._absent
+                    busy = bool(self._inbox or self._scores or is_running)
                     busy = busy and not self._holds
         except Exception as error:  # nobody awaits this task: every waiter and __aexit__ get the crash
             self._error = error
@@ -308,6 +339,7 @@ class EmbeddedEngine:
                 for name in source.shapes():
                     own[name].copy_(source.tensor(name))
         self.version = version
+        self._max_rows = self._max_running
         self._slots.forget_kv()
         for request in self._scores:
             request.restart()
@@ -328,13 +360,19 @@ class EmbeddedEngine:
             if self._holds:
                 break
             done += self._read_inbox()
-            self._score()
-            if self._absent:
-                break
-            self._admit()
-            if not self._slots.num_active:
-                break
-            done += self._step()
+            failure = ""
+            try:
+                self._score()
+                if self._absent:
+                    break
+                self._admit()
+                if not self._slots.num_active:
+                    break
+                done += self._step()
+            except OUT_OF_MEMORY as error:
+                failure = str(error) or type(error).__name__  # not the error: its frames hold tensors
+            if failure:
+                self._recover(failure)
             if done:
                 break
         return done
@@ -379,25 +417,124 @@ class EmbeddedEngine:
         """One forward for the text that is being scored."""
         if not self._scores:
             return
-        request = self._scores[0]
-        if request.advance(self._forward, tokens_at_a_time(self._prefill_tokens, self._vocab_size)):
-            self._scores.popleft()
-            request.deliver()
+        request, failure = self._scores[0], ""
+        try:
+            if request.advance(self._forward, tokens_at_a_time(self._prefill_tokens, self._vocab_size)):
+                self._scores.popleft()
+                request.deliver()
+        except OUT_OF_MEMORY as error:
+            failure = str(error) or type(error).__name__
+        if failure:
+            self.out_of_memory += 1
+            self._give_back()
+            request.restart()
+            request.num_failures += 1
+            if request.num_failures > 1:
+                self._scores.popleft()
+                request.deliver_error(_does_not_fit(len(request.ids), failure))
 
     def _admit(self) -> None:
         """Give waiting requests a slot while slots and the prefill budget last."""
+        if not self._waiting:
+            return
         if self._joined:  # not in the order of arrival, which is timing
             self._waiting = deque(sorted(self._waiting, key=lambda r: self._joined.get(r.row_id, 0)))
+        self._widen()
         budget = self._prefill_tokens
-        deferred: list[DecodeRequest] = []
-        while self._waiting and budget > 0:
-            request = self._waiting.popleft()
+        for request in list(self._waiting):
+            if budget <= 0:
+                break
             if self._slots.start(request):
+                self._waiting.remove(request)  # only now: `start` may run out of memory
                 request.admitted()
                 budget -= len(request.ids) - request.cached_tokens
-            else:
-                deferred.append(request)
-        self._waiting.extendleft(reversed(deferred))
+
+    def _widen(self) -> None:
+        """Let the cache hold as many of the waiting requests' rows as fit, in their order."""
+        rows, longest = self._slots.rows, self._slots.longest()
+        count = len(rows)
+        for request in self._waiting:
+            tokens = max(longest, len(request.ids))
+            if request.row_id not in rows:
+                # Room to grow: a row that is evicted at once was computed for nothing.
+                most = min(self._model_length, tokens + tokens // TOKEN_GROWTH)
+                if count and (count >= self._max_rows or (count + 1) * most > self._kv.capacity):
+                    break
+                count += 1
+            longest = tokens
+        self._slots.limit = self._attempted = count
+        self._make_room(count, longest)
+
+    def _make_room(self, num_rows: int, num_tokens: int) -> None:
+        """Let the cache hold that many rows, those that are here among them, of that many tokens each."""
+        if num_rows > self._kv.num_slots or num_tokens > self._kv.tokens_per_slot:
+            self._slots.compact()
+            self._kv.reserve(num_rows, num_tokens)
+
+    def _fit(self) -> None:
+        """Evict the youngest rows while all together exceed the capacity; let the cache hold the others."""
+        rows, longest = self._slots.rows, self._slots.longest()
+        while len(rows) > 1 and len(rows) * longest > self._kv.capacity:
+            self._evict_youngest()
+            longest = self._slots.longest()
+        self._attempted = len(rows)
+        self._make_room(len(rows), longest)
+
+    def _evict_youngest(self) -> None:
+        row = self._slots.youngest()
+        assert row is not None
+        self.rows_evicted += 1
+        if (request := self._slots.evict(row)) is not None:
+            self._waiting.appendleft(request)
+
+    def _recover(self, failure: str) -> None:
+        """Memory ran out: go on with an empty cache and fewer rows. One row that fails again ends alone."""
+        self.out_of_memory += 1
+        self._failures += 1
+        self._give_back()
+        if self._attempted <= 1 and self._failures > 1:
+            self._fail_first(failure)
+            return
+        self._max_rows = max(1, self._attempted * 3 // 4)
+        if self.out_of_memory == 1:
+            LOG.warning(
+                f"memory ran out with {self._attempted} rows in the embedded engine ({failure}); at most "
+                f"{self._max_rows} run at once until the next weights. Set engine.max_running to that, or "
+                "shorten the responses"
+            )
+        while len(self._slots.rows) > self._max_rows:
+            self._evict_youngest()
+
+    def _fail_first(self, failure: str) -> None:
+        """End the request whose row does not fit alone."""
+        self._failures = 0
+        row = self._slots.youngest()
+        request = self._waiting.popleft() if row is None else self._slots.evict(row)
+        if request is None:
+            return
+        request.fail(_does_not_fit(len(request.ids), failure))
+        if request.row_id in self._joined:
+            self._absent.add(request.row_id)
+
+    def _give_back(self) -> None:
+        """Free the cache's memory; what is needed of its contents is computed again."""
+        self._kv.give_back()
+        self._slots.forget_kv()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        self._kv.capacity = self._capacity()
+
+    def _rest(self) -> None:
+        with self._reading:
+            if not self._slots.num_active:
+                self._give_back()
+
+    def _capacity(self) -> int:
+        """Tokens that all slots together may have now; the cache holds no memory."""
+        most = self._kv_tokens
+        if most is None:
+            most = kv_capacity(**self._kv_shape, free_bytes=free_bytes(self._device), share=self._kv_share)
+        return min(self._max_running * self._model_length, most)
 
     def _step(self) -> Done:
         """One forward: every active row's last token, preceded by whatever of it is not cached.
@@ -405,6 +542,7 @@ class EmbeddedEngine:
         If that is more than one forward may take, it is one of prompts alone: after a publish every row's KV
         is missing, and a long prompt's may be. Nobody decodes meanwhile.
         """
+        self._fit()
         extras = self._slots.take_extras(self._prefill_tokens + 1)
         if sum(extra.end - extra.start for extra in extras) > self._prefill_tokens:
             self._logits([], self._slots.take_extras(self._prefill_tokens))
@@ -414,6 +552,7 @@ class EmbeddedEngine:
         requests = [row.request for row in rows if row.request is not None]
         noise_N = noise([r.seed for r in requests], [len(row.ids) for row in rows])
         sampled, logprobs = sample(logits_NV, [r.temperature for r in requests], noise_N)
+        self._failures = 0
         ended, news = [], News()
         for row, request, token, logprob in zip(rows, requests, sampled, logprobs, strict=True):
             row.cached = len(row.ids)
@@ -442,3 +581,8 @@ class EmbeddedEngine:
         positions_T, plan = self._kv.plan(positions_N, extras, slots_N)
         ids_T = torch.tensor(tokens, device=self._device)
         return self._forward(ids_T, positions_T, plan, len(rows))
+
+
+def _does_not_fit(num_tokens: int, failure: str) -> InferenceError:
+    detail = f"a row of {num_tokens} tokens does not fit alone into the memory that is free ({failure})"
+    return InferenceError("out_of_memory", detail, retryable=True)

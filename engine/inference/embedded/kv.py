@@ -1,9 +1,12 @@
-"""Key-value memory of the embedded engine: one row of every layer per trajectory.
+"""Key-value memory of the embedded engine: one slot of every layer per trajectory.
 
 In float32 on a CPU decoding is csrc/attend/: each row costs its own length, its result depends on that row
 alone, and it may have any slot. Keys then lie with a slot's tokens side by side. Elsewhere it is torch's
 attention over rows padded to the longest, and the slots [0, N) are those that decode: a row moves by copying,
 so that they are read without a gather. Prompts of models that torch computes take torch's attention, too.
+
+Memory: keys and values of a layer are tensors of their own, [slots in use, ..., tokens of the longest row].
+They grow one after the other, so that only one of them exists twice at a time.
 
 Shapes: Y layers, S slots, K key-value heads, M tokens per slot, D head size, N active rows, X extra
 tokens (prefill), E rows with extra tokens, H query heads, T = N + X flat tokens.
@@ -12,6 +15,7 @@ tokens (prefill), E rows with extra tokens, H query heads, T = N + X flat tokens
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,8 +35,58 @@ except ImportError:  # not built: torch's attention does the same, slower
 
 BLOCK = 64
 """Tokens by which slots grow, so that their rows stay aligned."""
+TOKEN_GROWTH, SLOT_GROWTH = 8, 16
+"""Growth adds at least 1/8 of the tokens and 1/16 of the slots, so that each token is copied a bounded number
+of times. Both together, a tensor that exists twice and the last block stay below 1.3 times the need."""
+KV_SHARE = 0.8
+"""Of the free memory of a device; activations, logits and CUDA graphs have the rest."""
 ROWS_PER_THREAD = 32
 """Fewer rows are not worth another thread."""
+OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)
+
+
+def kv_bytes_per_token(*, num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
+    """Bytes of the keys and values of one token in all layers."""
+    return 2 * num_layers * num_kv_heads * head_dim * dtype.itemsize
+
+
+def kv_capacity(
+    *,
+    num_layers: int,
+    num_kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    free_bytes: int,
+    share: float = KV_SHARE,
+) -> int:
+    """Tokens of KV, of all slots together, that an engine may take of `free_bytes` of its device.
+
+    n rows of at most m tokens run at once if n * m <= the result.
+    """
+    each = kv_bytes_per_token(
+        num_layers=num_layers, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype
+    )
+    return int(free_bytes * share) // each
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that this process can still take on a GPU; on a CPU half of the machine's memory.
+
+    Blocks that torch's allocator holds without use count as free. The other half of a CPU's memory is for
+    the learner and the sandbox.
+    """
+    if device.type == "cuda" and torch.cuda.is_available():
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory of one layer's keys or values. Not empty: 0 * NaN behind a row's last token would be NaN."""
+    if device.type == "cpu" and dtype == torch.float32:
+        # numpy asks the kernel for huge pages: a decoding step reads all over this memory.
+        return torch.from_numpy(np.zeros(shape, np.float32))
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,77 +109,105 @@ class SlotKv:
         self,
         *,
         num_layers: int,
-        num_slots: int,
         num_kv_heads: int,
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device,
-        max_tokens: int = 1 << 30,
+        capacity: int = 1 << 40,
         native: bool = True,
     ) -> None:
-        """No slot ever holds more than `max_tokens`. `native` = False keeps to torch's attention."""
-        self.num_slots = num_slots
-        self._max_tokens = max_tokens
+        """`capacity` bounds slots * tokens. `native` = False keeps to torch's attention."""
+        self.capacity = capacity
         self.is_native = native and _decode is not None and dtype == torch.float32 and device.type == "cpu"
-        self._shape = (num_layers, num_slots, num_kv_heads, 0, head_dim)
-        self._dtype, self.device = dtype, device
-        self._k, self._v = self._allocate(0)
+        self.dtype, self.device = dtype, device
+        self._num_layers, self._kv_heads, self._size = num_layers, num_kv_heads, head_dim
+        self.give_back()
 
-    def _allocate(self, num_tokens: int) -> tuple[Tensor, Tensor]:
-        """Zeroed keys and values_YSKMD; the keys' storage is [Y, S, K, D, M] if decoding is native."""
-        layers, slots, kv_heads, _, size = self._shape
-        shape = (layers, slots, kv_heads, num_tokens, size)
-        shape_k = (layers, slots, kv_heads, size, num_tokens) if self.is_native else shape
-        if self.device.type == "cpu" and self._dtype == torch.float32:
-            # numpy asks the kernel for huge pages: a decoding step reads all over this memory.
-            k, v = (torch.from_numpy(np.zeros(x, np.float32)) for x in (shape_k, shape))
-        else:
-            k, v = (torch.zeros(x, dtype=self._dtype, device=self.device) for x in (shape_k, shape))
-        return k.transpose(3, 4) if self.is_native else k, v
+    def give_back(self) -> None:
+        """Free the memory. What the slots held is lost."""
+        self.num_slots = self.tokens_per_slot = 0
+        self._k = [self._zeros(0, 0, is_key=True)] * self._num_layers
+        self._v = [self._zeros(0, 0, is_key=False)] * self._num_layers
+
+    def _zeros(self, slots: int, tokens: int, *, is_key: bool) -> Tensor:
+        """[S, K, M, D]; the storage of keys is [S, K, D, M] if decoding is native."""
+        if is_key and self.is_native:
+            return zeros((slots, self._kv_heads, self._size, tokens), self.dtype, self.device).transpose(2, 3)
+        return zeros((slots, self._kv_heads, tokens, self._size), self.dtype, self.device)
 
     @property
-    def tokens_per_slot(self) -> int:
-        return self._k.shape[3]
+    def held_bytes(self) -> int:
+        return sum(x.nbytes for x in (*self._k, *self._v))
 
-    def reserve(self, num_tokens: int) -> None:
-        """Make room for `num_tokens` in every slot, or for twice as many as now; contents are kept."""
-        held = self.tokens_per_slot
-        if num_tokens <= held:
+    def reserve(self, num_slots: int, num_tokens: int) -> None:
+        """Make room for `num_tokens` tokens in each of `num_slots` slots, which are all that are in use.
+
+        A dimension that grows gets more than it needs now; one that holds far more than that shrinks when the
+        other one grows. If memory runs out, the cache is empty afterwards and the error is raised.
+        """
+        slots, tokens = self.num_slots, self.tokens_per_slot
+        if num_slots <= slots and num_tokens <= tokens:
             return
-        assert num_tokens <= self._max_tokens, "the engine refuses longer requests"
-        wanted = max(num_tokens, min(held * 2, self._max_tokens))
-        grown = self._allocate(-(-wanted // BLOCK) * BLOCK)
-        for old, new in zip((self._k, self._v), grown, strict=True):
-            new[:, :, :, :held] = old
-        self._k, self._v = grown
+        if num_tokens > tokens:
+            tokens = max(num_tokens, tokens + tokens // TOKEN_GROWTH)
+        else:
+            tokens = min(tokens, num_tokens + num_tokens // TOKEN_GROWTH)
+        if num_slots > slots:
+            slots = max(num_slots, slots + slots // SLOT_GROWTH)
+        else:
+            slots = min(slots, num_slots + num_slots // SLOT_GROWTH)
+        slots = max(num_slots, min(slots, self.capacity // num_tokens))
+        tokens = max(num_tokens, min(tokens, self.capacity // slots))
+        try:
+            self._resize(slots, -(-tokens // BLOCK) * BLOCK)
+        except OUT_OF_MEMORY:
+            self.give_back()
+            raise
+
+    def _resize(self, slots: int, tokens: int) -> None:
+        kept_slots, kept_tokens = min(slots, self.num_slots), min(tokens, self.tokens_per_slot)
+        for layers, is_key in ((self._k, True), (self._v, False)):
+            for layer, old in enumerate(layers):
+                new = self._zeros(slots, tokens, is_key=is_key)
+                new[:kept_slots, :, :kept_tokens] = old[:kept_slots, :, :kept_tokens]
+                layers[layer] = new
+                del old  # else it lives on while the next layer grows
+        self.num_slots, self.tokens_per_slot = slots, tokens
 
     def swap(self, a: int, b: int, num_tokens: int) -> None:
-        """Exchange two rows, `num_tokens` deep."""
-        for x in (self._k, self._v):
-            held = x[:, a, :, :num_tokens].clone()
-            x[:, a, :, :num_tokens] = x[:, b, :, :num_tokens]
-            x[:, b, :, :num_tokens] = held
+        """Exchange two rows, `num_tokens` deep. Slots without tokens may lie beyond the cache's memory."""
+        if not num_tokens:
+            return
+        for x in (*self._k, *self._v):
+            held = x[a, :, :num_tokens].clone()
+            x[a, :, :num_tokens] = x[b, :, :num_tokens]
+            x[b, :, :num_tokens] = held
 
     def copy(self, source: int, target: int, num_tokens: int) -> None:
-        for x in (self._k, self._v):
-            x[:, target, :, :num_tokens] = x[:, source, :, :num_tokens]
+        if not num_tokens:
+            return
+        for x in (*self._k, *self._v):
+            x[target, :, :num_tokens] = x[source, :, :num_tokens]
 
-    def addresses(self) -> tuple[int, int]:
-        """Of keys and values, for csrc/attend/."""
-        return self._k.data_ptr(), self._v.data_ptr()
+    def addresses(self) -> tuple[list[int], list[int]]:
+        """Of each layer's keys and values, for csrc/attend/."""
+        return [x.data_ptr() for x in self._k], [x.data_ptr() for x in self._v]
 
     def plan(
         self, positions_N: Sequence[int], extras: Sequence[Extra], slots_N: Sequence[int] | None = None
     ) -> tuple[Tensor, SlotPlan]:
         """Positions_T of the flat tokens (one per active row, then the extras in order) and the plan.
 
-        slots_N: of the rows; None: [0, N), and nothing else where the cache is not native.
+        slots_N: of the rows; None: [0, N), and nothing else where the cache is not native. Slots and tokens
+        beyond the present size are added; none is taken away, because other slots may be in use.
         """
-        self.reserve(max([*positions_N, *(e.end - 1 for e in extras)]) + 1)
+        rows_N = range(len(positions_N)) if slots_N is None else slots_N
+        num_slots = max([*rows_N, *(e.slot for e in extras)]) + 1
+        num_tokens = max([*positions_N, *(e.end - 1 for e in extras)]) + 1
+        self.reserve(max(num_slots, self.num_slots), max(num_tokens, self.tokens_per_slot))
         last_N = torch.tensor(positions_N, dtype=torch.int64)
         parts = [last_N, *(torch.arange(e.start, e.end) for e in extras)]
         positions_T = torch.cat(parts).to(self.device) if extras else last_N.to(self.device)
-        rows_N = range(len(positions_N)) if slots_N is None else slots_N
         return positions_T, SlotPlan(self, positions_T, max(positions_N, default=-1) + 1, rows_N, extras)
 
 
@@ -157,7 +239,7 @@ class SlotPlan:
     @cached_property
     def _mask_N(self) -> Tensor:
         column = torch.arange(self._context, device=self.kv.device)
-        return _additive(column <= self._positions_N[:, None], self.kv._k.dtype)
+        return _additive(column <= self._positions_N[:, None], self.kv.dtype)
 
     def attend(self, layer: int, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
         keys, values, n = self.kv._k[layer], self.kv._v[layer], len(self.slots_N)
@@ -231,7 +313,7 @@ class _PaddedExtras:
         lengths = [e.end - e.start for e in extras]
         offsets = np.cumsum([0, *lengths]).tolist()
         return [
-            cls([extras[e] for e in members], [offsets[e] for e in members], kv.device, kv._k.dtype)
+            cls([extras[e] for e in members], [offsets[e] for e in members], kv.device, kv.dtype)
             for members in buckets(lengths)
         ]
 

@@ -93,7 +93,7 @@ class NativeForward:
         self._forward.run(
             weights,
             *(cosines_MD.data_ptr(), sines_MD.data_ptr(), *kv.addresses()),
-            *(kv.num_slots, kv.tokens_per_slot),
+            kv.tokens_per_slot,
             *(ids_T.data_ptr(), attention.slots_T.data_ptr(), positions_T.data_ptr(), logits_NV.data_ptr()),
             parts_of(attention, torch.get_num_threads() - self._spare_threads),
         )

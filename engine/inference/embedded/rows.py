@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rocstar.engine.inference.base import Generation, Heard, StopReason
+from rocstar.engine.inference.base import Generation, Heard, InferenceError, StopReason
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,6 +45,14 @@ class DecodeRequest:
         if token in self.stop_ids:
             return StopReason.stop
         return StopReason.length if len(self.new_ids) >= self.max_new_tokens else None
+
+    def fail(self, error: InferenceError) -> None:
+        """End it; from any thread."""
+        self.future.get_loop().call_soon_threadsafe(self._fail, error)
+
+    def _fail(self, error: InferenceError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
 
     def result(self, finish: StopReason) -> Generation:
         return Generation(

@@ -59,6 +59,8 @@ class ScoreRequest:
     temperature: float
     device: torch.device
     future: asyncio.Future[PromptScores]
+    num_failures: int = 0
+    """How often memory ran out."""
     _at: int = 0
     _attention: TextAttention = field(default_factory=TextAttention)
     _logprobs: list[float] = field(default_factory=list)
@@ -108,6 +110,10 @@ class ScoreRequest:
     def _set(self, scores: PromptScores) -> None:
         if not self.future.done():
             self.future.set_result(scores)
+
+    def deliver_error(self, error: InferenceError) -> None:
+        """End it; from the device thread."""
+        self.future.get_loop().call_soon_threadsafe(self.fail, error)
 
     def fail(self, error: InferenceError) -> None:
         """End it; on the event loop."""

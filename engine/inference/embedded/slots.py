@@ -12,9 +12,11 @@ from rocstar.engine.inference.embedded.rows import DecodeRequest, Row
 
 
 class Slots:
-    def __init__(self, kv: SlotKv) -> None:
+    def __init__(self, kv: SlotKv, max_rows: int) -> None:
         self._kv = kv
-        self._slots: list[Row | None] = [None] * kv.num_slots
+        self.limit = max_rows
+        """Rows at most at present; up to max_rows."""
+        self._slots: list[Row | None] = [None] * max_rows
         self._donors: dict[tuple[int, ...], Row] = {}
         """A row that holds a prompt's KV, by the prompt: siblings copy it, and inherit it when it leaves."""
         self.rows: dict[str, Row] = {}
@@ -25,7 +27,7 @@ class Slots:
 
     @property
     def has_free(self) -> bool:
-        return len(self.rows) < len(self._slots)
+        return len(self.rows) < self.limit
 
     @property
     def num_active(self) -> int:
@@ -47,6 +49,10 @@ class Slots:
         """Tokens of all trajectories here. From any thread."""
         return sum(len(row.ids) for row in list(self.rows.values()))
 
+    def longest(self) -> int:
+        """Tokens of the longest row."""
+        return max((len(row.ids) for row in self.rows.values()), default=0)
+
     def start(self, request: DecodeRequest) -> bool:
         """Let the request's row decode. False: no slot is free, or a sibling is computing its prompt now."""
         row = self.rows.get(request.row_id)
@@ -58,7 +64,8 @@ class Slots:
             row.cached = 0
         row.cached = min(row.cached, len(request.ids) - 1)
         row.ids, row.request = request.ids, request
-        request.cached_tokens = row.cached
+        if not request.new_ids:  # else it was evicted: what it reused at first is what it reports
+            request.cached_tokens = row.cached
         if not self._kv.is_native:
             self._move(row, self.num_active)
         self._active[row.row_id] = row
@@ -83,6 +90,27 @@ class Slots:
             heirs = [other for other in self.rows.values() if other.prefix == row.prefix]
             if heirs:
                 self._donors[row.prefix] = max(heirs, key=lambda other: other.cached)
+
+    def youngest(self) -> Row | None:
+        """The row that came last, of those that do not decode if there are any."""
+        rows = list(self.rows.values())
+        return next((row for row in reversed(rows) if row.request is None), rows[-1] if rows else None)
+
+    def evict(self, row: Row) -> DecodeRequest | None:
+        """Forget a row. Its request, if it has one, starts again as that of a new row."""
+        request = row.request
+        if request is not None:
+            self.stop(row)
+        self.release(row)
+        return request
+
+    def compact(self) -> None:
+        """Move rows into free slots below them, so that slots [0, number of rows) are those in use."""
+        count = len(self.rows)
+        free = [slot for slot in range(count) if self._slots[slot] is None]
+        high = [row for row in self._slots[count:] if row is not None]
+        for row, slot in zip(high, free, strict=True):
+            self._move(row, slot)
 
     def forget_kv(self) -> None:
         """The weights changed: no key or value is valid."""

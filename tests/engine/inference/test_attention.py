@@ -1,6 +1,7 @@
 """The seam of attention, and the cache that the embedded engine brings to it."""
 
 import math
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from rocstar.engine.inference.embedded import kv as kv_module
 from rocstar.engine.inference.embedded.attention import (
     buckets,
     choose_attention_backends,
@@ -18,7 +20,13 @@ from rocstar.engine.inference.embedded.attention import (
     install,
     needs_all_heads,
 )
-from rocstar.engine.inference.embedded.kv import Extra, SlotKv
+from rocstar.engine.inference.embedded.kv import (
+    Extra,
+    SlotKv,
+    free_bytes,
+    kv_bytes_per_token,
+    kv_capacity,
+)
 
 pytestmark = pytest.mark.usefixtures("_one_torch_thread")
 
@@ -146,9 +154,7 @@ def test_cudnn_attention_is_off_on_a_gpu_alone() -> None:
 
 
 def cache(dtype: torch.dtype, *, native: bool) -> SlotKv:
-    made = SlotKv(
-        num_layers=1, num_slots=3, num_kv_heads=K, head_dim=D, dtype=dtype, device=CPU, native=native
-    )
+    made = SlotKv(num_layers=1, num_kv_heads=K, head_dim=D, dtype=dtype, device=CPU, native=native)
     assert made.is_native == native, "csrc/attend/attend.cpp is not built: make setup"
     return made
 
@@ -193,16 +199,124 @@ def test_slots_attend_to_their_own_tokens_through_swap_copy_and_growth(
     kv.copy(2, 1, 60)
     forward([2, 0, 0], [4, 60, 60], [10, 65, 70])
     assert kv.tokens_per_slot == 128
-    kv.reserve(1)
-    assert kv.tokens_per_slot == 128
+    kv.reserve(1, 1)
+    assert (kv.num_slots, kv.tokens_per_slot) == (3, 128)
 
 
-def test_slots_grow_to_the_longest_request_and_not_beyond() -> None:
-    kv = SlotKv(
-        num_layers=1, num_slots=2, num_kv_heads=K, head_dim=D, dtype=torch.float32, device=CPU, max_tokens=150
+def empty_cache(*, num_layers: int = 1, capacity: int = 1 << 40) -> SlotKv:
+    return SlotKv(
+        num_layers=num_layers, num_kv_heads=K, head_dim=D, dtype=torch.float32, device=CPU, capacity=capacity
     )
-    kv.reserve(100)
-    kv.reserve(140)
-    assert kv.tokens_per_slot == 192, "150, in blocks of 64: not the double of 128"
-    with pytest.raises(AssertionError):
-        kv.reserve(193)
+
+
+def test_growth_adds_an_eighth_of_the_tokens_up_to_the_capacity() -> None:
+    kv = empty_cache(capacity=2 * 1300)
+    for asked, held in [(100, 128), (129, 192), (1024, 1024), (1025, 1152), (1153, 1344)]:
+        kv.reserve(2, asked)
+        assert kv.tokens_per_slot == held, "1344: the capacity of 1300 in blocks of 64"
+
+
+def test_slots_grow_by_a_sixteenth_and_go_when_tokens_grow() -> None:
+    kv = empty_cache()
+    for slots, tokens, held in [(16, 64, 16), (17, 64, 17), (64, 64, 64), (65, 64, 68), (4, 65, 4)]:
+        kv.reserve(slots, tokens)
+        assert kv.num_slots == held
+
+
+def test_tokens_of_a_row_that_left_go_when_slots_come() -> None:
+    kv = empty_cache()
+    kv.reserve(1, 4000)
+    kv.reserve(100, 50)
+    assert (kv.num_slots, kv.tokens_per_slot) == (100, 64)
+
+
+# ---- the memory of the cache ----
+
+
+class LiveBytes:
+    """Bytes of the tensors that the cache made and still holds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.most = self.left = 0
+        self._make = kv_module.zeros
+        monkeypatch.setattr(kv_module, "zeros", self._zeros)
+
+    def _zeros(self, *arguments: Any) -> Tensor:
+        made = self._make(*arguments)
+        self.now += made.nbytes
+        self.most = max(self.most, self.now)
+        weakref.finalize(made.untyped_storage(), self._freed, made.nbytes)
+        return made
+
+    def _freed(self, num_bytes: int) -> None:
+        self.now -= num_bytes
+
+
+ROWS, LONGEST = 16, 2100
+
+
+def grow_to_sixteen_rows(kv: SlotKv, live: LiveBytes) -> float:
+    """16 rows of 2,100 tokens, token by token; four rows come every 100 tokens, with prompts as long as the
+    first rows are by then. Returns the most bytes over what the rows' tokens take at the same moment."""
+    each = kv_bytes_per_token(num_layers=28, num_kv_heads=K, head_dim=D, dtype=torch.float32)
+    worst = 0.0
+    for tokens in range(512, LONGEST + 1):
+        rows = min(ROWS, 4 + (tokens - 512) // 100 * 4)
+        live.most = live.now
+        kv.reserve(rows, tokens)
+        worst = max(worst, live.most / (each * rows * tokens))
+    return worst
+
+
+def test_sixteen_rows_hold_at_most_1_3_times_their_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of layers is that of Qwen3-0.6B; its heads only scale both sides."""
+    live = LiveBytes(monkeypatch)
+    kv = empty_cache(num_layers=28)
+    assert 1.0 <= grow_to_sixteen_rows(kv, live) <= 1.3
+    assert live.now == kv.held_bytes
+    kv.give_back()
+    assert live.now == kv.held_bytes == 0
+
+
+def test_a_cache_that_doubles_at_once_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted bug: twice the tokens, and the old cache held until the new one is full."""
+    live = LiveBytes(monkeypatch)
+    kv = empty_cache(num_layers=28)
+    resize = kv._resize
+
+    def doubled(slots: int, tokens: int) -> None:
+        held = [*kv._k, *kv._v]
+        resize(slots, max(tokens, 2 * kv.tokens_per_slot))
+        held.clear()
+
+    kv._resize = doubled  # type: ignore[method-assign]
+    assert grow_to_sixteen_rows(kv, live) > 2
+
+
+def test_cache_is_empty_after_memory_ran_out_in_its_growth(monkeypatch: pytest.MonkeyPatch) -> None:
+    live = LiveBytes(monkeypatch)
+    kv = empty_cache(num_layers=4)
+    kv.reserve(2, 64)
+    left = 5
+
+    def zeros(*arguments: Any) -> Tensor:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise MemoryError
+        return live._zeros(*arguments)
+
+    monkeypatch.setattr(kv_module, "zeros", zeros)
+    with pytest.raises(MemoryError):
+        kv.reserve(2, 65)
+    assert (kv.num_slots, kv.tokens_per_slot, kv.held_bytes, live.now) == (0, 0, 0, 0)
+    kv.reserve(2, 65)
+    assert kv.held_bytes == live.now > 0
+
+
+def test_capacity_is_what_fits_into_the_free_memory() -> None:
+    """Qwen3-0.6B in bfloat16: 112 KiB per token, so half of 70 GiB is 16 rows of 20,480 tokens."""
+    shape: dict[str, Any] = {"num_layers": 28, "num_kv_heads": 8, "head_dim": 128, "dtype": torch.bfloat16}
+    assert kv_bytes_per_token(**shape) == 112 << 10
+    assert kv_capacity(**shape, free_bytes=70 << 30, share=0.5) == 16 * 20480
+    assert free_bytes(CPU) > 1 << 28

@@ -2,12 +2,15 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from rocstar.engine.inference.base import Generation, InferenceError, Sampling
+from rocstar.engine.inference.embedded import embedded as embedded_module
+from rocstar.engine.inference.embedded import kv as kv_module
 from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
 from rocstar.engine.inference.weights import LiveWeights
 
@@ -27,19 +30,166 @@ async def ask(engine: Any, ids: list[int], name: str, max_new_tokens: int = 12, 
     return got
 
 
-async def test_capacity_is_that_of_the_slots(embedded: Any, models: Any) -> None:
+async def test_capacity_is_shared_by_the_rows(embedded: Any, models: Any) -> None:
     async with embedded(models("qwen3"), max_running=4) as engine:
         assert engine.load().total == 4 * 512, "the model's longest text for each"
     async with embedded(models("qwen3"), max_running=4, kv_tokens=1 << 20) as engine:
         assert engine.load().total == 4 * 512, "no more than the model can read"
     async with embedded(models("qwen3"), max_running=3, kv_tokens=250) as engine:
-        assert engine.load().total == 3 * 83
-        with pytest.raises(InferenceError, match="80 \\+ 4 tokens exceed a slot's 83") as caught:
-            await ask(engine, [40] * 80, "long", 4)
+        assert engine.load().total == 250
+        with pytest.raises(InferenceError, match="240 \\+ 11 tokens exceed the 250 that a row can") as caught:
+            await ask(engine, [40] * 240, "long", 11)
         assert caught.value.kind == "too_long"
+        assert engine.load().held_bytes == 0, "nothing has come yet"
         assert len((await ask(engine, [40] * 80, "fits", 3)).ids) == 3
-        assert engine.load().used == 83
-        assert engine._kv.tokens_per_slot == 128, "83 in blocks of 64"
+        load = engine.load()
+        assert load.used == 83
+        assert load.held_bytes == 128 * 2 * 2 * 2 * 8 * 4, "one slot, 83 tokens in blocks of 64"
+
+
+async def test_capacity_is_a_share_of_the_memory(
+    embedded: Any, models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """256 bytes per token; half of 100 KiB are 200 tokens."""
+    monkeypatch.setattr(embedded_module, "free_bytes", lambda device: 100 << 10)
+    async with embedded(models("qwen3"), max_running=4, kv_share=0.5) as engine:
+        assert engine.load().total == 200
+
+
+async def rolled_out(engine: Any) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
+    """Six trajectories of two turns at once, 40 to 85 tokens before and 100 to 145 after."""
+
+    async def one(k: int) -> list[Generation]:
+        ids = list(range(30, 70 + 9 * k))
+        first = await ask(engine, ids, str(k), 40, k)
+        second = await ask(engine, [*ids, *first.ids, 33], str(k), 20, k)
+        engine.release(str(k))
+        return [first, second]
+
+    turns = await asyncio.gather(*(one(k) for k in range(6)))
+    return [(got.ids, got.logprobs) for both in turns for got in both]
+
+
+@pytest.mark.parametrize("is_native", [True, False])
+async def test_rows_that_exceed_the_capacity_are_evicted_and_say_the_same(
+    is_native: bool, embedded: Any, models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All six fit at first, and two at the end."""
+    if not is_native:
+        monkeypatch.setattr(kv_module, "_decode", None)
+    async with embedded(models("qwen3"), max_running=6) as engine:
+        free = await rolled_out(engine)
+        assert engine.rows_evicted == 0
+    async with embedded(models("qwen3"), max_running=6, kv_tokens=300) as engine:
+        tight = await rolled_out(engine)
+        assert engine.rows_evicted > 0 and engine.out_of_memory == 0
+        assert engine._kv.num_slots * engine._kv.tokens_per_slot <= 300 + 6 * 64
+    assert [ids for ids, _ in tight] == [ids for ids, _ in free]
+    for (_, mine), (_, theirs) in zip(tight, free, strict=True):
+        torch.testing.assert_close(torch.tensor(mine), torch.tensor(theirs), atol=1e-5, rtol=0)
+
+
+class Memory:
+    """Fails every growth of the cache beyond `num_bytes`, and each forward of more than `tokens` tokens."""
+
+    def __init__(self, engine: Any, monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
+        self.num_bytes, self.tokens = limits.get("num_bytes", 1 << 40), limits.get("tokens", 1 << 40)
+        make, forward = kv_module.zeros, engine._forward
+
+        def zeros(*arguments: Any) -> Any:
+            made = make(*arguments)
+            if engine._kv.held_bytes + made.nbytes > self.num_bytes:
+                raise MemoryError("planted")
+            return made
+
+        def limited(ids_T: Any, *others: Any) -> Any:
+            if len(ids_T) > self.tokens:
+                raise torch.OutOfMemoryError("planted")
+            return forward(ids_T, *others)
+
+        monkeypatch.setattr(kv_module, "zeros", zeros)
+        engine._forward = limited
+
+
+@pytest.mark.parametrize("limits", [{"num_bytes": 150_000}, {"tokens": 120}])
+async def test_memory_that_runs_out_lowers_the_rows_and_ends_nothing(
+    limits: Any, embedded: Any, models: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """Six rows need 6 x 192 tokens x 256 bytes = 295 kB at the end; prompts come 250 tokens at a time."""
+    async with embedded(models("qwen3"), max_running=6) as engine:
+        free = await rolled_out(engine)
+    async with embedded(models("qwen3"), max_running=6) as engine:
+        Memory(engine, monkeypatch, **limits)
+        tight = await rolled_out(engine)
+        assert engine.out_of_memory > 0 and 1 <= engine._max_rows < 6
+        await engine.publish(1, LiveWeights(models("qwen3").named_parameters()))
+        assert engine._max_rows == 6, "new weights, a new attempt"
+    assert [ids for ids, _ in tight] == [ids for ids, _ in free]
+    (message,) = [r.getMessage() for r in caplog.records if "memory ran out" in r.getMessage()]
+    assert "planted" in message and "engine.max_running" in message
+
+
+async def test_row_that_does_not_fit_alone_fails_and_the_others_go_on(
+    embedded: Any, models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with embedded(models("qwen3"), max_running=3) as engine:
+        Memory(engine, monkeypatch, num_bytes=128 * 256)
+
+        async def one(length: int) -> Generation:
+            try:
+                return await ask(engine, [40] * length, str(length))
+            finally:
+                engine.release(str(length))
+
+        asked = [one(length) for length in (20, 300, 30)]
+        short, long, other = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(short, Generation) and isinstance(other, Generation)
+    assert isinstance(long, InferenceError) and (long.kind, long.retryable) == ("out_of_memory", True)
+    assert "300 tokens does not fit alone" in str(long)
+
+
+async def test_text_to_be_scored_waits_for_memory_once_and_then_fails(
+    embedded: Any, models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def score(engine: Any, length: int) -> Any:
+        return await engine.score(
+            [40] * length, sampling=Sampling(), request_id=f"score {length}", deadline=None
+        )
+
+    async with embedded(models("qwen3"), max_running=3) as engine:
+        before = await ask(engine, [40] * 50, "row")
+        Memory(engine, monkeypatch, tokens=70)
+        with pytest.raises(InferenceError, match="out_of_memory: a row of 100 tokens"):
+            await score(engine, 100)
+        assert engine.out_of_memory == 2 and engine.load().held_bytes == 0
+        assert len((await score(engine, 50)).logprobs) == 49
+        after = await ask(engine, [40] * 50 + list(before.ids), "row")
+        assert after.cached_tokens == 0, "its KV was given up for the text"
+
+
+async def test_on_a_gpu_the_cache_is_free_while_the_weights_change(
+    embedded: Any, models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device is one in name alone: what a GPU does differently here is to free the memory."""
+    async with embedded(models("qwen3"), max_running=3) as engine:
+        await ask(engine, [40] * 50, "row")
+        held = engine.load().held_bytes
+        await engine.rest()
+        with engine.hold():
+            engine.quiesce()
+        assert engine.load().held_bytes == held > 0, "on a CPU it stays"
+        monkeypatch.setattr(engine, "_device", SimpleNamespace(type="cuda"))
+        monkeypatch.setattr(embedded_module, "free_bytes", lambda device: 500 * 256)
+        engine._kv_share = 1.0
+        await engine.rest()
+        assert (engine.load().held_bytes, engine.load().total) == (0, 500), "what is free now"
+        monkeypatch.undo()
+        again = await ask(engine, [40] * 60, "row")
+        assert again.cached_tokens == 0 and engine.load().held_bytes > 0
+        monkeypatch.setattr(engine, "_device", SimpleNamespace(type="cuda"))
+        with engine.hold():
+            engine.quiesce()
+            assert engine.load().held_bytes == 0
 
 
 class Sizes:

@@ -28,7 +28,6 @@ def cache_of(model: Any, *, native: bool = True) -> SlotKv:
     config = model.config
     return SlotKv(
         num_layers=config.num_hidden_layers,
-        num_slots=4,
         num_kv_heads=config.num_key_value_heads,
         head_dim=model.model.layers[0].self_attn.head_dim,
         dtype=torch.float32,
@@ -64,7 +63,7 @@ def test_logits_and_cache_are_those_of_the_modules(architecture: str, models: An
     forward, left = forward_of(model)
     mine, own = cache_of(model), cache_of(model)
     torch.testing.assert_close(call(forward, mine), call(_Modules(model), own), atol=2e-5, rtol=1e-5)
-    for a, b in zip((mine._k, mine._v), (own._k, own._v), strict=True):
+    for a, b in zip((*mine._k, *mine._v), (*own._k, *own._v), strict=True):
         torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-5)
     assert not left
 

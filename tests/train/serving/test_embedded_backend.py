@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from rocstar.train.serving.embedded import EnginePublisher
+from rocstar.engine.inference.base import KvLoad
+from rocstar.train.serving.embedded import EnginePublisher, MemoryMeter
 
 
 class Recorded:
@@ -21,6 +22,9 @@ class Recorded:
         self.log.append(f"hold {self.name}")
         yield
         self.log.append(f"free {self.name}")
+
+    async def rest(self) -> None:
+        self.log.append(f"rest {self.name}")
 
     def quiesce(self) -> None:
         self.log.append(f"quiet {self.name}")
@@ -42,11 +46,22 @@ async def test_engines_decode_until_a_weight_changes_and_after_its_version_serve
     for version in (1, 2):
         log.clear()
         async with publisher.updating():
-            assert not log, "the gradient is made beside decoding"
+            resting = ["rest a", "rest b"]
+            assert log == resting, "the gradient is made beside decoding"
             team.learner.before_change()
-            stopped = ["hold a", "hold b", "quiet a", "quiet b"]
+            stopped = [*resting, "hold a", "hold b", "quiet a", "quiet b"]
             assert log == stopped
             team.learner.before_change()  # a second update of the same batch
             assert log == stopped
             await publisher.publish(version)
         assert log == [*stopped, f"publish {version}", "free b", "free a"]
+
+
+def test_lack_of_memory_is_counted_from_step_to_step() -> None:
+    load = KvLoad(total=9, used=1, running=1, waiting=0, held_bytes=50)
+    engine: Any = SimpleNamespace(rows_evicted=3, out_of_memory=1, load=lambda: load)
+    meter = MemoryMeter([engine, engine])
+    expected = {"engine/rows_evicted": 6.0, "engine/out_of_memory": 2.0, "engine/kv_bytes": 100.0}
+    assert meter() == expected
+    engine.rows_evicted = 5
+    assert meter() == expected | {"engine/rows_evicted": 4.0, "engine/out_of_memory": 0.0}
