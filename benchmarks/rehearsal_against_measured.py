@@ -5,16 +5,21 @@
 Small models on a CPU: SFT and RL step of the recipe's packing, with and without activation checkpointing, in
 float32 (one process, no FSDP) and in bfloat16 (FSDP2 over a world of one). Measured is what a dispatch mode
 counts of real storages from their making to their end; what an op takes and gives back inside is in neither.
+
+The embedded engine too, in bfloat16: weights, KV of the rows of the plan at their longest, and what its
+forwards make.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -31,6 +36,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from sandbox_bench.report import bar, finish
 
+from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
+from rocstar.engine.inference.embedded.rows import DecodeRequest
 from rocstar.train.learner.model_size import row_cost
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.team import World
@@ -38,10 +45,12 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.rehearsal.acts import LearnerOnStage
 from rocstar.train.rehearsal.cast import model_without_weights
+from rocstar.train.rehearsal.decode import decode
 from rocstar.train.rehearsal.fake_gpu import HOST, fake_gpu
 from rocstar.train.rehearsal.ledger import MemoryLedger
 from rocstar.train.rehearsal.rehearse import batches_of
 from rocstar.train.rehearsal.scopes import scopes
+from rocstar.train.serving.embedded import planned_rows
 
 ALONE = World(rank=0, size=1)
 SIZES: dict[str, dict[str, int]] = {
@@ -136,6 +145,50 @@ def compare(recipe: Recipe) -> dict[str, dict[str, float]]:
     }
 
 
+def engine_measured(recipe: Recipe) -> int:
+    """Bytes at the peak of a real engine whose rows, as many as the plan states, grow to their longest."""
+    rows, tokens = planned_rows(recipe)
+    scratch = recipe.model.scratch
+    any_model: Any = build_model(scratch, scratch.vocab_size, seed=0)
+    model = any_model.to(torch.bfloat16).requires_grad_(False)
+    loop = asyncio.new_event_loop()
+    with real_cpu() as stage, ThreadPoolExecutor(1) as thread, torch.no_grad():
+        for parameter in model.parameters():
+            stage.ledger.made(parameter)
+        engine: Any = EmbeddedEngine(model, max_running=rows, thread=thread, kv_tokens=rows * tokens)
+        for row in range(rows):
+            request = DecodeRequest(
+                row_id=str(row),
+                ids=[1 + row] * (tokens // 2),
+                max_new_tokens=tokens - tokens // 2,
+                stop_ids=frozenset(),
+                temperature=1.0,
+                seed=row,
+                future=asyncio.Future(loop=loop),
+            )
+            engine._inbox.append(request)
+        with stage.ledger.act("decode"):
+            engine._read_inbox()
+            while engine._waiting or engine._slots.num_active:
+                if engine.version == 0 and engine._slots.longest() >= tokens - 3:
+                    engine._load_weights(1, None)  # a publish: the KV of all rows is computed again
+                engine._admit()
+                engine._step()
+        assert not engine.rows_evicted, "the rows of the plan fit together"
+    loop.close()
+    return stage.ledger.peaks[0].total
+
+
+def compare_engine(recipe: Recipe) -> dict[str, float]:
+    """Bytes of the engine: rehearsed, measured, and their ratio."""
+    any_model: Any = model_without_weights(recipe.model)
+    model = any_model.to(torch.bfloat16)
+    with fake_gpu(1) as gpu:
+        rehearsed = decode(gpu, recipe, model).total
+    measured = engine_measured(recipe)
+    return {"rehearsed": rehearsed, "measured": measured, "ratio": round(rehearsed / measured, 4)}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path)
@@ -149,6 +202,11 @@ def main() -> int:
             of = {"model": size, "dtype": dtype, "checkpointing": checkpointing, "tokens": tokens, "act": act}
             rows.append(of | found)
             print(rows[-1], flush=True)
+    for size in SIZES:
+        recipe = recipe_of(size, dtype="bfloat16", checkpointing=False, tokens=1024)
+        of = {"model": size, "dtype": "bfloat16", "checkpointing": False, "tokens": 1024, "act": "engine"}
+        rows.append(of | compare_engine(recipe))
+        print(rows[-1], flush=True)
     worst = max(abs(row["ratio"] - 1) for row in rows)
     bars = [bar("rehearsed over measured, largest distance from 1", worst, 0.1, at_most=True)]
     return finish("rehearsal_against_measured", {"rows": rows, "worst": round(worst, 4)}, bars, options.out)

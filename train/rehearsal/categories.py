@@ -19,7 +19,7 @@ class Category(StrEnum):
     gathers = "gathers"  # whole weights of an FSDP unit, and what its collectives need
     head = "head"  # logits of a chunk, and the gradients that the loss makes
     temporary = "temporary"  # of backward and of the optimizer
-    engine = "engine"  # beside adapters: an embedded engine's copy of the weights, and its KV
+    engine = "engine"  # an embedded engine's copy of the weights, its KV, and what a step of it makes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,26 @@ class MemoryPeak:
     def gib(self) -> dict[str, float]:
         """GiB by category, those that hold something."""
         return {str(c): round(n / GIB, 3) for c, n in self.by_category.items() if n}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineMemory:
+    """What the embedded engines of a rank hold, in bytes."""
+
+    weights: int
+    """Of the copy that they decode with; 0 if that is the learner's own."""
+    kv: int
+    """Keys and values of all rows at their longest."""
+    workspace: int
+    """The most that one forward and its sampling make; engines run in turns."""
+    rows: int
+    """Of each engine."""
+    tokens: int
+    """Of the longest row, prompt included."""
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.kv + self.workspace
 
 
 def highest(peaks: list[MemoryPeak]) -> MemoryPeak:

@@ -1,4 +1,5 @@
-"""The embedded engine on the GPU that is not there: prompts, siblings that copy one, steps, new weights.
+"""The embedded engine on the GPU that is not there: prompts, siblings that copy one, steps, new weights, and
+then the rows of the plan at their longest.
 
 Its forwards are called as the device thread calls them; no event loop is there to answer.
 """
@@ -6,6 +7,7 @@ Its forwards are called as the device thread calls them; no event loop is there 
 from __future__ import annotations
 
 import asyncio
+import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,54 +15,86 @@ import torch
 from transformers import PreTrainedModel
 
 from rocstar.engine.inference.embedded.rows import DecodeRequest
+from rocstar.engine.inference.embedded.sampling import noise, sample
 from rocstar.engine.inference.weights import LiveWeights
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.rehearsal.cast import give_memory
+from rocstar.train.rehearsal.categories import Category, EngineMemory
 from rocstar.train.rehearsal.fake_gpu import FakeGpu
-from rocstar.train.serving.embedded import engine_of
+from rocstar.train.serving.embedded import engine_of, planned_rows
 
 PROMPT = 24
-SLOTS = 4
 STEPS = 3
 
 
-def decode(gpu: FakeGpu, recipe: Recipe, model: PreTrainedModel) -> None:
-    """A few tokens of three trajectories, a publish, and a few more. Raises what `FakeGpu` does.
+def decode(gpu: FakeGpu, recipe: Recipe, model: PreTrainedModel, *, own_weights: bool = True) -> EngineMemory:
+    """Decode on `gpu` as an act of its ledger, and return what the engines hold. Raises what `FakeGpu` does.
 
-    `model`: without weights, in the type that it decodes in.
+    Args:
+        gpu: of the rehearsal.
+        recipe: gives the rows of the plan; without stages 1 row of a short text.
+        model: without weights, in the type that it decodes in.
+        own_weights: the model's memory is the engines' own.
     """
     give_memory(model, gpu.weights)
     model.requires_grad_(False)
-    small = recipe.model_copy(update={"engine": recipe.engine.model_copy(update={"max_running": SLOTS})})
+    rows, tokens = planned_rows(recipe) if recipe.stages else (1, 0)
+    tokens = min(max(tokens, PROMPT + STEPS), model.config.max_position_embeddings)
+    with (
+        gpu.ledger.act("decode"),
+        gpu.ledger.scope(Category.engine),
+        ThreadPoolExecutor(1) as thread,
+        torch.no_grad(),
+    ):
+        if own_weights:
+            gpu.ledger.file(model.parameters(), Category.engine)
+        else:
+            for parameter in model.parameters():
+                gpu.ledger.resized(parameter.untyped_storage(), 0)  # the learner's are booked already
+        weights = gpu.ledger.held(Category.engine)
+        engine: Any = engine_of(recipe, model, thread, beside_learner=True)
+        engine._kv.reserve(rows, tokens)  # at once: it is there whenever something else is
+        kv, others = engine._kv.held_bytes, recipe.engine.num_replicas - 1
+        beside = torch.empty(others * kv, dtype=torch.uint8, device=gpu.device)
+        _few(engine, recipe, tokens)
+        engine._load_weights(1, LiveWeights(checkpoint.full_weights(model)))
+        _all(engine, recipe, rows, tokens)
+    held = gpu.ledger.peaks[-1].by_category[Category.engine]
+    kv += beside.nbytes
+    return EngineMemory(weights=weights, kv=kv, workspace=held - weights - kv, rows=rows, tokens=tokens)
+
+
+def _few(engine: Any, recipe: Recipe, tokens: int) -> None:
+    """Two siblings, and as many rows of the longest text as fill a forward of prompts; then a few steps."""
     loop = asyncio.new_event_loop()
     try:
-        with ThreadPoolExecutor(1) as thread:
-            engine = engine_of(small, model, thread)
-            for number in range(3):
-                ids = [1 + min(number, 1)] * PROMPT  # two siblings, and one of another task
-                engine._inbox.append(
-                    DecodeRequest(
-                        row_id=str(number),
-                        ids=ids,
-                        max_new_tokens=PROMPT,
-                        stop_ids=frozenset(),
-                        temperature=recipe.rl.temperature,
-                        seed=number,
-                        future=asyncio.Future(loop=loop),
-                    )
+        longest = [tokens - STEPS] * math.ceil(engine._prefill_tokens / tokens)
+        for number, length in enumerate((PROMPT, PROMPT, *longest)):
+            engine._inbox.append(
+                DecodeRequest(
+                    row_id=str(number),
+                    ids=[max(number, 1)] * length,
+                    max_new_tokens=STEPS,
+                    stop_ids=frozenset(),
+                    temperature=recipe.rl.temperature,
+                    seed=number,
+                    future=asyncio.Future(loop=loop),
                 )
-            with torch.no_grad():
-                _steps(engine)
-                engine._load_weights(1, LiveWeights(checkpoint.full_weights(model)))
-                _steps(engine)
+            )
+        # As `EmbeddedEngine` does in its thread, but not in inference mode, which knows no fake tensors.
+        while engine._inbox or engine._waiting or engine._slots.num_active:
+            engine._read_inbox()
+            engine._admit()
+            if engine._slots.num_active:
+                engine._inbox.extend(("release", request.row_id) for request, _ in engine._step())
     finally:
         loop.close()
 
 
-def _steps(engine: Any) -> None:
-    """What `EmbeddedEngine` does in its thread, without inference mode, which knows no fake tensors."""
-    for _ in range(STEPS):
-        engine._read_inbox()
-        engine._admit()
-        engine._step()
+def _all(engine: Any, recipe: Recipe, rows: int, tokens: int) -> None:
+    """A step of all rows at their longest."""
+    positions_N = [tokens - 1] * rows
+    positions_T, plan = engine._kv.plan(positions_N, [], range(rows))
+    logits_NV = engine._forward(torch.ones_like(positions_T), positions_T, plan, rows)
+    sample(logits_NV, [recipe.rl.temperature] * rows, noise(range(rows), positions_N))

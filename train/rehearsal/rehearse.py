@@ -6,13 +6,12 @@ configuration ─> model without weights ─> real FSDP2 learner on a GPU that i
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from rocstar.train.learner.balance import Cost
@@ -24,9 +23,9 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.rehearsal.acts import Acts, LearnerOnStage
 from rocstar.train.rehearsal.cast import learner_without_weights, model_without_weights
-from rocstar.train.rehearsal.categories import GIB, Category, highest
+from rocstar.train.rehearsal.categories import GIB, Category, EngineMemory, MemoryPeak, highest
 from rocstar.train.rehearsal.decode import decode
-from rocstar.train.rehearsal.fake_gpu import FakeGpu, MisplacedTensorError, fake_gpu
+from rocstar.train.rehearsal.fake_gpu import MisplacedTensorError, fake_gpu
 from rocstar.train.rehearsal.hardware import HARDWARE, Hardware
 from rocstar.train.rehearsal.report import Packing, Rehearsal
 from rocstar.train.rehearsal.rows import PackedStep, RowLengths, batch_of, examples, rl_rows, sft_rows
@@ -35,6 +34,7 @@ from rocstar.train.rehearsal.server_room import ServerRoom, server_room
 from rocstar.train.rehearsal.timeline import Timeline, cost_model, generate_s, timeline
 from rocstar.train.rehearsal.transfers import Transfers, transfers
 from rocstar.train.rehearsal.verdict import MemorySettings, judge
+from rocstar.train.serving.embedded import has_own_weights
 
 ACTS = ("sft", "rl", "publish", "checkpoint", "decode")
 TOOL_S = 0.3
@@ -65,15 +65,14 @@ def rehearse_recipe(
     rows, batches = batches_of(recipe, machines.ranks, cost, model.config.vocab_size)
     packing = {name: _packing(batch) for name, batch in batches.items()}
     try:
-        played, misplaced = _play(recipe, machines, model, batches, acts, memory_gib)
+        played, engine, misplaced = _play(recipe, machines, model, batches, acts, memory_gib)
     except MisplacedTensorError as error:
         return Rehearsal(packing=packing, misplaced=[str(error)], hardware=hardware, seconds=clock() - began)
     moved = transfers(size, recipe.engine, machines, hardware)
     room = _room(recipe, size, rows, played, memory_gib)
+    settings = _settings(recipe, machines, batches, played.runs_again, engine)
     return Rehearsal(
-        verdict=judge(
-            highest(played.gpu), memory_gib, _settings(recipe, machines, batches, played.runs_again)
-        ),
+        verdict=judge(highest(played.gpu), memory_gib, settings),
         peaks=played.gpu,
         host_gib=max(peak.total for peak in played.host) / GIB,
         packing=packing,
@@ -123,15 +122,15 @@ def _play(
     batches: dict[str, PackedStep],
     acts: Collection[str],
     memory_gib: float,
-) -> tuple[Acts, list[str]]:
-    """All acts, and what would fail on a device besides the learner."""
+) -> tuple[Acts, EngineMemory | None, list[str]]:
+    """All acts; what embedded engines hold; and what would fail on a device besides the learner."""
     misplaced: list[str] = []
+    engine: EngineMemory | None = None
     any_decoder: Any = model_without_weights(recipe.model)  # transformers has no types for it
     decoder = any_decoder.to(DTYPES[recipe.model.dtype])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         with fake_gpu(machines.ranks, memory_bytes=int(memory_gib * GIB)) as gpu, scopes(gpu.ledger):
-            engine = _engine_beside(recipe, gpu)  # noqa: F841  # held until the acts are over
             world = World(rank=0, size=machines.ranks, local_size=machines.ranks_per_node)
             played = LearnerOnStage(gpu, recipe, model, world)
             if "sft" in batches and "sft" in acts:
@@ -145,22 +144,25 @@ def _play(
             seen = played.over()
             if recipe.engine.kind == "embedded" and "decode" in acts:
                 try:
-                    decode(gpu, recipe, decoder)
+                    own_weights = has_own_weights(recipe, machines.ranks)
+                    engine = decode(gpu, recipe, decoder, own_weights=own_weights)
                 except MisplacedTensorError as error:
                     misplaced.append(str(error))
-    return seen, misplaced
+    if engine is not None:
+        seen.gpu = [_beside_engine(peak, engine, recipe) for peak in seen.gpu]
+    return seen, engine, misplaced
 
 
-def _engine_beside(recipe: Recipe, gpu: FakeGpu) -> Tensor | None:
-    """What an embedded engine holds while adapters learn: merged weights, and KV at the recipe's limits."""
-    size = measure(recipe.model, recipe.lora)
-    if not recipe.lora.rank or recipe.engine.kind != "embedded" or isinstance(size, str):
-        return None
-    rl, slots = recipe.rl, recipe.engine.max_running * recipe.engine.num_replicas
-    tokens = min(slots, rl.tasks_per_step * rl.rollouts_per_task) * _limit(recipe) if recipe.stages else 0
-    num_bytes = size.dtype_bytes * (size.parameters + size.kv_values_per_token * tokens)
-    with gpu.ledger.scope(Category.engine):
-        return torch.empty(num_bytes, dtype=torch.uint8, device=gpu.device)
+def _beside_engine(peak: MemoryPeak, engine: EngineMemory, recipe: Recipe) -> MemoryPeak:
+    """The peak of a learner's act with what embedded engines hold meanwhile.
+
+    The cold start ends before they are made. Where rollouts go on while the learner learns, they decode
+    then; else their KV is given back for the update.
+    """
+    if peak.act in ("sft", "decode"):
+        return peak
+    held = engine.total if recipe.rl.max_staleness else engine.weights
+    return dataclasses.replace(peak, by_category={**peak.by_category, Category.engine: held})
 
 
 def _packing(batch: PackedStep) -> Packing:
@@ -175,7 +177,11 @@ def _packing(batch: PackedStep) -> Packing:
 
 
 def _settings(
-    recipe: Recipe, machines: Machines, batches: dict[str, PackedStep], runs_again: bool
+    recipe: Recipe,
+    machines: Machines,
+    batches: dict[str, PackedStep],
+    runs_again: bool,
+    engine: EngineMemory | None,
 ) -> MemorySettings:
     return MemorySettings(
         tokens_per_microbatch=recipe.rl.tokens_per_microbatch,
@@ -183,6 +189,7 @@ def _settings(
         checkpointing=runs_again,
         dtype=recipe.model.dtype,
         ranks=machines.ranks,
+        engine=engine,
     )
 
 

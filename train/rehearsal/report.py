@@ -54,8 +54,9 @@ class Rehearsal:
         found = [f"on a GPU this would fail: {one}" for one in self.misplaced]
         if self.verdict is not None and not self.verdict.fits:
             v = self.verdict
+            act = highest(self.peaks).act
             found.append(
-                f"the learner needs {v.peak_gib:.1f} GiB and {OVERHEAD_GIB:.0f} besides its tensors, "
+                f"{act} needs {v.peak_gib:.1f} GiB and {OVERHEAD_GIB:.0f} besides its tensors, "
                 f"the GPU has {v.memory_gib:g}; {v.fix}"
             )
         if self.room is not None and self.room.kv <= 0:

@@ -19,10 +19,9 @@ from rocstar.train.learner.balance import Cost, efficiency
 from rocstar.train.learner.batch import MicroBatch, empty_microbatch, pack, share_out, split_updates
 from rocstar.train.learner.example import Example
 from rocstar.train.recipe.config import Recipe
+from rocstar.train.serving.embedded import PROMPT_SHARE
 
 LENGTHS = "paper"
-PROMPT_SHARE = 0.25
-"""A prompt longer than this share of the limit is cut to it: those of small recipes are short."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +80,9 @@ def _rows(works: Sequence[TrajectoryWork], limit: int) -> list[RowLengths]:
     tasks: dict[str, int] = {}
     rows = []
     for work in works:
-        prompt = max(2, min(work.prompt_tokens, int(PROMPT_SHARE * limit)))
+        prompt = max(
+            2, min(work.prompt_tokens, int(PROMPT_SHARE * limit))
+        )  # those of small recipes are short
         turns = [(max(1, int(t.new_tokens * scale)), int(t.tool_tokens * scale)) for t in work.turns]
         rows.append(
             RowLengths(task=tasks.setdefault(work.group, len(tasks)), prompt=prompt, turns=tuple(turns))

@@ -1,10 +1,10 @@
-"""Whether the learner fits a GPU, and which field of the recipe to change where it does not. Pure."""
+"""Whether learner and engine fit a GPU, and which field of the recipe to change where it does not. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rocstar.train.rehearsal.categories import GIB, Category, MemoryPeak
+from rocstar.train.rehearsal.categories import GIB, Category, EngineMemory, MemoryPeak
 
 OVERHEAD_GIB = 2.0
 """What a GPU holds besides tensors: the driver's context, kernels, buffers of the collectives. Assumed."""
@@ -24,6 +24,8 @@ class MemorySettings:
     checkpointing: bool
     dtype: str
     ranks: int
+    engine: EngineMemory | None = None
+    """Of the embedded engines beside the learner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +58,11 @@ def _fix(peak: MemoryPeak, memory_gib: float, settings: MemorySettings) -> str:
     of_tokens = activations + held.get(Category.temporary, 0)
     rest = peak.total - of_tokens
     room = (memory_gib - OVERHEAD_GIB) * GIB - rest
-    if peak.act not in ("sft", "rl"):
+    if fix := _fewer_rows(peak, room - of_tokens, settings.engine):
+        return fix
+    if peak.act not in ("sft", "rl", "decode"):
         return f"the {peak.act} needs it: take GPUs with more memory"
-    if room > 0 and not settings.checkpointing:
+    if room > 0 and not settings.checkpointing and activations:
         return (
             f"set model.activation_checkpointing = true: {activations / GIB:.1f} GiB are activations, which "
             "are then computed again instead of kept"
@@ -81,4 +85,23 @@ def _fix(peak: MemoryPeak, memory_gib: float, settings: MemorySettings) -> str:
     return (
         f"take more GPUs: {rest / GIB:.1f} GiB do not depend on the batch on each of {settings.ranks}; "
         "--world tries others"
+    )
+
+
+def _fewer_rows(peak: MemoryPeak, spare: float, engine: EngineMemory | None) -> str:
+    """The number of rows whose KV fits; empty if activations take more than KV, or not even one row fits.
+
+    spare: bytes of the GPU less those of the peak; below 0.
+    """
+    held = peak.by_category
+    if engine is None or held.get(Category.engine, 0) < engine.weights + engine.kv:
+        return ""
+    rows = int(engine.rows * (engine.kv + spare) / engine.kv)
+    if rows < 1 or (peak.act == "rl" and engine.kv < held.get(Category.activations, 0)):
+        return ""
+    turns = "" if peak.act == "decode" else ", or rl.max_staleness = 0, which gives the KV back for updates"
+    return (
+        f"set engine.max_running = {rows} or less{turns}: {engine.kv / GIB:.1f} GiB are KV of {engine.rows} "
+        f"rows of {engine.tokens:,} tokens (rl.tasks_per_step, rl.rollouts_per_task and max_response_tokens "
+        "of the stages lower it, too)"
     )

@@ -28,7 +28,7 @@ from rocstar.engine.inference.weights import LiveWeights
 from rocstar.engine.nodes.grants import PART
 from rocstar.engine.scheduling.policies import make_policy
 from rocstar.train.learner import checkpoint
-from rocstar.train.learner.model_io import load_model, load_tokenizer
+from rocstar.train.learner.model_io import HEAD_DTYPES, load_model, load_tokenizer
 from rocstar.train.learner.model_size import ModelSize, memory_row
 from rocstar.train.learner.team import LearnerTeam, Serve, placed
 from rocstar.train.recipe.config import Recipe
@@ -43,6 +43,8 @@ Weights = list[tuple[str, Tensor]]
 Publish = Callable[[int, Weights], Coroutine[Any, Any, None]]
 
 PUBLISH_TIMEOUT_S = 900.0
+PROMPT_SHARE = 0.25
+"""Tokens of a prompt for which KV is planned, as a share of the limit of a response."""
 
 
 class Embedded(EngineBackend):
@@ -56,20 +58,17 @@ class Embedded(EngineBackend):
         """What the engines take in the first rank of a node."""
         if isinstance(size, str):
             return []
-        rl, num = recipe.rl, recipe.engine.num_replicas
-        slots = min(recipe.engine.max_running * num, rl.tasks_per_step * rl.rollouts_per_task)
-        tokens = max((stage.max_response_tokens for stage in recipe.stages), default=0)
+        num = recipe.engine.num_replicas
+        rows, tokens = planned_rows(recipe)
         per_token = size.kv_values_per_token * size.dtype_bytes
         several = f", {num} of them behind the {recipe.engine.policy} scheduler" if num > 1 else ""
         lines = [f"engine: embedded{several}, on the first rank of each node, which holds besides:"]
-        if ranks > 1 or size.dtype_bytes < 4 or size.adapters:
+        if has_own_weights(recipe, ranks):
             copy = size.dtype_bytes * size.parameters
             what = "with the adapters merged" if size.adapters else "that is not sharded"
             lines.append(memory_row("its weights", copy, f"a copy {what}"))
-        text = (
-            f"at most {slots} trajectories x {tokens:,} response tokens x {per_token:,} bytes; prompts on top"
-        )
-        return [*lines, memory_row("KV", slots * tokens * per_token, text)]
+        text = f"at most {num * rows} trajectories x {tokens:,} tokens x {per_token:,} bytes"
+        return [*lines, memory_row("KV", num * rows * tokens * per_token, text)]
 
     @contextlib.asynccontextmanager
     async def open(
@@ -85,7 +84,7 @@ class Embedded(EngineBackend):
         team, model = learning.team, placed(learning.origin.model, recipe.model)
         async with (
             _engine_thread(recipe, team, learning.thread) as own,
-            open_engines(recipe, model, own) as (engine, engines),
+            open_engines(recipe, model, own, beside_learner=True) as (engine, engines),
         ):
             others = await open_others(team, OpenNode())
             publisher = EnginePublisher(engine, engines, team)
@@ -108,7 +107,7 @@ class Embedded(EngineBackend):
             async with open_sandbox(recipe) as sandbox:
                 model = placed(load_model(path, recipe.model.dtype), recipe.model)
                 chat = chat_format(recipe, load_tokenizer(path))
-                async with open_engines(recipe, model, thread) as (engine, engines):
+                async with open_engines(recipe, model, thread, beside_learner=True) as (engine, engines):
 
                     async def publish(version: int, weights: Weights) -> None:
                         with contextlib.ExitStack() as held:
@@ -149,25 +148,55 @@ async def _engine_thread(
         yield own
 
 
-def engine_of(recipe: Recipe, model: PreTrainedModel, thread: ThreadPoolExecutor) -> EmbeddedEngine:
-    """One engine, not yet entered, that decodes with `model` itself. Replicas share the device's memory."""
-    config = recipe.engine
+def planned_rows(recipe: Recipe) -> tuple[int, int]:
+    """Rows that each engine decodes at once in RL steps, at most, and the tokens of the longest.
+
+    In flight are the groups of max_staleness + 1 steps (engine/rollout/buffer.py).
+    """
+    rl, engine = recipe.rl, recipe.engine
+    in_flight = rl.tasks_per_step * rl.rollouts_per_task * (rl.max_staleness + 1)
+    limit = max((stage.max_response_tokens for stage in recipe.stages), default=0)
+    rows = min(engine.max_running, math.ceil(in_flight / engine.num_replicas))
+    return rows, math.ceil((1 + PROMPT_SHARE) * limit)
+
+
+def has_own_weights(recipe: Recipe, ranks: int) -> bool:
+    """Whether engines decode with a copy of the weights, and not with the learner's own."""
+    return ranks > 1 or recipe.model.dtype != "float32" or recipe.lora.rank > 0
+
+
+def engine_of(
+    recipe: Recipe, model: PreTrainedModel, thread: ThreadPoolExecutor, *, beside_learner: bool = False
+) -> EmbeddedEngine:
+    """One engine, not yet entered, that decodes with `model` itself. Replicas share the device's memory.
+
+    beside_learner: it shares the device with a learner. On a GPU its KV then takes at most what the plan
+    states, `planned_rows` of the longest; shorter rows are more.
+    """
+    config, kv_tokens = recipe.engine, None
+    if beside_learner and recipe.stages and next(model.parameters()).is_cuda:
+        rows, tokens = planned_rows(recipe)
+        kv_tokens = rows * tokens
     return EmbeddedEngine(
         model,
         max_running=config.max_running,
         thread=thread,
+        kv_tokens=kv_tokens,
         kv_share=KV_SHARE / config.num_replicas,
         lockstep=config.deterministic,
+        head_dtype=HEAD_DTYPES[recipe.model.head_dtype],
     )
 
 
 @contextlib.asynccontextmanager
 async def open_engines(
-    recipe: Recipe, model: PreTrainedModel, thread: ThreadPoolExecutor
+    recipe: Recipe, model: PreTrainedModel, thread: ThreadPoolExecutor, *, beside_learner: bool = False
 ) -> AsyncIterator[tuple[EmbeddedEngine | Fleet, list[EmbeddedEngine]]]:
     """Engines that decode with `model` itself, in turns in `thread`. One alone costs nothing more."""
     config = recipe.engine
-    engines = [engine_of(recipe, model, thread) for _ in range(config.num_replicas)]
+    engines = [
+        engine_of(recipe, model, thread, beside_learner=beside_learner) for _ in range(config.num_replicas)
+    ]
     async with contextlib.AsyncExitStack() as stack:
         for engine in engines:
             await stack.enter_async_context(engine)

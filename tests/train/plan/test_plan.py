@@ -53,7 +53,7 @@ def test_one_process_holds_everything_and_four_a_quarter_each() -> None:
         assert four[name] == pytest.approx(one[name] / 4, abs=0.01)
     assert "gathered" not in one and "its weights" not in one, "the engine decodes with the learner's weights"
     assert four["its weights"] == one["weights"]
-    assert one["KV"] == four["KV"] == pytest.approx(256 * 100 * 4 * 2 * 3 * 16 * 4 / 1e6, rel=0.01)
+    assert one["KV"] == four["KV"] == pytest.approx(256 * 125 * 4 * 2 * 3 * 16 * 4 / 1e6, rel=0.01)
     assert one["logits"] == pytest.approx(256 * 1000 * 4 / 1e6, abs=0.01)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ from rocstar.train.learner.scratch import build_model
 from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import parse_recipe
+from rocstar.train.rehearsal.cast import give_memory, model_without_weights
 from rocstar.train.rehearsal.categories import GIB, Category
 from rocstar.train.rehearsal.fake_gpu import GPU, fake_gpu
 from rocstar.train.rehearsal.rehearse import ACTS, rehearse_recipe
 from rocstar.train.rehearsal.report import Rehearsal
 from rocstar.train.rehearsal.verdict import OVERHEAD_GIB
+from rocstar.train.serving.embedded import engine_of, planned_rows
 
 RECIPE = """
 [run]
@@ -81,7 +84,7 @@ def four_ranks() -> Rehearsal:
 
 
 def test_all_acts_are_played_and_nothing_is_refused(four_ranks: Rehearsal) -> None:
-    assert [peak.act for peak in four_ranks.peaks] == ["sft", "rl", "publish", "checkpoint"]
+    assert [peak.act for peak in four_ranks.peaks] == ["sft", "rl", "publish", "checkpoint", "decode"]
     assert not four_ranks.problems and four_ranks.verdict is not None and four_ranks.verdict.fits
 
 
@@ -160,6 +163,7 @@ def test_the_command_prints_one_object_and_refuses(
     path = tmp_path / "small.toml"
     path.write_text(RECIPE)
     arguments = ["train", str(path), "--sft.steps=0", "--world", "1x4", "--gpu-memory-gb", "2.0022"]
+    arguments.append("--engine.max_running=1")
     assert main([*arguments, "--dry-run", "--json"]) == 2
     refused = json.loads(capsys.readouterr().out)
     assert refused["fits"] is False and 0 < refused["peak_gib"] < 1 and refused["plan"]
@@ -176,7 +180,7 @@ def test_adapters_alone_have_gradients_and_moments(tmp_path: Path) -> None:
     model.config.save_pretrained(tmp_path)
     values["model"] = {"dtype": "bfloat16", "path": str(tmp_path)}
     values["lora"] = {"rank": 4}
-    found = rehearse(parse_recipe(values, where="test"), "rl", "publish", ranks=1)
+    found = rehearse(parse_recipe(values, where="test"), "rl", "publish", "decode", ranks=1)
     weights = sum(parameter.numel() for parameter in model.parameters())
     linears = [m for m in model.model.layers.modules() if isinstance(m, torch.nn.Linear)]
     adapters = sum(4 * (linear.in_features + linear.out_features) for linear in linears)
@@ -187,3 +191,46 @@ def test_adapters_alone_have_gradients_and_moments(tmp_path: Path) -> None:
     assert 0 <= later[Category.moments] - 8 * adapters <= 3 * blocks  # AdamW counts its steps
     assert step[Category.engine] > 2 * weights
     assert not found.misplaced and found.verdict is not None and found.verdict.fits
+
+
+def test_kv_that_does_not_fit_is_refused_with_the_number_of_rows_that_does() -> None:
+    """64 rows, of two steps, lie beside the learner's state; with as many as the verdict says it fits."""
+    wide = small(rl_tokens_per_microbatch=256)
+    all_rows = rehearse(wide)
+    assert all_rows.verdict is not None
+    needed = OVERHEAD_GIB + all_rows.verdict.peak_gib
+    refused = rehearse(wide, memory_gib=needed - 0.002)
+    (problem,) = refused.problems
+    assert "set engine.max_running = " in problem and "64 rows of 250 tokens" in problem
+    rows = int(problem.split("engine.max_running = ")[1].split()[0])
+    assert 16 < rows < 64
+    engine = wide.engine.model_copy(update={"max_running": rows})
+    assert not rehearse(wide.model_copy(update={"engine": engine}), memory_gib=needed - 0.002).problems
+
+
+@pytest.mark.parametrize(("staleness", "beside"), [(1, True), (0, False)])
+def test_kv_lies_beside_an_update_only_where_rollouts_go_on(staleness: int, beside: bool) -> None:
+    """The copy of the weights is always there, but in the cold start: it ends before the engine is made."""
+    found = rehearse(small(rl_max_staleness=staleness))
+    copy = 2 * sum(p.numel() for p in build_model(small().model.scratch, 1000, seed=0).parameters())
+    rows = 4 * 8 * (staleness + 1)
+    kv = rows * 256 * 2 * 2 * 2 * 16 * 2  # tokens in blocks of 64, 2 layers, 2 heads, bfloat16
+    assert held(found, "sft").get(Category.engine, 0) == 0
+    assert held(found, "decode")[Category.engine] > copy + kv
+    for act in ("rl", "publish", "checkpoint"):
+        extra = held(found, act)[Category.engine] - copy
+        assert (kv < extra < 2 * kv) if beside else 0 <= extra < 20_000
+
+
+def test_a_gpu_engine_beside_a_learner_takes_the_rows_of_the_plan() -> None:
+    """As many of the longest; on a CPU it takes what the recipe lets it."""
+    recipe = small()
+    assert planned_rows(recipe) == (64, 250)
+    model: Any = model_without_weights(recipe.model)
+    with fake_gpu(1) as gpu, ThreadPoolExecutor(1) as thread:
+        give_memory(model, gpu.weights)
+        assert engine_of(recipe, model, thread, beside_learner=True).load().total == 64 * 250
+    plain = build_model(recipe.model.scratch, 1000, seed=0)
+    with ThreadPoolExecutor(1) as thread:
+        free = engine_of(recipe, plain, thread).load().total
+        assert engine_of(recipe, plain, thread, beside_learner=True).load().total == free
