@@ -43,6 +43,8 @@ ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Of each part: nothing is downloaded, and no tokenizer takes threads."""
 LOG_BYTES = 200_000
 """Of a part's output, its last, in proof.log."""
+TOY_PATIENCE = 4
+"""A toy proof on a CPU that others use takes so many times a part's seconds at most."""
 GRACE_S = 5.0
 """From a part's own deadline until it is killed."""
 
@@ -92,6 +94,7 @@ PLAN = (
     Planned(name="peer compiled chunked torch", seconds=60, is_peer=True, in_toy=False),
     Planned(name="peer compiled torch", seconds=60, is_peer=True, in_toy=False),
     Planned(name="peer naive torch", seconds=40, is_peer=True, in_toy=False),
+    Planned(name="peer Liger GRPO chunk_size=16", seconds=60, is_peer=True, in_toy=False),
     Planned(name="peer Liger GRPO chunk_size=1", seconds=60, is_peer=True, in_toy=False),
     Planned(name="tests gpu", seconds=120, least_s=40, in_toy=False),
     Planned(name="tests cpu", seconds=400, least_s=60),
@@ -266,7 +269,8 @@ def drive(options: argparse.Namespace, plan: Sequence[Planned]) -> int:
                     continue
                 shared = together if planned.runs_beside or options.toy else 1
                 threads = max(1, cpus // shared)
-                running.append(Child.started(planned, options, min(planned.seconds, left), threads))
+                limit = min(planned.seconds * (TOY_PATIENCE if options.toy else 1), left)
+                running.append(Child.started(planned, options, limit, threads))
             for child in [child for child in running if child.is_over()]:
                 running.remove(child)
                 proof.record(child.planned, child.outcome(options.out))

@@ -15,7 +15,7 @@ from ..warm_python import warm
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from gpu import proof  # noqa: E402
+from gpu import proof, ways  # noqa: E402
 from gpu.proof_parts import bars, parity, results  # noqa: E402
 from gpu.proof_parts.part import Part  # noqa: E402
 
@@ -189,3 +189,8 @@ def test_a_wrong_kernel_is_noticed(tmp_path: Path) -> None:
 def test_a_race_is_seen(tmp_path: Path, kind: str, differing: int) -> None:
     once = parity.repeated(toy_part(tmp_path), {kind: planted_row_loss_(kind)})[f"row kernels {kind}"]
     assert parity.differing(once, 3) == differing
+
+
+def test_every_peer_has_a_part() -> None:
+    planned = {one.name.removeprefix("peer ") for one in proof.PLAN if one.kind == "peer"}
+    assert planned == {peer.name for peer in ways.peers(on_gpu=False)}

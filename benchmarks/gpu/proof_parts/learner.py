@@ -16,7 +16,7 @@ from rocstar.train.learner.model_size import row_cost
 from rocstar.train.learner.settings import loss_settings, stage_optimizer
 from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.rehearsal.categories import GIB
+from rocstar.train.rehearsal.categories import GIB, Category
 from rocstar.train.rehearsal.rehearse import rehearse_recipe
 
 from .models import random_model
@@ -126,5 +126,6 @@ def rehearse(part: Part, recipe: Recipe, step: LearnerStep) -> None:
     """What the rehearsal says of the same update, on fake tensors."""
     memory = torch.cuda.get_device_properties(part.device).total_memory / GIB if part.on_device else 80.0
     rehearsed: Any = rehearse_recipe(recipe, Machines(), memory, acts=("rl",))
-    (peak,) = rehearsed.peaks
-    step.rehearsed_gib = peak.total / GIB
+    peak = next(one for one in rehearsed.peaks if one.act == "rl")
+    engine = peak.by_category.get(Category.engine, 0)  # none runs beside this learner
+    step.rehearsed_gib = (peak.total - engine) / GIB

@@ -14,8 +14,9 @@ from gpu.cases import Case, RowLossOp, Rows, check, grid
 from gpu.ways import through_logits
 from torch import Tensor
 
-from rocstar.kernels import linear_loss, torch_ops
+from rocstar.kernels import torch_ops
 from rocstar.kernels.configs import CANDIDATES, TABLE, LaunchConfig, arch_of
+from rocstar.kernels.linear_loss import linear_loss
 from rocstar.kernels.row_loss import RowLoss
 
 from .part import Part, dtype_name
@@ -23,6 +24,13 @@ from .results import SEED, HeadError, Parity, Repeats, RowError
 
 HEAD_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}
 """Of a gradient's norm. Half-precision logits cost as much in a plain implementation."""
+HEAD_DTYPES = (
+    (torch.float32, torch.float32),
+    (torch.bfloat16, torch.bfloat16),
+    (torch.bfloat16, torch.float32),
+    (torch.float16, torch.float16),
+)
+"""Of hidden states and weight, and of the logits."""
 HEAD_SHAPES = ((200, 64, 1000, 64), (257, 320, 4099, 100))
 """N, D, V, chunk rows."""
 LARGE_HEAD = (1024, 1024, 151_936, 512)
@@ -34,8 +42,9 @@ def measure(part: Part) -> None:
     ops = row_losses(part)
     result.configs = list(ops)
     check_rows(part, ops)
-    for dtype, shape in itertools.product(HEAD_TOLERANCE, (*HEAD_SHAPES, *([LARGE_HEAD] * part.on_device))):
-        result.head.append(head_error(part, dtype, shape))
+    shapes = (*HEAD_SHAPES, *([LARGE_HEAD] * part.on_device))
+    for (dtype, head_dtype), shape in itertools.product(HEAD_DTYPES, shapes):
+        result.head.append(head_error(part, dtype, head_dtype, shape))
         result.head_error_over_tolerance = max(row.error_over_tolerance for row in result.head)
         part.save()
     for what, once in repeated(part, ops).items():
@@ -94,8 +103,10 @@ def check_rows(part: Part, ops: dict[str, RowLossOp]) -> None:
         part.save()
 
 
-def head_error(part: Part, dtype: torch.dtype, shape: tuple[int, int, int, int]) -> HeadError:
-    """`linear_loss` in one type at one shape against float64."""
+def head_error(
+    part: Part, dtype: torch.dtype, head_dtype: torch.dtype, shape: tuple[int, int, int, int]
+) -> HeadError:
+    """`linear_loss` in these types at one shape against float64."""
     num_rows, size, vocabulary, chunk_rows = shape
     device, generator = part.device, torch.Generator(part.device).manual_seed(SEED)
 
@@ -109,7 +120,9 @@ def head_error(part: Part, dtype: torch.dtype, shape: tuple[int, int, int, int])
         weights_N=torch.full((num_rows,), 1 / num_rows, device=device),
         advantages_N=normal(num_rows),
     )
-    loss, found = linear_loss.linear_loss(hidden, weight, rows.ids_N, rows.loss_of, chunk_rows=chunk_rows)
+    loss, found = linear_loss(
+        hidden, weight, rows.ids_N, rows.loss_of, chunk_rows=chunk_rows, head_dtype=head_dtype
+    )
     got = torch.autograd.grad(loss, (hidden, weight))
     wide = [tensor.detach().double().requires_grad_(True) for tensor in (hidden, weight)]
     wanted = torch.autograd.grad(through_logits(*wide, rows), wide)
@@ -117,7 +130,8 @@ def head_error(part: Part, dtype: torch.dtype, shape: tuple[int, int, int, int])
         exact_N = torch.log_softmax(wide[0] @ wide[1].T, dim=-1).gather(1, rows.ids_N[:, None])[:, 0]
     errors = [float((a.double() - b).norm() / b.norm()) for a, b in zip(got, wanted, strict=True)]
     return HeadError(
-        dtype=dtype_name(dtype), tokens=num_rows, hidden=size, vocabulary=vocabulary,
+        dtype=dtype_name(dtype), head_dtype=dtype_name(head_dtype),
+        tokens=num_rows, hidden=size, vocabulary=vocabulary,
         logprob=float((found.logprobs_N.double() - exact_N).abs().max()),
         hidden_gradient=errors[0], weight_gradient=errors[1],
         error_over_tolerance=max(errors) / HEAD_TOLERANCE[dtype],
@@ -142,7 +156,7 @@ def repeated(part: Part, ops: dict[str, RowLossOp]) -> dict[str, Callable[[], li
     ids_N = torch.randint(0, vocabulary, (num_rows,), device=part.device, generator=generator)
 
     def head() -> list[Tensor]:
-        loss, _ = linear_loss.linear_loss(hidden, weight, ids_N, lambda logprobs_C, _: -logprobs_C)
+        loss, _ = linear_loss(hidden, weight, ids_N, lambda logprobs_C, _: -logprobs_C)
         return [*torch.autograd.grad(loss, (hidden, weight)), loss.detach()]
 
     kernels = {f"row kernels {name}": functools.partial(kernel, op) for name, op in ops.items()}

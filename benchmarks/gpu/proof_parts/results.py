@@ -65,6 +65,8 @@ class HeadError:
     """`linear_loss` against float64 autograd through all logits on the same device."""
 
     dtype: str
+    head_dtype: str
+    """Of the logits."""
     tokens: int
     hidden: int
     vocabulary: int
