@@ -217,6 +217,7 @@ class Fleet:
             used=sum(load.used for load in loads),
             running=sum(load.running for load in loads),
             waiting=sum(load.waiting for load in loads) + ungranted,
+            held_bytes=sum(load.held_bytes for load in loads),
         )
 
     async def publish(

@@ -2,6 +2,7 @@
 their turns, and the same trajectories come out as if nothing had happened."""
 
 import asyncio
+import dataclasses
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -383,6 +384,19 @@ def test_error_of_the_body_stays_itself_and_a_bug_in_a_task_is_raised() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         run_virtual(main(Broken(Scripts(turns_of))))
     assert caught.group_contains(KeyError, match="a bug")
+
+
+def test_bytes_held_are_those_of_all_replicas() -> None:
+    class Holding(FakeReplica):
+        def load(self) -> Any:
+            return dataclasses.replace(super().load(), held_bytes=7)
+
+    async def main() -> None:
+        made = [Holding(Scripts(turns_of)) for _ in range(2)]
+        async with Fleet(made, policy=make_policy("static")) as fleet:
+            assert fleet.load().held_bytes == 14
+
+    run_virtual(main())
 
 
 def test_second_request_of_a_trajectory_is_refused() -> None:
