@@ -32,8 +32,9 @@ SCRATCH_TOKENS = 1
 Forward = Callable[[Tensor, Tensor, Attention, int], Tensor]
 Replay = Callable[[], None]
 Capture = Callable[[Callable[[], Tensor]], tuple[Tensor, Replay]]
-"""Run a computation once and return its result and what computes it again into the same memory. RuntimeError:
-the device refuses to capture it."""
+"""Run a computation once and return its result and what computes it again into the same memory. That holds no
+reference to tensors from outside the computation: the caller keeps them. RuntimeError: the device refuses to
+capture it."""
 
 
 def cuda_capture() -> Capture:
@@ -62,8 +63,11 @@ def rounded_rows(num_rows: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
+    """A replay reads and writes these tensors by address: each lives as long as the graph."""
+
     ids_R: Tensor
     positions_R: Tensor
+    slots_R: Tensor
     logits_RV: Tensor
     replay: Replay
 
@@ -142,4 +146,4 @@ class GraphedDecode:
             self._is_refused = True
             LOG.warning(f"the device refuses to capture a decoding step, which runs slower without: {error}")
             return None
-        return _Graph(ids_R, positions_R, logits_RV, replay)
+        return _Graph(ids_R, positions_R, slots_R, logits_RV, replay)

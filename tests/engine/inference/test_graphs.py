@@ -4,12 +4,16 @@ What is not tested without a GPU is the capture of torch alone.
 """
 
 import asyncio
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from rocstar.engine.inference.embedded import attention, native
 from rocstar.engine.inference.embedded import decoder as decoder_module
@@ -21,8 +25,65 @@ from rocstar.engine.inference.embedded.kv import Extra, SlotKv
 pytestmark = pytest.mark.usefixtures("_one_torch_thread")
 
 
+@dataclass(frozen=True)
+class Made:
+    """The tensor at `place` of what an operation returned."""
+
+    operation: int
+    place: int
+
+
+class Operations(TorchDispatchMode):
+    """Records operations on tensors, and runs them again in the same memory.
+
+    As a graph of a GPU it owns the results, and no tensor that was made outside.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: list[tuple[Any, Any, Any]] = []
+        """Operation, arguments, and its result if that has memory of its own."""
+        self._seen: list[tuple[Tensor, Made]] = []
+        """Results while it records."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        arguments = tree_map_only(Tensor, self._reference, (args, kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        given = [x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        results = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
+        is_new = not any(x.untyped_storage().data_ptr() in given for x in results)
+        self._seen += [(x, Made(len(self._calls), place)) for place, x in enumerate(results)]
+        self._calls.append((func, arguments, results if is_new else None))
+        return result
+
+    def _reference(self, tensor: Tensor) -> Any:
+        return next((made for one, made in self._seen if one is tensor), None) or weakref.ref(tensor)
+
+    def close(self) -> None:
+        self._seen.clear()
+
+    def run(self) -> None:
+        made: list[list[Tensor]] = []
+
+        def tensor_of(reference: Any) -> Any:
+            if isinstance(reference, Made):
+                return made[reference.operation][reference.place]
+            if not isinstance(reference, weakref.ref):
+                return reference
+            tensor = reference()
+            assert tensor is not None, "a graph reads memory that was freed after the capture"
+            return tensor
+
+        for func, arguments, own in self._calls:
+            args, kwargs = tree_map(tensor_of, arguments)
+            found = [x for x in tree_leaves(func(*args, **kwargs)) if isinstance(x, Tensor)]
+            for old, new in zip(own or [], found, strict=False):
+                old.copy_(new)
+            made.append(found if own is None else own)
+
+
 class Recorded:
-    """A capture that computes again with the same static tensors, as a graph does."""
+    """A capture that computes again in the same memory, as a graph does."""
 
     def __init__(self) -> None:
         self.captured = self.replayed = 0
@@ -32,11 +93,14 @@ class Recorded:
         if self.refuses:
             raise RuntimeError("operation not permitted when stream is capturing")
         self.captured += 1
-        out = run()
+        operations = Operations()
+        with operations:
+            out = run()
+        operations.close()
 
         def replay() -> None:
             self.replayed += 1
-            out.copy_(run())
+            operations.run()
 
         return out, replay
 
