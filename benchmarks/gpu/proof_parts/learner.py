@@ -57,6 +57,11 @@ def measure(part: Part) -> None:
         )  # fmt: skip
         rehearse(part, recipe, step)
         part.save()
+        if (memory := device_gib(part)) and step.rehearsed_gib > memory:
+            step.left_out = (
+                f"needs {step.rehearsed_gib:.1f} GiB by the rehearsal, the device has {memory:.1f}"
+            )
+            continue
         try:
             time_update(part, recipe, step)
         except torch.OutOfMemoryError as error:
@@ -67,6 +72,11 @@ def measure(part: Part) -> None:
             result.measured_over_rehearsed.append(step.measured_over_rehearsed)
         result.best_mfu = max((one.mfu for one in result.steps if one.mfu is not None), default=None)
         part.save()
+
+
+def device_gib(part: Part) -> float | None:
+    """Memory of the device; None on a CPU."""
+    return torch.cuda.get_device_properties(part.device).total_memory / GIB if part.on_device else None
 
 
 def peak_tflops(part: Part) -> float | None:
@@ -124,8 +134,7 @@ def forget(part: Part) -> None:
 
 def rehearse(part: Part, recipe: Recipe, step: LearnerStep) -> None:
     """What the rehearsal says of the same update, on fake tensors."""
-    memory = torch.cuda.get_device_properties(part.device).total_memory / GIB if part.on_device else 80.0
-    rehearsed: Any = rehearse_recipe(recipe, Machines(), memory, acts=("rl",))
+    rehearsed: Any = rehearse_recipe(recipe, Machines(), device_gib(part) or 80.0, acts=("rl",))
     peak = next(one for one in rehearsed.peaks if one.act == "rl")
     engine = peak.by_category.get(Category.engine, 0)  # none runs beside this learner
     step.rehearsed_gib = (peak.total - engine) / GIB
