@@ -51,7 +51,7 @@ def forward_of(
         return modules
     decoder: Forward = _Decoder(model, head_dtype)
     if model.device.type == "cuda" and type(next(model.parameters())) is nn.Parameter:  # no fake tensor
-        decoder = GraphedDecode(decoder, native.addresses_of(model), cuda_capture())
+        decoder = GraphedDecode(decoder, native.addresses_of(model), cuda_capture)
     elif native.fits(model):
         decoder = native.NativeForward(model, decoder, spare_threads=spare_threads)
 

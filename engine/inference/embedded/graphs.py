@@ -38,7 +38,10 @@ capture it."""
 
 
 def cuda_capture() -> Capture:
-    """Capture by CUDA graphs (HIP graphs on ROCm), which share one pool of memory."""
+    """Capture by CUDA graphs (HIP graphs on ROCm), which share one pool of memory.
+
+    torch frees the pool with the last of its graphs and takes it for no other: then make a new capture.
+    """
     pool = torch.cuda.graph_pool_handle()
 
     def capture(run: Callable[[], Tensor]) -> tuple[Tensor, Replay]:
@@ -83,11 +86,12 @@ class GraphedDecode:
         self,
         forward: Forward,
         weights: Callable[[], list[int]],
-        capture: Capture,
+        new_capture: Callable[[], Capture],
         max_graphs: int = MAX_GRAPHS,
     ) -> None:
         """`weights` gives the addresses of all weights now."""
-        self._forward, self._weights, self._capture = forward, weights, capture
+        self._forward, self._weights, self._new_capture = forward, weights, new_capture
+        self._capture = new_capture()
         self._max_graphs = max_graphs
         self._graphs: OrderedDict[tuple[int, int], _Graph] = OrderedDict()
         """By rows and context, the last used at the end."""
@@ -117,7 +121,7 @@ class GraphedDecode:
         now = (kv, kv.generation, self._weights())
         if now != self._of:
             self._graphs.clear()
-            self._of = now
+            self._of, self._capture = now, self._new_capture()
         if (rows, context) in self._graphs:
             self._graphs.move_to_end((rows, context))
         elif (made := self._captured(kv, rows, context)) is None:

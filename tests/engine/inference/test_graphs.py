@@ -83,13 +83,27 @@ class Operations(TorchDispatchMode):
 
 
 class Recorded:
-    """A capture that computes again in the same memory, as a graph does."""
+    """Captures that compute again in the same memory, as graphs do.
+
+    As that of torch a capture is of no use when it has graphs no longer.
+    """
 
     def __init__(self) -> None:
         self.captured = self.replayed = 0
         self.refuses = False
 
-    def __call__(self, run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
+    def new(self) -> Callable[[Callable[[], Tensor]], tuple[Tensor, Callable[[], None]]]:
+        graphs: list[weakref.ref[Any]] = []
+
+        def capture(run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
+            assert not graphs or any(graph() is not None for graph in graphs), "the pool was freed"
+            out, replay = self._capture(run)
+            graphs.append(weakref.ref(replay))
+            return out, replay
+
+        return capture
+
+    def _capture(self, run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
         if self.refuses:
             raise RuntimeError("operation not permitted when stream is capturing")
         self.captured += 1
@@ -123,7 +137,7 @@ class Both:
     def __init__(self, model: Any, **options: Any) -> None:
         attention.install(model)
         self.capture, decoder = Recorded(), _Decoder(model)
-        self.graphed = GraphedDecode(decoder, native.addresses_of(model), self.capture, **options)
+        self.graphed = GraphedDecode(decoder, native.addresses_of(model), self.capture.new, **options)
         self.plain = decoder
         self.scratch: set[int] = set()
         """Token places that padding may have written to."""
@@ -234,7 +248,7 @@ async def test_engine_decodes_by_graphs(embedded: Any, models: Any, ask: Any, mo
         model, capture = models("qwen3"), Recorded()
         async with embedded(model, max_running=5) as engine:
             if graphs:
-                engine._forward = GraphedDecode(_Decoder(model), native.addresses_of(model), capture)
+                engine._forward = GraphedDecode(_Decoder(model), native.addresses_of(model), capture.new)
             lengths = (3, 70, 20, 9, 40, 5, 30)
             turns = await asyncio.gather(*(one(engine, k, n) for k, n in enumerate(lengths)))
         assert not graphs or capture.replayed > 60 > 20 > capture.captured
