@@ -7,7 +7,7 @@ float32 (one process, no FSDP) and in bfloat16 (FSDP2 over a world of one). Meas
 counts of real storages from their making to their end; what an op takes and gives back inside is in neither.
 
 The embedded engine too, in bfloat16: weights, KV of the rows of the plan at their longest, and what its
-forwards make.
+forwards make. A CPU takes the forward that a GPU takes in bfloat16, which is not its own.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -36,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from sandbox_bench.report import bar, finish
 
+from rocstar.engine.inference.embedded import decoder, native
 from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
 from rocstar.engine.inference.embedded.rows import DecodeRequest
 from rocstar.train.learner.model_size import row_cost
@@ -152,7 +154,13 @@ def engine_measured(recipe: Recipe) -> int:
     any_model: Any = build_model(scratch, scratch.vocab_size, seed=0)
     model = any_model.to(torch.bfloat16).requires_grad_(False)
     loop = asyncio.new_event_loop()
-    with real_cpu() as stage, ThreadPoolExecutor(1) as thread, torch.no_grad():
+    with (
+        real_cpu() as stage,
+        ThreadPoolExecutor(1) as thread,
+        torch.no_grad(),
+        mock.patch.object(decoder, "_is_plain", return_value=True),
+        mock.patch.object(native, "fits", return_value=False),  # it is of float32
+    ):
         for parameter in model.parameters():
             stage.ledger.made(parameter)
         engine: Any = EmbeddedEngine(model, max_running=rows, thread=thread, kv_tokens=rows * tokens)

@@ -54,7 +54,7 @@ def decode(gpu: FakeGpu, recipe: Recipe, model: PreTrainedModel, *, own_weights:
                 gpu.ledger.resized(parameter.untyped_storage(), 0)  # the learner's are booked already
         weights = gpu.ledger.held(Category.engine)
         engine: Any = engine_of(recipe, model, thread, beside_learner=True)
-        engine._kv.reserve(rows, tokens)  # at once: it is there whenever something else is
+        engine._make_room(rows, tokens)  # at once: it is there whenever something else is
         kv, others = engine._kv.held_bytes, recipe.engine.num_replicas - 1
         beside = torch.empty(others * kv, dtype=torch.uint8, device=gpu.device)
         _few(engine, recipe, tokens)

@@ -266,3 +266,16 @@ async def test_two_engines_in_one_process_do_not_mix(embedded: Any, models: Any)
         assert [got.ids for got in mine] == [got.ids for got in theirs]
     assert alone[0][0].ids != alone[1][0].ids
     assert again[0].ids == alone[0][0].ids, "the published weights are the first's"
+
+
+@pytest.mark.parametrize("num_tokens", [63, 64])
+async def test_rows_of_the_capacity_reach_their_longest(
+    num_tokens: int, embedded: Any, models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place that a slot leaves unused is not of `kv_tokens`; behind 64 tokens it takes a block."""
+    monkeypatch.setattr(kv_module, "_decode", None)
+    async with embedded(models("qwen3"), max_running=6, kv_tokens=6 * num_tokens) as engine:
+        rows = (ask(engine, list(range(30, 50 + k)), str(k), num_tokens - 20 - k, k) for k in range(6))
+        assert all(len(got.ids) == num_tokens - 20 - k for k, got in enumerate(await asyncio.gather(*rows)))
+        assert engine.rows_evicted == 0 and engine._kv.num_slots == 6
+        assert engine._kv.tokens_per_slot == (64 if num_tokens == 63 else 128)

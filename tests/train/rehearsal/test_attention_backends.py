@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rocstar.engine.inference.embedded.scoring import TextAttention
+from rocstar.kernels import varlen_attention
 from rocstar.train.learner.packed_attention import PackedAttention
 from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.scratch import build_model
@@ -52,7 +53,7 @@ def caller() -> str:
 @pytest.mark.parametrize(
     ("dtype", "is_hip", "expected"),
     [
-        (HALF, False, {("learner", "flash"), ("learner", "efficient")}),
+        (HALF, False, set()),
         (SINGLE, False, {("learner", "efficient")}),
         (HALF, True, {("learner", "flash"), ("learner", "efficient")}),
         (SINGLE, True, {("learner", "efficient")}),
@@ -62,7 +63,10 @@ def caller() -> str:
 def test_no_caller_falls_back_to_the_plain_formula(
     dtype: torch.dtype, is_hip: bool, expected: set[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prefill, scoring and decode have a mask: the memory-efficient kernel. On ROCm no kernel gets groups."""
+    """Prefill, scoring and decode have a mask: the memory-efficient kernel. On ROCm no kernel gets groups.
+
+    A learner in half precision on CUDA does not ask torch: it calls the flash kernel itself, once per layer.
+    """
     found: set[tuple[str, str]] = set()
     real = gpu_attention.kernel_of
 
@@ -72,7 +76,15 @@ def test_no_caller_falls_back_to_the_plain_formula(
         assert not is_hip or q.shape[-3] == k.shape[-3]
         return kernel
 
+    varlen_calls = []
+    attend = varlen_attention.attend
+
+    def one_call(*args: Any) -> Tensor:
+        varlen_calls.append(caller())
+        return attend(*args)
+
     monkeypatch.setattr(gpu_attention, "kernel_of", kernel_of)
+    monkeypatch.setattr(varlen_attention, "attend", one_call)
     monkeypatch.setattr(torch.version, "hip", "7.0" if is_hip else None)
     model = {"dtype": str(dtype).removeprefix("torch."), "scratch": SCRATCH}
     recipe = parse_recipe({"model": model, "engine": {"kind": "embedded"}}, where="test")
@@ -85,6 +97,7 @@ def test_no_caller_falls_back_to_the_plain_formula(
         decode(gpu, recipe, any_model)  # the engine's prefill and decode
     others = {(name, "efficient") for name in ("prefill", "decode", "scoring")}
     assert found == expected | others
+    assert varlen_calls == ([] if expected else ["learner", "learner"])
 
 
 def test_a_learner_chooses_the_backends_of_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
