@@ -19,9 +19,9 @@ from functools import partial
 
 from aiohttp import web
 
+from rocstar.sandbox.apart.apart import Apart
 from rocstar.sandbox.loopback import hung_up, log_no_clients_mistakes, read_little_ahead
 from rocstar.sandbox.service.answers import Healthy, Ready, Refusal
-from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.auth import Owners, refuse_web_pages
 from rocstar.sandbox.service.batches import Batches
 from rocstar.sandbox.service.calls import Admission
@@ -112,7 +112,7 @@ class Service:
             max_bytes=options.max_body_bytes,
             max_held_bytes=options.max_held_bytes,
             timeout_s=options.body_timeout_s,
-            apart=Apart(options.rules),
+            apart=Apart(options.rules, Refused),
             weights=weights,
         )
         self.door = Door(

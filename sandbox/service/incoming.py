@@ -8,8 +8,8 @@ from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
+from rocstar.sandbox.apart.apart import Apart
 from rocstar.sandbox.pool.soon import run_soon
-from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.errors import Full, Refused, ServiceEnds, TooLarge
 from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares

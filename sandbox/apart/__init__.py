@@ -1,0 +1,1 @@
+"""Decoding of large bodies in other processes, for every server."""
