@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import re
 import socket
+import time
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import urlsplit
+
+from rocstar.sandbox.printable import printable_line
 
 if TYPE_CHECKING:
     from aiohttp import web
 
 GONE = 499
 """Nginx's number for a client that closed its request; nobody receives it."""
+
+
+_HOST = re.compile(r"(?:\[(?P<v6>[^\[\]]*)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]*)?")
+"""A Host header. Strict: what stands between an address and the end would be part of another name."""
 
 
 class Foreign(NamedTuple):
@@ -44,10 +50,13 @@ def foreign(headers: Mapping[str, str], host: str) -> Foreign | None:
 def is_own_name(host: str) -> bool:
     """True for what nobody else can make to stand for this machine: an address, localhost. Remembered for the
     names that are asked for most: it is asked with every request."""
-    with suppress(ValueError):
-        name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
-        return name == "localhost" or name.endswith(".localhost") or _is_address(name)
-    return False
+    found = _HOST.fullmatch(host)
+    if found is None:
+        return False
+    if found["v6"] is not None:
+        return _is_address(found["v6"])
+    name = found["name"].lower().removesuffix(".")
+    return name == "localhost" or name.endswith(".localhost") or _is_address(name)
 
 
 def is_loopback(host: str) -> bool:
@@ -67,6 +76,26 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def bearer_of(headers: Mapping[str, str]) -> bytes:
+    """The token of `Authorization: Bearer TOKEN`; empty without one. Any bytes of a client become some text:
+    compare it by `hmac.compare_digest`."""
+    scheme, _, given = headers.get("Authorization", "").partition(" ")
+    return given.strip().encode("utf-8", "replace") if scheme.lower() == "bearer" else b""
+
+
+async def send_continue(request: web.BaseRequest) -> None:
+    """Answer `Expect: 100-continue`. Raises HTTPExpectationFailed for any other expectation."""
+    from aiohttp import HttpVersion11, web
+
+    expected = request.headers.get("Expect", "")
+    if request.version < HttpVersion11:
+        return
+    if expected.lower() != "100-continue":
+        raise web.HTTPExpectationFailed(text=f"Expect is {expected[:60]!a}; send 100-continue, or none")
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    request.writer.output_size = 0  # the answer has not begun
 
 
 def hung_up(request: web.Request) -> web.Response:
@@ -92,12 +121,39 @@ def read_little_ahead() -> None:
 
 
 def log_no_clients_mistakes() -> None:
-    """Has aiohttp's servers of this process write no traceback for a request that is no HTTP: anybody may
-    send some, as many as the disk has room for. They are answered 400."""
-    logging.getLogger("aiohttp.server").addFilter(_is_no_clients)
+    """Have aiohttp's servers of this process write one line, and no traceback, for a request that is no HTTP.
+    Anybody may send any number: there is at most one line every `LOG_EVERY_S`. They are answered 400."""
+    logger = logging.getLogger("aiohttp.server")
+    if not any(isinstance(known, _ClientsMistakes) for known in logger.filters):
+        logger.addFilter(_ClientsMistakes())
 
 
-def _is_no_clients(record: logging.LogRecord) -> bool:
-    from aiohttp.http_exceptions import HttpProcessingError
+LOG_EVERY_S = 1.0
 
-    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+
+class _ClientsMistakes(logging.Filter):
+    """Makes a line of the traceback of a malformed request, and drops those that follow at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said_s = float("-inf")
+        self._dropped = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        from aiohttp.http_exceptions import HttpProcessingError
+
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, HttpProcessingError):
+            return True
+        now_s = time.monotonic()
+        if now_s - self._said_s < LOG_EVERY_S:
+            self._dropped += 1
+            return False
+        more = f"; {self._dropped} more since the last of these lines" if self._dropped else ""
+        self._said_s, self._dropped = now_s, 0
+        client = record.args[0] if isinstance(record.args, tuple) and record.args else None
+        reason = printable_line(str(getattr(error, "message", error)))
+        record.msg, record.args = f"a request from {client} is not HTTP: {reason}{more}", ()
+        record.exc_info, record.exc_text = None, None
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return True

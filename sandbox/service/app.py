@@ -20,6 +20,7 @@ from functools import partial
 from aiohttp import web
 
 from rocstar.sandbox.apart.apart import Apart
+from rocstar.sandbox.door import Door, DoorFull
 from rocstar.sandbox.loopback import hung_up, log_no_clients_mistakes, read_little_ahead
 from rocstar.sandbox.service.answers import Healthy, Ready, Refusal
 from rocstar.sandbox.service.auth import Owners, refuse_web_pages
@@ -27,7 +28,6 @@ from rocstar.sandbox.service.batches import Batches
 from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.code_judge import CodeJudge
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions
-from rocstar.sandbox.service.door import Door
 from rocstar.sandbox.service.errors import Full, Refused, SchemaError, ServiceEnds, Unparsable
 from rocstar.sandbox.service.http import JSON, failure_answer, respond, to_json
 from rocstar.sandbox.service.idempotency import IdempotencyStore
@@ -234,6 +234,8 @@ class Service:
             response = await found.handler(request)
         except Refused as refusal:
             response = refused(request.path, refusal)
+        except DoorFull as full:
+            response = refused(request.path, Full(str(full)))
         except SandboxError as error:
             response = respond(failure_answer(error))
         except web.HTTPException as error:  # the router's: no such path, wrong method

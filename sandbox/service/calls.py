@@ -13,7 +13,7 @@ from typing import NoReturn, cast
 
 from rocstar.sandbox.service.errors import Full, Refused
 from rocstar.sandbox.service.metrics import Metrics
-from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
+from rocstar.sandbox.shares import NO_WEIGHTS, Shares
 from rocstar.sandbox.types import BatchSandbox, ExecRequest, ExecResult, SandboxError
 
 Outcome = ExecResult | SandboxError

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from rocstar.sandbox.service.errors import Refused
-from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
+from rocstar.sandbox.shares import NO_WEIGHTS, Shares
 
 MAX_KEY_CHARS = 255
 

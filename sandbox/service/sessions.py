@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from rocstar.sandbox.pool.turn import TurnLock
 from rocstar.sandbox.service.metrics import Metrics
-from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
+from rocstar.sandbox.shares import NO_WEIGHTS, Shares
 from rocstar.sandbox.types import (
     ExecResult,
     Limits,

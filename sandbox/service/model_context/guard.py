@@ -11,8 +11,8 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from rocstar.sandbox.door import Door, DoorFull
 from rocstar.sandbox.service.auth import Owners, refuse_web_pages
-from rocstar.sandbox.service.door import Door
 from rocstar.sandbox.service.errors import Full, Refused
 
 CONNECTION = "rocstar.connection"
@@ -37,8 +37,8 @@ class Guard:
             return
         try:
             self._door.begins(connection, owner_of(self._owners, headers))
-        except Full as full:
-            await PlainTextResponse(str(full), status_code=full.status)(scope, receive, send)
+        except DoorFull as full:
+            await PlainTextResponse(str(full), status_code=Full.status)(scope, receive, send)
             return
         try:
             await self._inner(scope, receive, send)

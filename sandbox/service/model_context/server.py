@@ -22,11 +22,11 @@ from mcp.server import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 
 from rocstar.sandbox.console import INTERRUPTED, Starting, require_own_users, say
+from rocstar.sandbox.door import Door
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.pool.soon import PROGRAMS_NICE, ahead_of_others
 from rocstar.sandbox.service.auth import Owners, read_owners, require_token_unless_loopback
 from rocstar.sandbox.service.calls import Admission
-from rocstar.sandbox.service.door import Door
 from rocstar.sandbox.service.metrics import Metrics
 from rocstar.sandbox.service.model_context.endable import endable_stdin
 from rocstar.sandbox.service.model_context.guard import CONNECTION, Guard, owner_of

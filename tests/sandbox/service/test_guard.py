@@ -152,14 +152,14 @@ async def test_a_compressed_body_is_refused_as_it_came(serve: Any, encoding: str
 async def test_what_is_no_http_is_answered_and_fills_no_log(
     serve: Any, caplog: pytest.LogCaptureFixture, crooked: bytes
 ) -> None:
-    """A few bytes of a stranger's would be a kilobyte of traceback."""
+    """A few bytes of a stranger's would be a kilobyte of traceback: it is one line, at most every second."""
     async with serve(FakeSandbox({}, otherwise=ok())) as service, asyncio.timeout(PATIENCE_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
         writer.write(b"POST /v1/run HTTP/1.1\r\nHost: localhost\r\n" + crooked + b"\r\n\r\n")
         assert b" 400 " in await reader.readline()
         writer.close()
         assert (await service.get("/healthz"))[0] == 200
-    assert caplog.records == []
+    assert len(caplog.records) <= 1 and not any(record.exc_info for record in caplog.records)
 
 
 async def test_bodies_that_are_not_complete_count_as_held(serve: Any) -> None:
