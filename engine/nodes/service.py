@@ -26,10 +26,11 @@ from aiohttp import web
 
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.nodes.node import GroupOrder
-from rocstar.engine.nodes.wire import NodeWireError, decode_order, group_bytes
+from rocstar.engine.nodes.wire import NodeWireError, group_bytes, opened_order
 from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group
+from rocstar.sandbox.loopback import bearer_of, log_no_clients_mistakes, read_little_ahead
 
 MAX_BODY_BYTES = 16 << 20
 """The largest body of an order, which is a task."""
@@ -52,6 +53,8 @@ class NodeService:
     goes on when its request has ended."""
 
     def __init__(self, agent: Agent, token: str, *, version: Callable[[], int] = lambda: 0) -> None:
+        log_no_clients_mistakes()
+        read_little_ahead()
         self._agent, self._token, self._version = agent, token, version
         self._running: dict[str, asyncio.Task[Group]] = {}
         self._granted: set[str] = set()
@@ -75,9 +78,7 @@ class NodeService:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        is_same = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._token.encode())
-        if not is_same or scheme.lower() != "bearer":
+        if not hmac.compare_digest(bearer_of(request.headers), self._token.encode()):
             return _refusal(401, "give the run's token as `Authorization: Bearer TOKEN`")
         try:
             return await handler(request)
@@ -97,7 +98,7 @@ class NodeService:
         except TimeoutError:
             return _refusal(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s")
         try:
-            order, timeout_s = decode_order(body)
+            order, timeout_s = await opened_order(body)
         except NodeWireError as error:
             return _refusal(400, str(error))
         if len(self._running) >= MAX_GROUPS:

@@ -98,7 +98,7 @@ class Faces:
                 param="echo",
                 code="unsupported_value",
             )
-        prompts = _prompts(asked)
+        prompts = prompts_of(asked)
         if len(prompts) * asked.num_choices > 1 and asked.stream:
             raise ServeRefusal("stream is of one prompt and one choice; leave it out", param="stream")
         orders = []
@@ -243,7 +243,8 @@ def check_model(name: str) -> None:
         )
 
 
-def _prompts(asked: AskedCompletion) -> list[str | list[int]]:
+def prompts_of(asked: AskedCompletion) -> list[str | list[int]]:
+    """The prompts of a request, one or several. ServeRefusal for none."""
     given = asked.prompt
     if isinstance(given, str):
         return [given]

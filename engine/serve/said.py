@@ -187,6 +187,10 @@ def _delta(choice: int, delta: dict[str, Any], finish: str | None = None) -> dic
 
 def _call(part: ToolUse) -> dict[str, Any]:
     arguments = json.dumps(dict(part.arguments or {}), ensure_ascii=False)
+    try:
+        arguments.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which no JSON parser takes back as a character
+        arguments = json.dumps(dict(part.arguments or {}))
     return {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": arguments}}
 
 

@@ -153,6 +153,13 @@ def of_stream(chunks: Sequence[Any], choice: int = 0) -> dict[str, Any]:
     return {name: value for name, value in message.items() if value or name == "content"}
 
 
+def without_ids(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message without the ids of its calls, which no other answer has."""
+    events = [{**event, "id": ""} for event in message.get("server_tool_events", ())]
+    calls = [{**call, "id": ""} for call in message.get("tool_calls", ())]
+    return {**message, "server_tool_events": events, "tool_calls": calls}
+
+
 Serving = Callable[..., Any]
 
 

@@ -20,6 +20,7 @@ import msgspec
 from aiohttp import web
 
 from rocstar.engine.record.reading import RecordError
+from rocstar.sandbox.loopback import log_no_clients_mistakes, read_little_ahead
 from rocstar.train.reading.view.answers import encoded
 from rocstar.train.reading.view.choosing import FilterError
 from rocstar.train.reading.view.conversation import PAGE_TOKENS, WithheldError
@@ -34,6 +35,7 @@ from rocstar.train.recipe.errors import ConfigError
 READ_S: Final = 60.0
 """An answer that takes longer is given up."""
 _TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+MAX_DIGITS: Final = 18
 _LATE: Final = "reading took longer than a minute"
 Answer = Callable[[web.Request], Any]
 
@@ -42,6 +44,8 @@ class PageServer:
     """The application, and the thread that reads for it."""
 
     def __init__(self, reader: RunReader) -> None:
+        log_no_clients_mistakes()
+        read_little_ahead()
         self._reader = reader
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="view")
         self._watcher = Watcher(self._stamps)
@@ -247,7 +251,7 @@ def _evaluation(request: web.Request, name: str) -> tuple[str, str]:
 
 def _file_and_row(text: str) -> tuple[str, int]:
     stem, _, row = text.rpartition(":")
-    if not row.isdecimal():
+    if not row.isdecimal() or len(row) > MAX_DIGITS:
         raise web.HTTPBadRequest(text=f"at={text[:80]!r}: a file and a row, step_000001:7 for example")
     return stem, int(row)
 
