@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+from rocstar.sandbox.loopback import user_of_peer
 from rocstar.sandbox.shares import Shares
 
 LOOK_S = 1.0
@@ -47,6 +48,7 @@ class Connection(asyncio.Protocol):
         self.busy = False
         self.since_s = 0.0
         self.unread_bytes = _NOT_LOOKED
+        self.peer_user: int | None = _NOT_LOOKED
         self.transport: asyncio.Transport
         self._door = door
         self.data_received = inner.data_received  # type: ignore[method-assign]  # a call less with each piece
@@ -171,6 +173,15 @@ class Door:
         connection.unread_bytes = _NOT_LOOKED
         if connection.owner is not None:
             self._guests[connection] = None
+
+    def peer_user(self, inner: object) -> int | None:
+        """The user whose process is at the other end, on this machine; None where that is not known."""
+        connection = self._of.get(inner)
+        if connection is None:
+            return None
+        if connection.peer_user == _NOT_LOOKED:
+            connection.peer_user = user_of_peer(connection.transport)
+        return connection.peer_user
 
     def _let_in(self, connection: Connection, owner: str) -> None:
         if not self._shares.fits(owner, 1):

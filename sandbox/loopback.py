@@ -10,14 +10,18 @@ import ipaddress
 import logging
 import re
 import socket
+import struct
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocstar.sandbox.printable import printable_line
 
 if TYPE_CHECKING:
+    import asyncio
+
     from aiohttp import web
 
 GONE = 499
@@ -76,6 +80,28 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def user_of_peer(transport: asyncio.BaseTransport) -> int | None:
+    """The user who owns the other end of a connection of loopback; None where that cannot be known (IPv6, no
+    /proc)."""
+    peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+    if peer is None or own is None or len(peer) != 2:
+        return None
+    for table, mapped in (("tcp", ""), ("tcp6", "0000000000000000FFFF0000")):
+        ends = [f"{mapped}{_as_kernel_writes(address)}" for address in (peer, own)]
+        with suppress(OSError, ValueError), open(f"/proc/net/{table}", encoding="ascii") as lines:
+            for line in lines:
+                words = line.split()
+                if words[1:3] == ends:
+                    return int(words[7])
+    return None
+
+
+def _as_kernel_writes(address: tuple[str, int]) -> str:
+    """An IPv4 address and port, as in /proc/net/tcp: the address as a number of this machine's byte order."""
+    (number,) = struct.unpack("=I", socket.inet_aton(address[0]))
+    return f"{number:08X}:{address[1]:04X}"
 
 
 def bearer_of(headers: Mapping[str, str]) -> bytes:
