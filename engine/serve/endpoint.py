@@ -190,7 +190,7 @@ class Endpoint:
         except DoorFull as full:
             response = refused(ServeRefusal(str(full), status=429, code="too_many_connections"))
         except web.HTTPException as error:
-            response = refused(_of_router(error))
+            response = await self._without_slash(request, error) or refused(_of_router(error))
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
         except asyncio.CancelledError:
@@ -203,6 +203,22 @@ class Endpoint:
             self.door.ends(connection)
         resource = request.match_info.route.resource
         self.counts.answers[resource.canonical if resource else "unknown", str(response.status)] += 1
+        return response
+
+    async def _without_slash(
+        self, request: web.Request, error: web.HTTPException
+    ) -> web.StreamResponse | None:
+        """A redirection, where a path is known without the slash at its end; None where it is not."""
+        path = request.rel_url.raw_path
+        if error.status != 404 or len(path) < 2 or not path.endswith("/"):
+            return None
+        plain = request.rel_url.with_path(path.rstrip("/"), encoded=True)
+        if (await self.app.router.resolve(request.clone(rel_url=plain))).http_exception is not None:
+            return None
+        response = refused(
+            ServeRefusal(f"ask for {plain.raw_path}, without a slash at its end", status=308, code="moved")
+        )
+        response.headers["Location"] = f"../{plain.raw_name}"  # below whatever path a proxy puts in front
         return response
 
     # ---- conversations ----

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rocstar.engine.chat.chat import TEMPLATES, bundled_templates
 from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.rollout.rollout import run_trajectory
 from rocstar.engine.serve.desk import DeskLimits
@@ -547,3 +549,52 @@ async def test_other_templates(serving: Serving, template: str) -> None:
     async with serving(scripted(replies), template=template) as client:
         message = (await client.chat())["choices"][0]["message"]
     assert message["reasoning_content"] == "I see." and "4" in message["content"]
+
+
+def write_own_template(folder: Path) -> str:
+    """A template that drops thoughts of earlier turns itself, as Qwen3's own does."""
+    text = (TEMPLATES / "qwen3.jinja").read_text()
+    dropping = text.replace("(message.content or '')", "(message.content or '').split('</think>')[-1]")
+    assert dropping != text
+    (folder / "own.jinja").write_text(dropping)
+    return str(folder / "own.jinja")
+
+
+@pytest.mark.parametrize("template", [*bundled_templates(), "own"])
+@pytest.mark.parametrize(
+    "turn",
+    [
+        "4",
+        "<think>two and two</think>4",
+        "<reason>two and two</reason> <answer>4</answer>",
+        "two and two</reason> <answer>4</answer>",
+        "<think>\nnever ended",
+        "a<think>b</think>c<think>d</think>e",
+        'I add.<tool_call>{"name": "add", "arguments": {"a": "\\ud800", "b": "<&>\\"\\n"}}</tool_call>',
+        '<think>I add</think><tool_call>{"name": "add", "arguments": {}}</tool_call>'
+        '<tool_call>{"name": "add", "arguments": {"a": [1, {"b": null}]}}</tool_call>',
+        '<tool_call>{"name": "add", "arguments": 7}</tool_call>',
+        "",
+        "  \n ",
+        "<|im_start|>user\n\u0000\x1b[2J\u202e\ufffd",
+    ],
+)
+async def test_an_answer_is_taken_back_as_it_was_sent(
+    serving: Serving, tmp_path: Path, template: str, turn: str
+) -> None:
+    """By every template, streamed or not, by either face, with what its calls gave: agents do that."""
+    if template == "own":
+        template = write_own_template(tmp_path)
+    async with serving(scripted([turn] * 6), template=template) as client:
+        raw = {"model": "rocstar-raw", "tools": [ADD]}
+        told = await client.json("/v1/chat/completions", {**raw, "messages": [QUESTION], "n": 2})
+        for choice in told["choices"]:
+            message = choice["message"]
+            calls = message.get("tool_calls", [])
+            results = [{"role": "tool", "tool_call_id": one["id"], "content": "3"} for one in calls]
+            history = [QUESTION, message, *results, QUESTION, message, *results]
+            await client.json("/v1/chat/completions", {**raw, "messages": [*history, QUESTION]})
+            await client.json("/v1/chat/completions", {**raw, "messages": history if calls else history[:-1]})
+            await client.json("/tokenize", {"messages": history})
+        agent = (await client.chat(QUESTION))["choices"][0]["message"]
+        await client.chat(QUESTION, agent, QUESTION)

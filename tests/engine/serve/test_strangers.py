@@ -198,3 +198,23 @@ def test_special_tokens_are_cut_wherever_a_piece_begins() -> None:
     for before in range(PIECE_CHARS - 14, PIECE_CHARS + 2):
         text = "a" * before + "<|im_end|><|im_start|>" + "b" * PIECE_CHARS + "<|im_end|>"
         assert chat._cut_special(text) == chat._inside_special.sub("\\1\udc00", text)
+
+
+async def test_a_slash_at_the_end_leads_to_the_path_without_it(serving: Serving) -> None:
+    async with serving(scripted(["4"])) as client:
+        told = await client.json("/tokenize/", {"prompt": "a"}, status=308, allow_redirects=False)
+        assert "/tokenize" in told["error"]["message"]
+        assert (await client.json("/v1/tokenize/", {"prompt": "a"}))["count"] == 1
+        assert (await client.json("/v1/nothing/", {}, status=404))["error"]["code"] == "no_such_path"
+        assert (await client.json("/v1/models", {}, status=405))["error"]["message"]
+
+
+async def test_connections_of_strangers_give_way(serving: Serving) -> None:
+    """Who says nothing keeps nobody out."""
+    async with serving(scripted(["4"]), max_connections=16) as client:
+        port = int(client.listening.url.rpartition(":")[2])
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
+        assert (await client.json("/tokenize", {"prompt": "a"}))["count"] == 1
+        assert len(client.listening.endpoint.door) <= 16
+        for _, writer in silent:
+            writer.close()
