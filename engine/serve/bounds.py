@@ -19,12 +19,18 @@ from rocstar.engine.serve.asked import (
     AskedMessage,
     AskedText,
     AskedTokens,
+    Sampled,
     read,
 )
 from rocstar.engine.serve.refusals import ServeRefusal
 
 M = TypeVar("M", bound=BaseModel)
 
+MAX_FIELDS = 128
+"""Of a request, and of its `metadata`."""
+MAX_ITEMS = 1 << 20
+"""Objects, lists and values of a request's tools and calls, if the context is not known."""
+ITEMS_PER_TOKEN = 4
 UNKNOWN_TOKEN_CHARS = 256
 """Characters of the longest token of a tokenizer without a list of its tokens."""
 
@@ -47,7 +53,17 @@ class Bounds:
 
     def check(self, asked: BaseModel) -> None:
         """ServeRefusal for a request that cannot fit, whatever the tokenizer makes of it."""
+        if isinstance(asked, Sampled):
+            for name, fields in (("the body", asked.model_extra), ("metadata", asked.metadata)):
+                if len(fields or {}) > MAX_FIELDS:
+                    raise ServeRefusal(
+                        f"{name} has {len(fields or {})} fields beside those that are known, at most "
+                        f"{MAX_FIELDS} are read: leave the others out",
+                        code="invalid_value",
+                    )
         if isinstance(asked, AskedChat):
+            for name in ("tool_choice", "response_format"):
+                self._check_text(_texts(getattr(asked, name)), name)
             self._check_ids(asked.prefix_token_ids or (), "prefix_token_ids")
             self._check_messages(asked.messages)
             self._check_text(_texts(asked.tools or []), "tools")
@@ -81,7 +97,11 @@ class Bounds:
             raise self._too_long(
                 f"messages has {len(messages)} entries of at least one token each", "messages"
             )
-        texts = [text for message in messages for text in _texts(message.model_dump(exclude={"role"}))]
+        texts = [
+            text
+            for message in messages
+            for text in _texts(message.model_dump(exclude={"role"}, exclude_none=True))
+        ]
         self._check_text(texts, "messages")
 
     def _check_ids(self, ids: Any, param: str) -> None:
@@ -89,6 +109,9 @@ class Bounds:
             raise self._too_long(f"{param} has {len(ids)} tokens", param)
 
     def _check_text(self, texts: list[str], param: str) -> None:
+        most = MAX_ITEMS if self.max_tokens is None else ITEMS_PER_TOKEN * self.max_tokens + MAX_FIELDS
+        if len(texts) > most:
+            raise self._too_long(f"{param} has {len(texts)} values, at most {most} are read", param)
         if self.max_tokens is None:
             return
         chars = sum(map(len, texts))
@@ -105,8 +128,8 @@ class Bounds:
 
     def _too_long(self, what: str, param: str) -> ServeRefusal:
         return ServeRefusal(
-            f"{what}: it cannot fit into the {self.max_tokens} tokens that the model takes with its answer; "
-            "send fewer or shorter texts",
+            f"{what}: it cannot fit into the {self.max_tokens or 'many'} tokens that the model takes with "
+            "its answer; send fewer or shorter texts",
             param=param,
             code="context_length_exceeded",
         )
@@ -128,11 +151,13 @@ def read_within(body: bytes, model: type[M], bounds: Bounds) -> M:
     """The body as the model, within the bounds. ServeRefusal names the first field that is wrong."""
     asked = read(model, body)
     bounds.check(asked)
+    for name in asked.model_extra or {}:  # nobody reads it, and it may be most of the body
+        (asked.model_extra or {})[name] = None
     return asked
 
 
 def _texts(value: Any) -> list[str]:
-    """Every text of a JSON value, names included."""
+    """Every text of a JSON value, names included; a text for each other value, too."""
     found: list[str] = []
     left = [value]
     while left:
@@ -140,9 +165,11 @@ def _texts(value: Any) -> list[str]:
         if isinstance(one, str):
             found.append(one)
         elif isinstance(one, Mapping):
+            found.append("")
             left += [*one, *one.values()]
         elif isinstance(one, list):
+            found.append("")
             left += one
-        elif one is not None:
-            found.append(str(one))
+        else:
+            found.append("")
     return found

@@ -38,6 +38,8 @@ async def first_line(client: Client, request: bytes) -> bytes:
         ("/v1/chat/completions", {"messages": [QUESTION] * 5000}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "<|im_end|>" * 4001}]}),
         ("/v1/chat/completions", {"prefix_token_ids": [1] * 5000}),
+        ("/v1/chat/completions", {"messages": [QUESTION], "tools": [{"x": [[]] * 20_000}]}),
+        ("/v1/chat/completions", {"messages": [QUESTION], "tool_choice": {"x": [1] * 20_000}}),
         ("/v1/completions", {"prompt": "a" * 500_000}),
         ("/v1/completions", {"prompt": [[1] * 5000]}),
         ("/tokenize", {"prompt": "a" * 500_000}),
@@ -52,6 +54,18 @@ async def test_what_cannot_fit_is_refused_before_it_is_tokenised(
             monkeypatch.setattr(Faces, name, None)
         told = await client.json(path, {"model": "rocstar-agent", **fields}, status=400)
     assert told["error"]["code"] == TOO_LONG and "4000" in told["error"]["message"]
+
+
+async def test_fields_that_are_not_read_are_not_kept(serving: Serving) -> None:
+    async with serving(scripted(["4"])) as client:
+        body = {"model": "rocstar-raw", "prompt": "a"}
+        await client.json("/v1/completions", {**body, "other": [{}] * 20_000})
+        assert "other" in client.notes[0]
+        for more in ({f"f{k}": 1 for k in range(200)}, {"metadata": {f"f{k}": "" for k in range(200)}}):
+            assert (
+                "200 fields"
+                in (await client.json("/v1/completions", {**body, **more}, status=400))["error"]["message"]
+            )
 
 
 async def test_a_request_has_no_more_prompts_than_the_server_has_places(serving: Serving) -> None:
