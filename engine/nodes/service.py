@@ -31,8 +31,8 @@ from rocstar.engine.nodes.wire import NodeWireError, group_bytes, opened_order
 from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group
-from rocstar.sandbox.door import Door, DoorFull
 from rocstar.sandbox.loopback import bearer_of, log_no_clients_mistakes, read_little_ahead
+from rocstar.sandbox.loopback.door import Door, DoorFull
 
 MAX_BODY_BYTES = 16 << 20
 """The largest body of an order, which is a task."""

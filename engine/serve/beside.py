@@ -1,7 +1,7 @@
 """Work in proportion to a body, outside the event loop: reading JSON, templates, tokenising.
 
     body ──small──> read here
-         ──large──> a process (sandbox/apart): the JSON parser holds the interpreter's lock for a whole body
+         ──large──> a process (apart.py): the JSON parser holds the interpreter's lock for a whole body
     order, ids, text ──> a thread; tokenizers release the lock
 
 At most `THREADS` pieces of work run and `MAX_WAITING` wait; a request waits `WORK_S` at most. A thread cannot
@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from rocstar.engine.serve.bounds import Bounds, read_within
 from rocstar.engine.serve.refusals import ServeRefusal
-from rocstar.sandbox.apart.apart import Apart
+from rocstar.sandbox.loopback.apart import Apart
 from rocstar.sandbox.types import SandboxError
 
 THREADS = 4

@@ -42,9 +42,9 @@ from rocstar.engine.serve.openapi import HTML, JSON, document
 from rocstar.engine.serve.page import HEADERS, page
 from rocstar.engine.serve.refusals import ServeRefusal
 from rocstar.engine.serve.said import PING, ChatWords, CompletionWords, as_json, event, plain_id
-from rocstar.sandbox.door import Door, DoorFull
 from rocstar.sandbox.loopback import hung_up, log_no_clients_mistakes, read_little_ahead, send_continue
-from rocstar.sandbox.printable import printable_line
+from rocstar.sandbox.loopback.door import Door, DoorFull
+from rocstar.sandbox.loopback.printable import printable_line
 
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",

@@ -19,9 +19,9 @@ from functools import partial
 
 from aiohttp import web
 
-from rocstar.sandbox.apart.apart import Apart
-from rocstar.sandbox.door import Door, DoorFull
 from rocstar.sandbox.loopback import hung_up, log_no_clients_mistakes, read_little_ahead, send_continue
+from rocstar.sandbox.loopback.apart import Apart
+from rocstar.sandbox.loopback.door import Door, DoorFull
 from rocstar.sandbox.service.answers import Healthy, Ready, Refusal
 from rocstar.sandbox.service.auth import Owners, refuse_web_pages
 from rocstar.sandbox.service.batches import Batches

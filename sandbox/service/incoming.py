@@ -8,12 +8,12 @@ from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from rocstar.sandbox.apart.apart import Apart
+from rocstar.sandbox.loopback.apart import Apart
+from rocstar.sandbox.loopback.shares import NO_WEIGHTS, Shares
 from rocstar.sandbox.pool.soon import run_soon
 from rocstar.sandbox.service.errors import Full, Refused, ServiceEnds, TooLarge
 from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.turns import Turns
-from rocstar.sandbox.shares import NO_WEIGHTS, Shares
 
 D = TypeVar("D")
 

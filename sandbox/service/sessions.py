@@ -10,9 +10,9 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from rocstar.sandbox.loopback.shares import NO_WEIGHTS, Shares
 from rocstar.sandbox.pool.turn import TurnLock
 from rocstar.sandbox.service.metrics import Metrics
-from rocstar.sandbox.shares import NO_WEIGHTS, Shares
 from rocstar.sandbox.types import (
     ExecResult,
     Limits,

@@ -20,7 +20,7 @@ from rocstar.engine.serve.desk import DeskLimits
 from rocstar.engine.serve.endpoint import ServeOptions
 from rocstar.engine.serve.kept import KeptConversations
 from rocstar.engine.serve.opened import Listening, open_endpoint, until_told
-from rocstar.sandbox.printable import printable_line
+from rocstar.sandbox.loopback.printable import printable_line
 from rocstar.train.evaluation.opened_model import OpenedModel, open_model
 from rocstar.train.evaluation.saved_model import run_to_end
 from rocstar.train.recipe.config import Recipe

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rocstar.sandbox.extras import lacking
-from rocstar.sandbox.printable import printable_line
+from rocstar.sandbox.loopback.printable import printable_line
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe, recipe_of_model

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rocstar.engine.serve.parts import Said, ToolAnswer, ToolUse
 from rocstar.engine.serve.terminal.remote import Told
-from rocstar.sandbox.printable import printable
+from rocstar.sandbox.loopback.printable import printable
 
 MAX_RESULT_LINES = 12
 """Lines of a result that are shown at once; `/tools` shows all."""

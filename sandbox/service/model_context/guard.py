@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rocstar.sandbox.door import Door, DoorFull
+from rocstar.sandbox.loopback.door import Door, DoorFull
 from rocstar.sandbox.service.auth import Owners, refuse_web_pages
 from rocstar.sandbox.service.errors import Full, Refused
 from rocstar.sandbox.service.readiness import Readiness

@@ -26,7 +26,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
 from rocstar.sandbox.console import INTERRUPTED, Starting, require_own_users, say
-from rocstar.sandbox.door import Door
+from rocstar.sandbox.loopback.door import Door
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.pool.soon import PROGRAMS_NICE, ahead_of_others
 from rocstar.sandbox.service.auth import Owners, read_owners, require_token_unless_loopback

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocstar.sandbox.apart import apart
-from rocstar.sandbox.apart.apart import Apart
-from rocstar.sandbox.apart.parcel import APART_CHARS, pack, unpack
+from rocstar.sandbox.loopback import apart
+from rocstar.sandbox.loopback.apart import Apart
+from rocstar.sandbox.loopback.parcel import APART_CHARS, pack, unpack
 from rocstar.sandbox.pool.soon import PROGRAMS_NICE
 from rocstar.sandbox.service.decode import BatchCall, decode_batch, decode_cell, decode_run, decode_session
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions, decode_submission, decode_submissions

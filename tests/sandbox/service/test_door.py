@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import StreamReader
 
-from rocstar.sandbox.door import Connection, Door, DoorFull
+from rocstar.sandbox.loopback.door import Connection, Door, DoorFull
 from rocstar.sandbox.service.auth import Owner, Owners
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, ExecResult

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox.apart.apart import Apart
+from rocstar.sandbox.loopback.apart import Apart
 from rocstar.sandbox.service.decode import decode_batch
 from rocstar.sandbox.service.errors import Refused, ServiceEnds
 from rocstar.sandbox.service.incoming import MIDDLE_BYTES, SMALL_BYTES, Incoming

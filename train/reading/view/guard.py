@@ -20,8 +20,8 @@ from typing import Final
 
 from aiohttp import web
 
-from rocstar.sandbox.door import Door, DoorFull
 from rocstar.sandbox.loopback import bearer_of, is_own_name
+from rocstar.sandbox.loopback.door import Door, DoorFull
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 POLICY: Final = (

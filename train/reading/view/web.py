@@ -21,8 +21,8 @@ import msgspec
 from aiohttp import web
 
 from rocstar.engine.record.reading import RecordError
-from rocstar.sandbox.door import Door
 from rocstar.sandbox.loopback import log_no_clients_mistakes, read_little_ahead
+from rocstar.sandbox.loopback.door import Door
 from rocstar.train.reading.view.answers import encoded
 from rocstar.train.reading.view.choosing import FilterError
 from rocstar.train.reading.view.conversation import PAGE_TOKENS, WithheldError

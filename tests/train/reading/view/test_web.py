@@ -17,8 +17,8 @@ import aiohttp
 import pytest
 
 from rocstar.engine.record.reading import from_record, read_records
-from rocstar.sandbox.door import Door
 from rocstar.sandbox.loopback import user_of_peer
+from rocstar.sandbox.loopback.door import Door
 from rocstar.train.cli import main
 from rocstar.train.reading.diagnosis.diagnose import diagnose
 from rocstar.train.reading.diagnosis.doctor_command import as_plain

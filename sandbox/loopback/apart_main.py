@@ -6,8 +6,8 @@ import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from rocstar.sandbox.apart.apart import IDLE_S, KNOWN, Ended, receive, send
-from rocstar.sandbox.apart.parcel import Packed, pack, unpack
+from rocstar.sandbox.loopback.apart import IDLE_S, KNOWN, Ended, receive, send
+from rocstar.sandbox.loopback.parcel import Packed, pack, unpack
 from rocstar.sandbox.pool.soon import stand_back
 
 MAX_KNOWN_BYTES = 1 << 16

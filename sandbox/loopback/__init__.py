@@ -2,6 +2,9 @@
 
 A page in a browser on this machine reaches loopback too, also under a name that somebody else has made to
 stand for it (DNS rebinding), under which the page would be the server's own.
+
+What every server uses besides is in the modules of this package: connections (door.py), what owners share
+(shares.py), bodies that are decoded in other processes (apart.py), text for a terminal (printable.py).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from rocstar.sandbox.printable import printable_line
+from rocstar.sandbox.loopback.printable import printable_line
 
 if TYPE_CHECKING:
     import asyncio

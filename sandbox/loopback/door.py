@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from rocstar.sandbox.loopback import user_of_peer
-from rocstar.sandbox.shares import Shares
+from rocstar.sandbox.loopback.shares import Shares
 
 LOOK_S = 1.0
 REST_S = 0.1

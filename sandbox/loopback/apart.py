@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
-from rocstar.sandbox.apart.parcel import Packed, pack, unpack
+from rocstar.sandbox.loopback.parcel import Packed, pack, unpack
 from rocstar.sandbox.types import SandboxError
 
 T = TypeVar("T")
@@ -128,7 +128,7 @@ class Decoder:
             undo.callback(self._line.close)
             self._line.send(pickle.dumps((known, refusals)))  # it waits there
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "rocstar.sandbox.apart.apart_main", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "rocstar.sandbox.loopback.apart_main", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

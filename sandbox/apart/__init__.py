@@ -1,1 +1,0 @@
-"""Decoding of large bodies in other processes, for every server."""
