@@ -11,12 +11,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 from rocstar.sandbox.bench import add_bench_parser
 from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.console import guarded, parsed, say
 from rocstar.sandbox.extras import left_out
 from rocstar.sandbox.fabric.cli import add_worker_parser
+from rocstar.sandbox.loopback.printable import printable
 from rocstar.sandbox.service.model_context.cli import add_mcp_parser
 from rocstar.sandbox.service.parser import add_serve_parser
 from rocstar.sandbox.types import DEFAULT_LIMITS, LIMIT_BOUNDS, ExecRequest, ExecResult, Limits, Status
@@ -141,12 +143,17 @@ def read_text(path: str) -> str:
     return data.decode("utf-8", "replace")
 
 
+def _for(stream: TextIO, text: str) -> str:
+    return printable(text) if stream.isatty() else text
+
+
 def show(result: ExecResult) -> None:
-    sys.stdout.write(result.stdout)
+    """What the program printed; to a terminal without control characters, which would steer it."""
+    sys.stdout.write(_for(sys.stdout, result.stdout))
     if result.value is not None:
-        print(result.value)
+        print(_for(sys.stdout, result.value))
     sys.stdout.flush()
-    sys.stderr.write(result.stderr)
+    sys.stderr.write(_for(sys.stderr, result.stderr))
     if result.status is not Status.OK:
         print(f"rocstar sandbox: {result.status} after {result.wall_s:.3f} s", file=sys.stderr)
     for name, cut in (("stdout", result.stdout_truncated), ("stderr", result.stderr_truncated)):

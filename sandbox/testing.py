@@ -163,6 +163,7 @@ class FakeSession:
         self.id = name
         self.cells = cells
         self.lost: str | None = None
+        self.ending = ""
 
     async def run(
         self,

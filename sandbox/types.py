@@ -278,6 +278,16 @@ class Session(Protocol):
     @property
     def id(self) -> str: ...
 
+    @property
+    def lost(self) -> str | None:
+        """Why it is gone; None while it lives."""
+        ...
+
+    @property
+    def ending(self) -> str:
+        """How its process ended, in words; empty while it lives, or if that is not known."""
+        ...
+
     async def run(
         self,
         code: str,

@@ -262,7 +262,7 @@ BUGS = [
     Bug("freed.give_back", "optimizers.zero_grad()", "pass", "test_freed.py::test_gradients_are_dropped_and_counted"),
     Bug("group_advantages", "(reward - mean) / (math.sqrt(variance) + std_eps)", "reward / (math.sqrt(variance) + std_eps)", "algorithm/test_advantages.py"),
     Bug("group_advantages", "math.fsum((reward - mean) ** 2 for reward in rewards_G) / (len(rewards_G) - 1)", "math.fsum((reward - mean) ** 2 for reward in rewards_G) / len(rewards_G)", "algorithm/test_advantages.py"),
-    Bug("guarded_answer", 'not is_own_name(request.headers.get("Host", ""))', "False", "view/test_web.py::test_only_names_of_this_machine_are_answered"),
+    Bug("PageGuard._refusal", 'not is_own_name(request.headers.get("Host", ""))', "False", "view/test_web.py::test_only_names_of_this_machine_are_answered"),
     Bug("held_keys", "termios.ISIG", "0", "serve/test_terminal_keys.py::test_ctrl_c_is_a_signal_only_where_one_is_waited_for"),
     Bug("highest_lower_limit", "max(0.5, float(low_J.max()))", "float(low_J.max())", "test_intervals.py::test_an_edge_is_of_the_best_evaluation_there_can_be"),
     Bug("hint_on", "PathFinder.find_spec(module.partition(\".\")[0], [folder]) is not None", "False", "sandbox/test_declared.py::test_a_package_that_only_pythonpath_has_is_told_of"),

@@ -31,6 +31,8 @@ from rocstar.engine.chat.token_text import SAMPLE, TokenText
 
 __all__ = ["ChatError", "ChatFormat", "load_template"]
 
+PIECE_CHARS = 1 << 16
+"""Searched by one call of `re`, which keeps the interpreter's lock."""
 _CUT = "\udc00"
 """Marks where a text is cut before it is encoded. A lone surrogate: no text a tokenizer accepts holds it."""
 TEMPLATES = Path(__file__).parent / "templates"
@@ -74,6 +76,7 @@ class ChatFormat:
         self._inside_special = re.compile(
             f"(?={'|'.join(map(re.escape, sorted(special))) or '(?!)'})(.)", re.DOTALL
         )
+        self._special = special
         end_ids = self._encode(self.boundaries.end)
         if not end_ids or self.decode(end_ids[:1]) not in special:
             raise ChatError(
@@ -217,12 +220,28 @@ class ChatFormat:
         """The same content with a cut inside every special token, wherever a string lies in it."""
         if isinstance(value, str):
             text = value.encode("utf-8", "replace").decode("utf-8")
-            return self._inside_special.sub(rf"\1{_CUT}", text)
+            return self._cut_special(text)
         if isinstance(value, Mapping):
             return {key: self._plain(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self._plain(item) for item in value]
         return value
+
+    def _cut_special(self, text: str) -> str:
+        """The text with a cut inside every special token."""
+        if not any(token in text for token in self._special):
+            return text
+        longest = max(map(len, self._special))
+        pieces: list[str] = []
+        done = 0
+        for begin in range(0, len(text), PIECE_CHARS):
+            end = begin + PIECE_CHARS
+            for found in self._inside_special.finditer(text, begin, end + longest):
+                if found.start() >= end:
+                    break
+                pieces += (text[done : found.end()], _CUT)
+                done = found.end()
+        return "".join([*pieces, text[done:]])
 
     def _encode(self, text: str) -> list[int]:
         """Ids of `text`, the parts between cuts encoded apart; cuts vanish."""

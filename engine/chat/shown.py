@@ -32,6 +32,29 @@ class ShownCheck:
         text = self._render(messages, self._tools, generation_prompt=True)
         _find_all(messages, text, "not as it is written")
 
+    def shown_form(self, messages: Sequence[Message], thought: tuple[str, str]) -> list[Message]:
+        """The messages in the first form that the template shows, for the policy to answer: as they are; each
+        `reasoning_content` within `thought`'s tags before the content; without those of earlier turns, or of
+        all turns, where the template itself shows none there. ChatError if it shows no form.
+        """
+        last = max((k for k, message in enumerate(messages) if message["role"] == "user"), default=0)
+        forms = [
+            list(messages),
+            [_folded(message, *thought) for message in messages],
+            [_without_thought(message) if k < last else message for k, message in enumerate(messages)],
+            [_without_thought(message) for message in messages],
+        ]
+        problem: ChatError | None = None
+        for form in forms if any(message.get(_TEXTS[0]) for message in messages) else forms[:1]:
+            try:
+                self.check_prompt(form)
+            except ChatError as error:
+                problem = problem or error
+            else:
+                return form
+        assert problem is not None
+        raise problem
+
     def check_conversation(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> None:
         """Check the form of a finished conversation; what its texts become is found when it is encoded."""
         self._check_form(messages, self._tools if tools is None else tools, generation_prompt=False)
@@ -53,6 +76,18 @@ class ShownCheck:
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Tool], *, generation_prompt: bool) -> str:
         return render(self._template, messages, tools, generation_prompt=generation_prompt, **self._names)
+
+
+def _folded(message: Message, begin: str, end: str) -> Message:
+    thought = message.get("reasoning_content")
+    if not thought:
+        return message
+    content = f"{begin}\n{thought}\n{end}\n\n{message.get('content') or ''}"
+    return {**_without_thought(message), "content": content.rstrip()}
+
+
+def _without_thought(message: Message) -> Message:
+    return {key: value for key, value in message.items() if key != "reasoning_content"}
 
 
 def _form(message: Message) -> list[Any]:

@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import hmac
 import json
+import socket
 import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,15 +27,22 @@ from aiohttp import web
 
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.nodes.node import GroupOrder
-from rocstar.engine.nodes.wire import NodeWireError, decode_order, group_bytes
+from rocstar.engine.nodes.wire import NodeWireError, group_bytes, opened_order
 from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group
+from rocstar.sandbox.loopback import bearer_of, log_no_clients_mistakes, read_little_ahead
+from rocstar.sandbox.loopback.door import Door, DoorFull
 
 MAX_BODY_BYTES = 16 << 20
 """The largest body of an order, which is a task."""
 BODY_TIMEOUT_S = 30.0
 MAX_GROUPS = 4096
+MAX_CONNECTIONS = 2 * MAX_GROUPS
+"""Of which an eighth are of clients that have shown no token: one that says nothing keeps nobody out."""
+OWNER = ""
+"""Whoever has the run's token."""
+BACKLOG = 1024
 SHUTDOWN_S = 1.0
 """The time in which the last answers leave; what then still runs is cancelled."""
 JSON = "application/json"
@@ -52,10 +60,13 @@ class NodeService:
     goes on when its request has ended."""
 
     def __init__(self, agent: Agent, token: str, *, version: Callable[[], int] = lambda: 0) -> None:
+        log_no_clients_mistakes()
+        read_little_ahead()
         self._agent, self._token, self._version = agent, token, version
         self._running: dict[str, asyncio.Task[Group]] = {}
         self._granted: set[str] = set()
         """Those of which every sibling has its place: their time runs."""
+        self.door = Door.for_one(MAX_CONNECTIONS)
         self.served = 0
         """Groups that were answered."""
         self.app = web.Application(
@@ -75,12 +86,14 @@ class NodeService:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        is_same = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._token.encode())
-        if not is_same or scheme.lower() != "bearer":
+        if not hmac.compare_digest(bearer_of(request.headers), self._token.encode()):
             return _refusal(401, "give the run's token as `Authorization: Bearer TOKEN`")
+        connection = request.protocol
         try:
+            self.door.begins(connection, OWNER)
             return await handler(request)
+        except DoorFull as full:
+            return _refusal(429, str(full))
         except web.HTTPException as error:  # the router's, or the body is too large
             response = _refusal(error.status, error.reason)
             if error.status == 413:
@@ -89,6 +102,8 @@ class NodeService:
         except Exception as error:  # a bug of ours: the caller is told, and the service goes on
             traceback.print_exc(file=sys.stderr)
             return _refusal(500, f"{type(error).__name__}: {error}")
+        finally:
+            self.door.ends(connection)
 
     async def _groups(self, request: web.Request) -> web.Response:
         try:
@@ -97,7 +112,7 @@ class NodeService:
         except TimeoutError:
             return _refusal(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s")
         try:
-            order, timeout_s = decode_order(body)
+            order, timeout_s = await opened_order(body)
         except NodeWireError as error:
             return _refusal(400, str(error))
         if len(self._running) >= MAX_GROUPS:
@@ -179,10 +194,11 @@ async def serving(service: NodeService, host: str, port: int = 0) -> AsyncIterat
     runner = web.AppRunner(service.app, access_log=None, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port)
-        await site.start()
-        port_found: int = runner.addresses[0][1]
-        yield port_found
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        assert runner.server is not None
+        async with service.door.opened([listening], runner.server):
+            yield int(listening.getsockname()[1])
     finally:
         await service.close()
         await runner.cleanup()

@@ -23,6 +23,7 @@ from rocstar.engine.rollout.rollout import RolloutLimits
 from rocstar.engine.types import Group, Task
 
 VERSION = 5
+SMALL_BYTES = 1 << 16
 _BESIDE = ThreadPoolExecutor(1, thread_name_prefix="groups")
 """One thread: eight of them keep the interpreter's lock from the event loop for a third of a second."""
 
@@ -133,6 +134,13 @@ def decode_group(body: bytes, order: GroupOrder) -> Group:
     if any(len(t.ids) != len(t.logprobs) for t in trajectories):
         raise NodeWireError(f"{order.key}: not one log-prob per token")
     return Group(task=order.task, trajectories=trajectories)
+
+
+async def opened_order(body: bytes) -> tuple[GroupOrder, float]:
+    """`decode_order`, beside the event loop if the body is large."""
+    if len(body) <= SMALL_BYTES:
+        return decode_order(body)
+    return await asyncio.get_running_loop().run_in_executor(_BESIDE, decode_order, body)
 
 
 async def group_bytes(group: Group) -> bytes:

@@ -23,7 +23,14 @@ from typing import Any
 import numpy as np
 import zstandard
 
-from rocstar.engine.record.packing import MAX_PART_BYTES, packed, packed_apart, together, unpacked
+from rocstar.engine.record.packing import (
+    MAX_NUMBERS,
+    MAX_PART_BYTES,
+    packed,
+    packed_apart,
+    together,
+    unpacked,
+)
 from rocstar.engine.record.plain import (
     decode_outcome,
     decode_task,
@@ -44,9 +51,18 @@ from rocstar.engine.types import (
 )
 
 MAGIC = b"rTj2"
+MAX_PARTS = 16
+MAX_KEY_BYTES = 1 << 20
+MAX_TOLD_BYTES, MAX_TOLD_ITEMS = 1 << 28, 1 << 23
+"""Of the JSON of a frame, and of its brackets, commas and colons: each may be an object of 64 bytes."""
 HEAD = struct.Struct("<4sII")
 _SIZE = struct.Struct("<I")
 _THREAD = threading.local()
+_NO_TRAJECTORY = (
+    *(ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError),
+    *(struct.error, zstandard.ZstdError),
+)
+"""What reading a damaged or hostile frame may raise."""
 _PLAIN = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -97,19 +113,22 @@ def encode_frame(trajectory: Trajectory, texts: Sequence[str] = ()) -> bytes:
 def frame_key(frame: bytes) -> TrajectoryKey:
     """Whose frame it is, without the work of opening it. FrameError if it is not whole."""
     try:
-        seed, step, task_id, sibling = json.loads(bytes(_parts(frame)[0]))
-    except (ValueError, TypeError, struct.error) as error:
-        raise FrameError(f"no key: {error}") from None
-    return TrajectoryKey(seed=seed, step=step, task_id=task_id, sibling=sibling)
+        return _key_of(_parts(frame)[0])
+    except FrameError:
+        raise
+    except _NO_TRAJECTORY as error:
+        raise FrameError(f"no key: {type(error).__name__}: {error}") from None
 
 
 def frame_told(frame: bytes) -> bytes:
     """All of a frame but its token columns, as JSON in ASCII: what a search looks through. FrameError if the
     frame is not whole."""
     try:
-        return unpacked(_parts(frame)[1])
-    except (IndexError, struct.error, zstandard.ZstdError) as error:
-        raise FrameError(f"nothing told: {error}") from None
+        return unpacked(_parts(frame)[1], MAX_TOLD_BYTES)
+    except FrameError:
+        raise
+    except _NO_TRAJECTORY as error:
+        raise FrameError(f"nothing told: {type(error).__name__}: {error}") from None
 
 
 def frame_size(head: bytes) -> int:
@@ -134,11 +153,11 @@ def decode_frame(frame: bytes, task: Task | None = None) -> Framed:
         FrameError: it is not whole, or another task's.
     """
     try:
-        _, told, *columns = _parts(frame)
-        return _framed(frame_key(frame), json.loads(unpacked(told)), columns, task)
+        key, told, *columns = _parts(frame)
+        return _framed(_key_of(key), _told_of(told), columns, task)
     except FrameError:
         raise
-    except (KeyError, TypeError, ValueError, IndexError, struct.error, zstandard.ZstdError) as error:
+    except _NO_TRAJECTORY as error:
         raise FrameError(f"no trajectory: {type(error).__name__}: {error}") from None
 
 
@@ -149,13 +168,39 @@ def _parts(frame: bytes) -> list[memoryview]:
     body = memoryview(frame)[HEAD.size :]
     if zlib.crc32(body) != HEAD.unpack_from(frame)[2]:
         raise FrameError("the frame is damaged: its sum is another")
-    parts, at = [], 0
+    parts: list[memoryview] = []
+    at = 0
     while at < len(body):
+        if len(parts) == MAX_PARTS:
+            raise FrameError(f"more than {MAX_PARTS} parts")
         (size,) = _SIZE.unpack_from(body, at)
         at += _SIZE.size
+        if at + size > len(body):
+            raise FrameError(f"a part of {size} bytes ends beyond the frame")
         parts.append(body[at : at + size])
         at += size
     return parts
+
+
+def _key_of(part: memoryview) -> TrajectoryKey:
+    if len(part) > MAX_KEY_BYTES:
+        raise FrameError(f"a key of {len(part)} bytes")
+    seed, step, task_id, sibling = json.loads(bytes(part))
+    if not isinstance(task_id, str) or not all(type(one) is int for one in (seed, step, sibling)):
+        raise FrameError("the key is not numbers and a task's id")
+    return TrajectoryKey(seed=seed, step=step, task_id=task_id, sibling=sibling)
+
+
+def _told_of(part: memoryview) -> dict[str, Any]:
+    """All but the columns."""
+    text = unpacked(part, MAX_TOLD_BYTES)
+    items = sum(map(text.count, (b"[", b"{", b",", b":")))
+    if items > MAX_TOLD_ITEMS:
+        raise FrameError(f"JSON of up to {items} items, at most {MAX_TOLD_ITEMS} are read")
+    told = json.loads(text)
+    if not isinstance(told, dict):
+        raise FrameError("the JSON is no object")
+    return told
 
 
 def _framed(
@@ -164,11 +209,14 @@ def _framed(
     if task is not None and task.id != key.task_id:
         raise FrameError(f"task {key.task_id!r}, asked was {task.id!r}")
     num_ids, num_logprobs = told["num"]
-    ids = np.frombuffer(unpacked(parts[0]), "<i4")
-    has_T = np.unpackbits(np.frombuffer(unpacked(parts[1]), "u1"), count=num_logprobs).astype(bool)
+    if not all(type(one) is int and 0 <= one <= MAX_NUMBERS for one in (num_ids, num_logprobs)):
+        raise FrameError(f"{num_ids!r:.40} tokens and {num_logprobs!r:.40} log-probs, at most {MAX_NUMBERS}")
+    ids = np.frombuffer(unpacked(parts[0], 4 * num_ids), "<i4")
+    bits = np.frombuffer(unpacked(parts[1], (num_logprobs + 7) // 8), "u1")
+    if len(ids) != num_ids or len(bits) != (num_logprobs + 7) // 8:
+        raise FrameError(f"{len(ids)} tokens, told were {num_ids}; {8 * len(bits)} bits of {num_logprobs}")
+    has_T = np.unpackbits(bits, count=num_logprobs).astype(bool)
     values = together(parts[2:], int(has_T.sum()))
-    if len(ids) != num_ids:
-        raise FrameError(f"{len(ids)} tokens, told were {num_ids}")
     logprobs = np.full(num_logprobs, np.nan, values.dtype)
     logprobs[has_T] = values
     trajectory = Trajectory(

@@ -30,7 +30,7 @@ import numpy.typing as npt
 import zstandard
 
 from rocstar.engine.record.files import LEARNED, learned_files, whole_file
-from rocstar.engine.record.packing import packed, packed_apart, together, unpacked
+from rocstar.engine.record.packing import MAX_NUMBERS, packed, packed_apart, together, unpacked
 from rocstar.engine.record.plain import RecordError
 from rocstar.engine.record.step_file import task_number
 
@@ -41,6 +41,7 @@ MAX_ENTROPY: Final = 16.0
 _HEAD: Final = struct.Struct("<8sI")
 _SIZE: Final = struct.Struct("<I")
 MAX_ABOUT_BYTES: Final = 1 << 20
+MAX_PARTS: Final = 6
 _UNKNOWN: Final = 255
 _DROPPED_BITS: Final = 3
 
@@ -133,16 +134,20 @@ class _File:
                 about = json.loads(file.read(min(size, MAX_ABOUT_BYTES)))
                 self.ranks, number = int(about["ranks"]), int(about["places"])
                 is_known = about["v"] == VERSION
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 raise RecordError(f"{path}: its head is torn") from None
             if not is_known:
                 raise RecordError(f"{path}: not of version {VERSION}")
+            if not 0 <= number <= path.stat().st_size // PLACE.itemsize:
+                raise RecordError(f"{path}: claims {number} places, more than it holds")
             self.places: npt.NDArray[Any] = np.fromfile(file, PLACE, number)
         if len(self.places) != number:
             raise RecordError(f"{path}: {len(self.places)} places, {number} were written")
 
     def read(self, at: int) -> LearnedTokens:
         place = self.places[at]
+        if int(place["offset"]) + int(place["size"]) > self.path.stat().st_size:
+            raise RecordError(f"{self.path}: ends before what it has of a trajectory")
         with self.path.open("rb") as file:
             file.seek(int(place["offset"]))
             body = file.read(int(place["size"]))
@@ -150,7 +155,7 @@ class _File:
             raise RecordError(f"{self.path}: what it has of a trajectory is damaged")
         try:
             return _decoded(body, int(place["tokens"]))
-        except (ValueError, struct.error, zstandard.ZstdError) as error:
+        except (MemoryError, ValueError, struct.error, zstandard.ZstdError) as error:
             raise RecordError(f"{self.path}: no columns: {error}") from None
 
 
@@ -173,21 +178,26 @@ def _encoded(learned: Sequence[LearnedTokens]) -> Iterator[bytes]:
 
 
 def _decoded(body: bytes, number: int) -> LearnedTokens:
-    parts, at = [], 0
+    if number > MAX_NUMBERS:
+        raise ValueError(f"{number} tokens are claimed, at most {MAX_NUMBERS} are read")
+    parts: list[bytes] = []
+    at = 0
     while at < len(body):
+        if len(parts) == MAX_PARTS:
+            raise ValueError(f"more than {MAX_PARTS} columns")
         (size,) = _SIZE.unpack_from(body, at)
         at += _SIZE.size
         parts.append(body[at : at + size])
         at += size
     if len(parts) not in (3, 6):
         raise ValueError(f"{len(parts)} columns")
-    levels = np.frombuffer(unpacked(parts[2]), "u1")
+    levels = np.frombuffer(unpacked(parts[2], number), "u1")
     entropies = (MAX_ENTROPY * np.square(levels / (_UNKNOWN - 1))).astype(np.float32)
     entropies[levels == _UNKNOWN] = np.nan
     ratios, codes = np.zeros(number, np.float32), np.zeros(number, np.uint8)
     if len(parts) == 6:
         ratios = together(parts[3:5], number).astype(np.float32)
-        codes = np.frombuffer(unpacked(parts[5]), "u1")
+        codes = np.frombuffer(unpacked(parts[5], number), "u1")
     gaps = together(parts[:2], number).astype(np.float32)
     if not len(levels) == len(codes) == number:
         raise ValueError(f"columns of {len(levels)} and {len(codes)} tokens, told were {number}")

@@ -16,6 +16,9 @@ import zstandard
 
 LEVEL = 3
 MAX_PART_BYTES = 1 << 31
+MAX_NUMBERS = 1 << 24
+"""Of one column. A file may be a stranger's: what its header claims is compared with this before it is
+allocated."""
 _THREAD = threading.local()
 
 
@@ -25,9 +28,17 @@ def packed(data: bytes) -> bytes:
     return found
 
 
-def unpacked(data: bytes | memoryview) -> bytes:
-    """What `packed` was given. zstandard.ZstdError for what is none of it."""
-    plain: bytes = _of_thread()[1].decompress(data, max_output_size=MAX_PART_BYTES)
+def unpacked(data: bytes | memoryview, most_bytes: int) -> bytes:
+    """What `packed` was given, of at most so many bytes.
+
+    Raises:
+        zstandard.ZstdError: it is nothing that `packed` wrote.
+        ValueError: its header claims more, or nothing.
+    """
+    size = zstandard.frame_content_size(data)
+    if not 0 <= size <= most_bytes:
+        raise ValueError(f"a part claims {size} bytes, at most {most_bytes} are read")
+    plain: bytes = _of_thread()[1].decompress(data, max_output_size=size)
     return plain
 
 
@@ -47,9 +58,14 @@ def together(parts: Sequence[bytes | memoryview], number: int) -> npt.NDArray[An
     width = len(parts)
     if width not in (2, 4, 8):
         raise ValueError(f"numbers of {width} bytes")
+    if not 0 <= number <= MAX_NUMBERS:
+        raise ValueError(f"a column claims {number} numbers, at most {MAX_NUMBERS} are read")
+    sizes = {zstandard.frame_content_size(part) for part in parts}
+    if sizes != {number}:
+        raise ValueError(f"columns of {sorted(sizes)} bytes for {number} numbers")
     bytes_NW = np.empty((number, width), "u1")
     for k, part in enumerate(parts):
-        bytes_NW[:, k] = np.frombuffer(unpacked(part), "u1")
+        bytes_NW[:, k] = np.frombuffer(unpacked(part, number), "u1")
     return bytes_NW.view(f"<f{width}").reshape(-1)
 
 

@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from rocstar.engine.record.columns import HEAD, FrameError, decode_frame, frame_size, frame_told
 from rocstar.engine.record.files import INDEX, whole_file
+from rocstar.engine.record.packing import MAX_PART_BYTES
 from rocstar.engine.record.plain import RecordError, Verdict, record_of
 from rocstar.engine.types import HIDDEN, Scored, Span, Task, Trajectory, TrajectoryTimes
 
@@ -80,9 +81,12 @@ class FramePlace:
 
     def read(self) -> bytes:
         """The frame's bytes. RecordError if the file ends before."""
-        with self.path.open("rb") as file:
-            file.seek(self.offset)
-            frame = file.read(self.size)
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.offset)
+                frame = file.read(self.size)
+        except OverflowError:
+            raise RecordError(f"{self.path}: there is no byte {self.offset}") from None
         if len(frame) != self.size:
             raise RecordError(f"{self.path}: ends inside the trajectory at byte {self.offset}")
         return frame
@@ -248,12 +252,14 @@ class StepFile:
         try:
             with index.open("rb") as file:
                 about = _read_head(file, index, _INDEX_MAGIC, (2, INDEX_VERSION))
+                _check_index(about, index)
                 self.rows: npt.NDArray[Any] = _read_rows(file, about)
                 self._advantages: npt.NDArray[Any] = np.fromfile(file, "<f8", about["advantages"])
         except FileNotFoundError:
             raise RecordError(f"{path}: has no index: the step was not finished") from None
         if (len(self.rows), len(self._advantages)) != (about["rows"], about["advantages"]):
             raise RecordError(f"{index}: {len(self.rows)} rows, {about['rows']} were written")
+        _check_rows(self.rows, about, index)
         self.stage: str = about["stage"]
         self.buckets: list[str] = about["buckets"]
         self.families: list[str] = about.get("families") or [""]
@@ -386,6 +392,35 @@ def _write_index(path: Path, about: Mapping[str, Any], columns: Sequence[npt.NDA
         file.writelines(column.tobytes() for column in columns)
 
 
+def _check_index(about: Mapping[str, Any], path: Path) -> None:
+    """RecordError for an index that claims more than its file holds, or is none of ours."""
+    rows, advantages = about.get("rows"), about.get("advantages")
+    if type(rows) is not int or type(advantages) is not int or rows < 0 or advantages < 0:
+        raise RecordError(f"{path}: its head has no numbers of rows and advantages")
+    row_bytes = (ROW if about["v"] == INDEX_VERSION else np.dtype(_ROW_OF_2)).itemsize
+    if rows * row_bytes + advantages * 8 > path.stat().st_size:
+        raise RecordError(f"{path}: claims {rows} rows, more than it holds")
+    names = [about.get("buckets"), about.get("families", [])]
+    if not isinstance(about.get("stage"), str) or not all(
+        isinstance(one, list) and all(isinstance(name, str) for name in one) for one in names
+    ):
+        raise RecordError(f"{path}: its head has no stage, buckets or families")
+
+
+def _check_rows(rows: npt.NDArray[Any], about: Mapping[str, Any], path: Path) -> None:
+    """RecordError for rows that name a bucket, a frame or advantages beyond what there is."""
+    if not len(rows):
+        return
+    own = rows[rows["advantages"] > 0]
+    left = about["advantages"] - np.minimum(own["first_advantage"], about["advantages"]).astype(np.int64)
+    if (
+        int(rows["bucket"].max()) >= len(about["buckets"])
+        or int(rows["size"].max()) > MAX_PART_BYTES
+        or bool((own["advantages"] > left).any())
+    ):
+        raise RecordError(f"{path}: a row names a bucket, a frame or advantages that are not there")
+
+
 def _read_rows(file: BinaryIO, about: Mapping[str, Any]) -> npt.NDArray[Any]:
     if about["v"] == INDEX_VERSION:
         return np.fromfile(file, ROW, about["rows"])
@@ -412,7 +447,7 @@ def _read_head(
     size = _HEAD.unpack(head)[1]
     try:
         about = json.loads(file.read(min(size, MAX_ABOUT_BYTES)))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise RecordError(f"{path}: its head is torn") from None
     if not isinstance(about, dict) or about.get("v") not in versions:
         raise RecordError(f"{path}: not records of version {VERSION}")

@@ -14,9 +14,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
+from pydantic import BaseModel
 
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.serve.asked import (
@@ -27,20 +28,23 @@ from rocstar.engine.serve.asked import (
     AskedText,
     AskedTokens,
     Sampled,
-    read,
 )
+from rocstar.engine.serve.beside import Beside
+from rocstar.engine.serve.bounds import bounds_of
 from rocstar.engine.serve.checked import check_tokens
 from rocstar.engine.serve.conversation import ConversationOrder, ServedConversation
 from rocstar.engine.serve.counts import CONTENT_TYPE, Counts
 from rocstar.engine.serve.desk import Desk, DeskLimits
-from rocstar.engine.serve.faces import Faces
+from rocstar.engine.serve.faces import Faces, prompts_of
 from rocstar.engine.serve.guard import ServeGuard
-from rocstar.engine.serve.kept import KeptConversations
+from rocstar.engine.serve.kept import KeptConversations, LookupsFull
 from rocstar.engine.serve.openapi import HTML, JSON, document
 from rocstar.engine.serve.page import HEADERS, page
 from rocstar.engine.serve.refusals import ServeRefusal
 from rocstar.engine.serve.said import PING, ChatWords, CompletionWords, as_json, event, plain_id
-from rocstar.sandbox.loopback import hung_up
+from rocstar.sandbox.loopback import hung_up, log_no_clients_mistakes, read_little_ahead, send_continue
+from rocstar.sandbox.loopback.door import Door, DoorFull
+from rocstar.sandbox.loopback.printable import printable_line
 
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -52,7 +56,16 @@ SMALL_BYTES = 16 << 10
 REMEMBERED = 1024
 """Requests whose repetition with one seed is noticed."""
 
+OWNER = ""
+"""Whoever may ask: a server has one token."""
+MAX_NOTE_CHARS = 1000
+MAX_NOTED_FIELDS, MAX_FIELD_CHARS = 8, 40
+JOINED_APART_BYTES = 1 << 20
+MAX_HELD_BODIES = 16
+"""Bodies of the largest size that arrive or are being read; of smaller ones as many as are of that size."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +80,7 @@ class ServeOptions:
         write_timeout_s: how long a client may take nothing of its stream.
         body_timeout_s: the time a request's body has to arrive.
         max_body_bytes: of a request.
+        max_connections: seven eighths of them of clients that have shown the token.
         isolation: what confines the tools, as answers tell it.
     """
 
@@ -77,6 +91,7 @@ class ServeOptions:
     write_timeout_s: float = 60.0
     body_timeout_s: float = 30.0
     max_body_bytes: int = 16 << 20
+    max_connections: int = 4096
     isolation: str = ""
 
 
@@ -100,10 +115,21 @@ class Endpoint:
             kept: takes the records; None = nothing is kept.
             note: shows the operator a line.
         """
-        self.agent, self.options, self._kept, self._note = agent, options, kept, note
+        log_no_clients_mistakes()
+        read_little_ahead()
+        self.agent, self.options, self._kept = agent, options, kept
+        self._note_line = note
         self.counts = Counts(self._gauges)
         self.desk = Desk(agent, tasks, kept=kept, limits=options.desk, counts=self.counts, note=note)
         self._faces = Faces(agent, options.max_context, self.desk.name)
+        self._beside = Beside(
+            bounds_of(
+                agent.chat.tokenizer, max_tokens=options.max_context, max_choices=options.desk.max_choices
+            )
+        )
+        self.door = Door.for_one(options.max_connections)
+        self._held_bytes = 0
+        """Of bodies that arrive or are being read."""
         self._guard = ServeGuard(options.token)
         self._told_fields: set[str] = set()
         self._seeds: OrderedDict[tuple[str, str, int], str] = OrderedDict()
@@ -111,20 +137,28 @@ class Endpoint:
         self._started = int(time.time())
         self.app = self._build()
 
+    def _note(self, line: str) -> None:
+        """Show the operator a line, which may quote a client."""
+        self._note_line(printable_line(line, MAX_NOTE_CHARS))
+
+    def close(self) -> None:
+        """End the processes that read bodies. No request is answered any more."""
+        self._beside.close()
+
     def _build(self) -> web.Application:
         app = web.Application(
             middlewares=[self._answered],
             client_max_size=self.options.max_body_bytes,
             handler_args={"handler_cancellation": True},
         )
-        app.router.add_post("/v1/chat/completions", self.chat)
-        app.router.add_post("/v1/completions", self.complete)
-        app.router.add_post("/v1/feedback", self.feedback)
+        app.router.add_post("/v1/chat/completions", self.chat, expect_handler=self._expected)
+        app.router.add_post("/v1/completions", self.complete, expect_handler=self._expected)
+        app.router.add_post("/v1/feedback", self.feedback, expect_handler=self._expected)
         app.router.add_get("/v1/models", self.models)
         app.router.add_get("/v1/models/{model}", self.model)
         for prefix in ("", "/v1"):
-            app.router.add_post(f"{prefix}/tokenize", self.tokenize)
-            app.router.add_post(f"{prefix}/detokenize", self.detokenize)
+            app.router.add_post(f"{prefix}/tokenize", self.tokenize, expect_handler=self._expected)
+            app.router.add_post(f"{prefix}/detokenize", self.detokenize, expect_handler=self._expected)
             app.router.add_get(f"{prefix}/tokenizer_info", self.tokenizer_info)
         app.router.add_get("/health", self.health)
         app.router.add_get("/metrics", self.metrics)
@@ -133,15 +167,31 @@ class Endpoint:
         app.router.add_get("/docs", self.docs)
         return app
 
-    @web.middleware
-    async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _expected(self, request: web.Request) -> web.StreamResponse | None:
+        """What answers an `Expect`: a refusal at once, without the body, or `100 Continue`."""
         try:
             self._guard.check(request.path, request.headers, request.host)
+            self._check_head(request)
+            await send_continue(request)
+        except ServeRefusal as refusal:
+            return refused(refusal)
+        except web.HTTPException as error:
+            return refused(_of_router(error))
+        return None
+
+    @web.middleware
+    async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        connection = request.protocol
+        try:
+            has_shown_token = self._guard.check(request.path, request.headers, request.host)
+            self.door.begins(connection, OWNER if has_shown_token else None)
             response = await handler(request)
         except ServeRefusal as refusal:
             response = refused(refusal)
+        except DoorFull as full:
+            response = refused(ServeRefusal(str(full), status=429, code="too_many_connections"))
         except web.HTTPException as error:
-            response = refused(_of_router(error))
+            response = await self._without_slash(request, error) or refused(_of_router(error))
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
         except asyncio.CancelledError:
@@ -150,19 +200,38 @@ class Endpoint:
         except ConnectionError:
             self.counts.disconnects += 1
             return hung_up(request)
+        finally:
+            self.door.ends(connection)
         resource = request.match_info.route.resource
         self.counts.answers[resource.canonical if resource else "unknown", str(response.status)] += 1
+        return response
+
+    async def _without_slash(
+        self, request: web.Request, error: web.HTTPException
+    ) -> web.StreamResponse | None:
+        """A redirection, where a path is known without the slash at its end; None where it is not."""
+        path = request.rel_url.raw_path
+        if error.status != 404 or len(path) < 2 or not path.endswith("/"):
+            return None
+        plain = request.rel_url.with_path(path.rstrip("/"), encoded=True)
+        if (await self.app.router.resolve(request.clone(rel_url=plain))).http_exception is not None:
+            return None
+        response = refused(
+            ServeRefusal(f"ask for {plain.raw_path}, without a slash at its end", status=308, code="moved")
+        )
+        response.headers["Location"] = f"../{plain.raw_name}"  # below whatever path a proxy puts in front
         return response
 
     # ---- conversations ----
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """/v1/chat/completions: the agent, or the model with the client's tools."""
-        asked = read(AskedChat, await self._body(request))
+        asked = await self._read(request, AskedChat)
         self._notice(request, asked)
         await self.desk.until_disk_follows()
         self.desk.check_room(asked.num_choices)
-        order = self._faces.chat(asked)
+        order = await self._beside.run(self._faces.chat, asked)
+        self.desk.check_room(asked.num_choices)  # others may have begun meanwhile
         self._notice_seed(request, asked, order)
         conversation = self.desk.begin(self._faces.named(order))
         words = ChatWords(
@@ -180,11 +249,13 @@ class Endpoint:
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         """/v1/completions: the model alone."""
-        asked = read(AskedCompletion, await self._body(request))
+        asked = await self._read(request, AskedCompletion)
         self._notice(request, asked)
-        orders = self._faces.completions(asked)
         await self.desk.until_disk_follows()
-        self.desk.check_room(asked.num_choices * len(orders))
+        num_choices = asked.num_choices * len(prompts_of(asked))
+        self.desk.check_room(num_choices)
+        orders = await self._beside.run(self._faces.completions, asked)
+        self.desk.check_room(num_choices)  # others may have begun meanwhile
         conversations = [self.desk.begin(self._faces.named(order)) for order in orders]
         words = CompletionWords(
             conversations, asked.model, echo=bool(asked.echo), with_logprobs=asked.logprobs is not None
@@ -244,12 +315,16 @@ class Endpoint:
 
     async def feedback(self, request: web.Request) -> web.Response:
         """/v1/feedback: a person's verdict on one choice."""
-        asked = read(AskedFeedback, await self._body(request))
+        asked = await self._read(request, AskedFeedback)
         if self._kept is None:
             raise ServeRefusal(
                 "nothing is kept here: start the server with --out", status=501, code="not_kept"
             )
-        if not await self._kept.feedback(plain_id(asked.id), asked.index, asked.thumb, asked.comment):
+        try:
+            is_kept = await self._kept.feedback(plain_id(asked.id), asked.index, asked.thumb, asked.comment)
+        except LookupsFull as full:
+            raise ServeRefusal(f"{full}; ask again later", status=429, code="queue_full") from None
+        if not is_kept:
             raise ServeRefusal(
                 f"there is no choice {asked.index} of {asked.id[:80]!r}; give `id` and `index` of an answer",
                 status=404,
@@ -278,18 +353,18 @@ class Endpoint:
 
     async def tokenize(self, request: web.Request) -> web.Response:
         """/tokenize: ids of a text, or of messages."""
-        asked = read(AskedTokens, await self._body(request))
+        asked = await self._read(request, AskedTokens)
         check_tokens(asked)
         if asked.messages:
-            ids = self._faces.message_ids(asked.messages)
+            ids = await self._beside.run(self._faces.message_ids, asked.messages)
         else:
-            ids = self._faces.text_ids(asked.prompt or "")
+            ids = await self._beside.run(self._faces.text_ids, asked.prompt or "")
         return _json({"tokens": ids, "count": len(ids), "max_model_len": self.options.max_context})
 
     async def detokenize(self, request: web.Request) -> web.Response:
         """/detokenize: the text of ids, special tokens shown; lm-eval asks for it, too."""
-        asked = read(AskedText, await self._body(request))
-        return _json({"prompt": self.agent.chat.decode(asked.tokens)})
+        asked = await self._read(request, AskedText)
+        return _json({"prompt": await self._beside.run(self.agent.chat.decode, asked.tokens)})
 
     async def tokenizer_info(self, request: web.Request) -> web.Response:
         """/tokenizer_info, which lm-eval asks for."""
@@ -334,21 +409,61 @@ class Endpoint:
 
     # ---- of every request ----
 
+    async def _read(self, request: web.Request, model: type[M]) -> M:
+        """The body as the model. ServeRefusal names what is wrong."""
+        self._check_head(request)
+        most = self.options.max_body_bytes
+        size = most if request.content_length is None else request.content_length
+        if self._held_bytes + size > MAX_HELD_BODIES * most:
+            raise ServeRefusal(
+                f"bodies of {self._held_bytes} bytes arrive or are being read; ask again later",
+                status=429,
+                code="queue_full",
+            )
+        self._held_bytes += size
+        try:
+            return await self._beside.read(model, await self._body(request))
+        finally:
+            self._held_bytes -= size
+
+    def _check_head(self, request: web.Request) -> None:
+        """ServeRefusal for a body that the head says is too large, or is encoded."""
+        if (request.content_length or 0) > self.options.max_body_bytes:
+            raise _of_router(web.HTTPRequestEntityTooLarge(self.options.max_body_bytes))
+        encoding = request.headers.get("Content-Encoding", "identity")
+        if encoding.lower() != "identity":
+            raise ServeRefusal(
+                f"Content-Encoding is {encoding[:60]!a}; send the body as it is",
+                status=415,
+                param="Content-Encoding",
+                code="encoded_body",
+            )
+
     async def _body(self, request: web.Request) -> bytes:
+        chunks: list[bytes] = []
+        size = 0
         try:
             async with asyncio.timeout(self.options.body_timeout_s):
-                return await request.read()
+                while chunk := await request.content.readany():
+                    size += len(chunk)
+                    if size > self.options.max_body_bytes:
+                        raise _of_router(web.HTTPRequestEntityTooLarge(self.options.max_body_bytes))
+                    chunks.append(chunk)
+                    await asyncio.sleep(0)  # what has come already does not wait, and others have their turn
         except TimeoutError:
             raise ServeRefusal("the body did not arrive in time", status=408, code="slow_body") from None
+        if size < JOINED_APART_BYTES:
+            return b"".join(chunks)
+        return await asyncio.to_thread(b"".join, chunks)  # which lets go of the interpreter's lock
 
     def _notice(self, request: web.Request, asked: Sampled) -> None:
         """Tell the operator once of each field that nobody reads."""
-        new = [name for name in asked.unknown() if name not in self._told_fields]
+        new = [name for name in asked.unknown() if name[:MAX_FIELD_CHARS] not in self._told_fields]
         if new and len(self._told_fields) < REMEMBERED:
-            self._told_fields.update(new)
-            self._note(
-                f"{_client(request)} sends {', '.join(name[:40] for name in new)}, which nothing here reads"
-            )
+            self._told_fields.update(name[:MAX_FIELD_CHARS] for name in new)
+            names = ", ".join(printable_line(name, MAX_FIELD_CHARS) for name in new[:MAX_NOTED_FIELDS])
+            more = f" and {len(new) - MAX_NOTED_FIELDS} more" if len(new) > MAX_NOTED_FIELDS else ""
+            self._note(f"{_client(request)} sends {names}{more}, which nothing here reads")
 
     def _notice_seed(self, request: web.Request, asked: Sampled, order: ConversationOrder) -> None:
         """Tell the operator once of a client that asks the same with the same seed: it gets the same."""
@@ -373,7 +488,7 @@ def refused(refusal: ServeRefusal) -> web.Response:
     response = web.Response(
         body=as_json(refusal.body()), status=refusal.status, headers=refusal.headers(), content_type=JSON
     )
-    if refusal.status in (408, 413):
+    if refusal.status in (408, 413, 415):
         response.force_close()  # what is left of the body is not read
     return response
 
@@ -381,7 +496,8 @@ def refused(refusal: ServeRefusal) -> web.Response:
 def _of_router(error: web.HTTPException) -> ServeRefusal:
     if error.status == 413:
         return ServeRefusal("the body is too large", status=413, code="body_too_large")
-    return ServeRefusal(f"{error.reason}: {error.status}", status=error.status, code="no_such_path")
+    code = "bad_expectation" if error.status == 417 else "no_such_path"
+    return ServeRefusal(f"{error.reason}: {error.status}", status=error.status, code=code)
 
 
 def _json(value: Any) -> web.Response:
@@ -389,4 +505,4 @@ def _json(value: Any) -> web.Response:
 
 
 def _client(request: web.Request) -> str:
-    return request.headers.get("User-Agent", "a client without a name")[:80]
+    return printable_line(request.headers.get("User-Agent", "a client without a name"), 80)

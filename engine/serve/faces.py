@@ -33,6 +33,7 @@ from rocstar.engine.serve.checked import check_chat, functions_of, max_tokens_of
 from rocstar.engine.serve.conversation import ConversationOrder, Face
 from rocstar.engine.serve.kept import CONVERSATION, TEMPERATURE
 from rocstar.engine.serve.refusals import ServeRefusal
+from rocstar.engine.serve.spoken import thought_tags
 from rocstar.engine.types import Task
 
 SOURCE = "serve"
@@ -66,12 +67,12 @@ class Faces:
         """The order of /v1/chat/completions."""
         check_model(asked.model)
         check_chat(asked)
-        messages = messages_of(asked.messages)
+        messages: list[Mapping[str, Any]] = [*messages_of(asked.messages)]
         if asked.prefix_token_ids is not None:
             return self._continued(asked, messages, asked.prefix_token_ids)
         if asked.model == RAW:
             functions = functions_of(asked)
-            ids = self.prompt_ids(messages, functions)
+            messages, ids = self.prompt_of(messages, functions)
             return self._order("raw", asked, messages, ids, max_tokens_of(asked), functions)
         if asked.tools:
             raise ServeRefusal(
@@ -85,7 +86,7 @@ class Faces:
                 f"with a user's message, or ask for {RAW}",
                 param=f"messages.{len(messages) - 1}.role",
             )
-        ids = self.prompt_ids(messages, None)
+        messages, ids = self.prompt_of(messages, None)
         return self._order("agent", asked, messages, ids, max_tokens_of(asked), None)
 
     def completions(self, asked: AskedCompletion) -> list[ConversationOrder]:
@@ -98,7 +99,7 @@ class Faces:
                 param="echo",
                 code="unsupported_value",
             )
-        prompts = _prompts(asked)
+        prompts = prompts_of(asked)
         if len(prompts) * asked.num_choices > 1 and asked.stream:
             raise ServeRefusal("stream is of one prompt and one choice; leave it out", param="stream")
         orders = []
@@ -144,17 +145,19 @@ class Faces:
         meta = {**order.task.meta, PREFIX: len(prefix)}
         return replace(order, task=replace(order.task, id=name, meta=meta))
 
-    def prompt_ids(
+    def prompt_of(
         self, messages: Sequence[Mapping[str, Any]], functions: Sequence[Mapping[str, Any]] | None
-    ) -> list[int]:
-        """What the policy reads of messages. ServeRefusal for what its template does not show."""
+    ) -> tuple[list[Mapping[str, Any]], list[int]]:
+        """The messages as the policy's template shows them, and their ids. An answer of this server comes
+        back as it was sent: its thoughts are put where the policy wrote them. ServeRefusal for what the
+        template does not show."""
         chat = self.agent.chat
         try:
             check = self._own if functions is None else self._check_of(functions)
-            check.check_prompt(messages)
-            if messages[-1]["role"] != "user":
-                return chat.messages_ids(messages, functions)
-            return chat.prompt_ids(messages[-1]["content"], messages[:-1], functions)
+            shown = check.shown_form(messages, thought_tags(chat.boundaries.opening))
+            if shown[-1]["role"] != "user":
+                return shown, chat.messages_ids(shown, functions)
+            return shown, chat.prompt_ids(shown[-1]["content"], shown[:-1], functions)
         except ChatError as error:
             raise ServeRefusal(
                 f"messages cannot be shown to the policy as they are: {error}", param="messages"
@@ -167,7 +170,7 @@ class Faces:
 
     def message_ids(self, asked: Sequence[AskedMessage]) -> list[int]:
         """Ids of messages, as the agent would read them."""
-        return self.prompt_ids(messages_of(list(asked)), None)
+        return self.prompt_of(messages_of(list(asked)), None)[1]
 
     def _check_of(self, tools: Sequence[Mapping[str, Any]]) -> ShownCheck:
         names = {
@@ -243,7 +246,8 @@ def check_model(name: str) -> None:
         )
 
 
-def _prompts(asked: AskedCompletion) -> list[str | list[int]]:
+def prompts_of(asked: AskedCompletion) -> list[str | list[int]]:
+    """The prompts of a request, one or several. ServeRefusal for none."""
     given = asked.prompt
     if isinstance(given, str):
         return [given]

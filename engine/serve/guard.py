@@ -9,7 +9,7 @@ import hmac
 from collections.abc import Mapping
 
 from rocstar.engine.serve.refusals import ServeRefusal
-from rocstar.sandbox.loopback import foreign, is_loopback
+from rocstar.sandbox.loopback import bearer_of, foreign, is_loopback
 
 MIN_TOKEN_CHARS = 16
 OPEN_PATHS = frozenset(("/health", "/", "/docs", "/openapi.json"))
@@ -23,21 +23,22 @@ class ServeGuard:
     def __init__(self, token: str | None) -> None:
         self._token = None if token is None else token.encode()
 
-    def check(self, path: str, headers: Mapping[str, str], host: str) -> None:
-        """ServeRefusal for a request that may not be answered."""
+    def check(self, path: str, headers: Mapping[str, str], host: str) -> bool:
+        """Whether the request needed permission, and has it: False for a path that anybody may ask for.
+        ServeRefusal for a request that may not be answered."""
         if path in OPEN_PATHS:
-            return
+            return False
         if self._token is not None:
-            kind, _, given = headers.get("Authorization", "").partition(" ")
-            if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._token):
+            if not hmac.compare_digest(bearer_of(headers), self._token):
                 raise ServeRefusal(
                     "give the server's token as `Authorization: Bearer TOKEN`",
                     status=401,
                     code="invalid_api_key",
                 )
-            return
+            return True
         if (found := foreign(headers, host)) is not None:
             raise ServeRefusal(found.why, status=403, param=found.header or None, code="forbidden")
+        return True
 
 
 def check_bind(host: str, token: str | None) -> None:

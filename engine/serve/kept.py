@@ -4,9 +4,10 @@
     feedback(id, thumb) ──────────────────────────────────────> feedback.jsonl
     a file is full, or the server ends: thumbs become rewards ─> trajectories/step_N.index
 
-One thread writes, off the event loop. Who waits: a conversation for its own record, after its client has its
-answer. What nobody has rewarded is Failed("unjudged") and reaches no advantage. A thumb that comes after its
-file has its index is taken in when the folder is closed, or opened again.
+One thread writes, off the event loop, and another looks up names in files that are closed. Who waits: a
+conversation for its own record, after its client has its answer. What nobody has rewarded is
+Failed("unjudged") and reaches no advantage. A thumb that comes after its file has its index is taken in when
+the folder is closed, or opened again.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from rocstar.engine.record.columns import FrameError, decode_frame, encode_frame
+from rocstar.engine.record.columns import FrameError, decode_frame, encode_frame, frame_key, frame_told
 from rocstar.engine.record.files import FRAMES, INDEX
 from rocstar.engine.record.reading import RecordError, Verdict
 from rocstar.engine.record.step_file import FrameFile, FramePlace, Judged, all_places
@@ -39,10 +41,17 @@ CONVERSATION, TEMPERATURE = "conversation", "temperature"
 """Keys of a served task's `meta`."""
 OTHER_TEMPERATURE = "other_temperature"
 """The kind of failure of what was sampled otherwise than it would be learned: its log-probs are others."""
+KNOWN_FILES = 64
+"""Closed files whose names are remembered."""
+MAX_LOOKUPS = 256
 REWARDS = {"up": 1.0, "down": 0.0}
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class LookupsFull(Exception):
+    """Too many verdicts wait to be looked up."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,6 +90,11 @@ class KeptConversations:
         self._temperature, self._per_file = temperature, per_file
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="served")
         self._step = 0
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="served-names")
+        self._looking_up = 0
+        """Lookups of names that have not ended."""
+        self._names: OrderedDict[int, set[tuple[str, int]]] = OrderedDict()
+        """What closed files have, of the latest that were asked for. The reader's thread has it."""
         self._open: dict[int, _OpenFile] = {}
         self._unsettled: set[int] = set()
         """Files with an index and thumbs that are not in it."""
@@ -97,6 +111,7 @@ class KeptConversations:
             await self._do(self._settle, sorted({*self._open, *self._unsettled}))
         finally:
             await asyncio.to_thread(self._thread.shutdown)
+            self._reader.shutdown(wait=False, cancel_futures=True)
 
     def begin(self) -> str:
         """The id of a conversation; `keep` or `forget` has to follow."""
@@ -134,14 +149,14 @@ class KeptConversations:
             del self._open[step]
 
     async def feedback(self, name: str, choice: int, thumb: str, comment: str) -> bool:
-        """Store a person's verdict; False where there is no such choice of a conversation."""
+        """Store a person's verdict; False where there is no such choice of a conversation. LookupsFull where
+        too many wait."""
         step = step_of(name)
         if step is None or not 0 < step <= self._step:
             return False
         now = self._open.get(step)
-        if now is not None and (name, choice) not in now.names:
-            return False
-        if now is None and not await self._do(self._has, step, name, choice):
+        names = now.names if now is not None else await self._names_of(step)
+        if (name, choice) not in names:
             return False
         told = {"id": name, "index": choice, "thumb": thumb, "comment": comment, "time": time.time()}
         await self._do(self._tell, told)
@@ -149,9 +164,30 @@ class KeptConversations:
             self._unsettled.add(step)
         return True
 
+    async def _names_of(self, step: int) -> Collection[tuple[str, int]]:
+        """Conversations and choices of a file that is closed. LookupsFull where too many wait."""
+        if self._looking_up >= MAX_LOOKUPS:
+            raise LookupsFull(f"{self._looking_up} verdicts wait for their lookup")
+        self._looking_up += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._reader, self._find_names, step)
+        finally:
+            self._looking_up -= 1
+
     async def _do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, lambda: work(*args, **kwargs))
+
+    # ---- in the reader's thread ----
+
+    def _find_names(self, step: int) -> Collection[tuple[str, int]]:
+        found = self._names.get(step)
+        if found is None:
+            found = self._names[step] = set(_names_in(self._path(step)))
+            if len(self._names) > KNOWN_FILES:
+                self._names.popitem(last=False)
+        self._names.move_to_end(step)
+        return found
 
     # ---- in the writer's thread ----
 
@@ -192,13 +228,6 @@ class KeptConversations:
             return t
         detail = f"sampled at {given}, learned at {self._temperature}; its reward was {t.outcome.reward}"
         return replace(t, outcome=Failed(kind=OTHER_TEMPERATURE, retryable=False, detail=detail))
-
-    def _has(self, step: int, name: str, choice: int) -> bool:
-        for place in all_places(self._path(step)):
-            t = decode_frame(place.read()).trajectory
-            if (_name_of(t), t.key.sibling) == (name, choice):
-                return True
-        return False
 
     def _tell(self, told: Mapping[str, Any]) -> None:
         with (self.folder / FEEDBACK).open("a", encoding="ascii") as file:
@@ -258,6 +287,17 @@ class KeptConversations:
         verdict = Verdict(bucket=bucket, penalty_error=None, penalty_format=None, advantage=None)
         answers = self._num_answers(policy_text(t.turns))
         return Judged(trajectory=t, verdict=verdict, num_answers=answers, place=place)
+
+
+def _names_in(path: Path) -> Iterator[tuple[str, int]]:
+    """Conversation and choice of each record of a file; no token column is opened."""
+    for place in all_places(path):
+        try:
+            frame = place.read()
+            told = json.loads(frame_told(frame))
+            yield str(told["task"]["meta"][CONVERSATION]), frame_key(frame).sibling
+        except (FrameError, RecordError, KeyError, TypeError, ValueError):  # damaged, or not of a server
+            continue
 
 
 def _name_of(t: Trajectory) -> str:

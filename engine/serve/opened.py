@@ -49,17 +49,23 @@ async def open_endpoint(
         async with asyncio.TaskGroup() as tasks:
             endpoint = Endpoint(agent, tasks, options, kept=kept, note=note)
             runner = web.AppRunner(
-                endpoint.app, access_log=None, handler_cancellation=True, shutdown_timeout=CLOSE_S
+                endpoint.app,
+                access_log=None,
+                handler_cancellation=True,
+                shutdown_timeout=CLOSE_S,
+                auto_decompress=False,  # a body is counted as it comes
             )
             await runner.setup()
             try:
-                await web.SockSite(runner, listening, backlog=BACKLOG).start()
                 bound = listening.getsockname()
                 shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
-                yield Listening(url=f"http://{shown}:{bound[1]}", endpoint=endpoint)
+                assert runner.server is not None
+                async with endpoint.door.opened([listening], runner.server):
+                    yield Listening(url=f"http://{shown}:{bound[1]}", endpoint=endpoint)
             finally:
                 await endpoint.desk.drain(drain_s)
                 await runner.cleanup()
+                endpoint.close()
 
 
 def _listen(host: str, port: int) -> socket.socket:

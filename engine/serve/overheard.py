@@ -61,7 +61,7 @@ class Overheard:
     ) -> None:
         """
         Args:
-            name: of the request, at the engine; no other has it.
+            name: of the request, at the engine: the answer's id and the choice; no other has it.
             choice: its number, as parts tell it.
             chat: gives texts to tokens.
             tell: hears of every part.
@@ -175,8 +175,8 @@ class Overheard:
     # ---- its tools ----
 
     def call_id(self, index: int) -> str:
-        """Of the present turn's call with this number."""
-        return f"call_{self.choice}_{self.turns}_{index}"
+        """Of the present turn's call with this number; no other answer's call has it."""
+        return f"call_{self.name.replace('/', '_')}_{self.turns}_{index}"
 
     def call_begins(self, calls: Sequence[ToolCall]) -> None:
         """The calls of the present turn are about to be made."""

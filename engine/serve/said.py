@@ -7,6 +7,7 @@ What OpenAI has no word for stands in fields that its clients ignore: `server_to
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -20,15 +21,18 @@ from rocstar.engine.types import Scored
 
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
+_HALF = re.compile("[\ud800-\udfff]")
 _encoder = msgspec.json.Encoder()
 
 
 def as_json(value: Any) -> bytes:
-    """The value as JSON; half of a surrogate pair, which a policy may write, is written as an escape."""
+    """The value as JSON. Half of a surrogate pair, which a policy may write, becomes U+FFFD: many parsers
+    refuse its escape, this server's too, and clients send answers back."""
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":")).encode("ascii")
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        return _HALF.sub("\ufffd", text).encode()
 
 
 def event(value: Any) -> bytes:
@@ -187,6 +191,10 @@ def _delta(choice: int, delta: dict[str, Any], finish: str | None = None) -> dic
 
 def _call(part: ToolUse) -> dict[str, Any]:
     arguments = json.dumps(dict(part.arguments or {}), ensure_ascii=False)
+    try:
+        arguments.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which no JSON parser takes back as a character
+        arguments = json.dumps(dict(part.arguments or {}))
     return {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": arguments}}
 
 

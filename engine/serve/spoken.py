@@ -20,6 +20,14 @@ THINKING = {"<think>": "</think>", "<reason>": "</reason>"}
 """What opens a thought, and what ends it."""
 
 
+def thought_tags(opening: str) -> tuple[str, str]:
+    """The tags around a thought: those that the template opens a turn with, or the first that are known."""
+    for begin, end in THINKING.items():
+        if opening.rfind(begin) > opening.rfind(end):
+            return begin, end
+    return next(iter(THINKING.items()))
+
+
 class TurnText:
     """The text of one turn as its tokens come.
 
@@ -112,9 +120,9 @@ class Spoken:
     def begin_turn(self, opening: str) -> None:
         """`opening`: what the template writes at the beginning of the policy's turn."""
         self._thought_ends, self._held, self._buffer = None, None, ""
-        for begins, ends in THINKING.items():
-            if opening.rfind(begins) > opening.rfind(ends):
-                self._thought_ends = ends
+        begins, ends = thought_tags(opening)
+        if opening.rfind(begins) > opening.rfind(ends):
+            self._thought_ends = ends
         self._space = {"content": "", "reasoning_content": ""}
         self._is_fresh = {"content": True, "reasoning_content": True}
 

@@ -111,6 +111,10 @@ class ByteTokenizer:
     def vocab_size(self) -> int:
         return self._tokenizer.get_vocab_size()
 
+    def get_vocab(self) -> dict[str, int]:
+        """Every token with its id."""
+        return self._tokenizer.get_vocab()
+
     def id_of(self, token: str) -> int:
         """The id of a special or markup token."""
         found = self._tokenizer.token_to_id(token)

@@ -47,6 +47,11 @@ class LiveSession:
         """Why it is gone, while it lives None."""
         return self._lost
 
+    @property
+    def ending(self) -> str:
+        """How its process ended, in words."""
+        return self._ending
+
     async def run(
         self,
         code: str,

@@ -19,15 +19,15 @@ from functools import partial
 
 from aiohttp import web
 
-from rocstar.sandbox.loopback import hung_up, log_no_clients_mistakes, read_little_ahead
+from rocstar.sandbox.loopback import hung_up, log_no_clients_mistakes, read_little_ahead, send_continue
+from rocstar.sandbox.loopback.apart import Apart
+from rocstar.sandbox.loopback.door import Door, DoorFull
 from rocstar.sandbox.service.answers import Healthy, Ready, Refusal
-from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.auth import Owners, refuse_web_pages
 from rocstar.sandbox.service.batches import Batches
 from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.code_judge import CodeJudge
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions
-from rocstar.sandbox.service.door import Door
 from rocstar.sandbox.service.errors import Full, Refused, SchemaError, ServiceEnds, Unparsable
 from rocstar.sandbox.service.http import JSON, failure_answer, respond, to_json
 from rocstar.sandbox.service.idempotency import IdempotencyStore
@@ -36,18 +36,14 @@ from rocstar.sandbox.service.metrics import CONTENT_TYPE, Metrics
 from rocstar.sandbox.service.native import Native
 from rocstar.sandbox.service.openapi import document
 from rocstar.sandbox.service.page import HEADERS, page
+from rocstar.sandbox.service.readiness import Readiness
 from rocstar.sandbox.service.request import HttpRequest
-from rocstar.sandbox.service.routes import Found, HttpRoute, Routes
+from rocstar.sandbox.service.routes import UNKNOWN, Found, HttpRoute, Routes
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.service.sandbox_fusion import SandboxFusion
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.service.verl_tool import VerlTool
-from rocstar.sandbox.types import ExecRequest, SandboxError, SessionSandbox, Status
-
-READY_S = 10.0
-READY_KEPT_S = 1.0
-READINESS = " readiness"
-"""The owner of that program, under a name that no token can have: it waits for no owner's calls."""
+from rocstar.sandbox.types import SandboxError, SessionSandbox
 
 MAX_HEADERS = 64
 READ_BYTES = 1 << 16
@@ -112,7 +108,7 @@ class Service:
             max_bytes=options.max_body_bytes,
             max_held_bytes=options.max_held_bytes,
             timeout_s=options.body_timeout_s,
-            apart=Apart(options.rules),
+            apart=Apart(options.rules, Refused),
             weights=weights,
         )
         self.door = Door(
@@ -143,9 +139,7 @@ class Service:
             max_keys=options.max_idempotency_keys,
             weights=weights,
         )
-        self._ready_lock = asyncio.Lock()
-        self._ready_s = float("-inf")
-        self._unready = ""
+        self._readiness = Readiness(sandbox, options.rules.choose(""))
         self.routes = Routes(self._routes())
 
     def _routes(self) -> list[HttpRoute]:
@@ -229,17 +223,19 @@ class Service:
             self.door.begins(connection, owner)
             request.owner = owner or ""
             request.names = found.names
-            if request.headers.get("Expect"):
-                await found.expect(request)
+            if request.headers.get("Expect") and found.place != UNKNOWN:
+                self._incoming.check_head(request)
+                await send_continue(request)
             response = await found.handler(request)
         except Refused as refusal:
             response = refused(request.path, refusal)
+        except DoorFull as full:
+            response = refused(request.path, Full(str(full)))
         except SandboxError as error:
             response = respond(failure_answer(error))
         except web.HTTPException as error:  # the router's: no such path, wrong method
-            response = web.Response(
-                body=to_json(Refusal(error.reason)), status=error.status, content_type=JSON
-            )
+            kind = "no_such_path" if error.status == 404 else "bad_request"
+            response = refused(request.path, Refused(error.reason, status=error.status, kind=kind))
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
         except asyncio.CancelledError:
@@ -273,30 +269,19 @@ class Service:
         return web.Response(body=to_json(Healthy()), content_type=JSON)
 
     async def readyz(self, request: HttpRequest) -> web.Response:
-        """Whether the sandbox runs a program now. One is run at most every second, however many ask."""
-        if self.draining:
-            return _unready("the service is shutting down")
-        async with self._ready_lock:
-            now_s = asyncio.get_running_loop().time()
-            if now_s - self._ready_s > READY_KEPT_S:
-                self._unready = await self._probe(now_s + READY_S)
-                self._ready_s = asyncio.get_running_loop().time()
-            return (
-                _unready(self._unready)
-                if self._unready
-                else web.Response(body=to_json(Ready(ready=True)), content_type=JSON)
-            )
+        """Whether the sandbox runs a program now; why not only for who may call."""
+        problem = "the service is shutting down" if self.draining else await self._readiness.problem()
+        if not problem:
+            return web.Response(body=to_json(Ready(ready=True)), content_type=JSON)
+        return _unready(problem if self._may_call(request) else "")
 
-    async def _probe(self, deadline: float) -> str:
-        """What keeps the sandbox from running a program; empty when nothing does."""
-        request = ExecRequest(code="print(1)", flavour=self.options.rules.choose(""), owner=READINESS)
+    def _may_call(self, request: HttpRequest) -> bool:
         try:
-            result = await self._sandbox.run(request, deadline=deadline)
-        except SandboxError as error:
-            return f"{error.kind}: {error}"
-        return (
-            "" if result.status is Status.OK and result.stdout == "1\n" else f"print(1) gave {result.status}"
-        )
+            if self._open_to_all:
+                refuse_web_pages(request.headers, request.host)
+            return self._owners.of(request.headers) is not None
+        except Refused:
+            return False
 
     async def show_metrics(self, request: HttpRequest) -> web.Response:
         return web.Response(body=self.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
@@ -345,7 +330,7 @@ def refused(path: str, refusal: Refused) -> web.Response:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(refusal, SchemaError):
         body = refusal.answer
-    elif path.startswith("/v1/"):
+    elif path == "/v1" or path.startswith("/v1/"):
         body = to_json({"error": refusal.to_json()})
     elif isinstance(refusal, Unparsable):
         body = to_json(Refusal("There was an error parsing the body"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rocstar.sandbox.console import say
-from rocstar.sandbox.loopback import foreign, is_loopback
+from rocstar.sandbox.loopback import bearer_of, foreign, is_loopback
 from rocstar.sandbox.service.errors import Refused
 
 TOKEN_VARIABLE = "ROCSTAR_SANDBOX_TOKEN"
@@ -47,10 +47,9 @@ class Owners:
         if not self.known:
             name = headers.get(RUN_HEADER, "")
             return _run_of(name) if name else ""
-        scheme, _, given = headers.get("Authorization", "").partition(" ")
-        sent = given.strip().encode("utf-8", "replace")
+        sent = bearer_of(headers)
         found = [owner for owner in self.known if hmac.compare_digest(sent, owner.token.encode())]
-        return found[0].name if found and scheme.lower() == "bearer" else None
+        return found[0].name if found else None
 
 
 def _run_of(name: str) -> str:

@@ -11,9 +11,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import NoReturn, cast
 
+from rocstar.sandbox.loopback.shares import NO_WEIGHTS, Shares
 from rocstar.sandbox.service.errors import Full, Refused
 from rocstar.sandbox.service.metrics import Metrics
-from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
 from rocstar.sandbox.types import BatchSandbox, ExecRequest, ExecResult, SandboxError
 
 Outcome = ExecResult | SandboxError

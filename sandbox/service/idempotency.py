@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from rocstar.sandbox.loopback.shares import NO_WEIGHTS, Shares
 from rocstar.sandbox.service.errors import Refused
-from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
 
 MAX_KEY_CHARS = 255
 

@@ -8,11 +8,11 @@ from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
+from rocstar.sandbox.loopback.apart import Apart
+from rocstar.sandbox.loopback.shares import NO_WEIGHTS, Shares
 from rocstar.sandbox.pool.soon import run_soon
-from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.errors import Full, Refused, ServiceEnds, TooLarge
 from rocstar.sandbox.service.request import HttpRequest
-from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
 from rocstar.sandbox.service.turns import Turns
 
 D = TypeVar("D")
@@ -73,18 +73,13 @@ class Incoming:
     async def read(self, request: HttpRequest) -> bytes:
         """The body. Its size counts as held until `release`, for its text lives as long; the body itself is
         not kept in the request: what waits for programs holds only decoded calls. Raises Refused."""
-        encoding = request.headers.get("Content-Encoding", "identity").lower()
-        if encoding != "identity":
-            message = f"Content-Encoding is {encoding[:60]!r}; send the body as it is"
-            raise Refused(message, field="Content-Encoding", status=415, kind="encoded_body")
+        self.check_head(request)
         if request.content.is_eof():  # it came with its head, as a short one does
             body = request.content.read_nowait()
             self._hold(request, len(body))
             return body
         length = request.content_length
         self._check_held(length or 0, request.owner)
-        if length is not None and length > self._max_bytes:
-            raise self._too_large()
         chunks: list[bytes] = []
         try:
             async with self._wait(self._timeout_s):
@@ -97,6 +92,15 @@ class Incoming:
         if sum(map(len, chunks)) < LARGE_BYTES:
             return b"".join(chunks)
         return await asyncio.to_thread(b"".join, chunks)
+
+    def check_head(self, request: HttpRequest) -> None:
+        """Raises Refused for a body that its head says is too large or encoded: nothing of it is read."""
+        encoding = request.headers.get("Content-Encoding", "identity").lower()
+        if encoding != "identity":
+            message = f"Content-Encoding is {encoding[:60]!r}; send the body as it is"
+            raise Refused(message, field="Content-Encoding", status=415, kind="encoded_body")
+        if (request.content_length or 0) > self._max_bytes:
+            raise self._too_large()
 
     async def decoded(self, owner: str, body: bytes, decode: Callable[[bytes], D]) -> D:
         """What `decode` makes of it, or raises. A large body is decoded beside the loop, for which everybody

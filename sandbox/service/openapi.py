@@ -140,7 +140,7 @@ ROUTES = (
     ),
     _get("/health", "Whether the process answers.", "ToolServerHealth", dialect=VERL_TOOL),
     _get("/healthz", "Whether the process answers.", "Healthy", open=True),
-    _get("/readyz", "Whether a program runs now.", "Ready", answers={200: "Ready", 503: "Ready"}),
+    _get("/readyz", "Whether a program runs now.", "Ready", answers={200: "Ready", 503: "Ready"}, open=True),
     _get("/metrics", "What Prometheus reads.", None, content="text/plain"),
     _get("/openapi.json", "This description.", None, open=True),
     _get("/", "A page about this service.", None, content="text/html", open=True),

@@ -9,11 +9,11 @@ import dataclasses
 
 from aiohttp import web
 
+from rocstar.sandbox.loopback.shares import Shares
 from rocstar.sandbox.service.errors import Full
 from rocstar.sandbox.service.http import WHOLE_BYTES, WRITE_S, send
 from rocstar.sandbox.service.idempotency import HttpAnswer
 from rocstar.sandbox.service.request import HttpRequest
-from rocstar.sandbox.service.shares import Shares
 from rocstar.sandbox.types import ExecResult, SandboxError
 
 SHORT_CHARS = 4096

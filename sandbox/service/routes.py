@@ -16,7 +16,7 @@ from rocstar.sandbox.service.request import NO_NAMES, HttpRequest
 
 Handler = Callable[[HttpRequest], Awaitable[web.StreamResponse]]
 
-OPEN_PATHS = frozenset(("/healthz", "/ping", "/", "/docs", "/openapi.json"))
+OPEN_PATHS = frozenset(("/healthz", "/readyz", "/ping", "/", "/docs", "/openapi.json"))
 """Paths that need no token: they tell nothing of any program, and a browser that opens a page sends none."""
 
 UNKNOWN = "unknown"
@@ -49,19 +49,17 @@ class Found:
         place: The path of the route, for counting, or UNKNOWN.
         names: The parts of the path that its route has names for.
         open: Whether no token is needed.
-        expect: What answers an `Expect` of the request.
     """
 
     handler: Handler
     place: str
     names: Mapping[str, str]
     open: bool
-    expect: Callable[[HttpRequest], Awaitable[web.StreamResponse | None]]
 
 
 class Routes:
-    """Invariants: what is found is what aiohttp's dispatcher finds; at most `MAX_KNOWN` targets are
-    remembered, all of which have a route."""
+    """Invariants: what is found is what aiohttp's dispatcher finds, also without a slash
+    at the end; at most `MAX_KNOWN` targets are remembered, all of which have a route."""
 
     def __init__(self, routes: Iterable[HttpRoute]) -> None:
         self._dispatcher = web.UrlDispatcher()
@@ -86,17 +84,20 @@ class Routes:
 
     async def find(self, request: HttpRequest) -> Found:
         if request.rel_url.raw_path.count("/") > MAX_PARTS:
-            return Found(handler=_nowhere, place=UNKNOWN, names=NO_NAMES, open=False, expect=_nowhere)
+            return Found(handler=_nowhere, place=UNKNOWN, names=NO_NAMES, open=False)
         found = await self._dispatcher.resolve(request)
+        if found.route.resource is None and len(request.path) > 1 and request.path.endswith("/"):
+            path = request.rel_url.raw_path.rstrip("/")
+            found = await self._dispatcher.resolve(
+                request.clone(rel_url=request.rel_url.with_path(path, encoded=True))
+            )
         resource = found.route.resource
         handler: Any = found.handler
-        expect: Any = found.expect_handler
         made = Found(
             handler=handler,
             place=resource.canonical if resource else UNKNOWN,
             names=dict(found) if resource else NO_NAMES,
             open=request.path in OPEN_PATHS,
-            expect=expect,
         )
         if resource and len(request.raw_path) <= MAX_TARGET_CHARS:
             if len(self._known) >= MAX_KNOWN:

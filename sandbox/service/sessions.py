@@ -10,9 +10,9 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from rocstar.sandbox.loopback.shares import NO_WEIGHTS, Shares
 from rocstar.sandbox.pool.turn import TurnLock
 from rocstar.sandbox.service.metrics import Metrics
-from rocstar.sandbox.service.shares import NO_WEIGHTS, Shares
 from rocstar.sandbox.types import (
     ExecResult,
     Limits,
@@ -97,12 +97,19 @@ class SessionTable:
             )
         except SessionLost as loss:
             self._forget(session_id, loss.reason, loss.ending)
-            raise
+            raise self._loss(session_id) from None
         finally:
             entry.turn.give()
             self._used(session_id, entry)
         self._metrics.saw_result(entry.flavour, result)
+        if entry.session.lost is not None:  # the cell ended it
+            self._forget(session_id, entry.session.lost, entry.session.ending)
         return result
+
+    def why_gone(self, session_id: str) -> str:
+        """How a session ended; empty while it lives."""
+        reason, ending = self._lost.get(session_id, ("", ""))
+        return ending or reason
 
     async def branch(self, session_id: str, *, deadline: float, owner: str = "") -> str:
         entry = await self._take_turn(session_id, owner, deadline)
@@ -110,7 +117,7 @@ class SessionTable:
             session = await entry.session.branch()
         except SessionLost as loss:
             self._forget(session_id, loss.reason, loss.ending)
-            raise
+            raise self._loss(session_id) from None
         finally:
             entry.turn.give()
             self._used(session_id, entry)

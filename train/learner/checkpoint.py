@@ -316,7 +316,19 @@ def load_optimizer(directory: Path, learner: Learner) -> None:
 
 
 def _read_state(directory: Path) -> dict[str, Any]:
-    state: dict[str, Any] = json.loads((directory / "state" / "progress.json").read_text(encoding="utf-8"))
+    """What was saved as progress.json. ConfigError for a file that is damaged."""
+    path = directory / "state" / "progress.json"
+    try:
+        state: dict[str, Any] = json.loads(path.read_bytes())
+        progress = state["progress"]
+        numbers = [progress["step"], progress["metrics_bytes"]]
+        numbers += [progress[name] for name in ("version", "first_step", "sft_step") if name in progress]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ConfigError(
+            f"{str(path)!r} is damaged: {type(error).__name__}: {error}; go on from an earlier checkpoint"
+        ) from None
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise ConfigError(f"{str(path)!r} is damaged: a step is no number; go on from an earlier checkpoint")
     return state
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocstar.engine.inference.weights import let_readers_in
+from rocstar.train.learner.claims import UNUSABLE, check_gguf, first_line
 from rocstar.train.recipe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -107,14 +108,17 @@ def _load(gguf: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
             f"reading GGUF needs transformers {'.'.join(map(str, TRANSFORMERS))} or newer, and {found} is "
             "installed, which gives some texts other tokens; run: pip install --upgrade 'rocstar[gguf]'"
         )
+    check_gguf(gguf)
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    except (OSError, ValueError, KeyError, NotImplementedError) as error:
-        raise ConfigError(f"{str(gguf)!r} cannot be read as a causal language model: {error}") from None
+    except UNUSABLE as error:
+        raise ConfigError(
+            f"{str(gguf)!r} cannot be read as a causal language model: {first_line(error)}"
+        ) from None
     config = loaded.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config

@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 
 from rocstar.engine.progress.progress import working
 from rocstar.train.learner import adapters
+from rocstar.train.learner.claims import check_folder
 from rocstar.train.learner.model_io import load_model, local_folder
 from rocstar.train.learner.team import World, is_apart, local_device, place_adapted, shard
 from rocstar.train.recipe.config import Recipe
@@ -59,6 +60,7 @@ def read_parts(path: str, parted: Parted) -> PreTrainedModel | None:
     """The model with this rank's rows alone; None where it must be loaded whole."""
     try:
         folder = local_folder(path)
+        check_folder(folder)
         config = AutoConfig.from_pretrained(folder)
         build: Any = AutoModelForCausalLM  # transformers has no types for it, nor for what it gives
         with torch.device("meta"):

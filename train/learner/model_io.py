@@ -18,6 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from rocstar.engine.progress.progress import working
 from rocstar.train.learner import hub
+from rocstar.train.learner.claims import UNUSABLE, check_folder
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.paths import elsewhere
@@ -152,9 +153,10 @@ def load_model(path: str, dtype: Literal["float32", "bfloat16"]) -> PreTrainedMo
     than those of weights that torch allocated, and a run that is resumed would not be the one that went on.
     """
     with working(f"loading the model {_described(path)}"):
+        check_folder(Path(path))
         try:
             model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype])
-        except (OSError, ValueError, SafetensorError) as error:
+        except (*UNUSABLE, SafetensorError) as error:
             raise _not_usable(path, "cannot be loaded", error) from None
         for parameter in model.parameters():
             parameter.data = parameter.data.clone()

@@ -11,10 +11,12 @@ not hear of another node's.
 
 from __future__ import annotations
 
-import pickle
+import json
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
@@ -24,6 +26,17 @@ from rocstar.train.recipe.errors import TrainingStopped
 REPLY_S = 7200.0
 """For all of what one word asks for: servers that start, or take a version, have shorter deadlines of their
 own."""
+
+
+T = TypeVar("T")
+_WORDS: dict[str, type] = {}
+
+
+def travels(kind: type[T]) -> type[T]:
+    """Decorates a dataclass that may be a word or a reply. The store has no password, so that nothing but
+    values of such classes, and what JSON has, is read from it."""
+    _WORDS[kind.__name__] = kind
+    return kind
 
 
 class ServerLost(TrainingStopped):
@@ -70,7 +83,7 @@ class StoreLine:
     def tell(self, word: Any) -> None:
         """Every node that only serves hears it next. None is the last word."""
         self._words += 1
-        self._store.set(self._told, pickle.dumps(word))
+        self._store.set(self._told, encoded(word))
         self._leader.call()
 
     def replies(self) -> list[Any]:
@@ -85,7 +98,7 @@ class StoreLine:
                     f"the node of rank {rank}, which only serves, is gone: {silent}; its own output says "
                     "why. Go on with --resume"
                 ) from None
-        found = [pickle.loads(self._store.get(key)) for key in keys.values()]
+        found = [decoded(self._store.get(key)) for key in keys.values()]
         for key in [*keys.values(), self._told]:
             self._store.delete_key(key)
         return found
@@ -101,11 +114,11 @@ class StoreLine:
         """Rank 0's next word. LeaderLost: it is gone."""
         self._leader.await_call()
         self._words += 1
-        return pickle.loads(self._asked("get", self._told))
+        return decoded(self._asked("get", self._told))
 
     def reply(self, reply: Any) -> None:
         """LeaderLost: rank 0 is gone, with the store."""
-        self._asked("set", self._reply_of(self._rank), pickle.dumps(reply))
+        self._asked("set", self._reply_of(self._rank), encoded(reply))
 
     @property
     def _told(self) -> str:
@@ -120,3 +133,44 @@ class StoreLine:
             return getattr(self._store, what)(*arguments)
         except any_dist.DistError as error:
             raise lost(f"the store cannot be reached: {error}") from None
+
+
+def encoded(value: Any) -> str:
+    """The word as JSON. TypeError for a class that does not travel."""
+    return json.dumps(_plain(value))
+
+
+def decoded(text: bytes) -> Any:
+    """What `encoded` was given. TrainingStopped for anything else: another process writes into the store."""
+    try:
+        return _value(json.loads(text))
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise TrainingStopped(
+            f"the store holds a word that no rank of this version wrote: {type(error).__name__}: {error}; "
+            "start the same version on every node, and let nobody else reach --master-port"
+        ) from None
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, Path):
+        return {"kind": "Path", "of": str(value)}
+    if isinstance(value, list | tuple):
+        return {"kind": type(value).__name__, "of": [_plain(item) for item in value]}
+    if is_dataclass(value) and _WORDS.get(type(value).__name__) is type(value):
+        told = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {"kind": type(value).__name__, "of": told}
+    raise TypeError(f"{type(value).__name__} does not travel through the store")
+
+
+def _value(told: Any) -> Any:
+    if not isinstance(told, dict):
+        return told
+    kind, of = told["kind"], told["of"]
+    if kind == "Path":
+        return Path(of)
+    if kind in ("list", "tuple"):
+        items = [_value(item) for item in of]
+        return items if kind == "list" else tuple(items)
+    return _WORDS[kind](**{name: _value(item) for name, item in of.items()})

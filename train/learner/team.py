@@ -46,7 +46,7 @@ from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.parcel import Parcel, ParcelHeader, unpacked
 from rocstar.train.learner.policy_model import check_head, checkpoint_activations
 from rocstar.train.learner.roles import Roles
-from rocstar.train.learner.store_line import StoreLine
+from rocstar.train.learner.store_line import StoreLine, travels
 from rocstar.train.learner.weight_file import write_owned
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.model_config import ModelConfig
@@ -73,6 +73,7 @@ class OrderError(Exception):
     """The first rank of some node could not do what rank 0 ordered; the message says which and why."""
 
 
+@travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReply:
     """The reply of the first rank of another node to an order: an answer, or what went wrong."""

@@ -8,7 +8,7 @@ thing on this machine.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,21 @@ def _resolve_code(raw: dict[str, Any], folder: Path, given: Sequence[Place]) -> 
                 entries[k] = code_at(entry, start)
             elif isinstance(entry, dict) and isinstance(entry.get("kind"), str):
                 entry["kind"] = code_at(entry["kind"], start)
+
+
+def named_code(raw: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Field and "module:Name" of all code that a recipe's table names; it runs when it is imported."""
+    found: list[tuple[str, str]] = []
+    for place in CODE_FIELDS:
+        table = table_at(dict(raw), place[:-1])
+        value = table.get(place[-1]) if table is not None else None
+        found.append((".".join(place), value if isinstance(value, str) else ""))
+    for *parents, last in (("run", "callbacks"), ("tools",)):
+        table = table_at(dict(raw), tuple(parents))
+        for k, entry in enumerate((table or {}).get(last) or ()):
+            kind = entry.get("kind") if isinstance(entry, Mapping) else entry
+            found.append((".".join((*parents, last, str(k), "kind")), str(kind)))
+    return [(field, spec) for field, spec in found if is_reference(spec)]
 
 
 def is_reference(value: str) -> bool:

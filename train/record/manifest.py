@@ -18,7 +18,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -110,7 +110,7 @@ def describe(recipe: Recipe, *, world_size: int) -> dict[str, Any]:
         **versions(),
         **_git(SOURCES),
         "recipe": recipe_hash(recipe),
-        "command": [_without_passwords(word) for word in sys.argv],
+        "command": without_secrets(sys.argv),
         "world_size": world_size,
         "host": socket.gethostname(),
         "platform": platform.platform(),
@@ -139,8 +139,24 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _without_passwords(word: str) -> str:
-    return re.sub(r"(://[^/@\s:]*):[^/@\s]*@", r"\1:***@", word)
+_SECRET = r"[\w.-]*(?:api[_-]?keys?|access[_-]?keys?|secrets?|passw(?:or)?ds?|credentials?|token)"
+_OPTION = re.compile(rf"--?{_SECRET}", re.IGNORECASE)
+_ASSIGNED = re.compile(rf"({_SECRET})([\"']?\s*[=:]\s*[\"']?)[^\"'&,;}}\s]+", re.IGNORECASE)
+_IN_URL = re.compile(r"(://[^/@\s:]*):\S*@")
+
+
+def without_secrets(words: Sequence[str]) -> list[str]:
+    """A command line without passwords of addresses and values of options that are named like secrets."""
+    shown: list[str] = []
+    for k, word in enumerate(words):
+        name, sign, _ = word.partition("=")
+        if sign and _OPTION.fullmatch(name):
+            shown.append(f"{name}=***")
+        elif k and _OPTION.fullmatch(words[k - 1]) and not word.startswith("--"):
+            shown.append("***")
+        else:
+            shown.append(_ASSIGNED.sub(r"\1\2***", _IN_URL.sub(r"\1:***@", word)))
+    return shown
 
 
 def _git(sources: Path) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from rocstar.engine.serve.desk import DeskLimits
 from rocstar.engine.serve.endpoint import ServeOptions
 from rocstar.engine.serve.kept import KeptConversations
 from rocstar.engine.serve.opened import Listening, open_endpoint, until_told
+from rocstar.sandbox.loopback.printable import printable_line
 from rocstar.train.evaluation.opened_model import OpenedModel, open_model
 from rocstar.train.evaluation.saved_model import run_to_end
 from rocstar.train.recipe.config import Recipe
@@ -56,8 +57,8 @@ class ServeOrder:
 
 
 def say(line: str) -> None:
-    """Show the operator a line."""
-    print(f"rocstar: {line}", file=sys.stderr, flush=True)
+    """Show the operator a line, which may quote a client."""
+    print(f"rocstar: {printable_line(line, 1000)}", file=sys.stderr, flush=True)
 
 
 def serve(order: ServeOrder) -> None:

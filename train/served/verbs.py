@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rocstar.sandbox.extras import lacking
+from rocstar.sandbox.loopback.printable import printable_line
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe, recipe_of_model
+from rocstar.train.recipe.paths import named_code
 from rocstar.train.record.run_directory import CONFIG, complete_checkpoints
 
 if TYPE_CHECKING:
@@ -44,7 +46,10 @@ def add_serve(parser: argparse.ArgumentParser, *, recipe_help: str) -> None:
 
 
 def _add_target(parser: argparse.ArgumentParser, recipe_help: str) -> None:
-    text = f"a run directory (its last checkpoint), a checkpoint or model folder, or {recipe_help}"
+    text = (
+        f"a run directory (its last checkpoint), a checkpoint or model folder, or {recipe_help}; modules "
+        "that its recipe names are printed and imported: give no run of people whom you do not trust"
+    )
     parser.add_argument("target", metavar="RUN_OR_MODEL_OR_RECIPE", help=text)
     parser.add_argument("--model", help="Hugging Face directory, checkpoint, or hub name; default model.path")
 
@@ -116,6 +121,7 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
     from rocstar.train.served.solved import solved_question
 
     recipe = recipe_of(options.target, options.model, rest)
+    _name_code(recipe)
     if order.prompts is None and options.model is None:
         order = dataclasses.replace(order, example=solved_question(Path(options.target)))
     with loading():
@@ -169,6 +175,7 @@ def serve(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading)
     except (ValueError, OSError) as error:
         raise ConfigError(f"--host {options.host}: {error}") from None
     recipe = recipe_of(options.target, options.model, rest)
+    _name_code(recipe)
     with loading():
         from rocstar.train.served.answering import ServeOrder
         from rocstar.train.served.answering import serve as serve_order
@@ -207,6 +214,13 @@ def recipe_of(target: str, model: str | None, rest: Sequence[str]) -> Recipe:
     if model is None:
         return recipe
     return recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": model})})
+
+
+def _name_code(recipe: Recipe) -> None:
+    """Print which modules the recipe names, before they are imported: a run may be another person's."""
+    for field, spec in named_code(recipe.model_dump(include={"reward", "rl", "engine", "run", "tools"})):
+        line = f"rocstar: {field} = {spec!r}: this module is imported now, and its code runs"
+        print(printable_line(line, 1000), file=sys.stderr, flush=True)
 
 
 def _out(options: argparse.Namespace, recipe: Recipe, name: str) -> Path | None:

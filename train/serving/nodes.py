@@ -40,6 +40,7 @@ from rocstar.engine.rollout.rollout import Agent
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.leader import LeaderLost
 from rocstar.train.learner.load_parts import load_learner
+from rocstar.train.learner.store_line import travels
 from rocstar.train.learner.team import LearnerTeam, World
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, tell_launcher
@@ -55,6 +56,7 @@ Publish = Callable[[int, Weights], Coroutine[Any, Any, None]]
 PUBLISH_TIMEOUT_S = 900.0
 
 
+@travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """What rank 0 tells the others. token: of the nodes' services; None where no other node rolls out."""

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.waits import waiting
+from rocstar.train.learner.store_line import travels
 from rocstar.train.learner.team import LearnerTeam, OrderError
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.serving.node_address import START_TIMEOUT_S, NodeAddress
@@ -29,6 +30,7 @@ OpenService = Callable[[Agent, Callable[[], int]], AbstractAsyncContextManager[s
 """(agent, version of its engine) -> the address at which its groups can be ordered."""
 
 
+@travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenNode:
     """An order: open this node's engine and serve groups. Answered by a URL."""

@@ -21,6 +21,7 @@ from rocstar.engine.inference.sglang.server import Launcher
 from rocstar.engine.inference.weight_stream import WeightStream
 from rocstar.engine.inference.weights import DiskWeights, Shapes
 from rocstar.train.learner.model_io import load_tokenizer
+from rocstar.train.learner.store_line import travels
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.serving.agent import make_agent, open_sandbox
@@ -30,6 +31,7 @@ from rocstar.train.serving.servers import make_canary, open_servers
 from rocstar.train.tasks.chat_format import chat_format
 
 
+@travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenServers(OpenNode):
     """An order: start the recipe's servers on `folder` as `version`, and serve groups."""

@@ -28,6 +28,7 @@ from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.inference.sglang.canary import NUM_TOKENS, Canary, Continuation
 from rocstar.engine.inference.weight_stream import WeightStream
 from rocstar.engine.inference.weights import DiskWeights, WeightSource
+from rocstar.train.learner.store_line import travels
 from rocstar.train.learner.team import LearnerTeam, OrderError, RankReply
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
@@ -42,11 +43,13 @@ UPDATE_TIMEOUT_S = 900.0
 """The time of one call that carries weights; a publish is a few of them."""
 
 
+@travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeRoom:
     """An order: stop the servers until the next version, for the learner needs their place."""
 
 
+@travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeVersion:
     """An order: serve `version`, whose files lie in `folder`, or will after `FilesWritten`."""
@@ -59,6 +62,7 @@ class ServeVersion:
     """What the learner makes of the canary's prompt at that version, where a canary is asked."""
 
 
+@travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesWritten:
     """An order: the files of `version` are there, or why not. Done when the version is served."""

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from rocstar.engine.serve.parts import Said, ToolAnswer, ToolUse
 from rocstar.engine.serve.terminal.remote import Told
+from rocstar.sandbox.loopback.printable import printable
 
 MAX_RESULT_LINES = 12
 """Lines of a result that are shown at once; `/tools` shows all."""
@@ -32,7 +33,7 @@ class Screen:
             if told.text:
                 style = "dim italic" if told.kind == "reasoning_content" else ""
                 self.console.print(
-                    Text(_printable(told.text), style=style), end="", soft_wrap=True, highlight=False
+                    Text(printable(told.text), style=style), end="", soft_wrap=True, highlight=False
                 )
                 self._at_line_begin = told.text.endswith("\n")
         elif isinstance(told, ToolUse):
@@ -50,7 +51,7 @@ class Screen:
     def note(self, text: str) -> None:
         """A line that is not the assistant's."""
         self._line()
-        self.console.print(Text(_printable(text), style="dim"), soft_wrap=True)
+        self.console.print(Text(printable(text), style="dim"), soft_wrap=True)
 
     def mark(self) -> None:
         """A dot for one of several things that are awaited."""
@@ -73,17 +74,17 @@ class Screen:
     def _call(self, name: str | None, arguments: Mapping[str, Any] | None) -> None:
         self._begin("call")
         self.console.print(
-            Text(f"> {_printable(name or 'a call that cannot be read')}", style="bold cyan"), soft_wrap=True
+            Text(f"> {printable(name or 'a call that cannot be read')}", style="bold cyan"), soft_wrap=True
         )
         for field, value in (arguments or {}).items():
             if field == "code" and isinstance(value, str):
                 self.console.print(_coloured(value), soft_wrap=True)
             elif value not in ("", None):
-                self.console.print(Text(_printable(f"{field}: {value}")), soft_wrap=True)
+                self.console.print(Text(printable(f"{field}: {value}")), soft_wrap=True)
 
     def _result(self, text: str, status: str, *, is_error: bool) -> None:
         self._begin("result")
-        lines = _printable(text).rstrip("\n").split("\n")
+        lines = printable(text).rstrip("\n").split("\n")
         shown = lines if self._shows_all else lines[:MAX_RESULT_LINES]
         for line in shown:
             self.console.print(Text(f"| {line}", style="red" if is_error else "green"), soft_wrap=True)
@@ -91,18 +92,13 @@ class Screen:
             left = f"| ... {len(lines) - len(shown)} more lines: /tools"
             self.console.print(Text(left, style="dim"), soft_wrap=True)
         if is_error:
-            self.console.print(Text(f"({_printable(status)})", style="red"))
+            self.console.print(Text(f"({printable(status)})", style="red"))
 
 
 def _coloured(code: str) -> Text:
     """Python in the colours that the person has chosen for the terminal, which suit its background, in lines
     as they are: what is copied runs, and a terminal breaks them anew at another width."""
     syntax = Syntax("", "python", theme="ansi_light", background_color="default")
-    text = syntax.highlight(_printable(code).rstrip("\n"))
+    text = syntax.highlight(printable(code).rstrip("\n"))
     text.rstrip()
     return text
-
-
-def _printable(text: str) -> str:
-    """The text without what would steer the terminal: a policy writes anything."""
-    return "".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text)

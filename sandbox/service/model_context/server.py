@@ -11,27 +11,33 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import uvicorn
 import uvloop
 from mcp.server import MCPServer
+from mcp.server.context import HandlerResult, ServerRequestContext
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS
 
 from rocstar.sandbox.console import INTERRUPTED, Starting, require_own_users, say
+from rocstar.sandbox.loopback.door import Door
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.pool.soon import PROGRAMS_NICE, ahead_of_others
 from rocstar.sandbox.service.auth import Owners, read_owners, require_token_unless_loopback
 from rocstar.sandbox.service.calls import Admission
-from rocstar.sandbox.service.door import Door
 from rocstar.sandbox.service.metrics import Metrics
 from rocstar.sandbox.service.model_context.endable import endable_stdin
 from rocstar.sandbox.service.model_context.guard import CONNECTION, Guard, owner_of
+from rocstar.sandbox.service.model_context.outputs import SCHEME
 from rocstar.sandbox.service.model_context.tools import INSTRUCTIONS, NAME, OwnerOf, Toolbox
 from rocstar.sandbox.service.model_context.warming import WarmingPool
+from rocstar.sandbox.service.readiness import Readiness
 from rocstar.sandbox.service.serve import (
     Address,
     chosen_flavours,
@@ -107,8 +113,16 @@ async def offered(
     weights = owners.weights()
     admission = Admission(pool, metrics, max_in_flight=MAX_CALLS, weights=weights)
     sessions = SessionTable(pool, metrics, lease_s=LEASE_S, max_sessions=max_sessions, weights=weights)
-    tools = Toolbox(admission, sessions, whose).tools()
-    server: MCPServer[None] = MCPServer(NAME, instructions=INSTRUCTIONS, tools=tools, log_level="WARNING")
+    box = Toolbox(admission, sessions, whose)
+    server: MCPServer[None] = MCPServer(
+        NAME,
+        version=version("rocstar"),
+        instructions=INSTRUCTIONS,
+        tools=box.tools(),
+        log_level="WARNING",
+        middleware=[_refusing],
+    )
+    server.resource(f"{SCHEME}://{{name}}", name="output", mime_type="text/plain")(box.output)
     sweeping = asyncio.create_task(sessions.sweep_for_ever())
     try:
         yield server
@@ -116,6 +130,15 @@ async def offered(
         sweeping.cancel()
         await asyncio.wait((sweeping,))
         await sessions.close_all()
+
+
+async def _refusing(
+    ctx: ServerRequestContext[Any, Any], call_next: Callable[[Any], Awaitable[HandlerResult]]
+) -> HandlerResult:
+    """The SDK answers a prompt that there is not with an error of its own and a traceback in the log."""
+    if ctx.method == "prompts/get":
+        raise MCPError(code=INVALID_PARAMS, message="this server has no prompts")
+    return await call_next(ctx)
 
 
 async def _until_ended(server: "MCPServer[None]", starting: "asyncio.Task[None]") -> int:
@@ -170,7 +193,7 @@ async def serve_http(
                 clock=time.monotonic,
             )
             config = uvicorn.Config(
-                Guard(inner, owners, door),
+                Guard(inner, owners, door, Readiness(pool, "auto"), max_body_bytes=MAX_BODY_BYTES),
                 log_level="warning",
                 timeout_keep_alive=IDLE_S,
                 timeout_graceful_shutdown=5,

@@ -7,16 +7,19 @@ bounded: programs at a time, sessions, bytes of files; who is over gets an error
 import base64
 import binascii
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Annotated
 
 from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from mcp.server.mcpserver.tools import Tool
-from mcp_types import CallToolResult
+from mcp_types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.errors import Refused
 from rocstar.sandbox.service.model_context.answer import of_failure, of_result, text_of
+from rocstar.sandbox.service.model_context.outputs import KeptOutputs
 from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.types import DEFAULT_LIMITS, ExecRequest, ExecResult, Limits, SandboxError, SessionLost
@@ -39,6 +42,14 @@ Fetch = Annotated[
 ]
 SessionName = Annotated[str, Field(max_length=64, description="as the first cell gave it; empty: a new one")]
 
+_HINTS = {
+    "run_python": ToolAnnotations(title="Run a program", readOnlyHint=True, openWorldHint=False),
+    "run_cell": ToolAnnotations(title="Run a cell", destructiveHint=False, openWorldHint=False),
+    "write_file": ToolAnnotations(title="Write a file", destructiveHint=True, openWorldHint=False),
+    "read_file": ToolAnnotations(title="Read a file", readOnlyHint=True, openWorldHint=False),
+    "close_session": ToolAnnotations(title="End a session", destructiveHint=True, openWorldHint=False),
+}
+
 OwnerOf = Callable[[Mapping[str, str] | None], str]
 """Whose a request is, by its headers; None for a client at the other end of a pipe."""
 
@@ -49,6 +60,7 @@ class Toolbox:
     def __init__(
         self, admission: Admission, sessions: SessionTable, owner_of: OwnerOf, flavour: str = "auto"
     ) -> None:
+        self._outputs = KeptOutputs()
         self._admission = admission
         self._sessions = sessions
         self._owner_of = owner_of
@@ -56,7 +68,17 @@ class Toolbox:
 
     def tools(self) -> list[Tool]:
         own = (self.run_python, self.run_cell, self.write_file, self.read_file, self.close_session)
-        return [strict(Tool.from_function(one)) for one in own]
+        return [strict(Tool.from_function(one, annotations=_HINTS[one.__name__])) for one in own]
+
+    async def output(self, name: str, ctx: Context) -> str:
+        """The whole of an output that was too long for its answer."""
+        text = self._outputs.read(self._owner(ctx), name)
+        if text is None:
+            raise ResourceNotFoundError(f"there is no output {name[:60]!a} any more; run the program again")
+        return text
+
+    def _kept(self, owner: str) -> Callable[[str], str]:
+        return partial(self._outputs.keep, owner)
 
     async def run_python(
         self,
@@ -80,7 +102,8 @@ class Toolbox:
                 limits=_limits(wall_s),
                 owner=self._owner(ctx),
             )
-            return of_result(_bounded(await self._admission.run(request)))
+            result = _bounded(await self._admission.run(request))
+            return of_result(result, keep=self._kept(request.owner))
 
         return await _told(work())
 
@@ -100,7 +123,8 @@ class Toolbox:
             with self._admission.admitted(owner):
                 name = session or await self._open(owner)
                 result = await self._cell(name, owner, code, wall_s, _encoded(files), fetch)
-            return of_result(_bounded(result), session=name)
+            ended = self._sessions.why_gone(name)
+            return of_result(_bounded(result), keep=self._kept(owner), ended=ended, session=name)
 
         return await _told(work())
 

@@ -1,14 +1,30 @@
 """A frame gives its trajectory back to the last bit, or says that it is none."""
 
+import contextlib
 import dataclasses
+import json
 import math
 import struct
+import tracemalloc
+import zlib
 
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given
 
-from rocstar.engine.record.columns import FrameError, decode_frame, encode_frame, frame_key, frame_size
+from rocstar.engine.record.columns import (
+    HEAD,
+    MAGIC,
+    MAX_TOLD_ITEMS,
+    FrameError,
+    decode_frame,
+    encode_frame,
+    frame_key,
+    frame_size,
+    frame_told,
+)
+from rocstar.engine.record.packing import packed
 from rocstar.engine.types import Task, Trajectory
 
 from ..record_cases import fitting_trajectories, plain_trajectory
@@ -61,3 +77,71 @@ def test_what_is_not_whole_is_no_frame() -> None:
         changed[at] ^= 1
         with pytest.raises(FrameError):
             decode_frame(bytes(changed))
+
+
+KEY = json.dumps([0, 0, "t", 0]).encode()
+TASK = {"id": "t", "source": "s", "question": "q", "answer": "a"}
+
+
+def frame_of(*parts: bytes) -> bytes:
+    body = b"".join(struct.pack("<I", len(part)) + part for part in parts)
+    return HEAD.pack(MAGIC, len(body), zlib.crc32(body)) + body
+
+
+def told(**fields: object) -> bytes:
+    empty = {name: [] for name in ("segments", "texts", "spans", "turns")}
+    row = {"task": TASK, **empty, "finish_reason": "answered", "outcome": {"reward": 1.0, "method": "m"}}
+    return packed(json.dumps({**row, "num": [0, 0], **fields}).encode())
+
+
+def zeros(size: int) -> bytes:
+    """What unpacks to so many zeros, as its header says."""
+    packer = zstandard.ZstdCompressor().compressobj(size=size)
+    return b"".join(packer.compress(bytes(1 << 20)) for _ in range(size >> 20)) + packer.flush()
+
+
+COLUMNS = [packed(b"")] * 4
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        frame_of(KEY, told(num=[0, 1 << 40]), *COLUMNS),
+        frame_of(KEY, told(num=[0, 1 << 31]), *COLUMNS),
+        frame_of(KEY, told(num=[1 << 24, 0]), *COLUMNS),
+        frame_of(KEY, told(num=[0, -1]), *COLUMNS),
+        frame_of(KEY, told(num=[0, "9"]), *COLUMNS),
+        frame_of(KEY, told(num=[0, True]), *COLUMNS),
+        frame_of(KEY, told(num=[1 << 20, 0]), zeros(1 << 30), *COLUMNS[1:]),
+        frame_of(KEY, told(num=[0, 8]), packed(b""), packed(b"\xff"), *[zeros(1 << 20)] * 2),
+        frame_of(KEY, told(num=[0, 8]), packed(b""), packed(b"\xff"), *[packed(b"")] * 2),
+        frame_of(KEY, packed(b'{"task":' + b"[" * 200_000 + b"]" * 200_000 + b"}"), *COLUMNS),
+        frame_of(KEY, packed(b'{"task":[' + b"{}," * MAX_TOLD_ITEMS + b"0]}"), *COLUMNS),
+        frame_of(KEY, packed(b"[]"), *COLUMNS),
+        frame_of(KEY, zeros(1 << 29), *COLUMNS),
+        frame_of(KEY, zstandard.ZstdCompressor(write_content_size=False).compress(b"{}"), *COLUMNS),
+        frame_of(b"[" * 100_000, told(), *COLUMNS),
+        frame_of(b"7", told(), *COLUMNS),
+        frame_of(b'[0, 0, "t", 1e999]', told(), *COLUMNS),
+        frame_of(),
+        frame_of(KEY, told(), *[b""] * 1000),
+        frame_of(KEY, told(task={**TASK, "meta": {"~": "dict", "of": 5}}), *COLUMNS),
+        frame_of(KEY, told(task=[]), *COLUMNS),
+        frame_of(KEY, told(turns={"a": 1}), *COLUMNS),
+        frame_of(KEY, told(outcome={"failed": []}), *COLUMNS),
+        frame_of(KEY, told(times=[1]), *COLUMNS),
+        HEAD.pack(MAGIC, 4, zlib.crc32(b"\xff\xff\xff\x7f")) + b"\xff\xff\xff\x7f",
+    ],
+)  # fmt: skip
+def test_a_frame_of_a_stranger_is_refused_before_memory_is_taken(frame: bytes) -> None:
+    """Whatever its headers claim: the error of a frame, and no allocation of a claimed size."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(FrameError):
+            decode_frame(frame)
+        for read in (frame_key, frame_told):
+            with contextlib.suppress(FrameError):
+                read(frame)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()

@@ -26,6 +26,7 @@ from rocstar.engine.tools.tool import Tool, ToolContext, ToolOutput
 from rocstar.engine.types import Attempt, Outcome, Scored
 
 TOKENIZER = ByteTokenizer()
+LLAMA = ByteTokenizer(special=["<|eot_id|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"])
 QUESTION = {"role": "user", "content": "2+2?"}
 
 
@@ -74,12 +75,18 @@ def make_agent(
     script: Any, tool: Tool, *, template: str = "compact", token_s: float | None = 0.0, **limits: Any
 ) -> Agent:
     bounds = {"max_response_tokens": 2000, "max_turns": 6, "max_tool_tokens": 200, "timeout_s": 60.0}
+    tokenizer = LLAMA if template == "llama3" else TOKENIZER
     policy = (
-        script if isinstance(script, ScriptedPolicy) else ScriptedPolicy(script, TOKENIZER, token_s=token_s)
+        script if isinstance(script, ScriptedPolicy) else ScriptedPolicy(script, tokenizer, token_s=token_s)
     )
     return Agent(
         inference=policy,
-        chat=ChatFormat(TOKENIZER, load_template(template, None), [tool.schema]),
+        chat=ChatFormat(
+            tokenizer,
+            load_template(template, None),
+            [tool.schema],
+            thinking="keep" if "/" in template else "refuse",
+        ),
         tools=Dispatcher(tools=[tool]),
         judge=Fours(),
         limits=RolloutLimits(**(bounds | limits)),
@@ -151,6 +158,13 @@ def of_stream(chunks: Sequence[Any], choice: int = 0) -> dict[str, Any]:
                 for name in ("role", "content", "reasoning_content"):
                     message[name] += told["delta"].get(name, "")
     return {name: value for name, value in message.items() if value or name == "content"}
+
+
+def without_ids(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message without the ids of its calls, which no other answer has."""
+    events = [{**event, "id": ""} for event in message.get("server_tool_events", ())]
+    calls = [{**call, "id": ""} for call in message.get("tool_calls", ())]
+    return {**message, "server_tool_events": events, "tool_calls": calls}
 
 
 Serving = Callable[..., Any]

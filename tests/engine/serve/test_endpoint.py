@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rocstar.engine.chat.chat import TEMPLATES, bundled_templates
 from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.rollout.rollout import run_trajectory
 from rocstar.engine.serve.desk import DeskLimits
@@ -31,6 +33,7 @@ from .conftest import (
     make_agent,
     of_stream,
     scripted,
+    without_ids,
 )
 
 THINKS = ["<think>Add.</think>" + call("2+2"), "So <answer>4</answer>"]
@@ -67,7 +70,7 @@ async def test_a_conversation_goes_on_by_its_tokens(serving: Serving) -> None:
         )
         asked = client.agent.inference.requests[begun].ids
         assert list(asked) == whole["prompt_token_ids"] and "token_ids" not in again["choices"][0]
-        assert again["choices"][0]["message"] == choice["message"]
+        assert without_ids(again["choices"][0]["message"]) == without_ids(choice["message"])
         odd = [*ids[:-1], *TOKENIZER.encode("x"), *ids[-1:]]
         begun = len(client.agent.inference.requests)
         chunks = await client.stream(
@@ -127,7 +130,7 @@ def test_a_stream_says_what_is_said_at_once(turns: list[str], stops: list[str] |
             chunks = await client.stream(stop=stops, seed=1, n=2, stream_options={"include_usage": True})
         assert chunks[-1] == "data: [DONE]"
         for k, choice in enumerate(whole["choices"]):
-            assert of_stream(chunks, k) == choice["message"]
+            assert without_ids(of_stream(chunks, k)) == without_ids(choice["message"])
         ends = [c["choices"][0]["finish_reason"] for c in chunks[:-1] if c["choices"]]
         assert [end for end in ends if end] == [choice["finish_reason"] for choice in whole["choices"]]
         assert chunks[-2]["usage"] == whole["usage"]
@@ -218,7 +221,7 @@ async def test_the_raw_face_gives_the_calls_to_the_client(serving: Serving) -> N
         results = [
             QUESTION,
             {"role": "assistant", "content": None, "tool_calls": told["choices"][0]["message"]["tool_calls"]},
-            {"role": "tool", "tool_call_id": "call_0_1_0", "content": "3"},
+            {"role": "tool", "tool_call_id": "any", "content": "3"},
         ]
         await client.json("/v1/chat/completions", {**RAW, "messages": results, "tools": [ADD]})
         prompt = client.agent.chat.decode(client.agent.inference.requests[-1].ids)
@@ -227,7 +230,8 @@ async def test_the_raw_face_gives_the_calls_to_the_client(serving: Serving) -> N
     (made,) = choice["message"]["tool_calls"]
     assert (made["function"]["name"], json.loads(made["function"]["arguments"])) == ("add", {"a": 1})
     deltas = [c["choices"][0]["delta"].get("tool_calls") for c in streamed[:-1]]
-    assert [d for d in deltas if d] == [[{"index": 0, **made}]]
+    ((said,),) = (d for d in deltas if d)
+    assert said == {"index": 0, **made, "id": said["id"]} and said["id"] != made["id"]
     assert "Tools: add" in prompt and "<tool_response>\n3\n</tool_response>" in prompt
     assert not client.tool.noted
 
@@ -545,3 +549,52 @@ async def test_other_templates(serving: Serving, template: str) -> None:
     async with serving(scripted(replies), template=template) as client:
         message = (await client.chat())["choices"][0]["message"]
     assert message["reasoning_content"] == "I see." and "4" in message["content"]
+
+
+def write_own_template(folder: Path) -> str:
+    """A template that drops thoughts of earlier turns itself, as Qwen3's own does."""
+    text = (TEMPLATES / "qwen3.jinja").read_text()
+    dropping = text.replace("(message.content or '')", "(message.content or '').split('</think>')[-1]")
+    assert dropping != text
+    (folder / "own.jinja").write_text(dropping)
+    return str(folder / "own.jinja")
+
+
+@pytest.mark.parametrize("template", [*bundled_templates(), "own"])
+@pytest.mark.parametrize(
+    "turn",
+    [
+        "4",
+        "<think>two and two</think>4",
+        "<reason>two and two</reason> <answer>4</answer>",
+        "two and two</reason> <answer>4</answer>",
+        "<think>\nnever ended",
+        "a<think>b</think>c<think>d</think>e",
+        'I add.<tool_call>{"name": "add", "arguments": {"a": "\\ud800", "b": "<&>\\"\\n"}}</tool_call>',
+        '<think>I add</think><tool_call>{"name": "add", "arguments": {}}</tool_call>'
+        '<tool_call>{"name": "add", "arguments": {"a": [1, {"b": null}]}}</tool_call>',
+        '<tool_call>{"name": "add", "arguments": 7}</tool_call>',
+        "",
+        "  \n ",
+        "<|im_start|>user\n\u0000\x1b[2J\u202e\ufffd",
+    ],
+)
+async def test_an_answer_is_taken_back_as_it_was_sent(
+    serving: Serving, tmp_path: Path, template: str, turn: str
+) -> None:
+    """By every template, streamed or not, by either face, with what its calls gave: agents do that."""
+    if template == "own":
+        template = write_own_template(tmp_path)
+    async with serving(scripted([turn] * 6), template=template) as client:
+        raw = {"model": "rocstar-raw", "tools": [ADD]}
+        told = await client.json("/v1/chat/completions", {**raw, "messages": [QUESTION], "n": 2})
+        for choice in told["choices"]:
+            message = choice["message"]
+            calls = message.get("tool_calls", [])
+            results = [{"role": "tool", "tool_call_id": one["id"], "content": "3"} for one in calls]
+            history = [QUESTION, message, *results, QUESTION, message, *results]
+            await client.json("/v1/chat/completions", {**raw, "messages": [*history, QUESTION]})
+            await client.json("/v1/chat/completions", {**raw, "messages": history if calls else history[:-1]})
+            await client.json("/tokenize", {"messages": history})
+        agent = (await client.chat(QUESTION))["choices"][0]["message"]
+        await client.chat(QUESTION, agent, QUESTION)

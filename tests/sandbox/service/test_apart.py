@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rocstar.sandbox.loopback import apart
+from rocstar.sandbox.loopback.apart import Apart
+from rocstar.sandbox.loopback.parcel import APART_CHARS, pack, unpack
 from rocstar.sandbox.pool.soon import PROGRAMS_NICE
-from rocstar.sandbox.service import apart
-from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.decode import BatchCall, decode_batch, decode_cell, decode_run, decode_session
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions, decode_submission, decode_submissions
 from rocstar.sandbox.service.decode_sandbox_fusion import decode_run_code, decode_run_jupyter
 from rocstar.sandbox.service.decode_verl_tool import decode_actions
 from rocstar.sandbox.service.errors import Refused, SchemaError
-from rocstar.sandbox.service.parcel import APART_CHARS, pack, unpack
 from rocstar.sandbox.service.rules import Rules
 from rocstar.sandbox.types import ExecRequest, SandboxError
 
@@ -44,7 +44,7 @@ DECODE: dict[str, Callable[[bytes], Any]] = {
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[Apart]:
-    made = Apart(RULES)
+    made = Apart(RULES, Refused)
     yield made
     made.close()
 
@@ -154,7 +154,7 @@ def test_no_text_of_some_size_is_within_the_pickle() -> None:
 
 def test_a_process_leads_a_session_of_its_own_and_stands_back() -> None:
     """In the service's, which is one to the scheduler, the loop would wait for what decoding took."""
-    processes = Apart(RULES)
+    processes = Apart(RULES, Refused)
     try:
         processes.call(DECODE["session"], b"{}")
         (one,) = processes._all
@@ -166,7 +166,7 @@ def test_a_process_leads_a_session_of_its_own_and_stands_back() -> None:
 
 
 def test_a_process_that_is_killed_at_its_work_costs_no_answer() -> None:
-    processes = Apart(RULES)
+    processes = Apart(RULES, Refused)
     body = json.dumps({"code": "x" * 9}).encode()
     try:
         assert processes.call(DECODE["run"], body).request.code == "x" * 9
@@ -185,7 +185,7 @@ def test_a_process_that_is_killed_at_its_work_costs_no_answer() -> None:
 
 def test_one_that_ended_for_want_of_work_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apart, "TRIES", 1)  # it is seen before
-    processes = Apart(RULES)
+    processes = Apart(RULES, Refused)
     try:
         processes.call(DECODE["session"], b"{}")
         (first,) = processes._all
@@ -199,7 +199,7 @@ def test_one_that_ended_for_want_of_work_is_replaced(monkeypatch: pytest.MonkeyP
 
 def test_two_that_end_for_want_of_work_together_cost_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """As those do that were last asked together: each is still there when it is asked."""
-    processes = Apart(RULES)
+    processes = Apart(RULES, Refused)
     try:
         together = [processes._taken(fresh=True) for _ in range(2)]
         processes._idle += together
@@ -216,7 +216,7 @@ def test_two_that_end_for_want_of_work_together_cost_no_answer(monkeypatch: pyte
 def test_without_a_process_nothing_is_refused_that_may_be_right(monkeypatch: pytest.MonkeyPatch) -> None:
     for program in ("/bin/false", "/no/such/python"):
         monkeypatch.setattr(apart.sys, "executable", program)
-        processes = Apart(RULES)
+        processes = Apart(RULES, Refused)
         with pytest.raises(SandboxError, match="has ended") as failure:
             processes.call(DECODE["session"], b"{}")
         assert failure.value.retryable and not processes._all
@@ -227,7 +227,7 @@ def test_where_no_file_can_be_opened_it_may_be_asked_again(monkeypatch: pytest.M
     def none_left(name: str, flags: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    processes = Apart(RULES)
+    processes = Apart(RULES, Refused)
     try:
         with monkeypatch.context() as patch:
             patch.setattr(os, "memfd_create", none_left)
@@ -241,7 +241,7 @@ def test_where_no_file_can_be_opened_it_may_be_asked_again(monkeypatch: pytest.M
 
 def test_the_interrupt_of_a_terminal_is_for_the_service_alone() -> None:
     """Which then answers what it has: bodies that are decoded among it."""
-    processes = Apart(RULES)
+    processes = Apart(RULES, Refused)
     try:
         processes.call(DECODE["session"], b"{}")
         (one,) = processes._all
@@ -251,7 +251,7 @@ def test_the_interrupt_of_a_terminal_is_for_the_service_alone() -> None:
 
 
 def test_closing_ends_the_processes_and_what_they_do() -> None:
-    processes = Apart(RULES)
+    processes = Apart(RULES, Refused)
     processes.call(DECODE["session"], b"{}")
     (one,) = processes._all
     os.kill(one.pid, signal.SIGSTOP)

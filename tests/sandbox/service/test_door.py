@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from aiohttp import StreamReader
 
+from rocstar.sandbox.loopback.door import Connection, Door, DoorFull
 from rocstar.sandbox.service.auth import Owner, Owners
-from rocstar.sandbox.service.door import Connection, Door
-from rocstar.sandbox.service.errors import Full
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, ExecResult
 
@@ -84,11 +83,11 @@ def test_an_owner_finds_its_share_of_connections_however_many_another_keeps_busy
     hall = Hall(guests=40, a=1, b=1)
     for _ in range(30):
         hall.come("a")
-    with pytest.raises(Full):
+    with pytest.raises(DoorFull):
         hall.come("a")
     for _ in range(10):
         hall.come("b")
-    with pytest.raises(Full):
+    with pytest.raises(DoorFull):
         hall.come("b")
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from rocstar.sandbox.loopback.shares import Shares
 from rocstar.sandbox.service.followed import EVENTS, Output, followed
 from rocstar.sandbox.service.http import NDJSON
 from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES
 from rocstar.sandbox.service.outputs import HeldOutput
-from rocstar.sandbox.service.shares import Shares
 from rocstar.sandbox.testing import FakeSandbox, error, ok
 from rocstar.sandbox.types import Display, ExecRequest, ExecResult, SandboxError
 

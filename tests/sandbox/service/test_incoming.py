@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox.service.apart import Apart
+from rocstar.sandbox.loopback.apart import Apart
 from rocstar.sandbox.service.decode import decode_batch
 from rocstar.sandbox.service.errors import Refused, ServiceEnds
 from rocstar.sandbox.service.incoming import MIDDLE_BYTES, SMALL_BYTES, Incoming
@@ -23,7 +23,9 @@ LARGE = b"x" * (SMALL_BYTES + 1)
 
 @pytest.fixture
 def incoming() -> Iterator[Incoming]:
-    made = Incoming(max_bytes=1 << 20, max_held_bytes=1 << 20, timeout_s=PATIENCE_S, apart=Apart(RULES))
+    made = Incoming(
+        max_bytes=1 << 20, max_held_bytes=1 << 20, timeout_s=PATIENCE_S, apart=Apart(RULES, Refused)
+    )
     yield made
     made.close()
 
@@ -94,7 +96,9 @@ async def test_a_large_body_is_decoded_in_another_process() -> None:
             sizes.append(len(body))
             return super().call(decode, body)
 
-    incoming = Incoming(max_bytes=1 << 20, max_held_bytes=1 << 20, timeout_s=PATIENCE_S, apart=Watched(RULES))
+    incoming = Incoming(
+        max_bytes=1 << 20, max_held_bytes=1 << 20, timeout_s=PATIENCE_S, apart=Watched(RULES, Refused)
+    )
     try:
         for size in (MIDDLE_BYTES, MIDDLE_BYTES + 1):
             body = b'{"requests":[{"code":"1"}]}'.ljust(size)

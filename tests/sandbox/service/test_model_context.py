@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import base64
+import dataclasses
 import os
 import signal
 import sys
@@ -26,8 +27,10 @@ from mcp.client.streamable_http import streamable_http_client
 
 from rocstar.sandbox.service.auth import Owner, Owners
 from rocstar.sandbox.service.model_context import server
+from rocstar.sandbox.service.model_context.answer import of_result
 from rocstar.sandbox.service.serve import Address, listen
 from rocstar.sandbox.testing import FakeSandbox, ok
+from rocstar.sandbox.types import Display, Status
 
 SECONDS = 120.0
 VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -165,9 +168,9 @@ async def test_a_signal_ends_it_though_its_input_is_open(
 
 
 @asynccontextmanager
-async def listening(owners: Owners) -> AsyncIterator[str]:
+async def listening(owners: Owners, sandbox: Any = None) -> AsyncIterator[str]:
     """The server over HTTP, before a sandbox that answers at once; its address."""
-    sandbox: Any = FakeSandbox(lambda request: ok("ran\n"))
+    sandbox = sandbox or FakeSandbox(lambda request: ok("ran\n"))
     sockets = listen(Address(host="127.0.0.1", port=0))
     serving = asyncio.create_task(server.serve_http(sandbox, 4, owners, sockets))
     try:
@@ -284,3 +287,69 @@ async def test_one_owners_clients_leave_room_for_anothers(monkeypatch: pytest.Mo
         assert await hello(address, SECOND) == 200
         for _, writer in kept:
             writer.close()
+
+
+FLOOD = "head " + "x" * 3_000_000 + " tail\n"
+
+
+async def test_an_answer_fits_a_model_and_is_never_empty() -> None:
+    answers = {"flood": ok(FLOOD), "silent": ok(""), "blank": ok("\n \n"), "print(1)": ok("1\n")}
+    async with listening(OWNERS, FakeSandbox(answers)) as address, client_of(address, FIRST) as client:
+        flood = await client.call_tool("run_python", {"code": "flood"})
+        assert len(flood.model_dump_json()) < 30_000
+        assert text_of(flood).startswith("head ") and text_of(flood).endswith(" tail")
+        assert "characters left out" in flood.structured_content["stdout"]
+        (link,) = [part for part in flood.content if part.type == "resource_link"]
+        (whole,) = (await client.read_resource(link.uri)).contents
+        assert whole.text == FLOOD.rstrip("\n")
+        async with client_of(address, SECOND) as other:
+            with pytest.raises(mcp.MCPError, match="there is no output"):
+                await other.read_resource(link.uri)
+        for code in ("silent", "blank"):
+            assert text_of(await client.call_tool("run_python", {"code": code})) == "[no output]"
+
+
+def test_a_picture_needs_no_text() -> None:
+    drawn = dataclasses.replace(ok(""), displays=(Display("image/png", PNG),))
+    assert [part.type for part in of_result(drawn).content] == ["image"]
+
+
+async def test_a_cell_that_ends_its_session_says_so() -> None:
+    sandbox = FakeSandbox({"exit": dataclasses.replace(ok("bye\n"), status=Status.ERROR, exit_code=3)})
+    async with listening(Owners(), sandbox) as address, client_of(address) as client:
+        ended = await client.call_tool("run_cell", {"code": "exit"})
+        assert "the session is gone: died" in text_of(ended)
+        assert ended.structured_content["session_ended"] == "died"
+        more = {"code": "exit", "session": ended.structured_content["session"]}
+        gone = text_of(await client.call_tool("run_cell", more))
+        assert "session is gone" in gone and "fake-" not in gone
+
+
+async def test_probes_need_no_token_and_refusals_have_one_form(caplog: pytest.LogCaptureFixture) -> None:
+    sandbox = FakeSandbox({"print(1)": ok("1\n")})
+    async with listening(OWNERS, sandbox) as address, httpx2.AsyncClient() as http:
+        base = address.removesuffix("/mcp")
+        assert (await http.get(base + "/healthz")).json() == {"status": "ok"}
+        assert (await http.get(base + "/readyz")).json() == {"ready": True}
+        own = {"Authorization": f"Bearer {FIRST}", **TAKES}
+        refused = [
+            await http.post(address, json={}),
+            await http.post(base + "/nothing", json={}, headers=own),
+            await http.post(base + "/readyz"),
+        ]
+        assert [one.status_code for one in refused] == [401, 404, 405]
+        assert all(one.json()["error"]["message"] for one in refused)
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(base.rpartition(":")[2]))
+        head = f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {FIRST}\r\n"
+        writer.write(f"{head}Content-Length: 999999999\r\nExpect: 100-continue\r\n\r\n".encode())
+        assert b" 413 " in await reader.readline()
+        writer.close()
+        prompt = {"jsonrpc": "2.0", "id": 1, "method": "prompts/get", "params": {"name": "none"}}
+        told = (await http.post(address, json=prompt, headers=own)).text
+        assert "this server has no prompts" in told
+    assert not any(record.exc_info for record in caplog.records)
+
+
+async def test_the_server_and_its_tools_say_what_they_are() -> None:
+    async with listening(Owners()) as address, client_of(address) as client:
+        assert all(tool.annotations.title for tool in (await client.list_tools()).tools)

@@ -86,6 +86,12 @@ async def test_a_path_of_thousands_of_parts_is_not_looked_for(monkeypatch: pytes
     for target in ("/" * 4000, "/v1/sessions/a/files" + "/a" * 2000):
         found = await routes.find(asked("GET", target))
         assert (found.place, found.open) == (UNKNOWN, False)
-        for answer in (found.handler, found.expect):
-            with pytest.raises(web.HTTPNotFound):
-                await answer(asked("GET", target))
+        with pytest.raises(web.HTTPNotFound):
+            await found.handler(asked("GET", target))
+
+
+async def test_a_slash_at_the_end_makes_no_other_path() -> None:
+    routes = Routes([HttpRoute("GET", "/v1/{name}", something)])
+    found = await routes.find(asked("GET", "/v1/a%20b/"))
+    assert (found.place, dict(found.names)) == ("/v1/{name}", {"name": "a b"})
+    assert (await routes.find(asked("GET", "/v2/"))).place == UNKNOWN

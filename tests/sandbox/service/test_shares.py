@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.sandbox.service.shares import Shares
+from rocstar.sandbox.loopback.shares import Shares
 
 OWNERS = ("a", "b", "c")
 STEPS = st.lists(st.tuples(st.sampled_from(OWNERS), st.integers(-4, 30)), max_size=60)

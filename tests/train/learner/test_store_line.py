@@ -3,9 +3,12 @@ to."""
 
 from __future__ import annotations
 
+import json
+import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +16,12 @@ import pytest
 import torch.distributed as dist
 
 from rocstar.train.learner.leader import LeaderLost
-from rocstar.train.learner.store_line import REPLY_S, ServerLost, StoreLine
+from rocstar.train.learner.store_line import REPLY_S, ServerLost, StoreLine, decoded, encoded
 from rocstar.train.learner.team import LearnerTeam, OrderError, RankReply, World
+from rocstar.train.recipe.errors import TrainingStopped
+from rocstar.train.serving.nodes import Start
+from rocstar.train.serving.orders import OpenNode
+from rocstar.train.serving.server_weights import ServeVersion
 from rocstar.train.serving.serving_node import follow_orders
 
 SERVERS = (3, 4)
@@ -123,3 +130,23 @@ def test_a_node_that_only_serves_ends_when_rank_0_is_gone(store: Any) -> None:
     with pytest.raises(LeaderLost, match="it has not shown life"):
         line.hear()
     line.stop()
+
+
+def test_words_travel_as_json_and_nothing_else_is_read() -> None:
+    """The store has no password: what lies there must not be able to run code here."""
+    serve = ServeVersion(version=3, folder=Path("/w"), is_live=True, reference=([1], [0.5]))
+    for word in (
+        None,
+        "text",
+        Start(path="p", token="t"),
+        serve,
+        OpenNode(),
+        RankReply(rank=1, answer=serve),
+    ):
+        assert decoded(encoded(word).encode()) == word
+    with pytest.raises(TypeError, match="object"):
+        encoded(object())
+    wrong = [{"kind": "Start", "of": {"no": 1}}, {"kind": "Popen", "of": {}}, {"kind": "Path"}, {"kind": []}]
+    for text in (pickle.dumps("word"), b"[" * 100_000, *(json.dumps(one).encode() for one in wrong)):
+        with pytest.raises(TrainingStopped, match="master-port"):
+            decoded(text)

@@ -10,7 +10,14 @@ import pytest
 
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.record import manifest
-from rocstar.train.record.manifest import ManifestError, describe, read_manifest, recipe_hash, recorded
+from rocstar.train.record.manifest import (
+    ManifestError,
+    describe,
+    read_manifest,
+    recipe_hash,
+    recorded,
+    without_secrets,
+)
 from rocstar.train.record.run_directory import claim, discard_if_unused
 
 from ...patience import PATIENCE_S
@@ -148,3 +155,23 @@ def test_reading_one_imports_no_torch(tmp_path: Path) -> None:
         f"read_manifest(Path({str(tmp_path)!r})); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=PATIENCE_S, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["redis://:p/w@h:1/0"], ["redis://:***@h:1/0"]),
+        (["--x=redis://me:p@ss/w@h"], ["--x=redis://me:***@h"]),
+        (["--x.api_key=a b"], ["--x.api_key=***"]),
+        (["--judge.TOKEN=abc"], ["--judge.TOKEN=***"]),
+        (["--password", "hunter2", "--n=1"], ["--password", "***", "--n=1"]),
+        (['--x={api_key = "abc", n = 1}'], ['--x={api_key = "***", n = 1}']),
+        (["https://h/v1?token=abc&n=1"], ["https://h/v1?token=***&n=1"]),
+        (
+            ["--rl.max_tokens=4096", "--token-file=t", "a@b"],
+            ["--rl.max_tokens=4096", "--token-file=t", "a@b"],
+        ),
+    ],
+)
+def test_a_command_is_recorded_without_its_secrets(words: list[str], shown: list[str]) -> None:
+    assert without_secrets(words) == shown

@@ -106,3 +106,20 @@ def test_an_endpoint_that_is_not_there_fails_the_answer(
 ) -> None:
     assert main(["chat", f"http://127.0.0.1:1{given}", "--prompt", "hello"]) == 1
     assert f"error: http://127.0.0.1:1{asked}: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["chat", "serve"])
+def test_modules_of_a_run_are_named_before_they_are_imported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    run = tmp_path / "run"
+    checkpoint_of(run, 1)
+    (run / "own.py").write_text("raise RuntimeError('it ran')")
+    text = '[run]\nname = "mine"\n[reward]\nkind = "own:grade"\n[[tools]]\nkind = "os:PathLike"\n'
+    (run / "config.toml").write_text(text)
+    arguments = ["--prompt", "p"] if verb == "chat" else ["--port", "0"]
+    assert main([verb, str(run), *arguments]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    own = next(k for k, line in enumerate(lines) if "reward.kind = " in line)
+    assert str(run / "own.py") in lines[own] and "tools.0.kind = 'os:PathLike'" in lines[own + 1]
+    assert not any("it ran" in line for line in lines[: own + 1])

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from rocstar.train.learner.claims import UNUSABLE, check_folder, first_line
 from rocstar.train.learner.export.model_card import model_card
 from rocstar.train.learner.export.source import ExportSource
 from rocstar.train.recipe.errors import ConfigError
@@ -132,14 +133,15 @@ def _expected_shapes(source: ExportSource) -> dict[str, list[int]]:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    check_folder(source.folder)
     any_config: Any = AutoConfig
     any_model: Any = AutoModelForCausalLM
     try:
         with torch.device("meta"):
             model = any_model.from_config(any_config.from_pretrained(source.folder))
-    except (ValueError, OSError) as error:
+    except UNUSABLE as error:
         raise ConfigError(
-            f"{str(source.folder)!r} is no causal language model that is known: {error}"
+            f"{str(source.folder)!r} is no causal language model that is known: {first_line(error)}"
         ) from None
     return {name: list(parameter.shape) for name, parameter in model.named_parameters()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import secrets
 import signal
 import webbrowser
 from pathlib import Path
@@ -26,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help=text)
     text = f"where the page is, on this machine alone; 0 takes a free one; default {PORT}, or a free one"
     parser.add_argument("--port", type=int, metavar="P", help=text)
+    text = "answer every user of this machine; default: only you, and who has the address that is printed"
+    parser.add_argument("--no-token", action="store_true", help=text)
     parser.add_argument("--open", action="store_true", help="open it in the browser of this machine")
     text = "also questions of sets whose licence asks that they are not shown"
     parser.add_argument("--reveal", action="store_true", help=text)
@@ -78,13 +81,14 @@ def _export(reader: RunReader, shelf: Shelf, file: Path) -> None:
 async def _serve(reader: RunReader, options: argparse.Namespace) -> None:
     from rocstar.train.reading.view.web import PageServer
 
-    server, stop = PageServer(reader), asyncio.Event()
+    token = None if options.no_token else secrets.token_urlsafe(24)
+    server, stop = PageServer(reader, token=token), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
 
     def ready(port: int) -> None:
-        address = f"http://{HOST}:{port}/"
+        address = f"http://{HOST}:{port}/" + ("" if token is None else f"?token={token}")
         print(f"view: {address}  (Ctrl-C ends it)", flush=True)
         if options.open:
             webbrowser.open(address)
@@ -97,4 +101,4 @@ async def _serve(reader: RunReader, options: argparse.Namespace) -> None:
             raise ConfigError(
                 f"--port {options.port} cannot be had: {error.strerror}; take another"
             ) from None
-        await PageServer(reader).serve(HOST, 0, ready, stop)
+        await PageServer(reader, token=token).serve(HOST, 0, ready, stop)

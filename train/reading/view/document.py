@@ -44,7 +44,7 @@ def document(
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
     told = json.dumps({**about, "answers": answers}).replace("<", "\\u003c")
-    head = [line for line in lines[:begin] if "/static/" not in line and not line.startswith("<title>")]
+    head = [line for line in lines[:begin] if "static/" not in line and not line.startswith("<title>")]
     head.insert(4, f'<meta http-equiv="Content-Security-Policy" content="{policy}">')
     return "\n".join([
         *head[:-1],

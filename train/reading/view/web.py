@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,11 +21,13 @@ import msgspec
 from aiohttp import web
 
 from rocstar.engine.record.reading import RecordError
+from rocstar.sandbox.loopback import log_no_clients_mistakes, read_little_ahead
+from rocstar.sandbox.loopback.door import Door
 from rocstar.train.reading.view.answers import encoded
 from rocstar.train.reading.view.choosing import FilterError
 from rocstar.train.reading.view.conversation import PAGE_TOKENS, WithheldError
 from rocstar.train.reading.view.export_page import MOST, export_page, now_as_text
-from rocstar.train.reading.view.guard import add_headers, guarded_answer
+from rocstar.train.reading.view.guard import PageGuard, add_headers
 from rocstar.train.reading.view.live import PING_S, OpenPage, TooManyPagesError, Watcher
 from rocstar.train.reading.view.page_files import page_files
 from rocstar.train.reading.view.reader import MAX_PAGE, NothingThereError, RunReader
@@ -34,6 +37,8 @@ from rocstar.train.recipe.errors import ConfigError
 READ_S: Final = 60.0
 """An answer that takes longer is given up."""
 _TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+MAX_DIGITS: Final = 18
+BACKLOG: Final = 128
 _LATE: Final = "reading took longer than a minute"
 Answer = Callable[[web.Request], Any]
 
@@ -41,12 +46,16 @@ Answer = Callable[[web.Request], Any]
 class PageServer:
     """The application, and the thread that reads for it."""
 
-    def __init__(self, reader: RunReader) -> None:
+    def __init__(self, reader: RunReader, *, token: str | None = None) -> None:
+        """token: asked of requests that are not of this user's own processes; None = of none."""
+        log_no_clients_mistakes()
+        read_little_ahead()
         self._reader = reader
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="view")
         self._watcher = Watcher(self._stamps)
         self._ending = asyncio.Event()
-        self.app = web.Application(middlewares=[guarded_answer])
+        self._door = Door.for_one()
+        self.app = web.Application(middlewares=[PageGuard(token, self._door).answered])
         self.app.on_response_prepare.append(add_headers)
         self.app.on_shutdown.append(self._end)
         self.app.add_routes(self._routes())
@@ -55,7 +64,7 @@ class PageServer:
         texts = page_files()
         index = texts.pop("index.html")
         version = hashlib.blake2b("".join(texts.values()).encode(), digest_size=8).hexdigest()
-        found = [web.get("/", _text(index.replace("/static/", f"/static/{version}/"), ".html"))]
+        found = [web.get("/", _text(index.replace('="static/', f'="static/{version}/'), ".html"))]
         found += [
             web.get(f"/static/{version}/{name}", _text(text, Path(name).suffix, is_for_ever=True))
             for name, text in texts.items()
@@ -187,10 +196,10 @@ class PageServer:
         runner = web.AppRunner(self.app, access_log=None, shutdown_timeout=2.0)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, host, port)
-            await site.start()
-            ready(runner.addresses[0][1])
-            async with asyncio.TaskGroup() as group:
+            listening = socket.create_server((host, port), backlog=BACKLOG)
+            assert runner.server is not None
+            async with self._door.opened([listening], runner.server), asyncio.TaskGroup() as group:
+                ready(listening.getsockname()[1])
                 watching = group.create_task(self._watcher.run())
                 await stop.wait()
                 watching.cancel()
@@ -247,7 +256,7 @@ def _evaluation(request: web.Request, name: str) -> tuple[str, str]:
 
 def _file_and_row(text: str) -> tuple[str, int]:
     stem, _, row = text.rpartition(":")
-    if not row.isdecimal():
+    if not (row.isascii() and row.isdecimal()) or len(row) > MAX_DIGITS:
         raise web.HTTPBadRequest(text=f"at={text[:80]!r}: a file and a row, step_000001:7 for example")
     return stem, int(row)
 

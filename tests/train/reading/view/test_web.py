@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 import socket
@@ -16,6 +17,8 @@ import aiohttp
 import pytest
 
 from rocstar.engine.record.reading import from_record, read_records
+from rocstar.sandbox.loopback import user_of_peer
+from rocstar.sandbox.loopback.door import Door
 from rocstar.train.cli import main
 from rocstar.train.reading.diagnosis.diagnose import diagnose
 from rocstar.train.reading.diagnosis.doctor_command import as_plain
@@ -33,10 +36,12 @@ from .view_runs import groups_of, make_sick_run, write_step
 
 
 @asynccontextmanager
-async def served(*paths: Path, reveal: bool = False) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
+async def served(
+    *paths: Path, reveal: bool = False, token: str | None = None
+) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
     """A client and the server's address."""
     server, stop, ports = (
-        PageServer(RunReader(Shelf(paths), reveal=reveal)),
+        PageServer(RunReader(Shelf(paths), reveal=reveal), token=token),
         asyncio.Event(),
         asyncio.Queue[int](),
     )
@@ -71,14 +76,68 @@ async def test_only_names_of_this_machine_are_answered(viewed: Path) -> None:
                 assert answer.status == 403
 
 
+async def test_another_user_of_this_machine_needs_the_token(
+    viewed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(viewed, token="a-token") as (client, address):
+        assert (await asked(client, address + "/api/runs"))[0] == 200, "this user's own process"
+    monkeypatch.setattr(Door, "peer_user", lambda door, inner: os.getuid() + 1)
+    async with served(viewed, token="a-token") as (client, address):
+        for path in ("/", "/api/runs", "/events", "/export?run=made", "/nothing"):
+            for words in ("", "token=", "token=another"):
+                where = f"{address}{path}{'&' if '?' in path else '?'}{words}"
+                async with client.get(where, headers={"Cookie": "rocstar-view-00000000=a-token"}) as answer:
+                    assert answer.status == 401, where
+        assert (await asked(client, address + "/api/runs", Authorization="Bearer a-token"))[0] == 200
+        async with client.get(f"{address}/?token=a-token", allow_redirects=False) as answer:
+            assert (answer.status, answer.headers["Location"]) == (303, "./")
+            cookie = answer.headers["Set-Cookie"].partition(";")[0]
+            assert "path" not in answer.headers["Set-Cookie"].lower()
+        headers = {"Cookie": cookie, "Host": "hub.example:443"}  # behind a proxy
+        assert (await asked(client, address + "/api/runs", **headers))[0] == 200
+        status, told = await asked(
+            client, address + "/api/runs", **headers, **{"Sec-Fetch-Site": "cross-site"}
+        )
+        assert status == 403 and "another site" in told["error"]
+    async with served(viewed) as (client, address):
+        assert (await asked(client, address + "/api/runs"))[0] == 200, "--no-token"
+
+
+def test_the_user_at_the_other_end_is_known() -> None:
+    async def look() -> int | None:
+        found: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+
+        class Looking(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                found.set_result(user_of_peer(transport))
+
+        server = await asyncio.get_running_loop().create_server(Looking, "127.0.0.1", 0)
+        with socket.create_connection(server.sockets[0].getsockname()):
+            async with asyncio.timeout(PATIENCE_S):
+                user = await found
+        server.close()
+        return user
+
+    assert asyncio.run(look()) == os.getuid()
+
+
+async def test_what_is_no_place_is_one_refusal_in_the_form_of_data(viewed: Path) -> None:
+    async with served(viewed) as (client, address):
+        for at in ("step_000001:" + "9" * 5000, "step_000001:\u0661", "x"):
+            status, told = await asked(client, f"{address}/export?run=made&at={at}")
+            assert status in (400, 404) and told["error"]
+        assert (await asked(client, address + "/api/nothing"))[1]["error"]
+
+
 async def test_nothing_can_be_written_and_the_policy_is_on_every_answer(viewed: Path) -> None:
     async with served(viewed) as (client, address):
         for method in ("POST", "PUT", "DELETE", "PATCH"):
             async with client.request(method, address + "/api/runs") as answer:
                 assert answer.status == 405
         async with client.get(address) as answer:
-            files = re.findall(r'="(/static/[^"]+)"', await answer.text())
+            files = re.findall(r'="(static/[^"]+)"', await answer.text())
         assert len(files) == len(page_files()) - 1, "the page names every file of its own"
+        files = [f"/{file}" for file in files]
         missing = ["/nothing", "/api/run?run=no", "/static/../web.py", f"{files[0]}/../../../web.py"]
         for path in ("/", "/api/runs", *files, *missing):
             async with client.get(address + path) as answer:

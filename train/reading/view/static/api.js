@@ -6,7 +6,7 @@ import { kept, keptAnswer } from "./kept.js";
 export async function ask(path, params = {}, signal = undefined) {
   const query = queryOf(params);
   if (kept) return keptAnswer(path, [...query]);
-  const answer = await fetch(`/api/${path}?${query}`, { signal });
+  const answer = await fetch(`api/${path}?${query}`, { signal });
   const told = await answer.json();
   if (!answer.ok) throw new Error(told.error ?? `the server answered ${answer.status}`);
   return told;
@@ -41,7 +41,7 @@ export function listen(changed, state) {
   let source = null;
   const open = () => {
     if (document.hidden || source) return;
-    source = new EventSource("/events");
+    source = new EventSource("events");
     source.onopen = () => state(true);
     source.onerror = () => state(false);
     source.onmessage = (event) => changed(Object.keys(JSON.parse(event.data)));

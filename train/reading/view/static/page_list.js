@@ -172,7 +172,7 @@ class TrajectoryTable {
     if (this.asked.of) query.set("of", this.asked.of);
     for (const one of this.chosen) query.append("at", one);
     this.export.hidden = !this.chosen.size;
-    this.export.href = `/export?${query}`;
+    this.export.href = `export?${query}`;
     this.export.textContent = `export ${this.chosen.size} as one HTML file`;
   }
 

@@ -24,7 +24,7 @@ export async function show({ root, params, signal, is }) {
         h("div", { class: "detail" }, tile.detail)))),
       h("ul", { class: "links" },
         run.trajectories && h("li", {}, h("a", { href: address("list", { run: name }) }, "trajectories")),
-        run.trajectories && !kept && h("li", {}, h("a", { href: `/export?${new URLSearchParams({ run: name })}` }, "this run as one file")),
+        run.trajectories && !kept && h("li", {}, h("a", { href: `export?${new URLSearchParams({ run: name })}` }, "this run as one file")),
         groups && h("li", {}, h("a", { href: address("timeline", { run: name, step: groups.step }) }, "who waited when")),
         run.evaluated.map((step) => h("li", {},
           h("a", { href: address("evaluation", { run: name, step }) }, `evaluation at step ${step}`)))),

@@ -54,7 +54,7 @@ class TrajectoryPage {
         !place.of && isAnswered("task") && h("a", { href: address("task", { run: place.run, task: listed.task }) }, "this task over the steps"),
         this.params.has("i") && [h("button", { onclick: () => this.other(-1), "aria-label": "previous of the list" }, "←"),
           h("button", { onclick: () => this.other(1), "aria-label": "next of the list" }, "→")],
-        !kept && h("a", { href: `/export?${new URLSearchParams({ run: place.run, ...(place.of ? { of: place.of } : {}), at: `${place.file}:${place.row}` })}` }, "export"),
+        !kept && h("a", { href: `export?${new URLSearchParams({ run: place.run, ...(place.of ? { of: place.of } : {}), at: `${place.file}:${place.row}` })}` }, "export"),
         told.replay && h("code", { class: "replay", title: "computes the loss of this step again" }, told.replay)),
       h("p", { class: "links try" }, h("span", {}, "go on from its end:"), h("code", { class: "replay", id: "try" }, told.chat)),
       this.layout(),

@@ -1,7 +1,7 @@
 """Connections: how many, of whom, and how long one may say nothing.
 
     socket -> stranger -- first request with a right token --> guest of its owner
-                 |  the oldest gives way when there are             |  Full beyond its share
+                 |  the oldest gives way when there are             |  DoorFull beyond its share
                  |  too many; closed after `header_s`               |  closed after `idle_s` without any,
                  |  without a whole request                         |  or of not taking what it asked for
 
@@ -12,11 +12,13 @@ weight. When descriptors run out all the same, the door rests for a moment and g
 import asyncio
 import errno
 import socket
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 
-from rocstar.sandbox.service.errors import Full
-from rocstar.sandbox.service.shares import Shares
+from rocstar.sandbox.loopback import user_of_peer
+from rocstar.sandbox.loopback.shares import Shares
 
 LOOK_S = 1.0
 REST_S = 0.1
@@ -24,7 +26,16 @@ REST_S = 0.1
 
 ACCEPTED_AT_ONCE = 64
 _NOT_LOOKED = 1 << 62
+
+MAX_CONNECTIONS = 1024
+HEADER_S, IDLE_S = 10.0, 75.0
+"""Of a server that says nothing else."""
+
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class DoorFull(Exception):
+    """All connections that an owner may have are busy; the message says how many."""
 
 
 class Connection(asyncio.Protocol):
@@ -37,6 +48,7 @@ class Connection(asyncio.Protocol):
         self.busy = False
         self.since_s = 0.0
         self.unread_bytes = _NOT_LOOKED
+        self.peer_user: int | None = _NOT_LOOKED
         self.transport: asyncio.Transport
         self._door = door
         self.data_received = inner.data_received  # type: ignore[method-assign]  # a call less with each piece
@@ -96,6 +108,32 @@ class Door:
     def __len__(self) -> int:
         return len(self._of)
 
+    @classmethod
+    def for_one(cls, max_connections: int = MAX_CONNECTIONS) -> "Door":
+        """Of a server that has one owner, "": whoever has its token, or is let in without one."""
+        return cls(
+            max_guests=max(1, max_connections * 7 // 8),
+            max_strangers=max(1, max_connections // 8),
+            weights={},
+            header_s=HEADER_S,
+            idle_s=IDLE_S,
+            clock=time.monotonic,
+        )
+
+    @asynccontextmanager
+    async def opened(
+        self, listening: Sequence[socket.socket], make_inner: Callable[[], asyncio.Protocol]
+    ) -> AsyncIterator[None]:
+        """Take connections while the block runs."""
+        self.open(list(listening), make_inner)
+        sweeper = asyncio.create_task(self.sweep_for_ever())
+        try:
+            yield
+        finally:
+            self.close()
+            sweeper.cancel()
+            await asyncio.gather(sweeper, return_exceptions=True)
+
     # --- who comes and goes ------------------------------------------------------------------------------
 
     def came(self, connection: Connection) -> None:
@@ -114,7 +152,7 @@ class Door:
             self._shares.give(connection.owner, 1)
 
     def begins(self, inner: object, owner: str | None) -> None:
-        """A request has come: of `owner`, with the token, or None for one that needs none. Raises Full when
+        """A request has come: of `owner`, with the token, or None for one that needs none. Raises DoorFull if
         its owner's share of connections is taken by others of its own that are all busy."""
         connection = self._of.get(inner)
         if connection is None:
@@ -136,12 +174,21 @@ class Door:
         if connection.owner is not None:
             self._guests[connection] = None
 
+    def peer_user(self, inner: object) -> int | None:
+        """The user whose process is at the other end, on this machine; None where that is not known."""
+        connection = self._of.get(inner)
+        if connection is None:
+            return None
+        if connection.peer_user == _NOT_LOOKED:
+            connection.peer_user = user_of_peer(connection.transport)
+        return connection.peer_user
+
     def _let_in(self, connection: Connection, owner: str) -> None:
         if not self._shares.fits(owner, 1):
             idle = next((guest for guest in self._guests if guest.owner == owner), None)
             if idle is None:
                 most = self._shares.of(owner)
-                raise Full(f"{most} connections of yours have requests under way; use fewer, and keep them")
+                raise DoorFull(f"{most} connections of yours have requests under way; use fewer of them")
             self._turn_away(idle)
         if connection.owner is not None:  # another's before: a proxy's, say
             self._shares.give(connection.owner, 1)

@@ -1,9 +1,9 @@
 """Large bodies are decoded in other processes, for a call of the JSON parser takes a whole body at once, and
 while it does nobody else in this process has a turn, in whatever thread it runs.
 
-    Apart.call (a thread of Incoming) --function, arguments, body--> process: body --> calls, or Refused
-           ^                                                            |
-           +-- made anew in small steps (parcel.py) <-------------------+
+    Apart.call (in a thread) --function, arguments, body--> process: body --> its value, or a refusal
+           ^                                                   |
+           +-- made anew in small steps (parcel.py) <----------+
 
 A process is started when all others are busy, and ends by itself when nothing came for `IDLE_S`. Its decoding
 is the same function that a small body goes through, so the verdict is the same, whatever the bytes are. It
@@ -21,9 +21,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
-from rocstar.sandbox.service.errors import Refused
-from rocstar.sandbox.service.parcel import Packed, pack, unpack
-from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.loopback.parcel import Packed, pack, unpack
 from rocstar.sandbox.types import SandboxError
 
 T = TypeVar("T")
@@ -36,7 +34,7 @@ MESSAGE_BYTES = 1 << 16
 TRIES = 2
 """A process may end for want of work in the moment in which it is given some; the next is a new one."""
 
-RULES = "rules"
+KNOWN = "known"
 
 
 class Ended(Exception):
@@ -44,22 +42,26 @@ class Ended(Exception):
 
 
 class Apart:
-    """The processes of a service. Invariant: each has one body at a time, and `close` leaves none."""
+    """The processes of a server. Invariant: each has one body at a time, and `close` leaves none."""
 
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
+    def __init__(self, known: object, refusals: type[Exception]) -> None:
+        """
+        Args:
+            known: a value that both sides have, so that it does not travel with each body.
+            refusals: the error by which a function refuses a body; any other ends the process.
+        """
+        self._known, self._refusals = known, refusals
         self._lock = threading.Lock()
         self._idle: list[Decoder] = []
         self._all: set[Decoder] = set()
         self._closed = False
 
     def call(self, decode: Callable[[bytes], T], body: bytes) -> T:
-        """What `decode` makes of the body, or raises of Refused. It is a function of a module, or a partial
-        of one; `rules` among its arguments are the service's. Blocks. Raises SandboxError if no process gives
-        an answer."""
+        """What `decode` makes of the body, or raises of `refusals`. It is a function of a module, or a
+        partial of one. Blocks. Raises SandboxError if no process gives an answer."""
         for tried in range(TRIES):
             with suppress(Ended, OSError):  # of files and memory that there are not, too
-                outcome: T = unpacked(self._asked(decode, body, fresh=tried > 0), self._rules)
+                outcome: T = self._unpacked(self._asked(decode, body, fresh=tried > 0))
                 return outcome
         raise SandboxError("the process that reads large bodies has ended", kind="decoder", retryable=True)
 
@@ -89,11 +91,21 @@ class Apart:
                 decoder.close()
                 self._all.discard(decoder)
             try:
-                decoder = Decoder(self._rules)
+                decoder = Decoder(self._known, self._refusals)
             except OSError as error:
                 raise Ended(f"it cannot be started: {error}") from None
             self._all.add(decoder)
             return decoder
+
+    def _unpacked(self, answer: Packed) -> Any:
+        """What came back, or raises it."""
+        try:
+            outcome = unpack(answer, {KNOWN: self._known})
+        finally:
+            os.close(answer.fd)
+        if isinstance(outcome, self._refusals):
+            raise outcome
+        return outcome
 
     def close(self) -> None:
         """Also ends what is under way."""
@@ -107,16 +119,16 @@ class Apart:
 class Decoder:
     """One process."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, known: object, refusals: type[Exception]) -> None:
         """Raises OSError."""
-        self._known = {id(rules): RULES}
+        self._known = {id(known): KNOWN}
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._line.settimeout(ANSWER_S)
         with theirs, ExitStack() as undo:
             undo.callback(self._line.close)
-            self._line.send(pickle.dumps(rules))  # it waits there
+            self._line.send(pickle.dumps((known, refusals)))  # it waits there
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "rocstar.sandbox.service.apart_main", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "rocstar.sandbox.loopback.apart_main", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -161,14 +173,3 @@ def receive(line: socket.socket) -> Packed:
     if not numbers or not fds:
         raise Ended("it has ended")
     return Packed(fds[0], *pickle.loads(numbers))
-
-
-def unpacked(answer: Packed, rules: Rules) -> Any:
-    """What came back, or raises it."""
-    try:
-        outcome = unpack(answer, {RULES: rules})
-    finally:
-        os.close(answer.fd)
-    if isinstance(outcome, Refused):
-        raise outcome
-    return outcome

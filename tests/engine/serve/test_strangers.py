@@ -1,0 +1,234 @@
+"""What clients send that cannot be served: refused before it costs anything, and nobody else waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.engine.chat.chat import PIECE_CHARS, ChatFormat, load_template
+from rocstar.engine.serve import beside, kept
+from rocstar.engine.serve.desk import DeskLimits
+from rocstar.engine.serve.faces import Faces
+from rocstar.sandbox.loopback import is_own_name
+
+from .conftest import QUESTION, TOKENIZER, Client, Serving, SlowTool, keeping, make_agent, scripted
+
+TOO_LONG = "context_length_exceeded"
+
+
+async def first_line(client: Client, request: bytes) -> bytes:
+    port = int(client.listening.url.rpartition(":")[2])
+    async with asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request)
+        line = await reader.readline()
+        writer.close()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a" * 500_000}]}),
+        ("/v1/chat/completions", {"messages": [QUESTION] * 5000}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "<|im_end|>" * 4001}]}),
+        ("/v1/chat/completions", {"prefix_token_ids": [1] * 5000}),
+        ("/v1/chat/completions", {"messages": [QUESTION], "tools": [{"x": [[]] * 20_000}]}),
+        ("/v1/chat/completions", {"messages": [QUESTION], "tool_choice": {"x": [1] * 20_000}}),
+        ("/v1/completions", {"prompt": "a" * 500_000}),
+        ("/v1/completions", {"prompt": [[1] * 5000]}),
+        ("/tokenize", {"prompt": "a" * 500_000}),
+        ("/detokenize", {"tokens": [1] * 5000}),
+    ],
+)
+async def test_what_cannot_fit_is_refused_before_it_is_tokenised(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, path: str, fields: dict[str, Any]
+) -> None:
+    async with serving(scripted(["4"])) as client:
+        for name in ("chat", "completions", "text_ids", "message_ids"):
+            monkeypatch.setattr(Faces, name, None)
+        told = await client.json(path, {"model": "rocstar-agent", **fields}, status=400)
+    assert told["error"]["code"] == TOO_LONG and "4000" in told["error"]["message"]
+
+
+async def test_fields_that_are_not_read_are_not_kept(serving: Serving) -> None:
+    async with serving(scripted(["4"])) as client:
+        body = {"model": "rocstar-raw", "prompt": "a"}
+        await client.json("/v1/completions", {**body, "other": [{}] * 20_000})
+        assert "other" in client.notes[0]
+        for more in ({f"f{k}": 1 for k in range(200)}, {"metadata": {f"f{k}": "" for k in range(200)}}):
+            assert (
+                "200 fields"
+                in (await client.json("/v1/completions", {**body, **more}, status=400))["error"]["message"]
+            )
+
+
+async def test_a_request_has_no_more_prompts_than_the_server_has_places(serving: Serving) -> None:
+    async with serving(scripted(["4"]), desk=DeskLimits(max_choices=8)) as client:
+        body = {"model": "rocstar-raw", "prompt": ["a"] * 9}
+        told = await client.json("/v1/completions", body, status=400)
+        assert "9 entries" in told["error"]["message"] and told["error"]["param"] == "prompt"
+        await client.json("/v1/completions", {**body, "prompt": ["a"] * 8})
+
+
+async def test_others_are_answered_while_a_prompt_is_tokenised(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, gate = threading.Event(), threading.Event()
+    text_ids = Faces.text_ids
+
+    def slow(self: Faces, text: str) -> list[int]:
+        begun.set()
+        assert gate.wait(20)
+        return text_ids(self, text)
+
+    monkeypatch.setattr(Faces, "text_ids", slow)
+    async with serving(scripted(["4"])) as client:
+        asked = asyncio.create_task(client.json("/tokenize", {"prompt": "a"}))
+        await asyncio.to_thread(begun.wait, 20)
+        assert json.loads(await client.get("/health")) == {"status": "ok"}
+        gate.set()
+        assert (await asked)["count"] == 1
+
+
+async def test_a_body_of_many_items_is_read_in_another_process(serving: Serving) -> None:
+    ids = [1, 2, 3] * 1000
+    assert len(ids) > beside.FEW_ITEMS
+    async with serving(scripted(["4"])) as client:
+        told = await client.json("/detokenize", {"tokens": ids})
+        refused = await client.json("/detokenize", {"tokens": [*ids, "x"]}, status=400)
+    assert told["prompt"] == TOKENIZER.decode(ids)
+    assert refused["error"]["param"] == f"tokens.{len(ids)}"
+
+
+async def test_no_more_bodies_are_taken_than_are_held(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "MAX_WAITING", -beside.THREADS)
+    async with serving(scripted(["4"])) as client:
+        told = await client.json("/tokenize", {"prompt": "a"}, status=429)
+        assert told["error"]["code"] == "queue_full"
+        size = client.listening.endpoint.options.max_body_bytes
+        client.listening.endpoint._held_bytes = 16 * size - 1
+        assert (await client.json("/tokenize", {"prompt": "a"}, status=429))["error"]["code"] == "queue_full"
+        client.listening.endpoint._held_bytes = 0
+
+
+async def test_a_body_is_refused_by_its_head(serving: Serving) -> None:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+    small = head + b"Content-Length: 2\r\nExpect: "
+    async with serving(scripted(["4"])) as client:
+        large = head + b"Content-Length: 999999999\r\nExpect: 100-continue\r\n\r\n"
+        assert b" 413 " in await first_line(client, large)
+        assert b" 100 " in await first_line(
+            client, head + b"Content-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+        )
+        assert b" 417 " in await first_line(client, small + b"a-miracle\r\n\r\n")
+        encoded = await client.json("/tokenize", b"x", status=415, headers={"Content-Encoding": "gzip"})
+        assert encoded["error"]["param"] == "Content-Encoding"
+
+
+async def test_an_unreadable_token_and_what_is_no_http_are_refused(
+    serving: Serving, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(scripted(["4"]), token="a-token-of-some-length") as client:
+        asked = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\r\n\r\n"
+        assert b" 401 " in await first_line(client, asked)
+        for _ in range(3):
+            assert b" 400 " in await first_line(
+                client, b"GET / HTTP/1.1\r\nx\x1b[2J: " + b"y" * 9000 + b"\r\n\r\n"
+            )
+    assert len(caplog.records) <= 1 and not any(record.exc_info for record in caplog.records)
+    assert "\x1b" not in caplog.text
+
+
+async def test_no_text_of_a_client_steers_the_terminal(serving: Serving) -> None:
+    fields = {"\x1b]0;owned\x07\x1b[2J": 1, "\nrocstar: all is well": 2}
+    async with serving(scripted(["4"])) as client:
+        await client.chat(**fields)
+        await client.chat(**fields)
+    (note,) = client.notes
+    assert note.isprintable() and "all is well" in note
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "a.localhost.", "127.0.0.1:8000", "[::1]:80"])
+def test_a_name_of_this_machine(host: str) -> None:
+    assert is_own_name(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "evil.com",
+        "[::1].evil.com",
+        "[::1]x:80",
+        "localhost@evil.com",
+        "127.0.0.1:80:90",
+        "127.0.0.1/x",
+        "::1",
+    ],
+)
+def test_a_name_that_others_can_make(host: str) -> None:
+    assert not is_own_name(host)
+
+
+async def test_a_verdict_on_nothing_reads_a_file_once_and_keeps_no_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Path] = []
+    names_in = kept._names_in
+
+    def counted(path: Path) -> Any:
+        reads.append(path)
+        return names_in(path)
+
+    monkeypatch.setattr(kept, "_names_in", counted)
+    agent = make_agent(scripted(["4"]), SlowTool())
+    async with keeping(tmp_path, agent, per_file=1) as records:
+        names = [records.begin() for _ in range(3)]
+        for name in names:
+            await records.forget(name)
+        busy = threading.Event()
+        writing = asyncio.create_task(records._do(busy.wait, 20))
+        for k in range(50):
+            assert not await records.feedback(f"1-{k:016x}", 0, "up", "")
+        busy.set()
+        await writing
+        assert len(reads) == 1
+        monkeypatch.setattr(kept, "MAX_LOOKUPS", 0)
+        with pytest.raises(kept.LookupsFull):
+            await records.feedback("1-0", 0, "up", "")
+
+
+def test_special_tokens_are_cut_wherever_a_piece_begins() -> None:
+    """A text is searched in pieces; what is found is as if it were searched at once."""
+    chat = ChatFormat(TOKENIZER, load_template("compact", None), [])
+    for before in range(PIECE_CHARS - 14, PIECE_CHARS + 2):
+        text = "a" * before + "<|im_end|><|im_start|>" + "b" * PIECE_CHARS + "<|im_end|>"
+        assert chat._cut_special(text) == chat._inside_special.sub("\\1\udc00", text)
+
+
+async def test_a_slash_at_the_end_leads_to_the_path_without_it(serving: Serving) -> None:
+    async with serving(scripted(["4"])) as client:
+        told = await client.json("/tokenize/", {"prompt": "a"}, status=308, allow_redirects=False)
+        assert "/tokenize" in told["error"]["message"]
+        assert (await client.json("/v1/tokenize/", {"prompt": "a"}))["count"] == 1
+        assert (await client.json("/v1/nothing/", {}, status=404))["error"]["code"] == "no_such_path"
+        assert (await client.json("/v1/models", {}, status=405))["error"]["message"]
+
+
+async def test_connections_of_strangers_give_way(serving: Serving) -> None:
+    """Who says nothing keeps nobody out."""
+    async with serving(scripted(["4"]), max_connections=16) as client:
+        port = int(client.listening.url.rpartition(":")[2])
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
+        assert (await client.json("/tokenize", {"prompt": "a"}))["count"] == 1
+        assert len(client.listening.endpoint.door) <= 16
+        for _, writer in silent:
+            writer.close()
