@@ -59,10 +59,13 @@ READ_BYTES = 1 << 16
 a megabyte, mapped anew for each."""
 
 SUPERVISOR = Path(__file__).parents[1] / "_supervisor"
+PLACES = Path(__file__).parents[1] / "_places.so"
+"""Loaded by zygotes before all other libraries (csrc/sandbox/places.cpp)."""
 
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LANG": "C.UTF-8",
+    "LOGNAME": "sandbox",
     "PYTHONUTF8": "1",
     "PYTHONHASHSEED": "0",
     "PYTHONDONTWRITEBYTECODE": "1",
@@ -113,6 +116,7 @@ class SupervisorOptions:
         words += [f"--nice={self.nice}"] if self.nice else []
         words += ["--warm-before"] if self.warm_before else []
         words += ["--allow-no-isolation"] if self.allow_no_isolation else []
+        words += [f"--preload={PLACES}"] if PLACES.exists() else []
         zygote = [self.python, "-P", "-m", "rocstar.sandbox.child.zygote", *words_of(self.declared)]
         if CPP in self.flavours:
             words += self.cpp.supervisor_words()
