@@ -21,6 +21,7 @@ import uvloop
 from mcp.server import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 
+from rocstar.sandbox.child.scan import flavour_for
 from rocstar.sandbox.console import INTERRUPTED, Starting, require_own_users, say
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.pool.soon import PROGRAMS_NICE, ahead_of_others
@@ -106,7 +107,11 @@ async def offered(
     metrics = Metrics(lambda: {})
     weights = owners.weights()
     admission = Admission(pool, metrics, max_in_flight=MAX_CALLS, weights=weights)
-    sessions = SessionTable(pool, metrics, lease_s=LEASE_S, max_sessions=max_sessions, weights=weights)
+    offers: tuple[str, ...] = getattr(pool, "flavours", ())
+    choose = partial(flavour_for, offered=offers) if offers else None
+    sessions = SessionTable(
+        pool, metrics, lease_s=LEASE_S, max_sessions=max_sessions, weights=weights, choose=choose
+    )
     tools = Toolbox(admission, sessions, whose).tools()
     server: MCPServer[None] = MCPServer(NAME, instructions=INSTRUCTIONS, tools=tools, log_level="WARNING")
     sweeping = asyncio.create_task(sessions.sweep_for_ever())
