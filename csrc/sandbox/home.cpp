@@ -40,7 +40,8 @@ constexpr uint64_t kMostUnseen = 1 << 14;
 bool is_of_memory(std::string_view name) { return name.starts_with("/memfd:") || name.starts_with("/dev/zero"); }
 
 // Files without a name that a process has open; where they cannot be looked at, all its descriptors but its usual four.
-uint64_t unnamed_open(pid_t pid) {
+// Nothing where those cannot be counted either.
+std::optional<uint64_t> unnamed_open(pid_t pid) {
   constexpr uint64_t kUsual = 4;
   const std::string path = "/proc/" + std::to_string(pid) + "/fd";
   const UniqueFd folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -59,6 +60,7 @@ uint64_t unnamed_open(pid_t pid) {
   }
   if (seen) return unnamed;
   if (stat(path.c_str(), &info) == 0) all = std::max(all, static_cast<uint64_t>(info.st_size));  // Linux 6.2
+  if (all == 0) return {};
   return all - std::min(all, kUsual);
 }
 
@@ -66,7 +68,7 @@ uint64_t unnamed_open(pid_t pid) {
 std::optional<uint64_t> unnamed_mapped(pid_t pid) {
   const std::string path = "/proc/" + std::to_string(pid) + "/maps";
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "re"), std::fclose);
-  if (!file) return errno == ENOENT ? std::optional<uint64_t>(0) : std::nullopt;
+  if (!file) return {};
   constexpr std::string_view kDeleted = " (deleted)\n";
   uint64_t count = 0;
   char line[4352];
@@ -313,7 +315,7 @@ bool Home::count_named(const Holders& holders) {
   const Weight found = weigh_tree(directory(), limit_);
   uint64_t count = found.deep ? limit_ : found.entries;
   if (count < limit_) {
-    for (const pid_t pid : holders()) count += unnamed_open(pid);
+    for (const pid_t pid : holders()) count += unnamed_open(pid).value_or(limit_);
   }
   named_ = {count, 0};
   return count < limit_;
