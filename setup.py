@@ -53,9 +53,9 @@ class CMakeBuild(build_ext):
         # An editable install takes only the extension itself out of the folder that it is built into.
         folders = [target.parent, *([ROOT / "sandbox"] if getattr(self, "editable_mode", False) else [])]
         for folder in folders:
-            supervisor = folder / "_supervisor"
-            supervisor.unlink(missing_ok=True)
-            shutil.copy2(build / "_supervisor", supervisor)
+            for name in ("_supervisor", "_places.so"):
+                (folder / name).unlink(missing_ok=True)
+                shutil.copy2(build / name, folder / name)
 
 
 def jobs() -> int:

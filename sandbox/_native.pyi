@@ -1,6 +1,7 @@
 """rocstar's fork server, built from csrc/ (theory of operation: csrc/sandbox/supervise.h)."""
 
 from collections.abc import Callable
+from io import BufferedWriter, FileIO
 from types import ModuleType
 from typing import Any, TypedDict
 
@@ -59,6 +60,16 @@ def evaluate(
 
 def call_alone(function: Callable[..., Any], /, *arguments: object) -> Any:
     """What it gives, called with no frame of ours below it: what a program finds of its stack is its own."""
+
+def fit_value(value: bytes) -> bytes:
+    """Of a value that is told, as much as this child may send: head, mark and tail of a longer one."""
+
+def make_prompt_writer(raw: FileIO) -> BufferedWriter:
+    """A buffered writer that keeps no text back (csrc/sandbox/prompt_writer.h)."""
+
+def make_places(kept: list[str]) -> None:
+    """Of a zygote: where its children will write HOME and TMPDIR, and from where csrc/sandbox/places.cpp
+    leads /tmp and the like. kept: folders in there that stay what they are."""
 
 def serve(
     fd: int,

@@ -57,7 +57,7 @@ class Limits:
         memory_bytes: address space above the zygote's own.
         output_bytes: kept per stream; more is cut and marked, and 4 times as much ends the program with
             output_limit.
-        files: how many files and directories may be created in its scratch directory, in all.
+        files: how many files and directories may exist in its scratch directory at a time.
         file_bytes: how large each may become.
     """
 

@@ -11,6 +11,7 @@
 #include "landlock.h"
 #include "notify.h"
 #include "programs.h"
+#include "prompt_writer.h"
 #include "protocol.h"
 #include "python_memory.h"
 #include "shell_child.h"
@@ -37,7 +38,9 @@ int exit_code_of(Run run) {
 int run_program(rocstar::Child& child, const rocstar::Programs& programs) {
   return exit_code_of([&] {
     const std::optional<rocstar::Cell> cell = child.next_cell();
-    return cell ? programs.run(cell->code, cell->seed) : 0;
+    if (!cell) return 0;
+    programs.place(false);
+    return programs.run(cell->code, cell->seed);
   });
 }
 
@@ -64,14 +67,15 @@ std::optional<int> run_session_cell(rocstar::Child& child, const rocstar::Cell& 
     return std::get<0>(answer);
   });
   if (exits) return code;
-  child.reply(code, value);
+  child.reply(code, rocstar::Child::fit_value(std::move(value)));
   return std::nullopt;
 }
 
 // Serves cells until the supervisor is gone or a cell ends the process.
-int run_session(rocstar::Child& child, const py::function& run_cell) {
+int run_session(rocstar::Child& child, const rocstar::Programs& programs, const py::function& run_cell) {
   child.has_threads = has_threads;
   return exit_code_of([&] {
+    programs.place(true);
     while (const std::optional<rocstar::Cell> cell = child.next_cell()) {
       if (const auto code = run_session_cell(child, *cell, run_cell)) return *code;
     }
@@ -85,7 +89,7 @@ void serve(int fd, const rocstar::Layers& layers, const std::string& hello, cons
   rocstar::Zygote zygote(rocstar::UniqueFd(fd), layers);
   zygote.hello(hello);
   zygote.serve([&](rocstar::Child& child) {
-    return child.session() ? run_session(child, run_session_cell) : run_program(child, programs);
+    return child.session() ? run_session(child, programs, run_session_cell) : run_program(child, programs);
   });
 }
 
@@ -277,6 +281,11 @@ PYBIND11_MODULE(_native, module) {
           },
           py::arg("code"), py::arg("seed"));
   module.def("evaluate", &evaluate_or_raise, py::arg("source"), py::arg("names"), py::arg("file"), py::arg("tree"));
+  module.def("make_prompt_writer", &rocstar::make_prompt_writer, py::arg("raw"));
+  module.def("make_places", &rocstar::make_places, py::arg("kept"));
+  module.def(
+      "fit_value", [](std::string value) { return py::bytes(rocstar::Child::fit_value(std::move(value))); },
+      py::arg("value"));
   module.def("call_alone", &call_alone_or_raise, py::arg("function"));
   module.def("serve", &serve, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("hello"), py::arg("programs"),
              py::arg("run_session_cell"));

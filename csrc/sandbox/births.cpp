@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <initializer_list>
 #include <system_error>
 #include <utility>
 
@@ -38,6 +39,13 @@ Pair make_control() {
   Pair made{UniqueFd(ends[0]), UniqueFd(ends[1])};
   if (fcntl(ends[0], F_SETFL, O_NONBLOCK) != 0) fail("fcntl(O_NONBLOCK)");
   return made;
+}
+
+// So that the program can open them by their names (/dev/stdout). Without it they work by their numbers alone.
+void give_to(uint32_t uid, std::initializer_list<const UniqueFd*> pipes) {
+  for (const UniqueFd* pipe : pipes) {
+    [[maybe_unused]] const int given = uid == 0 ? 0 : fchown(pipe->get(), uid, uid);
+  }
 }
 
 // A sealed file: the child can read and seek, and nothing it does can change or grow it.
@@ -102,10 +110,12 @@ void Supervisor::order_child(Request request, Server& server) {
                     .limits = {.address_space_bytes = limits.memory_bytes,
                                .cpu_s = session ? RLIM_INFINITY - 1 : limits.cpu_s,
                                .file_bytes = limits.file_bytes},
+                    .output_bytes = limits.output_bytes,
                     .directory = {}};
     if (role == Role::kCompiler) order.limits = compiler_rlimits(request);
-    order.limits.processes = home->uid() != 0 ? kMostThreads : 0u;
+    order.limits.processes = home->uid() == 0 ? 0u : has_descendants(role) ? kMostTasks : kMostThreads;
     if (order.has_scratch) home->name().copy(order.directory, sizeof order.directory - 1);
+    if (role == Role::kShell || role == Role::kProgram) give_to(home->uid(), {&out.theirs, &err.theirs});
     std::vector<int> fds{input.get(), out.theirs.get(), err.theirs.get(), control.theirs.get()};
     UniqueFd ruleset;
     if (role == Role::kCompiler) ruleset = home->compiler_ruleset();

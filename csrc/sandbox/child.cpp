@@ -13,12 +13,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <system_error>
 
+#include "capture.h"
 #include "landlock.h"
 #include "priority.h"
 
@@ -220,6 +222,16 @@ std::optional<Cell> Child::next_cell() {
     if (!read_exactly(cell.code.data(), cell.code.size(), nullptr)) return std::nullopt;
     return cell;
   }
+}
+
+uint64_t Child::output_bytes = 1 << 20;
+
+std::string Child::fit_value(std::string value) {
+  if (value.size() <= kHardOutputFactor * std::max(output_bytes, kSmallestOutputCap)) return value;
+  constexpr uint64_t kMark = 64;  // the line between head and tail is no longer
+  HeadTail kept(output_bytes - std::min(output_bytes / 2, kMark));
+  kept.append(value);
+  return kept.shown().text;
 }
 
 void Child::reply(int code, const std::string& value) {

@@ -40,6 +40,11 @@ class Child {
  public:
   explicit Child(bool session, Role role = Role::kInterpreter) : session_(session), role_(role) {}
 
+  // Of each stream, and of a value, that are kept. Written by the zygote, when it changes.
+  static uint64_t output_bytes;
+  // A value for which the supervisor would kill, cut in the middle as the streams are. It cuts shorter ones itself.
+  static std::string fit_value(std::string value);
+
   // Runs in the new process. All but 0..3 is closed and every layer active when it returns; a process that cannot
   // be confined says so on its control socket and exits.
   static void confine(const Confinement& how);

@@ -170,7 +170,7 @@ void Supervisor::look_at_group(Process& process) {
 // Those that were granted since they were counted are counted too: they may not have begun.
 bool Supervisor::may_have_task(Process& process) {
   const Clock::time_point now = Clock::now();
-  const bool full = process.tasks >= kMostThreads;
+  const bool full = process.tasks >= kMostTasks;
   const auto holds = std::max<Clock::duration>(full ? kRecountFull : kRecountTasks, kGroupRest * process.tasks_cost);
   if (now - process.tasks_counted > holds) {
     const auto before = processor_time();
@@ -178,7 +178,7 @@ bool Supervisor::may_have_task(Process& process) {
     process.tasks_cost = processor_time() - before;
     process.tasks_counted = now;
   }
-  if (process.tasks >= kMostThreads) return false;
+  if (process.tasks >= kMostTasks) return false;
   ++process.tasks;
   return true;
 }

@@ -31,6 +31,54 @@ constexpr size_t kMostSlots = 8192;
 // What is removed at once, in a fraction of a millisecond.
 constexpr uint64_t kLittleBytes = 2 << 20, kFewEntries = 32;
 
+// After a refusal nothing is counted for so long.
+constexpr std::chrono::milliseconds kRecountRest{2};
+// Of files that may be mapped, where that cannot be seen (another process's maps, without CAP_SYS_PTRACE).
+constexpr uint64_t kMostUnseen = 1 << 14;
+
+// No file of a directory, by the name that /proc has for it: standard input, or a map that processes share.
+bool is_of_memory(std::string_view name) { return name.starts_with("/memfd:") || name.starts_with("/dev/zero"); }
+
+// Files without a name that a process has open; where they cannot be looked at, all its descriptors but its usual four.
+// Nothing where those cannot be counted either.
+std::optional<uint64_t> unnamed_open(pid_t pid) {
+  constexpr uint64_t kUsual = 4;
+  const std::string path = "/proc/" + std::to_string(pid) + "/fd";
+  const UniqueFd folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const Listing entries = folder ? list(folder.get()) : Listing();
+  struct stat info;
+  uint64_t unnamed = 0, all = 0;
+  bool seen = false;
+  while (const dirent* entry = entries ? readdir(entries.get()) : nullptr) {
+    if (is_dots(entry->d_name)) continue;
+    ++all;
+    if (fstatat(folder.get(), entry->d_name, &info, 0) != 0) continue;
+    seen = true;
+    if (!S_ISREG(info.st_mode) || info.st_nlink > 0) continue;
+    char name[16] = {};
+    unnamed += readlinkat(folder.get(), entry->d_name, name, sizeof name - 1) < 0 || !is_of_memory(name);
+  }
+  if (seen) return unnamed;
+  if (stat(path.c_str(), &info) == 0) all = std::max(all, static_cast<uint64_t>(info.st_size));  // Linux 6.2
+  if (all == 0) return {};
+  return all - std::min(all, kUsual);
+}
+
+// Those that it has mapped. Nothing where that cannot be read.
+std::optional<uint64_t> unnamed_mapped(pid_t pid) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/maps";
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "re"), std::fclose);
+  if (!file) return {};
+  constexpr std::string_view kDeleted = " (deleted)\n";
+  uint64_t count = 0;
+  char line[4352];
+  while (std::fgets(line, sizeof line, file.get()) != nullptr) {
+    const char* const name = std::strchr(line, '/');
+    count += name != nullptr && std::string_view(name).ends_with(kDeleted) && !is_of_memory(name);
+  }
+  return count;
+}
+
 [[noreturn]] void fail(const std::string& what) { throw std::system_error(errno, std::generic_category(), what); }
 
 void sweep(const std::string& parent) {
@@ -234,16 +282,54 @@ uint64_t Home::held_bytes(uint64_t file_bytes) const { return deep_ ? most_bytes
 void Home::clear() {
   remove_contents(directory());
   created_ = held_ = 0;
+  named_ = mapped_ = {};
   deep_ = false;
 }
 
-// Creations are counted, not files: one that lost its name lives on while it is open.
-bool Home::may_create(uint64_t limit) {
-  if (created_ >= limit || directory() < 0) return false;
+// Nothing is read of the program's memory, and no name is looked up for it: what a name or a path means may change
+// before the kernel acts on it, what exists may not. A program that moves files and descriptors about while they are
+// counted can hide a few: as many as it moves in the fraction of a millisecond that a count takes.
+bool Home::may_create(uint64_t limit, const Holders& holders) {
+  if (directory() < 0) return false;
+  limit_ = limit;
+  const bool many_named = named_.most() >= limit, many_mapped = mapped_.most() >= limit;
+  if (many_named || many_mapped) {
+    // One that asks again and again would have all others wait for the count.
+    const auto now = std::chrono::steady_clock::now();
+    if (now - refused_ < kRecountRest) return false;
+    if ((many_named && !count_named(holders)) || (many_mapped && !count_mapped(holders))) {
+      refused_ = now;
+      return false;
+    }
+  }
+  ++named_.since;
+  ++mapped_.since;
   ++created_;
   homes_.used_ += !used_;
   used_ = true;
   return true;
+}
+
+// Whether there is room for one more.
+bool Home::count_named(const Holders& holders) {
+  const Weight found = weigh_tree(directory(), limit_);
+  uint64_t count = found.deep ? limit_ : found.entries;
+  if (count < limit_) {
+    for (const pid_t pid : holders()) count += unnamed_open(pid).value_or(limit_);
+  }
+  named_ = {count, 0};
+  return count < limit_;
+}
+
+bool Home::count_mapped(const Holders& holders) {
+  uint64_t count = 0;
+  for (const pid_t pid : holders()) {
+    const std::optional<uint64_t> found = unnamed_mapped(pid);
+    // Whose maps cannot be read here may hold as many as were made.
+    count += found ? *found : created_ < kMostUnseen ? 0 : limit_;
+  }
+  mapped_ = {count, 0};
+  return count < limit_;
 }
 
 }  // namespace rocstar

@@ -1,7 +1,12 @@
 // A slot: what a child has of its own while it lives, a uid and a scratch directory, and later the next child.
 #pragma once
 
+#include <sys/types.h>
+
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,6 +36,15 @@ inline constexpr uint64_t kMostWeighed = 1024;
 
 class Homes;
 
+// The processes that may hold files of a directory.
+using Holders = std::function<std::vector<pid_t>()>;
+
+// Of what exists: as many as were counted last, and those that were granted since.
+struct Tally {
+  uint64_t counted = 0, since = 0;
+  uint64_t most() const { return counted + since; }
+};
+
 // Belongs to one child, or to the branches of one session together. Invariants: when the last owner has let go, what
 // was created in the directory is removed, and only then the slot is used again; a directory in which something was
 // created is nobody's second one (its entries' places count what was there); no two owners have one name for it, and
@@ -49,8 +63,10 @@ class Home {
   UniqueFd compiler_ruleset() const;
   UniqueFd program_ruleset(int program) const;
   UniqueFd shell_ruleset() const;
-  // Counts one creation more. False when that is more than `limit`.
-  bool may_create(uint64_t limit);
+  // Grants one creation more. False when as many as `limit` exist: files and directories that have a name, and files
+  // without one that a process has open. Files without one that are only mapped may be as many again. What exists is
+  // counted anew when, with all that was granted since, it may be too much.
+  bool may_create(uint64_t limit, const Holders& holders);
   // Looks at what there is by its names, at `entries` of them and kMostWeighed at most, and takes off how many those
   // were: an open file that has no name is not seen.
   void weigh(uint64_t& entries);
@@ -58,7 +74,7 @@ class Home {
   // have as much as it has made.
   uint64_t held_bytes(uint64_t file_bytes) const;
   // What it may have by its creations, whether they have a name or not.
-  uint64_t most_bytes(uint64_t file_bytes) const { return created_ * file_bytes; }
+  uint64_t most_bytes(uint64_t file_bytes) const { return std::min(created_, 2 * limit_) * file_bytes; }
   bool used() const { return used_; }
   // Removes what is there: the next process starts with an empty directory.
   void clear();
@@ -67,7 +83,13 @@ class Home {
   Homes& homes_;
   uint32_t slot_;
   int directory_;
-  uint64_t created_ = 0;
+  bool count_named(const Holders& holders);
+  bool count_mapped(const Holders& holders);
+
+  uint64_t created_ = 0;  // in all
+  uint64_t limit_ = 0;    // of those that exist at a time, as it was given last
+  Tally named_, mapped_;
+  std::chrono::steady_clock::time_point refused_{};
   uint64_t held_ = 0;
   bool deep_ = false;
   bool used_ = false;  // something was created, whether it was cleared since or not

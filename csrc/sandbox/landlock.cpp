@@ -97,7 +97,7 @@ UniqueFd make_landlock_ruleset(const Access& access) {
   const auto reading = [](const std::string& path) { return kReadFile | (is_directory(path) ? kReadDir : 0); };
   for (const std::string& path : access.readable) allow(ruleset.get(), path, reading(path));
   for (const std::string& path : access.executable) allow(ruleset.get(), path, reading(path) | kExecute);
-  allow(ruleset.get(), "/dev/null", kReadFile | kWriteFile);
+  for (const char* device : {"/dev/null", "/dev/full"}) allow(ruleset.get(), device, kReadFile | kWriteFile);
   if (!access.scratch.empty()) allow(ruleset.get(), access.scratch, kScratch & wanted.attr.handled_fs);
   if (access.program >= 0) allow(ruleset.get(), access.program, "program", kReadFile | kExecute);
   return ruleset;

@@ -39,6 +39,11 @@ inline constexpr char kNotReady = 'F';
 // Of a child that has said so.
 inline constexpr int kSetupFailedExit = 125;
 
+// A stream may grow to this many times its cap before the program is killed: cutting is mercy, a flood is not.
+inline constexpr uint64_t kHardOutputFactor = 4;
+// Below this a cap kills no sooner: a program that may show nothing can still print a little.
+inline constexpr uint64_t kSmallestOutputCap = 4096;
+
 // What a child is to become. Those that start others keep them in their process group.
 enum class Role : uint8_t {
   kInterpreter,  // of a Python program, or of a session's cells
@@ -53,11 +58,12 @@ struct ForkOrder {
   uint32_t child;  // the supervisor's name for it, returned with an error
   Role role;
   uint8_t session;
-  uint8_t has_scratch;  // the directory and the ruleset are attached
-  uint32_t uid;         // 0: keep
-  int32_t nice;         // above the zygote's own
-  Rlimits limits;       // address space: above the zygote's own
-  char directory[40];   // the scratch directory's name within the base
+  uint8_t has_scratch;    // the directory and the ruleset are attached
+  uint32_t uid;           // 0: keep
+  int32_t nice;           // above the zygote's own
+  Rlimits limits;         // address space: above the zygote's own
+  uint64_t output_bytes;  // of a stream, and of a value, that are kept
+  char directory[40];     // the scratch directory's name within the base
 };
 
 enum class ZygoteWord : char { kHello = 'H', kFatal = 'F', kListener = 'L', kForkError = 'E', kAt = 'A' };

@@ -187,7 +187,9 @@ constexpr uint32_t kNoDescendant = kNewNamespaces | CLONE_PTRACE | CLONE_PARENT;
 
 Rule cloning(bool session, bool descendants) {
   if (descendants) return {__NR_clone, kAllow, EPERM, {{.index = 0, .mask = kNoDescendant, .values = {0}}}};
-  Rule rule{__NR_clone, kAllow, EPERM, {{.index = 0, .mask = CLONE_THREAD | kNoThread, .values = {CLONE_THREAD}}}};
+  // With the descriptors of the process: the supervisor counts those (home.h).
+  constexpr uint32_t kThread = CLONE_THREAD | CLONE_FILES;
+  Rule rule{__NR_clone, kAllow, EPERM, {{.index = 0, .mask = kThread | kNoThread, .values = {kThread}}}};
   if (session) rule.otherwise = {{.index = 0, .values = {kBranchFlags}}};
   return rule;
 }
@@ -215,16 +217,19 @@ Rule limiting(bool compiler) {
   return rule;
 }
 
-// A record lock can be had on every file that a program may read, and read by every other program: an exact mailbox.
-// It is answered with success and does nothing, for what a program locks is its own. Of the flags of an open file one
-// can be changed, which does no harm where a description is shared; a pipe of packets (O_DIRECT) would lose output.
+// A lock can be placed on every file that a program may read, and seen by every other program: an exact mailbox. So
+// placing one succeeds and does nothing (flock too, see child_policy), for what a program locks is its own. Asking for
+// a lock is the kernel's to answer: as no program can place one, it tells nothing of other programs. Of the flags of an
+// open file one can be changed, which does no harm where a description is shared; a pipe of packets (O_DIRECT) would
+// lose output.
 Rule file_control(const PolicyOptions& options) {
   // F_SETOWN with F_SETSIG would send any signal to any process of the same user.
-  const std::vector<uint32_t> commands{F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC, F_GETPIPE_SZ};
+  std::vector<uint32_t> commands{F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC, F_GETPIPE_SZ};
+  if (options.scratch) commands.insert(commands.end(), {F_GETLK, F_OFD_GETLK});
   const uint32_t never = O_APPEND | O_DIRECT | O_NOATIME | (options.compiler || options.shell ? 0 : O_ASYNC);
   Rule rule{__NR_fcntl, kAllow, EPERM, {{.index = 1, .values = commands}}};
   rule.otherwise = {{.index = 1, .values = {F_SETFL}}, {.index = 2, .mask = never, .values = {0}}};
-  if (options.scratch) rule.nothing = {{.index = 1, .values = {F_SETLK, F_SETLKW}}};
+  if (options.scratch) rule.nothing = {{.index = 1, .values = {F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW}}};
   return rule;
 }
 
@@ -379,6 +384,7 @@ std::vector<Rule> child_policy(const PolicyOptions& options) {
   for (const uint32_t number : kCreating)
     rules.push_back({number, options.shell ? kAllow : refused, options.shell ? 0 : never});
   for (const uint32_t number : kNeverChanged) rules.push_back({number, refused, options.scratch ? 0 : EROFS});
+  rules.push_back({__NR_flock, refused, options.scratch ? 0 : EPERM});
   for (const uint32_t number : kScratchCalls) {
     rules.push_back({number, options.scratch ? kAllow : refused, options.scratch ? 0 : EROFS});
   }

@@ -99,8 +99,11 @@ struct Supervisor::Server {
   std::set<uint32_t> orders;  // processes that are starting
 };
 
-// Of one program: counted by the kernel where each has a user of its own, else by the supervisor, who is asked.
-inline constexpr uint32_t kMostThreads = 64;
+// Of one program of Python or C++: 64, the first one, and the three that serve a pool of multiprocessing's. Counted by
+// the kernel where each has a user of its own, else by the supervisor, who is asked.
+inline constexpr uint32_t kMostThreads = 64 + 1 + 3;
+// Threads and processes of a bash program.
+inline constexpr uint32_t kMostTasks = 64;
 // Orders one zygote may have at a time: enough to be never idle, few enough to be redone quickly.
 inline constexpr size_t kMostOrders = 16;
 // A zygote that dies so often before it was ready is not tried again; in the same way, by nobody's SIGKILL, sooner:

@@ -1,10 +1,14 @@
 #include "programs.h"
 
+#include <dlfcn.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <string_view>
 #include <system_error>
 #include <type_traits>
@@ -15,7 +19,13 @@ namespace py = pybind11;
 namespace rocstar {
 namespace {
 
-constexpr char kPackedFiles = '\xff';  // files.MARK, with which no UTF-8 begins
+constexpr char kPackedFiles = '\xff';     // files.MARK, with which no UTF-8 begins
+constexpr char kScript[] = "program.py";  // script.NAME
+
+// As the C library's environment holds them: what a child writes there lies on one page.
+constexpr size_t kHomeName = 5, kTemporaryName = 7, kMostDirectory = 1024;
+char home_word[kHomeName + kMostDirectory] = "HOME=", temporary_word[kTemporaryName + kMostDirectory] = "TMPDIR=";
+
 constexpr std::string_view kSpace = " \t\n\v\f\r\x1c\x1d\x1e\x1f";
 
 py::object owned(PyObject* object) { return py::reinterpret_steal<py::object>(object); }
@@ -111,6 +121,20 @@ void flush(const py::object& stream, const py::object& name) {
 
 }  // namespace
 
+void make_places(const std::vector<std::string>& kept) {
+  putenv(home_word);
+  putenv(temporary_word);
+  using Places = void(const char*, const char* const*, size_t);
+  auto* const places = reinterpret_cast<Places*>(dlsym(RTLD_DEFAULT, "rocstar_places"));
+  if (places == nullptr) return;
+  static std::vector<std::string> folders;
+  static std::vector<const char*> texts;
+  folders = kept;
+  texts.clear();
+  for (const std::string& folder : folders) texts.push_back(folder.c_str());
+  places(home_word + kHomeName, texts.data(), texts.size());
+}
+
 uint64_t fresh_seed() {
   uint64_t seed = 0;
   if (getrandom(&seed, sizeof seed, 0) != sizeof seed) {
@@ -169,8 +193,40 @@ Programs::Programs(const py::module_& cell)
       flush_name_(interned("flush")),
       threads_name_(interned("_active")),
       stream_names_{interned("stdout"), interned("__stdout__"), interned("stderr"), interned("__stderr__")},
-      streams_{sys_["stdout"], sys_["stderr"]} {
-  for (const py::handle word : cell.attr("RANDOM_WORDS")) random_words_.push_back(word.cast<std::string>());
+      streams_{sys_["stdout"], sys_["stderr"]},
+      path_(sys_["path"]),
+      arguments_(sys_["argv"]),
+      environment_(py::module_::import("os").attr("environ").attr("_data")),
+      script_name_(interned("__file__")),
+      home_name_(py::bytes("HOME")),
+      temporary_name_(py::bytes("TMPDIR")) {
+  for (const py::handle word : cell.attr("UNUSUAL_WORDS")) unusual_words_.push_back(word.cast<std::string>());
+}
+
+void Programs::place(bool session) const {
+  char* const directory = home_word + kHomeName;
+  if (getcwd(directory, kMostDirectory) == nullptr) {
+    *directory = '\0';
+    return;
+  }
+  const size_t length = std::strlen(directory);
+  std::memcpy(temporary_word + kTemporaryName, directory, length + 1);
+  const auto text = owned(PyUnicode_DecodeFSDefaultAndSize(directory, static_cast<Py_ssize_t>(length)));
+  const auto bytes = owned(PyBytes_FromStringAndSize(directory, static_cast<Py_ssize_t>(length)));
+  if (!text || !bytes || PyList_SetItem(path_.ptr(), 0, py::object(text).release().ptr()) != 0 ||
+      PyDict_SetItem(environment_.ptr(), home_name_.ptr(), bytes.ptr()) != 0 ||
+      PyDict_SetItem(environment_.ptr(), temporary_name_.ptr(), bytes.ptr()) != 0) {
+    throw py::error_already_set();
+  }
+  if (session) {
+    if (PyDict_DelItem(names_.ptr(), script_name_.ptr()) != 0) throw py::error_already_set();
+    return;
+  }
+  const auto script = owned(PyUnicode_FromFormat("%U/%s", text.ptr(), kScript));
+  if (!script || PyDict_SetItem(names_.ptr(), script_name_.ptr(), script.ptr()) != 0 ||
+      PyList_SetItem(arguments_.ptr(), 0, py::object(script).release().ptr()) != 0) {
+    throw py::error_already_set();
+  }
 }
 
 int Programs::run(const std::string& code, std::optional<uint64_t> seed) const {
@@ -185,7 +241,7 @@ int Programs::run(const std::string& code, std::optional<uint64_t> seed) const {
 
 bool Programs::is_usual(const std::string& code) const {
   if (code.starts_with(kPackedFiles)) return false;
-  return std::none_of(random_words_.begin(), random_words_.end(),
+  return std::none_of(unusual_words_.begin(), unusual_words_.end(),
                       [&code](const std::string& word) { return code.find(word) != std::string::npos; });
 }
 

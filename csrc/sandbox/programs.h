@@ -36,6 +36,10 @@ class Programs {
   // interpreter have then is what is used.
   explicit Programs(const pybind11::module_& cell);
 
+  // In a new child: what names its directory. sys.path[0], HOME and TMPDIR, and of a program, which is a script, also
+  // `__file__` and sys.argv[0]. A session is no script, as a notebook is none.
+  void place(bool session) const;
+
   // The exit code for this process. Throws error_already_set where the report of an error failed itself.
   int run(const std::string& code, std::optional<uint64_t> seed) const;
 
@@ -46,7 +50,7 @@ class Programs {
   int finish(int exit_code) const;
   bool has_own_streams() const;
 
-  std::vector<std::string> random_words_;
+  std::vector<std::string> unusual_words_;
   pybind11::object names_, file_;
   pybind11::list source_;
   pybind11::object run_cell_, evaluate_tree_, tell_, forget_, show_figures_, ended_by_, finish_, flush_;
@@ -55,7 +59,14 @@ class Programs {
   pybind11::dict modules_, sys_;
   pybind11::object pylab_name_, flush_name_, threads_name_;
   pybind11::object stream_names_[4], streams_[2];
+  pybind11::list path_, arguments_;
+  pybind11::dict environment_;
+  pybind11::object script_name_, home_name_, temporary_name_;
 };
+
+// Of a zygote: has what C code reads of HOME and TMPDIR lie where `Programs::place` writes it, and the library of
+// places (places.cpp), where that is loaded, read it there. `kept`: folders that stay what they are.
+void make_places(const std::vector<std::string>& kept);
 
 // 64 bits of the kernel's. Throws std::system_error.
 uint64_t fresh_seed();

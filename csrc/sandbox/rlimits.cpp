@@ -19,6 +19,9 @@ using Resource = decltype(RLIMIT_AS);
 // that dies of a signal (core_pattern with a pipe). At 1 the kernel does neither: see core(5).
 constexpr uint64_t kNoCore = 1;
 
+// Signals that may wait, where a program has a user of its own.
+constexpr uint64_t kMostPending = 64;
+
 bool set(Resource resource, uint64_t soft, uint64_t hard) {
   rlimit limit;
   if (getrlimit(resource, &limit) != 0) return false;
@@ -31,13 +34,13 @@ bool set(Resource resource, uint64_t soft, uint64_t hard) {
 }  // namespace
 
 int apply_rlimits(const Rlimits& limits) {
-  const bool done = set(RLIMIT_AS, limits.address_space_bytes, limits.address_space_bytes) &&
-                    set(RLIMIT_CPU, limits.cpu_s, limits.cpu_s + 1) &&
-                    set(RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes) &&
-                    set(RLIMIT_NOFILE, limits.open_files, limits.open_files) && set(RLIMIT_CORE, kNoCore, kNoCore) &&
-                    set(RLIMIT_MEMLOCK, 0, 0) && set(RLIMIT_MSGQUEUE, 0, 0) &&
-                    set(RLIMIT_SIGPENDING, limits.processes, limits.processes) &&
-                    (limits.processes == 0 || set(RLIMIT_NPROC, limits.processes, limits.processes));
+  const uint64_t pending = std::min(limits.processes, kMostPending);
+  const bool done =
+      set(RLIMIT_AS, limits.address_space_bytes, limits.address_space_bytes) &&
+      set(RLIMIT_CPU, limits.cpu_s, limits.cpu_s + 1) && set(RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes) &&
+      set(RLIMIT_NOFILE, limits.open_files, limits.open_files) && set(RLIMIT_CORE, kNoCore, kNoCore) &&
+      set(RLIMIT_MEMLOCK, 0, 0) && set(RLIMIT_MSGQUEUE, 0, 0) && set(RLIMIT_SIGPENDING, pending, pending) &&
+      (limits.processes == 0 || set(RLIMIT_NPROC, limits.processes, limits.processes));
   return done ? 0 : errno;
 }
 

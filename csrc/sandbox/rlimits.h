@@ -12,8 +12,8 @@ struct Rlimits {
   uint64_t cpu_s;
   uint64_t file_bytes;
   uint64_t open_files = 256;
-  // 0: unlimited. It counts every process of the uid, so it needs a uid of one's own. As many signals may wait, which
-  // are counted by uid as well: none of real time without a uid of one's own (the others always arrive).
+  // 0: unlimited. It counts every process of the uid, so it needs a uid of one's own. Of signals that wait, which
+  // are counted by uid as well, at most 64: none of real time without a uid of one's own (the others always arrive).
   uint64_t processes = 0;
 };
 

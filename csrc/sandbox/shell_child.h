@@ -17,8 +17,8 @@ namespace rocstar {
 // A program is one argument of bash, and the kernel takes none that is longer (32 pages, its end included).
 inline constexpr size_t kMostShellBytes = 128 * 1024 - 1;
 
-// Opens for writing of a shell program, for each file that it may create: every `>` asks for one.
-inline constexpr uint64_t kOpensPerFile = 16;
+// Files that a shell program's tools may have at a time, for each of `files`.
+inline constexpr uint64_t kShellFiles = 16;
 
 // Runs in a confined child of role kShell. `bash`: its path. Returns only when the supervisor is gone.
 int run_shell(Child& child, const std::string& bash);

@@ -65,14 +65,10 @@
 
 namespace rocstar {
 
-// A stream may grow to this many times its cap before the program is killed: cutting is mercy, a flood is not.
-inline constexpr uint64_t kHardOutputFactor = 4;
-// Below this a cap kills no sooner: a program that may show nothing can still print a little.
-inline constexpr uint64_t kSmallestOutputCap = 4096;
-
 struct SupervisorOptions {
   int client_fd = -1;
   std::vector<std::string> zygote_command;  // a flavour's name and `--fd N` are appended
+  std::string preload;                      // a library that zygotes load before all others (places.cpp); empty: none
   std::vector<std::string> flavours;
   uint32_t replicas = 1;                   // zygotes per flavour
   std::string zygote_directory;            // where they work while they start; its parent is removed at the end
@@ -269,6 +265,7 @@ class Supervisor {
   // groups.cpp: children that start other programs
   bool is_shell(uint8_t flavour) const;
   static uint64_t most_creations(const Process& process);
+  std::vector<pid_t> holders_of(const Process& process);
   void look_at_groups();
   void look_at_group(Process& process);
   void look_at_time_of(Process& process);

@@ -21,7 +21,7 @@ constexpr const char* kUsage =
     "    [--memory-bytes N] [--lease-us N] [--scratch-parent DIR] [--scratch-bytes N] [--readable PATH...]\n"
     "    [--keep PATH...] [--private FOLDER...] [--without LAYER...] [--allow-no-isolation] [--tool PATH...]\n"
     "    [--library PATH...] [--loader PATH...] [--shell-tool PATH...] [--compile-wall-us N] [--nice N]\n"
-    "    [--zygote-start-us N] [--warm-before] -- ZYGOTE COMMAND...\n";
+    "    [--zygote-start-us N] [--warm-before] [--preload LIBRARY] -- ZYGOTE COMMAND...\n";
 
 struct Arguments {
   rocstar::SupervisorOptions supervisor;
@@ -65,6 +65,7 @@ Arguments parse(int argc, char** argv) {
                                     {"nice", required_argument, nullptr, 'N'},
                                     {"zygote-start-us", required_argument, nullptr, 'Z'},
                                     {"warm-before", no_argument, nullptr, 'b'},
+                                    {"preload", required_argument, nullptr, 'P'},
                                     {nullptr, 0, nullptr, 0}};
   Arguments given;
   rocstar::SupervisorOptions& supervisor = given.supervisor;
@@ -138,6 +139,9 @@ Arguments parse(int argc, char** argv) {
         break;
       case 'b':
         supervisor.warm_before = true;
+        break;
+      case 'P':
+        supervisor.preload = optarg;
         break;
       default:
         refuse();

@@ -1,12 +1,15 @@
 #include "zygote.h"
 
 #include <fcntl.h>
+#include <malloc.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -33,6 +36,24 @@ void say(int supervisor, ZygoteWord word, std::string_view rest, std::span<const
   std::string bytes(1, static_cast<char>(word));
   bytes += rest;
   send_message(supervisor, bytes, fds);
+}
+
+// RLIMIT_AS counts what is reserved. With the C library's defaults, a stack of 8 MiB and an arena of 64 MiB for each
+// thread, 15 threads would take 1 GiB: one arena for all (the interpreter's lock lets few threads allocate at a time),
+// and stacks of which 64 take half of the program's memory. Written only when it changes: see `used_up_`.
+void bound_stacks(uint64_t memory_bytes) {
+  static size_t now = 0;
+  constexpr size_t kLeast = 512 << 10, kMost = 8 << 20;
+  const size_t wanted = std::clamp<size_t>(memory_bytes / 128 & ~size_t{0xFFFF}, kLeast, kMost);
+  if (now == wanted) return;
+#if defined(__GLIBC__)
+  if (now == 0) mallopt(M_ARENA_MAX, 1);
+#endif
+  now = wanted;
+  pthread_attr_t attributes;
+  if (pthread_getattr_default_np(&attributes) != 0) return;
+  if (pthread_attr_setstacksize(&attributes, wanted) == 0) pthread_setattr_default_np(&attributes);
+  pthread_attr_destroy(&attributes);
 }
 
 uint64_t measure_resident() {
@@ -122,6 +143,8 @@ void Zygote::fork(const ForkOrder& order, const FdList& fds, const std::function
   how.directory = order.directory;
   how.limits.address_space_bytes += meter_.bytes();
   how.role = order.role;
+  if (Child::output_bytes != order.output_bytes) Child::output_bytes = order.output_bytes;
+  if (order.role == Role::kInterpreter) bound_stacks(order.limits.address_space_bytes);
   if (layers_.seccomp || order.role != Role::kInterpreter) how.filter = &filter_of(order);
   if (!used_up_) {  // which is not written again: that would copy its page for each child
     use_up_free_memory();

@@ -36,10 +36,11 @@ int status_of_thread(pid_t thread, const char* format) {
   return found;
 }
 
-int threads_beside(pid_t thread) { return status_of_thread(thread, "Threads: %d"); }
+int threads_of_process(pid_t thread) { return status_of_thread(thread, "Threads: %d"); }
 
 // Async-signal-safe from the fork on.
-[[noreturn]] void become_zygote(int socket, int null, const char* directory, char* const* arguments, pid_t parent) {
+[[noreturn]] void become_zygote(int socket, int null, const char* directory, char* const* arguments,
+                                char* const* environment, pid_t parent) {
   if (socket == kZygoteFd) {
     fcntl(socket, F_SETFD, 0);
   } else {
@@ -53,7 +54,7 @@ int threads_beside(pid_t thread) { return status_of_thread(thread, "Threads: %d"
     [[maybe_unused]] const ssize_t said = write(first_to_go, "500", 3);
     close(first_to_go);
   }
-  if (die_with_parent(parent)) execv(arguments[0], arguments);
+  if (die_with_parent(parent)) execve(arguments[0], arguments, environment);
   _exit(127);
 }
 
@@ -83,11 +84,16 @@ void Supervisor::start_zygote(Server& server) {
   std::vector<char*> arguments;
   for (std::string& word : command) arguments.push_back(word.data());
   arguments.push_back(nullptr);
+  std::vector<char*> environment;
+  for (char** word = environ; *word != nullptr; ++word) environment.push_back(*word);
+  std::string preload = "LD_PRELOAD=" + options_.preload;
+  if (!options_.preload.empty()) environment.push_back(preload.data());
+  environment.push_back(nullptr);
   const pid_t parent = getpid();
   const char* directory = options_.zygote_directory.empty() ? nullptr : options_.zygote_directory.c_str();
   const pid_t pid = ::fork();
   if (pid < 0) fail("fork");
-  if (pid == 0) become_zygote(theirs.get(), null_.get(), directory, arguments.data(), parent);
+  if (pid == 0) become_zygote(theirs.get(), null_.get(), directory, arguments.data(), environment.data(), parent);
   ++server.generation;
   server.pid = pid;
   server.ready = false;
@@ -298,7 +304,7 @@ int Supervisor::judge(const Question& question) {
     }
     case Question::Kind::kCreate:
       if (process == nullptr) return EROFS;
-      return process->home->may_create(most_creations(*process)) ? 0 : EDQUOT;
+      return process->home->may_create(most_creations(*process), [&] { return holders_of(*process); }) ? 0 : EDQUOT;
     case Question::Kind::kBranch:
       if (process == nullptr || question.thread != process->pid || !process->branch_granted) return EPERM;
       process->branch_granted = false;
@@ -307,7 +313,7 @@ int Supervisor::judge(const Question& question) {
     case Question::Kind::kThread:
       if (process != nullptr && process->role == Role::kShell) return may_have_task(*process) ? 0 : EAGAIN;
       // Those that ask at the same time are counted before any of them has started: at most twice as many come of it.
-      return static_cast<uint32_t>(threads_beside(question.thread)) < kMostThreads ? 0 : EAGAIN;
+      return static_cast<uint32_t>(threads_of_process(question.thread)) < kMostThreads ? 0 : EAGAIN;
     case Question::Kind::kProcess:
       if (process == nullptr || process->role != Role::kShell) return EPERM;
       return may_have_task(*process) ? 0 : EAGAIN;
@@ -319,7 +325,17 @@ int Supervisor::judge(const Question& question) {
 
 uint64_t Supervisor::most_creations(const Process& process) {
   if (process.role == Role::kCompiler) return kCompilerFiles;
-  return process.limits.files * (process.role == Role::kShell ? kOpensPerFile : 1);
+  return process.limits.files * (process.role == Role::kShell ? kShellFiles : 1);
+}
+
+// A session and its branches share a directory; a shell program's processes are known by their group.
+std::vector<pid_t> Supervisor::holders_of(const Process& process) {
+  if (has_descendants(process.role)) return use_of_group(process.pid).members;
+  std::vector<pid_t> found;
+  for (const Process& one : processes_) {
+    if (one.home == process.home && one.pid > 0) found.push_back(one.pid);
+  }
+  return found;
 }
 
 Supervisor::Process* Supervisor::process_of_thread(pid_t thread) {

@@ -2,6 +2,7 @@
 #include "home.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -36,6 +37,13 @@ ino_t inode_of(const std::string& path) {
   return info.st_ino;
 }
 
+std::vector<pid_t> nobody() { return {}; }
+std::vector<pid_t> ourselves() { return {getpid()}; }
+
+UniqueFd make(const Home& home, const char* name) {
+  return UniqueFd(openat(home.directory(), name, O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+}
+
 void a_slot_is_gone_when_its_last_owner_lets_go() {
   const Place place;
   {
@@ -44,7 +52,7 @@ void a_slot_is_gone_when_its_last_owner_lets_go() {
     std::shared_ptr<Home> branch = first, second = homes.take();
     CHECK(first->directory() >= 0 && first->directory() != second->directory());
     const std::string path = path_of(*first);
-    CHECK(first->may_create(64));
+    CHECK(first->may_create(64, nobody));
     CHECK(mkdirat(first->directory(), "made", 0700) == 0);
     first.reset();
     CHECK(fs::exists(path + "/made"));  // the branch is still there
@@ -66,7 +74,7 @@ void nobody_gets_a_directory_in_which_something_was() {
   CHECK(inode_of(path_of(*home)) == clean);                               // nothing was made there
   CHECK(path_of(*home) != name);                                          // but its name may have been told
   const UniqueFd held(open(path_of(*home).c_str(), O_PATH | O_CLOEXEC));  // its number is not given again meanwhile
-  CHECK(home->may_create(1) && mkdirat(home->directory(), "made", 0700) == 0);
+  CHECK(home->may_create(1, nobody) && mkdirat(home->directory(), "made", 0700) == 0);
   home->clear();
   home.reset();
   CHECK(inode_of(path_of(*homes.take())) != clean);
@@ -82,7 +90,7 @@ void much_that_is_left_goes_before_its_slot_is_used_again() {
   const std::string path = path_of(*home);
   const uint32_t uid = home->uid();
   for (int i = 0; i < 500; ++i) {
-    CHECK(home->may_create(500));
+    CHECK(home->may_create(500, nobody));
     write_file(path + "/" + std::to_string(i));
   }
   home.reset();
@@ -102,7 +110,7 @@ void what_is_too_deep_to_be_seen_counts_in_full() {
   const std::shared_ptr<Home> home = homes.take();
   std::string path = path_of(*home);
   for (uint32_t i = 0; i < kDeepest + 2; ++i) {
-    CHECK(home->may_create(1000));
+    CHECK(home->may_create(1000, nobody));
     fs::create_directory(path += "/d");
   }
   uint64_t entries = 1000;
@@ -110,20 +118,47 @@ void what_is_too_deep_to_be_seen_counts_in_full() {
   CHECK(home->held_bytes(1 << 20) == (kDeepest + 2) * (1 << 20));
 }
 
-// Files that are gone count too: an open one takes its space still, and looking for the rest would take time.
-void only_so_many_are_created_in_all() {
+// Created and removed again and again, or opened again and again: one file.
+void what_exists_counts() {
+  const Place place;
+  Homes homes(options_in(place.path()));
+  CHECK(!homes.take()->may_create(0, nobody));
+  std::shared_ptr<Home> home = homes.take();
+  for (int i = 0; i < 1000; ++i) {
+    CHECK(home->may_create(3, ourselves));
+    CHECK(make(*home, "x") && (i % 2 == 0 || unlinkat(home->directory(), "x", 0) == 0));
+  }
+  for (const char* name : {"x", "y", "z"}) CHECK(home->may_create(3, ourselves) && make(*home, name));
+  CHECK(!home->may_create(3, ourselves) && !home->may_create(3, ourselves));
+  home.reset();
+  CHECK(homes.take()->may_create(3, nobody));  // each owner has its own number
+}
+
+// One that has lost its name takes its space for as long as it is open, or mapped.
+void files_without_a_name_count() {
   const Place place;
   Homes homes(options_in(place.path()));
   std::shared_ptr<Home> home = homes.take();
-  CHECK(!home->may_create(0));
-  for (int i = 0; i < 3; ++i) {
-    CHECK(home->may_create(3));
-    const UniqueFd file(openat(home->directory(), "x", O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
-    CHECK(file && unlinkat(home->directory(), "x", 0) == 0);
+  std::vector<UniqueFd> held;
+  const auto hold = [&] {
+    if (!home->may_create(8, ourselves)) return false;
+    held.push_back(make(*home, "x"));
+    return unlinkat(home->directory(), "x", 0) == 0 && ftruncate(held.back().get(), 4096) == 0;
+  };
+  while (hold()) CHECK(held.size() <= 8);
+  CHECK(held.size() == 8);
+  std::vector<void*> maps;
+  for (UniqueFd& file : held) {
+    maps.push_back(mmap(nullptr, 4096, PROT_READ, MAP_SHARED, file.get(), 0));
+    file.reset();
   }
-  CHECK(!home->may_create(3) && !home->may_create(3));
-  home.reset();
-  CHECK(homes.take()->may_create(3));  // each owner has its own number
+  held.clear();
+  const auto begun = std::chrono::steady_clock::now();
+  do {
+    CHECK(!hold());
+  } while (std::chrono::steady_clock::now() < begun + std::chrono::milliseconds(20));  // a refusal holds for a moment
+  for (void* map : maps) munmap(map, 4096);
+  while (!home->may_create(8, ourselves)) std::this_thread::yield();
 }
 
 // 20,000 files of each of three idle sessions held the supervisor for 85 ms of processor time, every second.
@@ -142,7 +177,7 @@ void no_more_names_are_looked_at_than_a_few() {
   const uint64_t count = 3 * kMostWeighed;
   uint64_t bytes = 0;
   for (uint64_t i = 0; i < count; ++i) {
-    CHECK(home->may_create(count));
+    CHECK(home->may_create(count, nobody));
     const UniqueFd file(openat(home->directory(), std::to_string(i).c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
     CHECK(write(file.get(), page.data(), page.size()) == static_cast<ssize_t>(page.size()));
     struct stat info;
@@ -208,7 +243,7 @@ void without_a_base_there_is_no_scratch() {
   Homes homes({.base = "", .readable_paths = {"/usr"}, .landlock = true});
   const std::shared_ptr<Home> home = homes.take();
   CHECK(home->directory() == -1 && home->ruleset() >= 0 && home->uid() == 0);
-  CHECK(!home->may_create(100));
+  CHECK(!home->may_create(100, nobody));
 }
 
 void each_slot_has_a_uid_of_its_own() {
@@ -244,7 +279,8 @@ int main() {
   nobody_gets_a_directory_in_which_something_was();
   much_that_is_left_goes_before_its_slot_is_used_again();
   what_is_too_deep_to_be_seen_counts_in_full();
-  only_so_many_are_created_in_all();
+  what_exists_counts();
+  files_without_a_name_count();
   no_more_names_are_looked_at_than_a_few();
   without_a_base_there_is_no_scratch();
   a_homes_directory_is_the_same_from_another_thread();

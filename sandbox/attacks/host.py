@@ -85,9 +85,10 @@ class Host:
         facts = {
             "asked_s": time.time(),
             "pids": [os.getpid(), os.getppid(), *descendants(os.getpid())],
-            "bait_file": str(self.folder / "secret"),
-            "bait_spare": str(self.folder / "spare"),
-            "bait_folder": str(self.folder),
+            # So written that no library leads them to a program's own /tmp (csrc/sandbox/places.cpp).
+            "bait_file": f"/.{self.folder / 'secret'}",
+            "bait_spare": f"/.{self.folder / 'spare'}",
+            "bait_folder": f"/.{self.folder}",
             "home": str(self.folder / "home"),
             "tcp_port": self._tcp.getsockname()[1],
             "udp_port": self._udp.getsockname()[1],

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rocstar.sandbox import _native, files
-from rocstar.sandbox.child import display, error_text
+from rocstar.sandbox.child import display, error_text, notebook, script
 
 CELL = "<cell>"
 CO_COROUTINE = 0x80
@@ -47,6 +47,7 @@ def make_main() -> None:
     global MAIN
     MAIN = types.ModuleType("__main__")
     MAIN.__dict__["__builtins__"] = builtins
+    MAIN.__dict__["__file__"] = script.NAME  # the place of the child's own
     sys.modules["__main__"] = MAIN
 
 
@@ -73,12 +74,13 @@ def streams_opened() -> Iterator[None]:
 
 
 def _open_stream(fd: int, name: str) -> io.TextIOWrapper:
-    """Buffered by line, unlike the usual one: what a program printed before it was killed is what tells
-    why."""
+    """Written at once, unlike the usual one (csrc/sandbox/prompt_writer.h): what a program printed before it
+    was killed is what tells why."""
     raw = io.FileIO(fd, "wb", closefd=False)
     raw.name = f"<{name}>"
     errors = "strict" if name == "stdout" else "backslashreplace"
-    stream = io.TextIOWrapper(io.BufferedWriter(raw), "utf-8", errors, line_buffering=True)
+    buffer = _native.make_prompt_writer(raw)
+    stream = io.TextIOWrapper(buffer, "utf-8", errors, line_buffering=True, write_through=True)
     stream.mode = "w"  # type: ignore[misc]
     return stream
 
@@ -93,6 +95,8 @@ def run_cell(code: bytes, seed: int) -> int:
         display.begin(wanted)
     if names_random(code):
         reseed(seed)
+    if script.names_itself(code):
+        script.write(code)
     return finish(run_source(code))
 
 
@@ -108,6 +112,10 @@ RANDOM_WORDS = (
 """Whoever uses the shared generators has to name one of these. A program that hides the name finds the
 zygote's own state, which is fixed: seeding the generators changes eighty pages, half of what a small program
 does."""
+
+
+UNUSUAL_WORDS = (*RANDOM_WORDS, *script.WORDS)
+"""Who uses one of these is run by `run_cell`."""
 
 
 def names_random(code: bytes) -> bool:
@@ -247,8 +255,12 @@ def evaluate_tree(source: str, namespace: dict[str, Any], name: str) -> object:
     try:
         parts = compiled(source, name)
     except RecursionError:
-        parts = None
-    body, tail, is_shown = parts or compiled_deeper(source, name)
+        parts = compiled_deeper(source, name)
+    except SyntaxError as error:
+        if (plain := notebook.without_commands(source, error)) is None:
+            raise
+        parts = compiled(plain, name)
+    body, tail, is_shown = parts
     awaits = any(code is not None and code.co_flags & CO_COROUTINE for code in (body, tail))
     value = awaited(body, tail, namespace) if awaits else evaluated(body, tail, namespace)
     return value if is_shown else None
@@ -325,7 +337,7 @@ def is_hidden(source: str, last: ast.Expr) -> bool:
 
 
 def write_value(text: str) -> None:
-    left = memoryview(text.encode("utf-8", "replace"))
+    left = memoryview(_native.fit_value(text.encode("utf-8", "replace")))
     while left:
         left = left[os.write(VALUE_FD, left) :]
 
@@ -347,10 +359,12 @@ def exit_code_of(stop: SystemExit) -> int:
 def report(error: BaseException) -> None:
     """Writes the traceback without the frames of libraries: their source is not the program's business."""
     try:
-        text = error_text.error_text(error)
+        text = error_text.error_text(error) + error_text.limit_text(error)
     except MemoryError:
         traceback.clear_frames(error.__traceback__)
         text = f"{type(error).__name__}\n"
+    except Exception:  # of what the error holds, which may be the program's own
+        text = error_text.shortest_text(error)
     say(text)
 
 

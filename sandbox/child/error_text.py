@@ -10,6 +10,7 @@ two thirds as much again as the program itself costs.
 """
 
 import builtins
+import errno
 import linecache
 import sys
 from itertools import islice
@@ -38,24 +39,40 @@ def full_text(error: BaseException) -> str:
     while trace is not None and not trace.tb_frame.f_code.co_filename.startswith(CELL_FILE):
         trace = trace.tb_next  # ours; a program's sys.tracebacklimit is about its own
     summary = TracebackException(type(error), error, trace, lookup_lines=False, compact=True)
-    keep_cell_frames(summary, set())
+    keep_cell_frames(summary)
     return "".join(summary.format())
 
 
-def keep_cell_frames(summary: TracebackException | None, seen: set[int]) -> None:
+def keep_cell_frames(summary: TracebackException) -> None:
     """Drop the frames of libraries, whose source is not the program's business, from all that it tells of."""
-    if summary is None or id(summary) in seen:
-        return
-    seen.add(id(summary))
-    frames = [frame for frame in summary.stack if frame.filename.startswith(CELL_FILE)]
-    if frames:
-        summary.stack[:] = frames
-    else:
-        del summary.stack[:]
-    keep_cell_frames(summary.__cause__, seen)
-    keep_cell_frames(summary.__context__, seen)
-    for member in getattr(summary, "exceptions", None) or ():
-        keep_cell_frames(member, seen)
+    left, seen = [summary], {id(summary)}
+    while left:  # a chain may be longer than the interpreter's stack is deep
+        one = left.pop()
+        one.stack[:] = [frame for frame in one.stack if frame.filename.startswith(CELL_FILE)]
+        for other in (one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ())):
+            if other is not None and id(other) not in seen:
+                seen.add(id(other))
+                left.append(other)
+
+
+def limit_text(error: BaseException) -> str:
+    """One line more, where a limit of the sandbox is behind an error: which one. Else nothing."""
+    if not isinstance(error, OSError):
+        return ""
+    if error.errno == errno.EDQUOT:
+        return "sandbox: a program may have only so many files and folders at a time (limits.files)\n"
+    # numpy tells how much of an array was written, and no number.
+    if error.errno == errno.EFBIG or (error.errno is None and "requested and" in str(error)):
+        import resource  # of whose library every child would have a copy
+
+        most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        return f"sandbox: a file may have {most} bytes (limits.file_bytes)\n"
+    return ""
+
+
+def shortest_text(error: BaseException) -> str:
+    """The last line alone, for an error that nothing else can be said of."""
+    return last_line(error) or f"{type(error).__name__}\n"
 
 
 def plain_text(error: BaseException) -> str | None:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from rocstar.sandbox import _native
-from rocstar.sandbox.child import bash, cell, cpp, declared, display, figures, later
+from rocstar.sandbox.child import bash, cell, cpp, declared, display, figures, later, script
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 
 
@@ -204,10 +204,9 @@ def turns_of(status: str) -> str:
 def settle() -> None:
     """Leaves a heap that forks cheaply, and nothing of the zygote that a child would run at its end."""
     cell.make_main()
-    sys.argv = [""]
+    script.settle()
     sys.modules[figures.__name__] = figures  # whatever this process was started as
     vars(builtins)["display"] = display.display
-    os.environ["HOME"] = "."  # as the temporary directory
     if tempfile := sys.modules.get("tempfile"):
         vars(tempfile)["tempdir"] = None  # a child has its own
     rehearse()

@@ -132,6 +132,7 @@ class Service:
             lease_s=options.session_lease_s,
             max_sessions=options.max_sessions,
             weights=weights,
+            choose=options.rules.choose,
         )
         self.keys = IdempotencyStore(
             ttl_s=options.idempotency_ttl_s,

@@ -5,6 +5,7 @@ original.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -58,7 +59,8 @@ class CodeJudge:
         self._metrics = metrics
         self._rules = rules
         self._options = options
-        self._limits = options.limits
+        shared = rules.default_limits
+        self._limits = replace(options.limits, file_bytes=shared.file_bytes, files=shared.files)
         self._incoming = incoming
         self._num_workers = num_workers
 

@@ -158,7 +158,7 @@ def kept(refusal: Refused) -> Refused:
 def decode_session(body: bytes, rules: Rules) -> SessionCall:
     session = _read(body or b"{}", models_of(rules).session)
     return SessionCall(
-        flavour=_flavour(session.flavour, "", rules),
+        flavour=AUTO if session.flavour in (None, AUTO) else _flavour(session.flavour, "", rules),
         limits=_limits(session.limits, rules),
         seed=_seed(session.seed, ""),
     )

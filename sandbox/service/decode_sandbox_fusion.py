@@ -76,6 +76,7 @@ def _limits(wall_s: float, run: CodeRunBody | NotebookBody, rules: Rules, *, cpu
         memory_bytes=memory_mb << 20 if memory_mb > 0 else defaults.memory_bytes,
         output_bytes=defaults.output_bytes,
         file_bytes=defaults.file_bytes,
+        files=defaults.files,
     )
 
 

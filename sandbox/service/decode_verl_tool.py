@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from rocstar.sandbox._native import MOST_SHELL_BYTES
@@ -14,7 +14,7 @@ from rocstar.sandbox.service.mistakes import Mistake
 from rocstar.sandbox.service.models import models_of
 from rocstar.sandbox.service.packed import Chosen, packed, places
 from rocstar.sandbox.service.rules import Rules
-from rocstar.sandbox.types import ExecRequest, Limits
+from rocstar.sandbox.types import ExecRequest
 
 WALL_S = 10.0
 """As that server has it."""
@@ -98,8 +98,7 @@ def _step(action: str, is_last: bool, stdin: object, rules: Rules, owner: str) -
     text = between if between is not None else stdin if isinstance(stdin, str) else ""
     check_text(text, "extra_fields")
     wall_s = min(WALL_S, rules.max_wall_s)
-    memory_bytes = rules.default_limits.memory_bytes
-    limits = Limits(wall_s=wall_s, cpu_s=int(WALL_S) + 1, memory_bytes=memory_bytes)
+    limits = replace(rules.default_limits, wall_s=wall_s, cpu_s=int(WALL_S) + 1)
     request = ExecRequest(code=code, stdin=text, flavour=flavour, limits=limits, owner=owner)
     return Step(request, marks, is_last)
 

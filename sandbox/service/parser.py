@@ -3,6 +3,7 @@
 import argparse
 
 from rocstar.sandbox.extras import offered_flavours
+from rocstar.sandbox.types import DEFAULT_LIMITS
 
 DESCRIPTION = """Serve the sandbox over HTTP: the native API under /v1, code-judge's routes at the root,
 SandboxFusion's /run_code and /run_jupyter. MAX_EXECUTION_TIME, MAX_MEMORY (MiB above the interpreter's own),
@@ -58,6 +59,18 @@ def add_serve_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]
         help="idle time of a session (default: %(default)s)",
     )
     add("--max-wall-s", type=_seconds, default=3600.0, help="longest wall_s of a call (default: %(default)s)")
+    add(
+        "--file-bytes",
+        type=_count,
+        default=DEFAULT_LIMITS.file_bytes,
+        help="size of a file of a program that asks for no other limit (default: %(default)s)",
+    )
+    add(
+        "--files",
+        type=_count,
+        default=DEFAULT_LIMITS.files,
+        help="files at a time of a program that asks for no other limit (default: %(default)s)",
+    )
     add("--max-body-bytes", type=_count, default=64 << 20, help="largest request (default: %(default)s)")
     add(
         "--drain-s",

@@ -127,6 +127,8 @@ def service_options(options: argparse.Namespace, owners: Owners) -> ServiceOptio
         default_limits=Limits(
             wall_s=min(DEFAULT_LIMITS.wall_s, options.max_wall_s),
             memory_bytes=min(DEFAULT_LIMITS.memory_bytes, options.memory_bytes),
+            file_bytes=options.file_bytes,
+            files=options.files,
         ),
     )
     return ServiceOptions(

@@ -7,12 +7,14 @@ with the reason. The table adds a lease of its own, so that an abandoned session
 import asyncio
 import secrets
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from rocstar.sandbox.loopback.shares import NO_WEIGHTS, Shares
 from rocstar.sandbox.pool.turn import TurnLock
 from rocstar.sandbox.service.metrics import Metrics
+from rocstar.sandbox.service.rules import AUTO
 from rocstar.sandbox.types import (
     ExecResult,
     Limits,
@@ -28,15 +30,20 @@ MAX_REMEMBERED = 16_384
 
 
 class _Entry:
-    __slots__ = ("flavour", "owner", "session", "turn", "used_s", "users")
+    __slots__ = ("flavour", "owner", "reopen", "session", "turn", "used_s", "users")
 
     def __init__(self, session: Session, flavour: str, owner: str, now_s: float) -> None:
         self.session = session
+        self.reopen: Reopen | None = None
         self.owner = owner
         self.flavour = flavour
         self.turn = TurnLock()
         self.used_s = now_s
         self.users = 0
+
+
+Reopen = Callable[[str], Awaitable[Session]]
+"""Opens the session anew in another flavour; there until its first cell."""
 
 
 class SessionTable:
@@ -52,8 +59,19 @@ class SessionTable:
         lease_s: float = 1800.0,
         max_sessions: int = 4096,
         weights: Mapping[str, int] = NO_WEIGHTS,
+        choose: Callable[[str], str] | None = None,
     ) -> None:
+        """
+        Args:
+            sandbox: What opens sessions.
+            metrics: What counts them.
+            lease_s: How long one may be idle, in seconds.
+            max_sessions: The most that live.
+            weights: Of owners, for their shares.
+            choose: The flavour that suits a program; None when the sandbox chooses by nothing.
+        """
         self._sandbox = sandbox
+        self._choose = choose
         self._metrics = metrics
         self._lease_s = lease_s
         self._shares = Shares(max_sessions, weights)
@@ -67,8 +85,18 @@ class SessionTable:
         return session_id in self._live
 
     async def open(self, flavour: str, limits: Limits, seed: int | None, owner: str = "") -> str:
-        session = await self._sandbox.open_session(flavour=flavour, limits=limits, seed=seed, owner=owner)
-        return await self._add(session, flavour, owner)
+        """Opens one in a flavour, or in `auto`, the one that suits its first cell."""
+        reopen = None
+        if flavour == AUTO and self._choose is not None:
+            flavour = self._choose("")
+            reopen = partial(self._open, limits, seed, owner)
+        session = await self._open(limits, seed, owner, flavour)
+        session_id = await self._add(session, flavour, owner)
+        self._live[session_id].reopen = reopen
+        return session_id
+
+    async def _open(self, limits: Limits, seed: int | None, owner: str, flavour: str) -> Session:
+        return await self._sandbox.open_session(flavour=flavour, limits=limits, seed=seed, owner=owner)
 
     async def run(
         self,
@@ -86,6 +114,7 @@ class SessionTable:
         """Runs one cell after those that wait; see Session.run. Raises SessionLost."""
         entry = await self._take_turn(session_id, owner, deadline)
         try:
+            await self._suit(entry, code)
             result = await entry.session.run(
                 code,
                 wall_s=wall_s,
@@ -111,9 +140,22 @@ class SessionTable:
         reason, ending = self._lost.get(session_id, ("", ""))
         return ending or reason
 
+    async def _suit(self, entry: _Entry, code: str) -> None:
+        """Before the first cell, nothing is lost by another interpreter. Without room for one, the session
+        goes on in the one that it has, where imports take longer."""
+        reopen, entry.reopen = entry.reopen, None
+        if reopen is None or self._choose is None or (flavour := self._choose(code)) == entry.flavour:
+            return
+        with suppress(SandboxError):
+            session = await reopen(flavour)
+            before, entry.session, entry.flavour = entry.session, session, flavour
+            with suppress(SandboxError):
+                await before.close()
+
     async def branch(self, session_id: str, *, deadline: float, owner: str = "") -> str:
         entry = await self._take_turn(session_id, owner, deadline)
         try:
+            entry.reopen = None
             session = await entry.session.branch()
         except SessionLost as loss:
             self._forget(session_id, loss.reason, loss.ending)

@@ -123,7 +123,7 @@ HOOKS_AND_NAMES = [
     "import sys\nsys.addaudithook(lambda *a: None)\nprint(1)",
     "import sys\nsys.last_value",
     "import sys\nsys.exc_info()",
-    "import sys\nsys.argv, __name__, __builtins__, __doc__, __file__",
+    "import sys\nlen(sys.argv), __name__, __builtins__, __doc__, __file__[-11:]",
     "__name__, __doc__",
     "sorted(globals())",
     "sorted(vars())",

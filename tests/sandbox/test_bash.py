@@ -167,10 +167,18 @@ async def test_its_processes_share_its_processor_time(pool: SandboxPool) -> None
     await until(lambda: not started(pool))
 
 
-async def test_every_opening_for_writing_counts(pool: SandboxPool) -> None:
-    result = await run(pool, "for n in {1..40}; do echo $n >>f || break; done; wc -l <f", files=2)
-    assert result.stdout == "32\n"  # 16 for each file
-    assert "Disk quota exceeded" in result.stderr
+async def test_files_count_and_not_how_often_they_were_opened(pool: SandboxPool) -> None:
+    code = "for n in {1..400}; do echo $n >>f || break; echo $n >g && rm g; done; wc -l <f"
+    assert (await run(pool, code, files=2, wall_s=20.0)).stdout == "400\n"
+    many = await run(pool, "for n in {1..40}; do echo $n >f$n || break; done; ls | wc -l", files=2)
+    assert many.stdout == "32\n"  # 16 for each file
+    assert "Disk quota exceeded" in many.stderr
+
+
+async def test_its_streams_have_their_names(pool: SandboxPool) -> None:
+    code = "cat /dev/stdin; echo out >/dev/stdout; echo err >/dev/stderr; cat /dev/fd/0"
+    result = await run(pool, code, stdin="in\n")
+    assert (result.stdout, result.stderr) == ("in\nout\nin\n", "err\n")
 
 
 async def test_a_cancelled_program_leaves_nothing(pool: SandboxPool) -> None:

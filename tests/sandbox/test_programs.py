@@ -166,9 +166,9 @@ async def test_a_program_is_main(run: Run) -> None:
     code = (
         "import dataclasses, pickle, sys\n"
         "@dataclasses.dataclass\nclass P:\n    x: int\n"
-        "__name__, pickle.loads(pickle.dumps(P(1))), sys.argv"
+        "__name__, pickle.loads(pickle.dumps(P(1))), sys.argv == [__file__]"
     )
-    assert (await run(code)).value == "('__main__', P(x=1), [''])"
+    assert (await run(code)).value == "('__main__', P(x=1), True)"
 
 
 async def test_calls_share_nothing(run: Run) -> None:

@@ -273,7 +273,8 @@ print(started)
 async def test_threads_are_counted_with_and_without_a_user_per_program(without: tuple[str, ...]) -> None:
     async with SandboxPool(without=without) as pool:
         found = await asyncio.gather(*(pool.run(THREADS) for _ in range(2)))
-        assert [40 <= int(result.stdout) <= 64 for result in found] == [True] * 2, found
+        # Beside the first: 64, and three for a pool of threads of multiprocessing.
+        assert [64 <= int(result.stdout) <= 67 for result in found] == [True] * 2, found
 
 
 MANY_SESSIONS = """

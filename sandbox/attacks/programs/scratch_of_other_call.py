@@ -31,7 +31,7 @@ for guess in guesses:
             continue
         tried += 1
         try:
-            fd = os.open(place, os.O_RDONLY)
+            fd = os.open(f"/.{place}", os.O_RDONLY)  # not led to its own /tmp
         except OSError:
             continue
         print(f"BREACH: {place}: descriptor {fd}")

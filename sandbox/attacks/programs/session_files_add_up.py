@@ -1,26 +1,26 @@
-# mypy: ignore-errors
 # group: sessions
 # mode: session
-# tries: to create files in cell after cell, and remove them
-# breach: it creates more than it may
+# tries: to have more files by creating them in cell after cell, some of them without a name
+# breach: it has more than it may
 # expect: ok
 # output: HELD
 # held-by: the supervisor counts
 import os
 
+held = []
 for number in range(40):
-    os.close(os.open(str(number), os.O_CREAT | os.O_WRONLY))
-    os.unlink(str(number))
+    held.append(os.open(str(number), os.O_CREAT | os.O_WRONLY))
+    if number % 2:
+        os.unlink(str(number))
 print("HELD: begun")
 
 # %% cell
-# tries: to create as many again
+# tries: to have as many again
 # expect: ok
 # output: HELD
 try:
-    for number in range(40):
-        os.close(os.open(str(number), os.O_CREAT | os.O_WRONLY))
-        os.unlink(str(number))
+    for number in range(40, 80):
+        held.append(os.open(str(number), os.O_CREAT | os.O_WRONLY))
 except OSError as error:
     print("HELD:", error.strerror)
 else:

@@ -25,6 +25,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
+from rocstar.sandbox.child.scan import flavour_for
 from rocstar.sandbox.console import INTERRUPTED, Starting, require_own_users, say
 from rocstar.sandbox.loopback.door import Door
 from rocstar.sandbox.pool.pool import SandboxPool
@@ -112,7 +113,11 @@ async def offered(
     metrics = Metrics(lambda: {})
     weights = owners.weights()
     admission = Admission(pool, metrics, max_in_flight=MAX_CALLS, weights=weights)
-    sessions = SessionTable(pool, metrics, lease_s=LEASE_S, max_sessions=max_sessions, weights=weights)
+    offers: tuple[str, ...] = getattr(pool, "flavours", ())
+    choose = partial(flavour_for, offered=offers) if offers else None
+    sessions = SessionTable(
+        pool, metrics, lease_s=LEASE_S, max_sessions=max_sessions, weights=weights, choose=choose
+    )
     box = Toolbox(admission, sessions, whose)
     server: MCPServer[None] = MCPServer(
         NAME,

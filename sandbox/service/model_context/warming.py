@@ -19,6 +19,10 @@ class WarmingPool:
         self._pool = pool
         self._starting = starting
 
+    @property
+    def flavours(self) -> tuple[str, ...]:
+        return self._pool.flavours
+
     async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
         await asyncio.shield(self._starting)
         return await self._pool.run(request, deadline=deadline)

@@ -210,3 +210,37 @@ async def test_who_waits_for_a_session_that_ends_learns_why() -> None:
     with pytest.raises(SessionLost) as loss:
         await waiting
     assert loss.value.reason == "closed"
+
+
+def chosen(code: str) -> str:
+    return "plot" if "matplotlib" in code else "stdlib"
+
+
+async def test_a_session_of_no_flavour_gets_its_first_cells() -> None:
+    sandbox = fake()
+    table = SessionTable(sandbox, Metrics(), choose=chosen)
+    plots, plain, named = [await table.open(name, DEFAULT_LIMITS, 3) for name in ("auto", "auto", "stdlib")]
+    for session in (plots, plain, named):
+        for code in ("import matplotlib" if session != plain else "1", "import matplotlib"):
+            await table.run(session, code, deadline=far())
+    taken = [request.flavour for request in sandbox.requests]
+    assert taken == ["plot", "plot", "stdlib", "stdlib", "stdlib", "stdlib"]
+    assert {request.seed for request in sandbox.requests} == {3}
+    assert [session.lost for session in sandbox.sessions] == ["closed", None, None, None]
+
+
+class Full(FakeSandbox):
+    """Has no room for another session than the first."""
+
+    async def open_session(self, **options: Any) -> Any:
+        if self.sessions:
+            raise SandboxError("no room", kind="full", retryable=True)
+        return await super().open_session(**options)
+
+
+async def test_without_room_for_its_flavour_a_session_goes_on_in_another() -> None:
+    sandbox = Full({}, otherwise=ok("1"))
+    table = SessionTable(sandbox, Metrics(), choose=chosen)
+    session = await table.open("auto", DEFAULT_LIMITS, None)
+    await table.run(session, "import matplotlib", deadline=far())
+    assert [request.flavour for request in sandbox.requests] == ["stdlib"]

@@ -1,0 +1,13 @@
+// A buffered writer that keeps no text back: what a program has printed before it is killed is what tells why.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace rocstar {
+
+// An io.BufferedWriter on `raw` that writes at once what is written to it, a part of a line too: text that is still in
+// the process is lost when that is killed. After kPrompt such writes, which a program of many small parts exceeds, it
+// writes a part of a line when the last write was a millisecond ago; the rest goes with the next line, or at the end.
+pybind11::object make_prompt_writer(const pybind11::object& raw);
+
+}  // namespace rocstar
