@@ -25,11 +25,11 @@ from sandbox_bench.report import bar, finish
 
 from rocstar.sandbox import _native
 from rocstar.sandbox.bench import table
+from rocstar.sandbox.loopback.apart import Apart
 from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.process import READ_BYTES
 from rocstar.sandbox.pool.soon import SWITCH_S
 from rocstar.sandbox.pool.taken import Taken
-from rocstar.sandbox.service.apart import Apart
 from rocstar.sandbox.service.decode import decode_batch
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions, decode_submissions
 from rocstar.sandbox.service.errors import Refused
@@ -144,7 +144,7 @@ async def run(options: argparse.Namespace) -> int:
     sys.setswitchinterval(SWITCH_S)
     rules = Rules(flavours=("stdlib",))
     decode = partial(decode_batch, rules=rules, owner="")
-    processes = Apart(rules)
+    processes = Apart(rules, Refused)
     works: dict[str, tuple[Work, Work]] = {}
     for name, body in bodies().items():
         beside = decode if len(body) <= MIDDLE_BYTES else partial(processes.call, decode)

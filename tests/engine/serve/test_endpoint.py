@@ -594,6 +594,9 @@ async def test_an_answer_is_taken_back_as_it_was_sent(
             results = [{"role": "tool", "tool_call_id": one["id"], "content": "3"} for one in calls]
             history = [QUESTION, message, *results, QUESTION, message, *results]
             await client.json("/v1/chat/completions", {**raw, "messages": [*history, QUESTION]})
+            prompt = client.agent.chat.decode(client.agent.inference.requests[-1].ids)
+            if "/" not in template and "never" not in turn:
+                assert message.get("reasoning_content", "") in prompt, "a thought is not lost"
             await client.json("/v1/chat/completions", {**raw, "messages": history if calls else history[:-1]})
             await client.json("/tokenize", {"messages": history})
         agent = (await client.chat(QUESTION))["choices"][0]["message"]
