@@ -186,8 +186,7 @@ struct Sequences {
       cache.keys.push_back(keys.data() + layer * (keys.size() / layers));
       cache.values.push_back(values.data() + layer * (values.size() / layers));
     }
-    rocstar::forward(toy.model, cache,
-                     {ids.data(), own.data(), positions.data(), logits.data()}, parts);
+    rocstar::forward(toy.model, cache, {ids.data(), own.data(), positions.data(), logits.data()}, parts);
     return logits;
   }
 };
