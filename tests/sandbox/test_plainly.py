@@ -1,10 +1,8 @@
 """What runs as by the interpreter alone, where test_ordinary.py cannot see it: limits, endings, sessions."""
 
-import pytest
-
-pytest.importorskip("rocstar.sandbox._native")
-
 from collections.abc import AsyncIterator
+
+import pytest
 
 from rocstar.sandbox import ExecRequest, Limits, SandboxPool, Status
 from rocstar.sandbox.child import error_text, notebook

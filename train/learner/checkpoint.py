@@ -312,29 +312,32 @@ def load_optimizer(directory: Path, learner: Learner) -> None:
             dcp_load(state, checkpoint_id=str(path), no_dist=learner.world_size == 1)
         for k, optimizer in enumerate(optimizers):
             set_optimizer_state_dict(learner.model, optimizer, state[f"{k}"])
-    learner.optimizers.load_schedule_state(_read_state(directory)["schedule"])
+    learner.optimizers.load_schedule_state(_read_state(directory, "schedule"))
 
 
-def _read_state(directory: Path) -> dict[str, Any]:
-    """What was saved as progress.json. ConfigError for a file that is damaged."""
+def _read_state(directory: Path, name: str) -> Any:
+    """One entry of progress.json. ConfigError for a file that is damaged."""
     path = directory / "state" / "progress.json"
     try:
-        state: dict[str, Any] = json.loads(path.read_bytes())
-        progress = state["progress"]
-        numbers = [progress["step"], progress["metrics_bytes"]]
-        numbers += [progress[name] for name in ("version", "first_step", "sft_step") if name in progress]
+        return json.loads(path.read_bytes())[name]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise ConfigError(
-            f"{str(path)!r} is damaged: {type(error).__name__}: {error}; go on from an earlier checkpoint"
-        ) from None
-    if not all(type(number) is int and number >= 0 for number in numbers):
-        raise ConfigError(f"{str(path)!r} is damaged: a step is no number; go on from an earlier checkpoint")
-    return state
+        raise _damaged(directory, f"{type(error).__name__}: {error}") from None
+
+
+def _damaged(directory: Path, why: str) -> ConfigError:
+    path = str(directory / "state" / "progress.json")
+    return ConfigError(f"{path!r} is damaged: {why}; go on from an earlier checkpoint")
 
 
 def load_progress(directory: Path) -> dict[str, Any]:
-    """What `Snapshot.progress` was."""
-    progress: dict[str, Any] = _read_state(directory)["progress"]
+    """What `Snapshot.progress` was. ConfigError for a file that is damaged."""
+    progress: Any = _read_state(directory, "progress")
+    if not isinstance(progress, dict):
+        raise _damaged(directory, "its progress is no object")
+    names = ("step", "metrics_bytes", "version", "first_step", "sft_step")
+    numbers = [progress[name] for name in names if name in progress]
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise _damaged(directory, "a step is no number")
     return progress
 
 

@@ -140,7 +140,6 @@ METRICS = _listed({
     "engine/kv_peak/{replica}": ("share", "of the replica's KV pool, in use at most, looked at each second"),
     "engine/rows_evicted": ("rows", "of embedded engines, evicted for lack of KV memory and computed again"),
     "engine/out_of_memory": ("times", "that memory ran out in an embedded engine; fewer rows ran afterwards"),
-    "engine/kv_bytes": ("bytes", "that the KV caches of embedded engines hold at the end of the step"),
     "memory/freed_gradients": ("bytes", "of gradients that rank 0 gave back before servers started"),
     "memory/freed_moments": ("bytes", "of moments that rank 0 moved to CPU memory for that time"),
     "memory/freed_frozen": ("bytes", "of frozen weights that rank 0 moved to CPU memory for that time"),

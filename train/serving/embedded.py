@@ -223,12 +223,7 @@ class MemoryMeter:
         )
         evicted, failed = (float(a - b) for a, b in zip(now, self._before, strict=True))
         self._before = now
-        held = sum(engine.load().held_bytes for engine in self._engines)
-        return {
-            "engine/rows_evicted": evicted,
-            "engine/out_of_memory": failed,
-            "engine/kv_bytes": float(held),
-        }
+        return {"engine/rows_evicted": evicted, "engine/out_of_memory": failed}
 
 
 class EnginePublisher:

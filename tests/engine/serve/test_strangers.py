@@ -16,6 +16,7 @@ from rocstar.engine.serve.desk import DeskLimits
 from rocstar.engine.serve.faces import Faces
 from rocstar.sandbox.loopback import is_own_name
 
+from ...patience import PATIENCE_S
 from .conftest import QUESTION, TOKENIZER, Client, Serving, SlowTool, keeping, make_agent, scripted
 
 TOO_LONG = "context_length_exceeded"
@@ -23,7 +24,7 @@ TOO_LONG = "context_length_exceeded"
 
 async def first_line(client: Client, request: bytes) -> bytes:
     port = int(client.listening.url.rpartition(":")[2])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request)
         line = await reader.readline()
@@ -84,13 +85,13 @@ async def test_others_are_answered_while_a_prompt_is_tokenised(
 
     def slow(self: Faces, text: str) -> list[int]:
         begun.set()
-        assert gate.wait(20)
+        assert gate.wait(PATIENCE_S)
         return text_ids(self, text)
 
     monkeypatch.setattr(Faces, "text_ids", slow)
     async with serving(scripted(["4"])) as client:
         asked = asyncio.create_task(client.json("/tokenize", {"prompt": "a"}))
-        await asyncio.to_thread(begun.wait, 20)
+        await asyncio.to_thread(begun.wait, PATIENCE_S)
         assert json.loads(await client.get("/health")) == {"status": "ok"}
         gate.set()
         assert (await asked)["count"] == 1
@@ -195,7 +196,7 @@ async def test_a_verdict_on_nothing_reads_a_file_once_and_keeps_no_writer(
         for name in names:
             await records.forget(name)
         busy = threading.Event()
-        writing = asyncio.create_task(records._do(busy.wait, 20))
+        writing = asyncio.create_task(records._do(busy.wait, PATIENCE_S))
         for k in range(50):
             assert not await records.feedback(f"1-{k:016x}", 0, "up", "")
         busy.set()

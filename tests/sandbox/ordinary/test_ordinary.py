@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("rocstar.sandbox._native")
-
 from .ordinary import compare, differences, programs
 
 ROOT = Path(__file__).parents[3]

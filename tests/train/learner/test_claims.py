@@ -14,6 +14,8 @@ from rocstar.train.learner.import_gguf import import_gguf
 from rocstar.train.learner.model_io import load_model
 from rocstar.train.recipe.errors import ConfigError
 
+from ...needs import modules
+
 HEAD = b"GGUF" + struct.pack("<I", 3)
 KEY = struct.pack("<Q", 1) + b"a"
 
@@ -57,7 +59,7 @@ def test_a_configuration_that_cannot_be_read_is_refused(tmp_path: Path, text: by
     ],
 )
 def test_a_gguf_file_of_a_stranger_is_refused(tmp_path: Path, content: bytes) -> None:
-    pytest.importorskip("gguf")
+    modules("gguf")
     path = tmp_path / "model.gguf"
     path.write_bytes(content)
     with pytest.raises(ConfigError) as refused:

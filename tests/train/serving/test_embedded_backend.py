@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from rocstar.engine.inference.base import KvLoad
 from rocstar.train.serving.embedded import EnginePublisher, MemoryMeter
 
 
@@ -58,10 +57,9 @@ async def test_engines_decode_until_a_weight_changes_and_after_its_version_serve
 
 
 def test_lack_of_memory_is_counted_from_step_to_step() -> None:
-    load = KvLoad(total=9, used=1, running=1, waiting=0, held_bytes=50)
-    engine: Any = SimpleNamespace(rows_evicted=3, out_of_memory=1, load=lambda: load)
+    engine: Any = SimpleNamespace(rows_evicted=3, out_of_memory=1)
     meter = MemoryMeter([engine, engine])
-    expected = {"engine/rows_evicted": 6.0, "engine/out_of_memory": 2.0, "engine/kv_bytes": 100.0}
+    expected = {"engine/rows_evicted": 6.0, "engine/out_of_memory": 2.0}
     assert meter() == expected
     engine.rows_evicted = 5
     assert meter() == expected | {"engine/rows_evicted": 4.0, "engine/out_of_memory": 0.0}
