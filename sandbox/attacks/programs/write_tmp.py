@@ -16,6 +16,7 @@ for path in (b"/tmp/rocstar-breach", b"/proc/self/root/tmp/rocstar-breach"):
     fd = libc.syscall(257, -100, path, os.O_CREAT | os.O_RDWR, 0o600)
     outcomes.append(OSError(ctypes.get_errno(), "openat") if fd < 0 else fd)
 if opened := [fd for fd in outcomes if isinstance(fd, int)]:
+    os.unlink("/./tmp/rocstar-breach")
     print("BREACH: written", opened)
 else:
     print(f"HELD: {outcomes!r}")
