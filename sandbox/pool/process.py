@@ -191,7 +191,8 @@ class Supervisor(asyncio.BufferedProtocol):
         if sum(map(len, pieces)) < JOINED_BYTES:
             self._transport.write(b"".join(pieces))
         else:
-            self._transport.writelines(pieces)
+            # From CPython 3.12 on, an empty last piece stays in the transport: the loop then never sleeps.
+            self._transport.writelines([piece for piece in pieces if piece])
 
     # --- start and end -----------------------------------------------------------------------------------
 

@@ -1,11 +1,19 @@
 """A supervisor that is silent, or that only answers PING, is killed, and no other."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from rocstar.sandbox.pool import wire
-from rocstar.sandbox.pool.process import SILENT_S, STUCK_S, TICK_S, Supervisor, SupervisorOptions
+from rocstar.sandbox.pool.process import (
+    JOINED_BYTES,
+    SILENT_S,
+    STUCK_S,
+    TICK_S,
+    Supervisor,
+    SupervisorOptions,
+)
+from rocstar.sandbox.types import ExecRequest
 
 OPTIONS = SupervisorOptions(flavours=(), max_live=1, max_sessions=0, memory_bytes=0, lease_s=0.0)
 
@@ -104,3 +112,18 @@ async def test_the_watch_ends_with_the_supervisor(bench: Bench) -> None:
     bench._hello.set_result(None)
     bench.connection_lost(None)
     assert bench._timer is None and not bench.alive
+
+
+async def test_a_transport_gets_no_empty_piece() -> None:
+    """CPython 3.12 keeps an empty last piece and tries to send it for ever."""
+    sent: list[bytes] = []
+
+    class Transport:
+        def writelines(self, pieces: Iterable[bytes]) -> None:
+            sent.extend(pieces)
+
+    supervisor = Supervisor(OPTIONS, on_frame=print, on_read=print, on_end=print, longest_s=lambda: None)
+    supervisor._transport = Transport()  # type: ignore[assignment]
+    code = "#" * JOINED_BYTES
+    supervisor._send(*wire.encode_run(1, ExecRequest(code=code), 0))
+    assert b"" not in sent and sent[1] == code.encode()

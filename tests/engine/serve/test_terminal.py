@@ -194,7 +194,7 @@ async def answering(*pieces: bytes, status: int = 200, ends: bool = True) -> Asy
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.writelines([head, *pieces] if pieces else [])
+        writer.write(b"".join([head, *pieces] if pieces else []))
         if not ends:
             await over.wait()
         writer.close()
