@@ -27,14 +27,17 @@ from mcp_types import INVALID_PARAMS
 
 from rocstar.sandbox.child.scan import flavour_for
 from rocstar.sandbox.console import INTERRUPTED, Starting, require_own_users, say
+from rocstar.sandbox.loopback.apart import Apart
 from rocstar.sandbox.loopback.door import Door
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.pool.soon import PROGRAMS_NICE, ahead_of_others
 from rocstar.sandbox.service.auth import Owners, read_owners, require_token_unless_loopback
 from rocstar.sandbox.service.calls import Admission
+from rocstar.sandbox.service.errors import Refused
+from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.metrics import Metrics
 from rocstar.sandbox.service.model_context.endable import endable_stdin
-from rocstar.sandbox.service.model_context.guard import CONNECTION, Guard, owner_of
+from rocstar.sandbox.service.model_context.guard import BODY_S, CONNECTION, MAX_HELD_BYTES, Guard, owner_of
 from rocstar.sandbox.service.model_context.outputs import SCHEME
 from rocstar.sandbox.service.model_context.tools import INSTRUCTIONS, NAME, OwnerOf, Toolbox
 from rocstar.sandbox.service.model_context.warming import WarmingPool
@@ -180,6 +183,13 @@ async def serve_http(
     pool: SessionSandbox, max_sessions: int, owners: Owners, listening: Sequence[socket.socket]
 ) -> int:
     """Over HTTP on these sockets, which are closed then. The exit status."""
+    incoming = Incoming(
+        max_bytes=MAX_BODY_BYTES,
+        max_held_bytes=MAX_HELD_BYTES,
+        timeout_s=BODY_S,
+        apart=Apart((), Refused),
+        weights=owners.weights(),
+    )
     try:
         async with offered(pool, max_sessions, owners, partial(owner_of, owners)) as server:
             # The guard has checked names of hosts and pages, those of a network address too.
@@ -197,8 +207,11 @@ async def serve_http(
                 idle_s=IDLE_S,
                 clock=time.monotonic,
             )
+            guard = Guard(
+                inner, owners, door, Readiness(pool, "auto"), incoming, max_body_bytes=MAX_BODY_BYTES
+            )
             config = uvicorn.Config(
-                Guard(inner, owners, door, Readiness(pool, "auto"), max_body_bytes=MAX_BODY_BYTES),
+                guard,
                 log_level="warning",
                 timeout_keep_alive=IDLE_S,
                 timeout_graceful_shutdown=5,
@@ -209,6 +222,7 @@ async def serve_http(
             await listener.serve(sockets=list(listening))
             return _status(listener.signals)
     finally:
+        incoming.close()
         for one in listening:
             one.close()
 
