@@ -109,7 +109,7 @@ tar cf /tmp/t -C /tmp x && tar tf /tmp/t && touch $(mktemp /tmp/cXXX) && cd /tmp
 """
     result = await run(pool, code)
     listed = "".join(f"{at}\n2\n" for at in ("/mnt/data", "/tmp", "/var/tmp", "/dev/shm"))
-    assert result.stdout == f"{listed}y\n/dev/seen\n10\nx\n3\n/tmp/t /tmp/x\n", result.stderr
+    assert result.stdout == f"{listed}b\ny\n/dev/seen\n10\nx\n3\n/tmp/t /tmp/x\n", result.stderr
     assert result.status is Status.OK
 
 

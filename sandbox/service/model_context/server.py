@@ -1,7 +1,7 @@
 """`rocstar sandbox mcp` as a process.
 
 start: options -> sandbox -> tools -> sockets -> "serving on"
-       options -> tools -> stdio, while the sandbox starts, which calls wait for (warming.py)
+       options -> sandbox, without its flavours -> tools -> stdio; a call waits for its own flavour
 stop:  the end of standard input; SIGTERM or Ctrl-C -> sessions closed -> sandbox closed -> exit
 """
 
@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -40,7 +40,6 @@ from rocstar.sandbox.service.model_context.endable import endable_stdin
 from rocstar.sandbox.service.model_context.guard import BODY_S, CONNECTION, MAX_HELD_BYTES, Guard, owner_of
 from rocstar.sandbox.service.model_context.outputs import SCHEME
 from rocstar.sandbox.service.model_context.tools import INSTRUCTIONS, NAME, OwnerOf, Toolbox
-from rocstar.sandbox.service.model_context.warming import WarmingPool
 from rocstar.sandbox.service.readiness import Readiness
 from rocstar.sandbox.service.serve import (
     Address,
@@ -86,26 +85,16 @@ async def _serve(options: argparse.Namespace, owners: Owners) -> int:
         lease_s=LEASE_S,
         weights=owners.weights(),
         nice=PROGRAMS_NICE,
+        start_warm=options.http,  # of the others some give a server five seconds for its first answer
         on_warm=starting.warm,
     )
-    async with AsyncExitStack() as stack:
-        starting_pool = asyncio.create_task(_start(pool, options, stack))
-        try:
-            if options.http:
-                await starting_pool
-                listening = listen(Address(host=options.host, port=options.port))
-                return await serve_http(pool, options.max_sessions, owners, listening)
-            warming = WarmingPool(pool, starting_pool)
-            async with offered(warming, options.max_sessions, Owners(), lambda headers: "") as server:
-                return await _until_ended(server, starting_pool)
-        finally:
-            starting_pool.cancel()
-            await asyncio.wait((starting_pool,))
-
-
-async def _start(pool: SandboxPool, options: argparse.Namespace, stack: AsyncExitStack) -> None:
-    await stack.enter_async_context(pool)
-    require_own_users(pool.isolation, options.allow_shared_user, "mcp")
+    async with pool:
+        require_own_users(pool.isolation, options.allow_shared_user, "mcp")
+        if options.http:
+            listening = listen(Address(host=options.host, port=options.port))
+            return await serve_http(pool, options.max_sessions, owners, listening)
+        async with offered(pool, options.max_sessions, Owners(), lambda headers: "") as server:
+            return await _until_ended(server)
 
 
 @asynccontextmanager
@@ -149,9 +138,8 @@ async def _refusing(
     return await call_next(ctx)
 
 
-async def _until_ended(server: "MCPServer[None]", starting: "asyncio.Task[None]") -> int:
-    """Over standard input and output, until the first ends, a signal comes, or the pool cannot start, which
-    is raised. The exit status."""
+async def _until_ended(server: "MCPServer[None]") -> int:
+    """Over standard input and output, until the first ends or a signal comes. The exit status."""
     signals: list[int] = []
 
     def end(number: int) -> None:
@@ -159,16 +147,10 @@ async def _until_ended(server: "MCPServer[None]", starting: "asyncio.Task[None]"
         taken.end()
 
     with endable_stdin() as taken:
-        serving = asyncio.create_task(server.run_stdio_async())
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end, number)
-        await asyncio.wait((serving, starting), return_when=asyncio.FIRST_COMPLETED)
-        if starting.done() and starting.exception() is not None:
-            taken.end()
-        await serving
-    if starting.done():
-        starting.result()
+        await server.run_stdio_async()
     return _status(signals)
 
 

@@ -34,6 +34,9 @@ INSTRUCTIONS = """Runs Python in isolation: no network, no files but its own. ru
 run_cell runs the cells of a notebook, which keep their state. The value of a last expression is shown,
 figures of matplotlib come as images, and `display` shows a value. Top-level await works."""
 
+MAX_ANSWER_BYTES = 4 << 20
+"""Of the files and displays of an answer, which the SDK writes as base64 in the event loop."""
+
 MAX_CODE_CHARS = 1 << 20
 """Of a program: what it imports is looked for before it runs."""
 
@@ -259,6 +262,6 @@ def _decoded(text: str | bytes) -> bytes:
 
 def _bounded(result: ExecResult) -> ExecResult:
     total = sum(map(len, result.files.values())) + sum(len(one.data) for one in result.displays)
-    if total > MAX_JSON_FILES_BYTES:
-        raise ValueError(f"the files have {total} bytes; at most {MAX_JSON_FILES_BYTES} go into one answer")
+    if total > MAX_ANSWER_BYTES:
+        raise ValueError(f"the files have {total} bytes; at most {MAX_ANSWER_BYTES} go into one answer")
     return result
