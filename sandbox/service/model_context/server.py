@@ -29,6 +29,7 @@ from rocstar.sandbox.child.scan import flavour_for
 from rocstar.sandbox.console import INTERRUPTED, Starting, require_own_users, say
 from rocstar.sandbox.loopback.apart import Apart
 from rocstar.sandbox.loopback.door import Door
+from rocstar.sandbox.loopback.malformed import NOT_HTTP, limit_log
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.pool.soon import PROGRAMS_NICE, ahead_of_others
 from rocstar.sandbox.service.auth import Owners, read_owners, require_token_unless_loopback
@@ -37,7 +38,14 @@ from rocstar.sandbox.service.errors import Refused
 from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.metrics import Metrics
 from rocstar.sandbox.service.model_context.endable import endable_stdin
-from rocstar.sandbox.service.model_context.guard import BODY_S, CONNECTION, MAX_HELD_BYTES, Guard, owner_of
+from rocstar.sandbox.service.model_context.guard import (
+    BODY_S,
+    CONNECTION,
+    MAX_HELD_BYTES,
+    Guard,
+    owner_of,
+    refused,
+)
 from rocstar.sandbox.service.model_context.outputs import SCHEME
 from rocstar.sandbox.service.model_context.tools import INSTRUCTIONS, NAME, OwnerOf, Toolbox
 from rocstar.sandbox.service.readiness import Readiness
@@ -200,6 +208,7 @@ async def serve_http(
                 h11_max_incomplete_event_size=1 << 16,
                 lifespan="on",
             )
+            limit_log("uvicorn.error")
             listener = _Listener(config, door)
             await listener.serve(sockets=list(listening))
             return _status(listener.signals)
@@ -207,6 +216,18 @@ async def serve_http(
         incoming.close()
         for one in listening:
             one.close()
+
+
+def with_errors(protocol: type[asyncio.Protocol]) -> Any:
+    """uvicorn's protocol; it answers what is not HTTP in the form of the other errors."""
+
+    def send_400_response(self: Any, _: str) -> None:
+        body = bytes(refused(400, NOT_HTTP).body)
+        head = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        self.transport.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        self.transport.close()
+
+    return type("Protocol", (protocol,), {"send_400_response": send_400_response})
 
 
 class _Listener(uvicorn.Server):
@@ -218,6 +239,7 @@ class _Listener(uvicorn.Server):
         self.servers: list[asyncio.Server] = []
         self.signals: list[int] = []
         self._door = door
+        self._made: Any = None
         self._sweeper: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -225,6 +247,7 @@ class _Listener(uvicorn.Server):
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             raise RuntimeError("the server of the Model Context Protocol did not start")
+        self._made = with_errors(self.config.http_protocol_class)
         self._door.open(sockets or [], self._new_protocol)
         self._sweeper = asyncio.create_task(self._door.sweep_for_ever())
         self.started = True
@@ -234,8 +257,7 @@ class _Listener(uvicorn.Server):
 
     def _new_protocol(self) -> asyncio.Protocol:
         state = dict(self.lifespan.state)
-        made: Any = self.config.http_protocol_class
-        protocol: asyncio.Protocol = made(
+        protocol: asyncio.Protocol = self._made(
             config=self.config,
             server_state=self.server_state,
             app_state=state,

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from ... import needs
+from ...raw_http import answer_to
 
 if find_spec("mcp") is None:
     pytest.skip(needs.package("mcp").reason, allow_module_level=True)
@@ -26,6 +27,7 @@ import httpx2
 import mcp
 from mcp.client.streamable_http import streamable_http_client
 
+from rocstar.sandbox.loopback import malformed
 from rocstar.sandbox.service.auth import Owner, Owners
 from rocstar.sandbox.service.model_context import guard, server
 from rocstar.sandbox.service.model_context.answer import of_result
@@ -355,6 +357,17 @@ async def test_an_answer_fits_a_model_and_is_never_empty() -> None:
                 await other.read_resource(link.uri)
         for code in ("silent", "blank"):
             assert text_of(await client.call_tool("run_python", {"code": code})) == "[no output]"
+
+
+async def test_what_is_no_http_has_the_form_of_other_errors(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(malformed, "LOG_EVERY_S", 0.0)
+    told = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "the request is not HTTP"}}
+    async with listening(OWNERS) as address:
+        line, body = await answer_to(int(address.split(":")[2].split("/")[0]))
+    assert " 400 " in line and json.loads(body) == told
+    assert capfd.readouterr().err.count("is not HTTP") == 1
 
 
 def test_a_picture_needs_no_text() -> None:
