@@ -123,8 +123,8 @@ class Host:
                 yield f"process {pid} has {now[pid]} descriptors in place of {self._baseline[pid]}"
 
     def _left_files(self) -> Iterator[str]:
-        for path in left_marks(str(self.folder)):
-            yield f"{path} is left"
+        for mark in left_marks(str(self.folder)):
+            yield f"{mark} is left"
         for name in ("secret", "home/.ssh/id_rsa"):
             path = self.folder / name
             if not path.is_file() or path.read_text() != self._bait_text:
