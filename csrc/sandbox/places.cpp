@@ -36,6 +36,7 @@ using rocstar::Place;
 constexpr size_t kMostKept = 32;
 
 const char* home = "";  // the program's directory, absolute; empty: nothing is translated
+bool has_proc = true;   // whether the kernel has names for descriptors: not in an interpreter, which has no /proc
 const char* kept[kMostKept];
 size_t num_kept = 0;
 
@@ -88,7 +89,7 @@ class Path {
 
 // The number of a descriptor of this process by its name; -1 for any other name.
 int own_descriptor(const char* path) {
-  if (path == nullptr || home[0] == '\0' || (strncmp(path, "/dev/", 5) != 0 && strncmp(path, "/proc/", 6) != 0))
+  if (path == nullptr || home[0] == '\0' || has_proc || (strncmp(path, "/dev/", 5) != 0 && strncmp(path, "/proc/", 6) != 0))
     return -1;
   if (strcmp(path, "/dev/stdin") == 0) return STDIN_FILENO;
   if (strcmp(path, "/dev/stdout") == 0) return STDOUT_FILENO;
@@ -160,6 +161,7 @@ bool tells_room(const char* path, struct statvfs64* found) {
 // Of a zygote: where its children will write their directory, empty until then, and folders that stay what they are.
 extern "C" void rocstar_places(const char* directory, const char* const* folders, size_t number) {
   home = directory;
+  has_proc = false;
   for (num_kept = 0; num_kept < number && num_kept < kMostKept; ++num_kept) kept[num_kept] = folders[num_kept];
 }
 
