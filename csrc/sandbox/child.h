@@ -82,8 +82,8 @@ int die_with_supervisor();
 // Before a child becomes another program.
 void restore_signals();
 
-// What a program that a child executes finds: its directory as its home, and `preload` (csrc/sandbox/places.cpp) where it
-// can be read. Gives up where the directory has no name.
+// What a program that a child executes finds: its directory as its home, and `preload` (csrc/sandbox/places.cpp) where
+// it can be read. Gives up where the directory has no name.
 class Environment {
  public:
   explicit Environment(const std::string& preload);

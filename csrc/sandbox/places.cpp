@@ -89,7 +89,8 @@ class Path {
 
 // The number of a descriptor of this process by its name; -1 for any other name.
 int own_descriptor(const char* path) {
-  if (path == nullptr || home[0] == '\0' || has_proc || (strncmp(path, "/dev/", 5) != 0 && strncmp(path, "/proc/", 6) != 0))
+  if (path == nullptr || home[0] == '\0' || has_proc ||
+      (strncmp(path, "/dev/", 5) != 0 && strncmp(path, "/proc/", 6) != 0))
     return -1;
   if (strcmp(path, "/dev/stdin") == 0) return STDIN_FILENO;
   if (strcmp(path, "/dev/stdout") == 0) return STDOUT_FILENO;
@@ -217,10 +218,10 @@ INSTEAD_OF(int, __openat64_2, (int folder, const char* path, int flags)) { retur
 FOPEN(fopen)
 FOPEN(fopen64)
 
-#define FREOPEN(name)                                                            \
-  INSTEAD_OF(FILE*, name, (const char* path, const char* mode, FILE* stream)) {  \
-    NEXT(name);                                                                  \
-    return real(Path(path, mode[0] != 'r'), mode, stream);                       \
+#define FREOPEN(name)                                                           \
+  INSTEAD_OF(FILE*, name, (const char* path, const char* mode, FILE* stream)) { \
+    NEXT(name);                                                                 \
+    return real(Path(path, mode[0] != 'r'), mode, stream);                      \
   }
 FREOPEN(freopen)
 FREOPEN(freopen64)
@@ -304,19 +305,19 @@ LEAD(int, utimensat, (int folder, const char* path, const struct timespec* times
 
 // A name that ends with XXXXXX and `suffix` characters, which the library chooses: it is chosen for the path that is
 // meant, and told in the name that was given.
-#define COMPLETED(Result, name, parameters, suffix, told, ...)                               \
-  INSTEAD_OF(Result, name, parameters) {                                               \
-    NEXT(name);                                                                        \
-    const Path meant(given, true);                                                     \
-    char path[PATH_MAX];                                                               \
-    const size_t length = strlen(given), chosen = 6 + static_cast<size_t>(suffix);     \
-    if (meant == given || suffix < 0 || chosen > length) return real(__VA_ARGS__);     \
-    char* const asked = given;                                                         \
-    strcpy(path, meant);                                                               \
-    given = path;                                                                      \
-    const Result made = real(__VA_ARGS__);                                             \
-    memcpy(asked + length - chosen, path + strlen(path) - chosen, chosen);             \
-    return told;                                                                       \
+#define COMPLETED(Result, name, parameters, suffix, told, ...)                     \
+  INSTEAD_OF(Result, name, parameters) {                                           \
+    NEXT(name);                                                                    \
+    const Path meant(given, true);                                                 \
+    char path[PATH_MAX];                                                           \
+    const size_t length = strlen(given), chosen = 6 + static_cast<size_t>(suffix); \
+    if (meant == given || suffix < 0 || chosen > length) return real(__VA_ARGS__); \
+    char* const asked = given;                                                     \
+    strcpy(path, meant);                                                           \
+    given = path;                                                                  \
+    const Result made = real(__VA_ARGS__);                                         \
+    memcpy(asked + length - chosen, path + strlen(path) - chosen, chosen);         \
+    return told;                                                                   \
   }
 COMPLETED(int, mkstemp, (char* given), 0, made, given)
 COMPLETED(int, mkstemp64, (char* given), 0, made, given)
@@ -328,15 +329,15 @@ COMPLETED(int, mkstemps64, (char* given, int suffix), suffix, made, given, suffi
 COMPLETED(int, mkostemps, (char* given, int suffix, int flags), suffix, made, given, suffix, flags)
 COMPLETED(int, mkostemps64, (char* given, int suffix, int flags), suffix, made, given, suffix, flags)
 
-#define TMPFILE(name)                                   \
-  INSTEAD_OF(FILE*, name, ()) {                         \
-    NEXT(name);                                         \
-    if (home[0] == '\0') return real();                 \
-    char path[] = "/tmp/XXXXXX";                        \
-    const int file = own_mkostemp(path, O_CLOEXEC);     \
-    if (file < 0) return nullptr;                       \
-    own_unlink(path);                                   \
-    return fdopen(file, "w+");                          \
+#define TMPFILE(name)                               \
+  INSTEAD_OF(FILE*, name, ()) {                     \
+    NEXT(name);                                     \
+    if (home[0] == '\0') return real();             \
+    char path[] = "/tmp/XXXXXX";                    \
+    const int file = own_mkostemp(path, O_CLOEXEC); \
+    if (file < 0) return nullptr;                   \
+    own_unlink(path);                               \
+    return fdopen(file, "w+");                      \
   }
 TMPFILE(tmpfile)
 TMPFILE(tmpfile64)

@@ -7,7 +7,6 @@ struct Place {
   const char *folder, *within;
 };
 
-inline constexpr Place kPlaces[] = {
-    {"/tmp", "/.tmp"}, {"/var/tmp", "/.tmp"}, {"/dev/shm", "/.tmp"}, {"/mnt/data", ""}};
+inline constexpr Place kPlaces[] = {{"/tmp", "/.tmp"}, {"/var/tmp", "/.tmp"}, {"/dev/shm", "/.tmp"}, {"/mnt/data", ""}};
 
 }  // namespace rocstar
