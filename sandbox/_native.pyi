@@ -81,11 +81,12 @@ def serve(
 ) -> None:
     """Serves the supervisor's orders until it is gone: runs a program or a session's cells in each child."""
 
-def serve_cpp(fd: int, *, layers: Layers, command: list[str]) -> None:
-    """As `serve`, of C++ programs; `command` compiles main.cpp to program and begins with a path."""
+def serve_cpp(fd: int, *, layers: Layers, command: list[str], preload: str = "") -> None:
+    """As `serve`, of C++ programs; `command` compiles main.cpp to program and begins with a path.
+    `preload`: a library for the program."""
 
-def serve_shell(fd: int, *, layers: Layers, bash: str) -> None:
-    """As `serve`, of bash programs; `bash` is its path."""
+def serve_shell(fd: int, *, layers: Layers, bash: str, preload: str = "") -> None:
+    """As `serve`, of bash programs; `bash` is its path, `preload` a library for it and its tools."""
 
 def say_fatal(fd: int, json: str) -> None: ...
 def say_at(fd: int, what: str) -> None: ...

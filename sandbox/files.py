@@ -24,6 +24,9 @@ MAX_DISPLAYS = 32
 DISPLAY_FOLDER = ".display"
 """As in csrc/sandbox/fetch.h."""
 
+PLACES = {"/mnt/data/": "", "/tmp/": ".tmp/", "/var/tmp/": ".tmp/", "/dev/shm/": ".tmp/"}
+"""Folders that a program expects, and where in its directory they are: as in csrc/sandbox/places.h."""
+
 _WANTS_DISPLAYS = 1 << 31
 
 MAX_NAME_BYTES = 200
@@ -64,14 +67,27 @@ def check_fetch(names: Sequence[str]) -> None:
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"fetch has {name!r}; give names as str")
-        if why := fault_of(name):
+        if why := fault_of(name, fetched=True):
             raise ValueError(f"fetch has the name {name[:MAX_NAME_BYTES]!r}: {why}")
 
 
-def fault_of(name: str) -> str:
-    """Why a name is none of a file below the working directory; empty when it is one."""
-    if not name or name.startswith("/") or any(part in ("", ".", "..") for part in name.split("/")):
-        return "give a path below the working directory"
+def within(name: str) -> str:
+    """The name in the working directory of a file below one of the places; any other name as it is."""
+    for place, folder in PLACES.items():
+        if name.startswith(place):
+            return folder + name.removeprefix(place)
+    return name
+
+
+def fault_of(name: str, *, fetched: bool = False) -> str:
+    """Why a name is none of a file of the program's; empty when it is one. fetched: a file under an absolute
+    name elsewhere is missing, which is no fault."""
+    own = within(name)
+    is_path = own and not own.startswith("/") and all(part not in ("", ".", "..") for part in own.split("/"))
+    if not is_path and not (fetched and name.startswith("/")):
+        return (
+            f"give a path below the working directory, or below {', '.join(place[:-1] for place in PLACES)}"
+        )
     if not name.isprintable():
         return "give printable characters"
     if len(name.encode()) > MAX_NAME_BYTES:
@@ -81,7 +97,8 @@ def fault_of(name: str) -> str:
 
 def clash(files: Mapping[str, bytes]) -> str:
     """A name that is a file and a directory of another one; empty when there is none."""
-    return next((name for name in _folders(files) if name in files), "")
+    own = set(map(within, files))
+    return next((name for name in _folders(files) if name in own), "")
 
 
 def created(files: Mapping[str, bytes]) -> int:
@@ -94,7 +111,7 @@ def largest(files: Mapping[str, bytes]) -> int:
 
 
 def _folders(files: Mapping[str, bytes]) -> list[str]:
-    parts = (name.split("/")[:-1] for name in files)
+    parts = (within(name).split("/")[:-1] for name in files)
     return sorted({"/".join(folders[:n]) for folders in parts for n in range(1, len(folders) + 1)})
 
 
@@ -104,7 +121,7 @@ def pack(files: Mapping[str, bytes], code: bytes, *, displays: bool = False) -> 
         return [code]
     pieces = [MARK, (len(files) | displays * _WANTS_DISPLAYS).to_bytes(4, "little")]
     for name, content in files.items():
-        encoded = name.encode()
+        encoded = within(name).encode()
         pieces += [len(encoded).to_bytes(4, "little"), len(content).to_bytes(8, "little"), encoded, content]
     return [*pieces, code]
 

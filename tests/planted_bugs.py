@@ -28,6 +28,9 @@ BUGS = [
     Bug("AttemptsFile._recovered", "len(siblings) == self._k", "siblings", "test_attempts.py::test_whatever_is_cut_off_the_rest_is_done_and_the_end_is_the_same"),
     Bug("AheadBatch._has_room", "self._held < MAX_HELD", "True", "fabric/test_bounds.py::test_outputs_that_nobody_reads_hold_up_their_batch"),
     Bug("Bounds._check_text", "chars > self.max_tokens * self.token_chars", "False", "serve/test_strangers.py::test_what_cannot_fit_is_refused_before_it_is_tokenised"),
+    Bug("Guard._lightened", "len(body) <= MOST_IN_LOOP_BYTES", "True", "service/test_model_context.py::test_the_sdk_parses_no_large_body"),
+    Bug("SandboxPool.__init__", "not start_warm", "False", "test_declared.py::test_a_call_waits_for_its_own_flavour_where_the_pool_does_not"),
+    Bug("_Protocol.handle_error", "isinstance(exc, HttpProcessingError)", "False", "service/test_guard.py::test_what_is_no_http_has_the_form_of_other_errors"),
     Bug("columns._told_of", "items > MAX_TOLD_ITEMS", "False", "record/test_columns.py::test_a_frame_of_a_stranger_is_refused_before_memory_is_taken"),
     Bug("KeptConversations._find_names", "found is None", "True", "serve/test_strangers.py::test_a_verdict_on_nothing_reads_a_file_once_and_keeps_no_writer"),
     Bug("PageGuard._refusal", "self._door.peer_user(request.protocol) in (os.getuid(), 0)", "True", "view/test_web.py::test_another_user_of_this_machine_needs_the_token"),
@@ -260,6 +263,7 @@ BUGS = [
     Bug("exact_p", "len(steps) <= EXACT_QUESTIONS or seen == 0", "seen == 0", "test_paired.py::test_up_to_sixteen_questions_p_is_exact"),
     Bug("extract_answer", "blocks[-1]", "blocks[0]", "test_verify.py::test_the_last_complete_block_counts"),
     Bug("extract_answer", "without_tool_calls(final_text)", "final_text", "test_verify.py"),
+    Bug("fault_of", 'fetched and name.startswith("/")', "False", "service/test_sandbox_fusion.py::test_files_are_given_and_fetched_by_the_places_of_the_program"),
     Bug("filter_by_difficulty", "isinstance(t.outcome, Scored) and t.outcome.is_correct", "isinstance(t.outcome, Scored)", "test_stages.py"),
     Bug("fitting", "result.files or result.displays", "False", "service/test_followed.py::test_what_a_client_does_not_take_counts_whatever_it_is[files of a cell]"),
     Bug("followed.followed", "not held.full", "True", "service/test_followed.py::test_what_a_client_does_not_take_counts_whatever_it_is[a cell that is followed]"),
@@ -359,4 +363,5 @@ BUGS = [
     Bug("verdict.judge", "peak_gib + OVERHEAD_GIB", "peak_gib", "test_verdict.py::test_the_driver_s_memory_counts"),
     Bug("verdicts.readings_of", "lines[:-1]", "lines[:-2]", "benchmarks/test_ifeval_verdicts.py::test_every_recorded_verdict_is_ours"),
     Bug("weight_file.write_owned", "deque(weights, maxlen=0)", "pass", "test_weight_file.py::test_a_full_disk_is_told_at_the_end"),
+    Bug("with_errors", "refused(400, NOT_HTTP).body", "NOT_HTTP.encode()", "service/test_model_context.py::test_what_is_no_http_has_the_form_of_other_errors"),
 ]

@@ -94,17 +94,18 @@ void serve(int fd, const rocstar::Layers& layers, const std::string& hello, cons
 }
 
 // As `serve`, of C++ programs: no child runs Python. `command`: the compiler's path and its arguments.
-void serve_cpp(int fd, const rocstar::Layers& layers, const std::vector<std::string>& command) {
+void serve_cpp(int fd, const rocstar::Layers& layers, const std::vector<std::string>& command,
+               const std::string& preload) {
   rocstar::Zygote zygote(rocstar::UniqueFd(fd), layers);
   zygote.hello("");
-  zygote.serve([&](rocstar::Child& child) { return rocstar::run_cpp(child, command); });
+  zygote.serve([&](rocstar::Child& child) { return rocstar::run_cpp(child, command, preload); });
 }
 
 // As `serve`, of bash programs. `bash`: its path.
-void serve_shell(int fd, const rocstar::Layers& layers, const std::string& bash) {
+void serve_shell(int fd, const rocstar::Layers& layers, const std::string& bash, const std::string& preload) {
   rocstar::Zygote zygote(rocstar::UniqueFd(fd), layers);
   zygote.hello("");
-  zygote.serve([&](rocstar::Child& child) { return rocstar::run_shell(child, bash); });
+  zygote.serve([&](rocstar::Child& child) { return rocstar::run_shell(child, bash, preload); });
 }
 
 constexpr size_t kLongTextBytes = 1 << 20;
@@ -289,8 +290,10 @@ PYBIND11_MODULE(_native, module) {
   module.def("call_alone", &call_alone_or_raise, py::arg("function"));
   module.def("serve", &serve, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("hello"), py::arg("programs"),
              py::arg("run_session_cell"));
-  module.def("serve_cpp", &serve_cpp, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("command"));
-  module.def("serve_shell", &serve_shell, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("bash"));
+  module.def("serve_cpp", &serve_cpp, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("command"),
+             py::arg("preload") = "");
+  module.def("serve_shell", &serve_shell, py::arg("fd"), py::kw_only(), py::arg("layers"), py::arg("bash"),
+             py::arg("preload") = "");
   module.def("say_fatal", &rocstar::say_fatal, py::arg("fd"), py::arg("json"));
   module.def("say_at", &rocstar::say_at, py::arg("fd"), py::arg("what"));
   module.def("probe", &probe);

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <csignal>
 #include <cstring>
 #include <system_error>
@@ -184,6 +185,19 @@ void restore_signals() {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+Environment::Environment(const std::string& preload) {
+  std::array<char, PATH_MAX> home;
+  if (getcwd(home.data(), home.size()) == nullptr) give_up(errno);
+  words_ = {"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"};
+  for (const char* name : {"HOME=", "TMPDIR="}) words_.push_back(std::string(name) + home.data());
+  if (!preload.empty() && UniqueFd(open(preload.c_str(), O_RDONLY | O_CLOEXEC))) {
+    words_.push_back("LD_PRELOAD=" + preload);
+    words_.push_back(std::string("ROCSTAR_HOME=") + home.data());
+  }
+  for (std::string& word : words_) pointers_.push_back(word.data());
+  pointers_.push_back(nullptr);
 }
 
 bool Child::read_exactly(char* to, size_t count, FdList* fds) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "link.h"
 #include "seccomp.h"
@@ -80,6 +81,18 @@ int die_with_supervisor();
 
 // Before a child becomes another program.
 void restore_signals();
+
+// What a program that a child executes finds: its directory as its home, and `preload` (csrc/sandbox/places.cpp) where
+// it can be read. Gives up where the directory has no name.
+class Environment {
+ public:
+  explicit Environment(const std::string& preload);
+  char* const* words() { return pointers_.data(); }
+
+ private:
+  std::vector<std::string> words_;
+  std::vector<char*> pointers_;
+};
 
 // fork(2) without the C library's part: the new process is its parent's sibling, and has one thread.
 pid_t fork_sibling(uint64_t flags);

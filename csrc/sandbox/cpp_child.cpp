@@ -9,6 +9,7 @@
 namespace rocstar {
 namespace {
 
+// Of the compiler.
 char* const kEnvironment[] = {const_cast<char*>("PATH=/usr/local/bin:/usr/bin:/bin"), const_cast<char*>("LANG=C.UTF-8"),
                               const_cast<char*>("HOME=."), const_cast<char*>("TMPDIR=."), nullptr};
 
@@ -36,24 +37,25 @@ int write_source(const std::string& code) {
   give_up(errno);
 }
 
-[[noreturn]] void become_program() {
+[[noreturn]] void become_program(const std::string& preload) {
+  Environment environment(preload);
   static char name[] = "./program";
   char* const arguments[] = {name, nullptr};
   for (const int fd : {kControlFd, kProgramFd}) {
     if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) give_up(errno);
   }
   restore_signals();
-  syscall(SYS_execveat, kProgramFd, "", arguments, kEnvironment, AT_EMPTY_PATH);
+  syscall(SYS_execveat, kProgramFd, "", arguments, environment.words(), AT_EMPTY_PATH);
   give_up(errno);
 }
 
 }  // namespace
 
-int run_cpp(Child& child, const std::vector<std::string>& command) {
+int run_cpp(Child& child, const std::vector<std::string>& command, const std::string& preload) {
   const std::optional<Cell> cell = child.next_cell();
   if (!cell) return 0;
   if (child.role() == Role::kCompiler) compile(cell->code, command);
-  become_program();
+  become_program(preload);
 }
 
 SeccompFilter& cpp_filter(Role role, bool truncate) {

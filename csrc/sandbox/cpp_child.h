@@ -24,9 +24,9 @@ inline constexpr uint64_t kCompilerFiles = 64;
 // Messages beyond this end it. A program's own cap says only how many are kept: most are warnings.
 inline constexpr uint64_t kCompilerOutputBytes = 64ull << 20;
 
-// Runs in a confined child of role kCompiler or kProgram. `command`: the compiler's path and its arguments. Returns
-// only when the supervisor is gone.
-int run_cpp(Child& child, const std::vector<std::string>& command);
+// Runs in a confined child of role kCompiler or kProgram. `command`: the compiler's path and its arguments.
+// `preload`: a library for the program. Returns only when the supervisor is gone.
+int run_cpp(Child& child, const std::vector<std::string>& command, const std::string& preload);
 
 // The system call filter for such a child, compiled when it is first asked for.
 SeccompFilter& cpp_filter(Role role, bool truncate);

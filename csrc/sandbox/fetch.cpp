@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <memory>
 
+#include "places.h"
 #include "protocol.h"
 #include "unique_fd.h"
 
@@ -25,6 +27,17 @@ UniqueFd open_below(int directory, const std::string& name) {
   struct stat info;
   if (!file || fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) return UniqueFd();
   return file;
+}
+
+// Where in the directory a file is that is asked for by a place of the program's. Any other absolute name is of none.
+std::string within(const std::string& name) {
+  for (const Place& place : kPlaces) {
+    const size_t length = std::strlen(place.folder);
+    if (name.compare(0, length, place.folder) != 0 || name[length] != '/') continue;
+    std::string found(".");
+    return found.append(place.within).append(name, length);
+  }
+  return name;
 }
 
 uint64_t size_of(int file) {
@@ -56,7 +69,7 @@ void append_files(std::string& to, uint64_t id, int directory, std::string_view 
   if (directory < 0) return;
   uint64_t left = kMostFetchedBytes;
   const auto append = [&](const std::string& name, bool is_display) {
-    const UniqueFd file = open_below(directory, name);
+    const UniqueFd file = open_below(directory, within(name));
     const uint64_t size = file ? size_of(file.get()) : 0;
     if (!file || (is_display && size == 0)) return false;
     if (size > left) return true;

@@ -1,12 +1,13 @@
-// A library loaded before all others (LD_PRELOAD) in interpreters: names that a program expects and that its sandbox
-// has elsewhere. It confines nothing: who passes it by finds what the kernel says.
+// A library loaded before all others (LD_PRELOAD) in interpreters, bash, its tools and C++ programs: names that a
+// program expects and that its sandbox has elsewhere. It confines nothing: who passes it by finds what the kernel says.
 //
 //   /dev/stdin, /dev/stdout, /dev/stderr, /dev/fd/N, /proc/self/fd/N   ->  a copy of that descriptor
 //   /mnt/data/NAME                                                     ->  NAME in the program's directory
 //   /tmp/NAME, /var/tmp/NAME, /dev/shm/NAME                            ->  .tmp/NAME in there
 //   sem_open                                                           ->  a semaphore of this process
 //
-// Nothing is translated before there is a directory, so that interpreters import from /tmp as they are.
+// Nothing is translated before there is a directory, so that interpreters import from /tmp as they are. A zygote names
+// it by a call; a program that a child executes finds it in the environment, and makes room for its threads as well.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -24,11 +25,18 @@
 
 #include <initializer_list>
 
+#include "places.h"
+#include "stacks.h"
+
 namespace {
+
+using rocstar::kPlaces;
+using rocstar::Place;
 
 constexpr size_t kMostKept = 32;
 
 const char* home = "";  // the program's directory, absolute; empty: nothing is translated
+bool has_proc = true;   // whether the kernel has names for descriptors: not in an interpreter, which has no /proc
 const char* kept[kMostKept];
 size_t num_kept = 0;
 
@@ -44,12 +52,6 @@ bool is_kept(const char* path) {
   }
   return false;
 }
-
-struct Place {
-  const char *folder, *within;
-};
-
-constexpr Place kPlaces[] = {{"/tmp", "/.tmp"}, {"/var/tmp", "/.tmp"}, {"/dev/shm", "/.tmp"}, {"/mnt/data", ""}};
 
 int make_folder(const char* path);
 
@@ -87,7 +89,8 @@ class Path {
 
 // The number of a descriptor of this process by its name; -1 for any other name.
 int own_descriptor(const char* path) {
-  if (path == nullptr || home[0] == '\0' || (strncmp(path, "/dev/", 5) != 0 && strncmp(path, "/proc/", 6) != 0))
+  if (path == nullptr || home[0] == '\0' || has_proc ||
+      (strncmp(path, "/dev/", 5) != 0 && strncmp(path, "/proc/", 6) != 0))
     return -1;
   if (strcmp(path, "/dev/stdin") == 0) return STDIN_FILENO;
   if (strcmp(path, "/dev/stdout") == 0) return STDOUT_FILENO;
@@ -159,8 +162,21 @@ bool tells_room(const char* path, struct statvfs64* found) {
 // Of a zygote: where its children will write their directory, empty until then, and folders that stay what they are.
 extern "C" void rocstar_places(const char* directory, const char* const* folders, size_t number) {
   home = directory;
+  has_proc = false;
   for (num_kept = 0; num_kept < number && num_kept < kMostKept; ++num_kept) kept[num_kept] = folders[num_kept];
 }
+
+namespace {
+
+[[gnu::constructor]] void start_program() {
+  const char* const directory = getenv("ROCSTAR_HOME");
+  rlimit memory;
+  if (directory == nullptr) return;
+  home = directory;
+  if (getrlimit(RLIMIT_AS, &memory) == 0) rocstar::bound_stacks(memory.rlim_cur);
+}
+
+}  // namespace
 
 #define OPEN(name)                                                                  \
   INSTEAD_OF(int, name, (const char* path, int flags, ...)) {                       \
@@ -202,6 +218,14 @@ INSTEAD_OF(int, __openat64_2, (int folder, const char* path, int flags)) { retur
 FOPEN(fopen)
 FOPEN(fopen64)
 
+#define FREOPEN(name)                                                           \
+  INSTEAD_OF(FILE*, name, (const char* path, const char* mode, FILE* stream)) { \
+    NEXT(name);                                                                 \
+    return real(Path(path, mode[0] != 'r'), mode, stream);                      \
+  }
+FREOPEN(freopen)
+FREOPEN(freopen64)
+
 #define STAT(name, Stat, of_descriptor)                                                   \
   INSTEAD_OF(int, name, (const char* path, struct Stat* found)) {                         \
     NEXT(name);                                                                           \
@@ -220,6 +244,13 @@ STAT(stat64, stat64, fstat64)
   }
 FSTATAT(fstatat, stat, fstat)
 FSTATAT(fstatat64, stat64, fstat64)
+
+INSTEAD_OF(int, statx, (int folder, const char* path, int flags, unsigned mask, struct statx* found)) {
+  NEXT(statx);
+  const int own = (flags & AT_SYMLINK_NOFOLLOW) != 0 ? -1 : own_descriptor(path);
+  if (own >= 0) return real(own, "", flags | AT_EMPTY_PATH, mask, found);
+  return real(folder, Path(path), flags, mask, found);
+}
 
 INSTEAD_OF(int, access, (const char* path, int mode)) {
   NEXT(access);
@@ -246,6 +277,8 @@ INSTEAD_OF(int, statvfs64, (const char* path, struct statvfs64* found)) {
   }
 LEAD(int, lstat, (const char* path, struct stat* found), Path(path), found)
 LEAD(int, lstat64, (const char* path, struct stat64* found), Path(path), found)
+LEAD(int, creat, (const char* path, mode_t mode), Path(path, true), mode)
+LEAD(int, creat64, (const char* path, mode_t mode), Path(path, true), mode)
 LEAD(DIR*, opendir, (const char* path), Path(path, true))
 LEAD(int, chdir, (const char* path), Path(path, true))
 LEAD(int, mkdir, (const char* path, mode_t mode), Path(path, true), mode)
@@ -256,6 +289,11 @@ LEAD(int, unlinkat, (int folder, const char* path, int flags), folder, Path(path
 LEAD(int, remove, (const char* path), Path(path))
 LEAD(int, rename, (const char* path, const char* other), Path(path), Path(other, true))
 LEAD(int, renameat, (int from, const char* path, int to, const char* other), from, Path(path), to, Path(other, true))
+LEAD(int, renameat2, (int from, const char* path, int to, const char* other, unsigned flags), from, Path(path), to,
+     Path(other, true), flags)
+LEAD(int, euidaccess, (const char* path, int mode), Path(path), mode)
+LEAD(int, eaccess, (const char* path, int mode), Path(path), mode)
+LEAD(char*, realpath, (const char* path, char* found), Path(path), found)
 LEAD(int, truncate, (const char* path, off_t length), Path(path), length)
 LEAD(int, truncate64, (const char* path, off64_t length), Path(path), length)
 LEAD(int, chmod, (const char* path, mode_t mode), Path(path), mode)
@@ -264,6 +302,45 @@ LEAD(ssize_t, readlink, (const char* path, char* to, size_t size), Path(path), t
 LEAD(ssize_t, readlinkat, (int folder, const char* path, char* to, size_t size), folder, Path(path), to, size)
 LEAD(int, utimensat, (int folder, const char* path, const struct timespec* times, int flags), folder, Path(path), times,
      flags)
+
+// A name that ends with XXXXXX and `suffix` characters, which the library chooses: it is chosen for the path that is
+// meant, and told in the name that was given.
+#define COMPLETED(Result, name, parameters, suffix, told, ...)                     \
+  INSTEAD_OF(Result, name, parameters) {                                           \
+    NEXT(name);                                                                    \
+    const Path meant(given, true);                                                 \
+    char path[PATH_MAX];                                                           \
+    const size_t length = strlen(given), chosen = 6 + static_cast<size_t>(suffix); \
+    if (meant == given || suffix < 0 || chosen > length) return real(__VA_ARGS__); \
+    char* const asked = given;                                                     \
+    strcpy(path, meant);                                                           \
+    given = path;                                                                  \
+    const Result made = real(__VA_ARGS__);                                         \
+    memcpy(asked + length - chosen, path + strlen(path) - chosen, chosen);         \
+    return told;                                                                   \
+  }
+COMPLETED(int, mkstemp, (char* given), 0, made, given)
+COMPLETED(int, mkstemp64, (char* given), 0, made, given)
+COMPLETED(int, mkostemp, (char* given, int flags), 0, made, given, flags)
+COMPLETED(int, mkostemp64, (char* given, int flags), 0, made, given, flags)
+COMPLETED(char*, mkdtemp, (char* given), 0, made == nullptr ? nullptr : asked, given)
+COMPLETED(int, mkstemps, (char* given, int suffix), suffix, made, given, suffix)
+COMPLETED(int, mkstemps64, (char* given, int suffix), suffix, made, given, suffix)
+COMPLETED(int, mkostemps, (char* given, int suffix, int flags), suffix, made, given, suffix, flags)
+COMPLETED(int, mkostemps64, (char* given, int suffix, int flags), suffix, made, given, suffix, flags)
+
+#define TMPFILE(name)                               \
+  INSTEAD_OF(FILE*, name, ()) {                     \
+    NEXT(name);                                     \
+    if (home[0] == '\0') return real();             \
+    char path[] = "/tmp/XXXXXX";                    \
+    const int file = own_mkostemp(path, O_CLOEXEC); \
+    if (file < 0) return nullptr;                   \
+    own_unlink(path);                               \
+    return fdopen(file, "w+");                      \
+  }
+TMPFILE(tmpfile)
+TMPFILE(tmpfile64)
 
 namespace {
 int make_folder(const char* path) { return own_mkdir(path, 0700); }  // below `home`, so it is as it is

@@ -4,9 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
-#include <climits>
 #include <cstring>
 #include <optional>
 
@@ -69,19 +67,15 @@ int write_file(const std::string& name, std::string_view content) {
   _exit(code);
 }
 
-[[noreturn]] void become_bash(const std::string& bash, const std::string& program) {
-  std::array<char, PATH_MAX> home;
-  if (getcwd(home.data(), home.size()) == nullptr) give_up(errno);
-  std::string words[] = {"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", std::string("HOME=") + home.data(),
-                         std::string("TMPDIR=") + home.data()};
-  char* const environment[] = {words[0].data(), words[1].data(), words[2].data(), words[3].data(), nullptr};
+[[noreturn]] void become_bash(const std::string& bash, const std::string& program, const std::string& preload) {
+  Environment environment(preload);
   std::string own[] = {"bash", "-c", program, "bash"};
   char* const arguments[] = {own[0].data(), own[1].data(), own[2].data(), own[3].data(), nullptr};
   if (const int error = die_with_supervisor()) give_up(error);
   // Its copy, the lifeline, stays: nothing can be written there, so what the supervisor reads are words of ours.
   if (fcntl(kControlFd, F_SETFD, FD_CLOEXEC) != 0) give_up(errno);
   restore_signals();
-  execve(bash.c_str(), arguments, environment);
+  execve(bash.c_str(), arguments, environment.words());
   give_up(errno);
 }
 
@@ -104,7 +98,7 @@ int unpack_files(std::string_view& code) {
   return 0;
 }
 
-int run_shell(Child& child, const std::string& bash) {
+int run_shell(Child& child, const std::string& bash, const std::string& preload) {
   const std::optional<Cell> cell = child.next_cell();
   if (!cell) return 0;
   std::string_view code = cell->code;
@@ -114,7 +108,7 @@ int run_shell(Child& child, const std::string& bash) {
   if (code.find('\0') != std::string_view::npos) {
     say_and_exit("bash: the program has a NUL character\n", kNoProgramExit);
   }
-  become_bash(bash, std::string(code));
+  become_bash(bash, std::string(code), preload);
 }
 
 SeccompFilter& shell_filter(bool truncate) {

@@ -20,8 +20,9 @@ inline constexpr size_t kMostShellBytes = 128 * 1024 - 1;
 // Files that a shell program's tools may have at a time, for each of `files`.
 inline constexpr uint64_t kShellFiles = 16;
 
-// Runs in a confined child of role kShell. `bash`: its path. Returns only when the supervisor is gone.
-int run_shell(Child& child, const std::string& bash);
+// Runs in a confined child of role kShell. `bash`: its path. `preload`: a library for it and its
+// tools. Returns only when the supervisor is gone.
+int run_shell(Child& child, const std::string& bash, const std::string& preload);
 
 // The system call filter for such a child, compiled when it is first asked for.
 SeccompFilter& shell_filter(bool truncate);

@@ -1,8 +1,6 @@
 #include "zygote.h"
 
 #include <fcntl.h>
-#include <malloc.h>
-#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -22,6 +20,7 @@
 #include "namespaces.h"
 #include "priority.h"
 #include "shell_child.h"
+#include "stacks.h"
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
@@ -36,24 +35,6 @@ void say(int supervisor, ZygoteWord word, std::string_view rest, std::span<const
   std::string bytes(1, static_cast<char>(word));
   bytes += rest;
   send_message(supervisor, bytes, fds);
-}
-
-// RLIMIT_AS counts what is reserved. With the C library's defaults, a stack of 8 MiB and an arena of 64 MiB for each
-// thread, 15 threads would take 1 GiB: one arena for all (the interpreter's lock lets few threads allocate at a time),
-// and stacks of which 64 take half of the program's memory. Written only when it changes: see `used_up_`.
-void bound_stacks(uint64_t memory_bytes) {
-  static size_t now = 0;
-  constexpr size_t kLeast = 512 << 10, kMost = 8 << 20;
-  const size_t wanted = std::clamp<size_t>(memory_bytes / 128 & ~size_t{0xFFFF}, kLeast, kMost);
-  if (now == wanted) return;
-#if defined(__GLIBC__)
-  if (now == 0) mallopt(M_ARENA_MAX, 1);
-#endif
-  now = wanted;
-  pthread_attr_t attributes;
-  if (pthread_getattr_default_np(&attributes) != 0) return;
-  if (pthread_attr_setstacksize(&attributes, wanted) == 0) pthread_setattr_default_np(&attributes);
-  pthread_attr_destroy(&attributes);
 }
 
 uint64_t measure_resident() {

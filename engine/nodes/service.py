@@ -31,8 +31,9 @@ from rocstar.engine.nodes.wire import NodeWireError, group_bytes, opened_order
 from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group
-from rocstar.sandbox.loopback import bearer_of, log_no_clients_mistakes, read_little_ahead
+from rocstar.sandbox.loopback import bearer_of
 from rocstar.sandbox.loopback.door import Door, DoorFull
+from rocstar.sandbox.loopback.malformed import protocols
 
 MAX_BODY_BYTES = 16 << 20
 """The largest body of an order, which is a task."""
@@ -60,8 +61,6 @@ class NodeService:
     goes on when its request has ended."""
 
     def __init__(self, agent: Agent, token: str, *, version: Callable[[], int] = lambda: 0) -> None:
-        log_no_clients_mistakes()
-        read_little_ahead()
         self._agent, self._token, self._version = agent, token, version
         self._running: dict[str, asyncio.Task[Group]] = {}
         self._granted: set[str] = set()
@@ -197,7 +196,7 @@ async def serving(service: NodeService, host: str, port: int = 0) -> AsyncIterat
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
         assert runner.server is not None
-        async with service.door.opened([listening], runner.server):
+        async with service.door.opened([listening], protocols(runner.server, _refusal)):
             yield int(listening.getsockname()[1])
     finally:
         await service.close()

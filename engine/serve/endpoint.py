@@ -42,7 +42,7 @@ from rocstar.engine.serve.openapi import HTML, JSON, document
 from rocstar.engine.serve.page import HEADERS, page
 from rocstar.engine.serve.refusals import ServeRefusal
 from rocstar.engine.serve.said import PING, ChatWords, CompletionWords, as_json, event, plain_id
-from rocstar.sandbox.loopback import hung_up, log_no_clients_mistakes, read_little_ahead, send_continue
+from rocstar.sandbox.loopback import hung_up, send_continue
 from rocstar.sandbox.loopback.door import Door, DoorFull
 from rocstar.sandbox.loopback.printable import printable_line
 
@@ -115,8 +115,6 @@ class Endpoint:
             kept: takes the records; None = nothing is kept.
             note: shows the operator a line.
         """
-        log_no_clients_mistakes()
-        read_little_ahead()
         self.agent, self.options, self._kept = agent, options, kept
         self._note_line = note
         self.counts = Counts(self._gauges)

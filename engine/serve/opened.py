@@ -18,6 +18,8 @@ from aiohttp import web
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.serve.endpoint import Endpoint, ServeOptions
 from rocstar.engine.serve.kept import KeptConversations
+from rocstar.engine.serve.refusals import ServeRefusal
+from rocstar.sandbox.loopback.malformed import protocols
 
 BACKLOG = 1024
 CLOSE_S = 5.0
@@ -60,12 +62,17 @@ async def open_endpoint(
                 bound = listening.getsockname()
                 shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
                 assert runner.server is not None
-                async with endpoint.door.opened([listening], runner.server):
+                async with endpoint.door.opened([listening], protocols(runner.server, malformed)):
                     yield Listening(url=f"http://{shown}:{bound[1]}", endpoint=endpoint)
             finally:
                 await endpoint.desk.drain(drain_s)
                 await runner.cleanup()
                 endpoint.close()
+
+
+def malformed(status: int, why: str) -> web.Response:
+    refusal = ServeRefusal(why, status=status, code="not_http" if status < 500 else None)
+    return web.json_response(refusal.body(), status=status)
 
 
 def _listen(host: str, port: int) -> socket.socket:

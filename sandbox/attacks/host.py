@@ -123,11 +123,8 @@ class Host:
                 yield f"process {pid} has {now[pid]} descriptors in place of {self._baseline[pid]}"
 
     def _left_files(self) -> Iterator[str]:
-        for folder in (*PUBLIC_FOLDERS, os.getcwd(), str(self.folder)):
-            with contextlib.suppress(OSError):
-                for name in os.listdir(folder):
-                    if MARK in name:
-                        yield f"{folder}/{name} is left"
+        for mark in left_marks(str(self.folder)):
+            yield f"{mark} is left"
         for name in ("secret", "home/.ssh/id_rsa"):
             path = self.folder / name
             if not path.is_file() or path.read_text() != self._bait_text:
@@ -166,6 +163,21 @@ def kill_descendants() -> list[str]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return [f"process {pid} was left: {command}" for pid, command in found.items()]
+
+
+def left_marks(*folders: str) -> Iterator[str]:
+    """What attacks have left in places that everybody may write to, the working directory and `folders`."""
+    for folder in (*PUBLIC_FOLDERS, os.getcwd(), *folders):
+        with contextlib.suppress(OSError):
+            for name in sorted(os.listdir(folder)):
+                if MARK in name:
+                    yield os.path.join(folder, name)
+
+
+def refuse_leftovers() -> None:
+    """Raises FileExistsError for a file of another run, by which each attack would be judged."""
+    if left := next(left_marks(), ""):
+        raise FileExistsError(f"{left} is left of another run of the attacks; remove it, and start again")
 
 
 def census() -> dict[int, int]:

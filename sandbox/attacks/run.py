@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
 from rocstar.sandbox.pool import pool as pools
-from rocstar.sandbox.attacks.host import BAIT_VARIABLE, Host, census, kill_descendants
+from rocstar.sandbox.attacks.host import BAIT_VARIABLE, Host, census, kill_descendants, refuse_leftovers
 from rocstar.sandbox.attacks.judge import PartResult, judge
 from rocstar.sandbox.attacks.catalogue import GROUPS, Part, Program, Variant, load_programs
 from rocstar.sandbox.attacks.needs import facts_of, flavours_for, needs_of
@@ -251,6 +251,7 @@ async def run_suite(
 ) -> list[AttackVerdict]:
     """Every program with all layers but those in `without`. After a failure the others get a fresh pool, for
     what one attack broke is not the next one's failure. Raises SandboxError when there is no pool."""
+    refuse_leftovers()
     verdicts: list[AttackVerdict] = []
     remaining = list(programs)
     while remaining:
@@ -288,6 +289,7 @@ async def ready_runner(
 
 async def run_breaches(programs: Sequence[Program], progress: IO[str]) -> list[AttackVerdict]:
     """Every program that says what lets it through, in a pool that lacks just that."""
+    refuse_leftovers()
     verdicts: list[AttackVerdict] = []
     by_layers: dict[frozenset[str], list[tuple[Program, Variant]]] = {}
     for program in programs:

@@ -27,7 +27,7 @@ MOST_CPUS = 32
 
 def settle() -> None:
     """Make the places in the zygote."""
-    os.environ.pop("LD_PRELOAD", None)
+    preload()
     os.environ["HOME"] = os.environ["TMPDIR"] = "."
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     kept = {*sys.path, sys.prefix, sys.base_prefix, package}
@@ -37,6 +37,11 @@ def settle() -> None:
     for name in ("cpu_count", "process_cpu_count"):
         if hasattr(os, name):
             setattr(os, name, _few(name))
+
+
+def preload() -> str:
+    """The library of the places (csrc/sandbox/places.cpp), which the environment then names no more."""
+    return os.environ.pop("LD_PRELOAD", "")
 
 
 def _few(name: str) -> Callable[[], int | None]:

@@ -82,7 +82,7 @@ def serve_cpp(options: argparse.Namespace) -> int:
     native = _native.Layers(
         seccomp=True, notify=True, truncate="truncate" in layers, threads="threads" in layers
     )
-    _native.serve_cpp(options.fd, layers=native, command=command)
+    _native.serve_cpp(options.fd, layers=native, command=command, preload=script.preload())
     return 0
 
 
@@ -97,7 +97,7 @@ def serve_bash(options: argparse.Namespace) -> int:
     native = _native.Layers(
         seccomp=True, notify=True, truncate="truncate" in layers, processes="threads" in layers
     )
-    _native.serve_shell(options.fd, layers=native, bash=path)
+    _native.serve_shell(options.fd, layers=native, bash=path, preload=script.preload())
     return 0
 
 

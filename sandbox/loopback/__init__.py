@@ -4,23 +4,20 @@ A page in a browser on this machine reaches loopback too, also under a name that
 stand for it (DNS rebinding), under which the page would be the server's own.
 
 What every server uses besides is in the modules of this package: connections (door.py), what owners share
-(shares.py), bodies that are decoded in other processes (apart.py), text for a terminal (printable.py).
+(shares.py), bodies that are decoded in other processes (apart.py), requests that are not HTTP (malformed.py),
+text for a terminal (printable.py).
 """
 
 from __future__ import annotations
 
 import ipaddress
-import logging
 import re
 import socket
 import struct
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
-
-from rocstar.sandbox.loopback.printable import printable_line
 
 if TYPE_CHECKING:
     import asyncio
@@ -135,54 +132,3 @@ def hung_up(request: web.Request) -> web.Response:
     if request.transport is not None:
         request.transport.abort()
     return web.Response(status=GONE)
-
-
-AHEAD = 2
-"""Requests of a connection that are read behind the one that is answered."""
-
-
-def read_little_ahead() -> None:
-    """Has aiohttp's servers of this process read `AHEAD` requests, where it is 32: each may have half a
-    megabyte of headers and a body, which nobody counts before its turn."""
-    from aiohttp import web_protocol
-
-    web_protocol.MAX_MSG_QUEUE_SIZE = AHEAD
-
-
-def log_no_clients_mistakes() -> None:
-    """Have aiohttp's servers of this process write one line, and no traceback, for a request that is no HTTP.
-    Anybody may send any number: there is at most one line every `LOG_EVERY_S`. They are answered 400."""
-    logger = logging.getLogger("aiohttp.server")
-    if not any(isinstance(known, _ClientsMistakes) for known in logger.filters):
-        logger.addFilter(_ClientsMistakes())
-
-
-LOG_EVERY_S = 1.0
-
-
-class _ClientsMistakes(logging.Filter):
-    """Makes a line of the traceback of a malformed request, and drops those that follow at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._said_s = float("-inf")
-        self._dropped = 0
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        from aiohttp.http_exceptions import HttpProcessingError
-
-        error = record.exc_info[1] if record.exc_info else None
-        if not isinstance(error, HttpProcessingError):
-            return True
-        now_s = time.monotonic()
-        if now_s - self._said_s < LOG_EVERY_S:
-            self._dropped += 1
-            return False
-        more = f"; {self._dropped} more since the last of these lines" if self._dropped else ""
-        self._said_s, self._dropped = now_s, 0
-        client = record.args[0] if isinstance(record.args, tuple) and record.args else None
-        reason = printable_line(str(getattr(error, "message", error)))
-        record.msg, record.args = f"a request from {client} is not HTTP: {reason}{more}", ()
-        record.exc_info, record.exc_text = None, None
-        record.levelno, record.levelname = logging.WARNING, "WARNING"
-        return True

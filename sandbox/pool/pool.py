@@ -128,6 +128,8 @@ class SandboxPool:
         cpp_command, compile_s: how the C++ flavour compiles, and how long it may (cpp.py).
         declared: flavours of a user's own (`read_flavours`), of which `flavours` names those to start.
         nice: how far programs stand back from this process and the supervisor, as in nice(1), 0 to 19.
+        start_warm: whether entering the pool waits until all flavours are warm. If not, a call waits for its
+            own flavour, and one that cannot start fails only the calls that need it.
         on_warm: told of a flavour whenever an interpreter of it is warm, while the pool starts and later.
 
     Invariants: every `run` ends in exactly one result, SandboxError or cancellation; when `run` was cancelled
@@ -152,6 +154,7 @@ class SandboxPool:
         compile_s: float = DEFAULT_COMPILE_S,
         nice: int = 0,
         declared: Mapping[str, Flavour] = NO_FLAVOURS,
+        start_warm: bool = True,
         on_warm: Callable[[str], None] = lambda flavour: None,
     ) -> None:
         live = default_max_live() if max_live is None else max_live
@@ -179,6 +182,7 @@ class SandboxPool:
             without=tuple(without),
             allow_no_isolation=allow_no_isolation,
             nice=nice,
+            warm_before=not start_warm,
             declared=tuple(declared[name] for name in dict.fromkeys(flavours) if name in declared),
             cpp=CppOptions(command=cpp_command, compile_s=compile_s),
         )

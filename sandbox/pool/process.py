@@ -67,7 +67,7 @@ ZYGOTE = (
 """Code that starts a zygote from the package of this process, wherever that was imported from. A zygote gets
 no PYTHONPATH, and its environment may have no rocstar, or another one."""
 PLACES = SANDBOX / "_places.so"
-"""Loaded by zygotes before all other libraries (csrc/sandbox/places.cpp)."""
+"""Loaded by zygotes and programs before all other libraries (csrc/sandbox/places.cpp)."""
 
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -123,7 +123,8 @@ class SupervisorOptions:
         words += [f"--nice={self.nice}"] if self.nice else []
         words += ["--warm-before"] if self.warm_before else []
         words += ["--allow-no-isolation"] if self.allow_no_isolation else []
-        words += [f"--preload={PLACES}"] if PLACES.exists() else []
+        if PLACES.exists():
+            words += [f"--preload={PLACES}", f"--library={PLACES}"]
         zygote = [self.python, "-P", "-c", ZYGOTE, str(SANDBOX.parent), *words_of(self.declared)]
         zygote += [f"--packages={packages}"] if (packages := own_entry()) else []
         if CPP in self.flavours:

@@ -233,8 +233,8 @@ def decode_zygote(payload: bytes) -> tuple[int, int]:
 
 
 def failure(kind: str, text: str) -> SandboxError:
-    if kind == "zygote_start":  # of a flavour that was warm before
-        text = f"{json.loads(text)['message']}; it was warm before, and is tried again when it is asked for"
+    if kind == "zygote_start":  # of a flavour that the pool does not wait for
+        text = f"{json.loads(text)['message']}; it is tried again when it is asked for"
     return SandboxError(
         text,
         kind=kind,

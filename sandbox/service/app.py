@@ -12,16 +12,17 @@ has no use. Start and end of the process are in `serve.py`.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
 from aiohttp import web
 
-from rocstar.sandbox.loopback import hung_up, log_no_clients_mistakes, read_little_ahead, send_continue
+from rocstar.sandbox.loopback import hung_up, send_continue
 from rocstar.sandbox.loopback.apart import Apart
 from rocstar.sandbox.loopback.door import Door, DoorFull
+from rocstar.sandbox.loopback.malformed import protocols
 from rocstar.sandbox.service.answers import Healthy, Ready, Refusal
 from rocstar.sandbox.service.auth import Owners, refuse_web_pages
 from rocstar.sandbox.service.batches import Batches
@@ -95,8 +96,6 @@ class Service:
     what has not begun is refused."""
 
     def __init__(self, sandbox: SessionSandbox, options: ServiceOptions) -> None:
-        log_no_clients_mistakes()
-        read_little_ahead()
         self.options = options
         self.metrics = Metrics(self._told)
         self.draining = False
@@ -178,7 +177,7 @@ class Service:
     @asynccontextmanager
     async def opened(
         self, *, access_log: logging.Logger | None = None, shutdown_s: float = SHUTDOWN_S
-    ) -> AsyncIterator[web.Server]:
+    ) -> AsyncIterator[Callable[[], asyncio.Protocol]]:
         """Inside, what makes a protocol for each connection. Behind it all requests have ended."""
         server = web.Server(
             self._answered,
@@ -193,7 +192,7 @@ class Service:
         await runner.setup()
         sweepers = [asyncio.create_task(part.sweep_for_ever()) for part in (self.sessions, self.door)]
         try:
-            yield server
+            yield protocols(server, partial(malformed, "/v1"))
         finally:
             self.door.close()
             await runner.cleanup()
@@ -341,6 +340,11 @@ def refused(path: str, refusal: Refused) -> web.Response:
     if refusal.status in (408, 413, 415, 503):
         response.force_close()  # what is left of the body is not read
     return response
+
+
+def malformed(path: str, status: int, why: str) -> web.Response:
+    kind = "not_http" if status < 500 else "failed"
+    return refused(path, Refused(why, status=status, kind=kind))
 
 
 def _unready(reason: str) -> web.Response:

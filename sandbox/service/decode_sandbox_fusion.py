@@ -95,4 +95,5 @@ def _files(files: Mapping[str, bytes]) -> list[Mistake]:
 
 
 def _names(names: list[str]) -> list[Mistake]:
-    return [fault(why, "fetch_files") for name in names if (why := program_files.fault_of(name))]
+    faults = (program_files.fault_of(name, fetched=True) for name in names)
+    return [fault(why, "fetch_files") for why in faults if why]

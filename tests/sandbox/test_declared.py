@@ -69,6 +69,30 @@ async def test_a_package_that_starts_threads_leaves_none_to_its_programs(environ
             assert (result.status, result.stdout, result.stderr) == (Status.OK, printed, "")
 
 
+async def test_a_call_waits_for_its_own_flavour_where_the_pool_does_not(environment: Path) -> None:
+    site = environment / "own" / "lib" / VERSION / "site-packages"
+    (site / "slow.py").write_text("open(__file__ + '.pipe', 'rb', 0).read(1)\n")
+    (site / "broken.py").write_text("raise RuntimeError('boom')\n")
+    os.mkfifo(site / "slow.py.pipe")
+    held = os.open(site / "slow.py.pipe", os.O_RDWR)
+    text = "".join(
+        f'[flavour.{name}]\nimports = ["{name}"]\nenvironment = "own"\n' for name in ("slow", "broken")
+    )
+    own = read_flavours(declare(environment, text))
+    try:
+        async with SandboxPool(("stdlib", "slow", "broken"), declared=own, start_warm=False) as pool:
+            assert pool.isolation
+            slow = asyncio.create_task(pool.run(ExecRequest(code="6 * 7", flavour="slow")))
+            assert (await pool.run("6 * 7")).value == "42"
+            with pytest.raises(SandboxError, match="importing broken raised RuntimeError: boom"):
+                await pool.run(ExecRequest(code="1", flavour="broken"))
+            assert not slow.done()
+            os.write(held, b"x")
+            assert (await slow).value == "42"
+    finally:
+        os.close(held)
+
+
 async def test_a_package_that_is_missing_is_named_with_its_place(environment: Path) -> None:
     text = '[flavour.own]\nimports = ["nowhere_at_all"]\nenvironment = "own"\n'
     own = read_flavours(declare(environment, text))
@@ -170,7 +194,7 @@ async def test_a_flavour_that_cannot_be_imported_any_more_fails_alone(environmen
             while not isinstance(error := await outcome_of(pool, request), SandboxError):
                 pass  # it was forked before
         assert (error.kind, error.retryable) == ("zygote_start", True)
-        assert "RuntimeError: mended soon" in str(error) and "it was warm before" in str(error)
+        assert "RuntimeError: mended soon" in str(error) and "it is tried again" in str(error)
         assert await outcome_of(pool, ExecRequest(code="2", flavour="stdlib")) == "2"
         assert (await session.run("x")).value == "3"
         module.write_text("")

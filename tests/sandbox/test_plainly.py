@@ -67,6 +67,19 @@ async def test_a_session_imports_what_lies_beside_it_and_is_no_script(pool: Sand
     assert (await session.run(code + facts)).value == "(5, True, False)"
 
 
+async def test_files_are_given_and_fetched_by_the_places_of_the_program(pool: SandboxPool) -> None:
+    pairs = ("/mnt/data/d", "/tmp/in"), ("/tmp/t", "/mnt/data/in")
+    code = f"for a, b in {pairs}: open(a, 'w').write(open(b).read())"
+    files, names = (
+        {"/tmp/in": b"1", "/mnt/data/in": b"2"},
+        ("/mnt/data/d", "/tmp/t", "d", "/tmp/none", "/etc/passwd"),
+    )
+    found = {"/mnt/data/d": b"1", "/tmp/t": b"2", "d": b"1"}
+    assert (await pool.run(ExecRequest(code=code, files=files, fetch=names))).files == found
+    session = await pool.open_session()
+    assert (await session.run(code, files=files, fetch=names)).files == found
+
+
 async def test_a_notebooks_commands_are_taken(pool: SandboxPool) -> None:
     session = await pool.open_session()
     result = await session.run("%matplotlib inline\n%time x = 5\nif x:\n    !pip install y\nx")

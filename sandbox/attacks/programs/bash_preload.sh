@@ -16,4 +16,4 @@ echo "HELD: tried"
 # tries: to see whether it is loaded
 # expect: ok
 # output: HELD: 0
-echo "HELD: $(env | grep -c -E 'LD_|PATH=/tmp|GCONV|LOADABLES')"
+echo "HELD: $(env | grep -c -E 'own.so|LD_AUDIT|LD_LIBRARY|PATH=/tmp|GCONV|LOADABLES')"

@@ -13,7 +13,8 @@ try() {
   "$@" 2>/dev/null && echo "BREACH: $*"
 }
 put() { : >"$1"; }
-for place in /tmp /var/tmp /dev/shm / .. ../.. "$folder"; do
+# So written that no library leads them to its own /tmp (csrc/sandbox/places.cpp).
+for place in /./tmp /./var/tmp /./dev/shm / .. ../.. "$folder"; do
   try put "$place/rocstar-breach-bash"
   try mkdir "$place/rocstar-breach-folder"
   try cp /bin/echo "$place/rocstar-breach-copy"

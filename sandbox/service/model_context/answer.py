@@ -106,6 +106,6 @@ def _of_display(number: int, one: Display) -> ContentBlock:
 
 def _of_file(name: str, data: bytes) -> ContentBlock:
     blob = BlobResourceContents(
-        uri=f"file:///{name}", blob=b64encode(data).decode(), mime_type="application/octet-stream"
+        uri=f"file:///{name.lstrip('/')}", blob=b64encode(data).decode(), mime_type="application/octet-stream"
     )
     return EmbeddedResource(type="resource", resource=blob)

@@ -1,7 +1,7 @@
 """`rocstar sandbox mcp` as a process.
 
 start: options -> sandbox -> tools -> sockets -> "serving on"
-       options -> tools -> stdio, while the sandbox starts, which calls wait for (warming.py)
+       options -> sandbox, without its flavours -> tools -> stdio; a call waits for its own flavour
 stop:  the end of standard input; SIGTERM or Ctrl-C -> sessions closed -> sandbox closed -> exit
 """
 
@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -27,17 +27,27 @@ from mcp_types import INVALID_PARAMS
 
 from rocstar.sandbox.child.scan import flavour_for
 from rocstar.sandbox.console import INTERRUPTED, Starting, require_own_users, say
+from rocstar.sandbox.loopback.apart import Apart
 from rocstar.sandbox.loopback.door import Door
+from rocstar.sandbox.loopback.malformed import NOT_HTTP, limit_log
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.pool.soon import PROGRAMS_NICE, ahead_of_others
 from rocstar.sandbox.service.auth import Owners, read_owners, require_token_unless_loopback
 from rocstar.sandbox.service.calls import Admission
+from rocstar.sandbox.service.errors import Refused
+from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.metrics import Metrics
 from rocstar.sandbox.service.model_context.endable import endable_stdin
-from rocstar.sandbox.service.model_context.guard import CONNECTION, Guard, owner_of
+from rocstar.sandbox.service.model_context.guard import (
+    BODY_S,
+    CONNECTION,
+    MAX_HELD_BYTES,
+    Guard,
+    owner_of,
+    refused,
+)
 from rocstar.sandbox.service.model_context.outputs import SCHEME
 from rocstar.sandbox.service.model_context.tools import INSTRUCTIONS, NAME, OwnerOf, Toolbox
-from rocstar.sandbox.service.model_context.warming import WarmingPool
 from rocstar.sandbox.service.readiness import Readiness
 from rocstar.sandbox.service.serve import (
     Address,
@@ -83,26 +93,16 @@ async def _serve(options: argparse.Namespace, owners: Owners) -> int:
         lease_s=LEASE_S,
         weights=owners.weights(),
         nice=PROGRAMS_NICE,
+        start_warm=options.http,  # of the others some give a server five seconds for its first answer
         on_warm=starting.warm,
     )
-    async with AsyncExitStack() as stack:
-        starting_pool = asyncio.create_task(_start(pool, options, stack))
-        try:
-            if options.http:
-                await starting_pool
-                listening = listen(Address(host=options.host, port=options.port))
-                return await serve_http(pool, options.max_sessions, owners, listening)
-            warming = WarmingPool(pool, starting_pool)
-            async with offered(warming, options.max_sessions, Owners(), lambda headers: "") as server:
-                return await _until_ended(server, starting_pool)
-        finally:
-            starting_pool.cancel()
-            await asyncio.wait((starting_pool,))
-
-
-async def _start(pool: SandboxPool, options: argparse.Namespace, stack: AsyncExitStack) -> None:
-    await stack.enter_async_context(pool)
-    require_own_users(pool.isolation, options.allow_shared_user, "mcp")
+    async with pool:
+        require_own_users(pool.isolation, options.allow_shared_user, "mcp")
+        if options.http:
+            listening = listen(Address(host=options.host, port=options.port))
+            return await serve_http(pool, options.max_sessions, owners, listening)
+        async with offered(pool, options.max_sessions, Owners(), lambda headers: "") as server:
+            return await _until_ended(server)
 
 
 @asynccontextmanager
@@ -146,9 +146,8 @@ async def _refusing(
     return await call_next(ctx)
 
 
-async def _until_ended(server: "MCPServer[None]", starting: "asyncio.Task[None]") -> int:
-    """Over standard input and output, until the first ends, a signal comes, or the pool cannot start, which
-    is raised. The exit status."""
+async def _until_ended(server: "MCPServer[None]") -> int:
+    """Over standard input and output, until the first ends or a signal comes. The exit status."""
     signals: list[int] = []
 
     def end(number: int) -> None:
@@ -156,16 +155,10 @@ async def _until_ended(server: "MCPServer[None]", starting: "asyncio.Task[None]"
         taken.end()
 
     with endable_stdin() as taken:
-        serving = asyncio.create_task(server.run_stdio_async())
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end, number)
-        await asyncio.wait((serving, starting), return_when=asyncio.FIRST_COMPLETED)
-        if starting.done() and starting.exception() is not None:
-            taken.end()
-        await serving
-    if starting.done():
-        starting.result()
+        await server.run_stdio_async()
     return _status(signals)
 
 
@@ -180,6 +173,13 @@ async def serve_http(
     pool: SessionSandbox, max_sessions: int, owners: Owners, listening: Sequence[socket.socket]
 ) -> int:
     """Over HTTP on these sockets, which are closed then. The exit status."""
+    incoming = Incoming(
+        max_bytes=MAX_BODY_BYTES,
+        max_held_bytes=MAX_HELD_BYTES,
+        timeout_s=BODY_S,
+        apart=Apart((), Refused),
+        weights=owners.weights(),
+    )
     try:
         async with offered(pool, max_sessions, owners, partial(owner_of, owners)) as server:
             # The guard has checked names of hosts and pages, those of a network address too.
@@ -197,20 +197,37 @@ async def serve_http(
                 idle_s=IDLE_S,
                 clock=time.monotonic,
             )
+            guard = Guard(
+                inner, owners, door, Readiness(pool, "auto"), incoming, max_body_bytes=MAX_BODY_BYTES
+            )
             config = uvicorn.Config(
-                Guard(inner, owners, door, Readiness(pool, "auto"), max_body_bytes=MAX_BODY_BYTES),
+                guard,
                 log_level="warning",
                 timeout_keep_alive=IDLE_S,
                 timeout_graceful_shutdown=5,
                 h11_max_incomplete_event_size=1 << 16,
                 lifespan="on",
             )
+            limit_log("uvicorn.error")
             listener = _Listener(config, door)
             await listener.serve(sockets=list(listening))
             return _status(listener.signals)
     finally:
+        incoming.close()
         for one in listening:
             one.close()
+
+
+def with_errors(protocol: type[asyncio.Protocol]) -> Any:
+    """uvicorn's protocol; it answers what is not HTTP in the form of the other errors."""
+
+    def send_400_response(self: Any, _: str) -> None:
+        body = bytes(refused(400, NOT_HTTP).body)
+        head = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        self.transport.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        self.transport.close()
+
+    return type("Protocol", (protocol,), {"send_400_response": send_400_response})
 
 
 class _Listener(uvicorn.Server):
@@ -222,6 +239,7 @@ class _Listener(uvicorn.Server):
         self.servers: list[asyncio.Server] = []
         self.signals: list[int] = []
         self._door = door
+        self._made: Any = None
         self._sweeper: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -229,6 +247,7 @@ class _Listener(uvicorn.Server):
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             raise RuntimeError("the server of the Model Context Protocol did not start")
+        self._made = with_errors(self.config.http_protocol_class)
         self._door.open(sockets or [], self._new_protocol)
         self._sweeper = asyncio.create_task(self._door.sweep_for_ever())
         self.started = True
@@ -238,8 +257,7 @@ class _Listener(uvicorn.Server):
 
     def _new_protocol(self) -> asyncio.Protocol:
         state = dict(self.lifespan.state)
-        made: Any = self.config.http_protocol_class
-        protocol: asyncio.Protocol = made(
+        protocol: asyncio.Protocol = self._made(
             config=self.config,
             server_state=self.server_state,
             app_state=state,

@@ -19,6 +19,8 @@ from pydantic import Field
 from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.errors import Refused
 from rocstar.sandbox.service.model_context.answer import of_failure, of_result, text_of
+from rocstar.sandbox.service.model_context.bodies import NO_TEXTS, LongTexts
+from rocstar.sandbox.service.model_context.guard import TEXTS
 from rocstar.sandbox.service.model_context.outputs import KeptOutputs
 from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES
 from rocstar.sandbox.service.sessions import SessionTable
@@ -31,6 +33,12 @@ MAX_WALL_S = 600.0
 INSTRUCTIONS = """Runs Python in isolation: no network, no files but its own. run_python runs one program;
 run_cell runs the cells of a notebook, which keep their state. The value of a last expression is shown,
 figures of matplotlib come as images, and `display` shows a value. Top-level await works."""
+
+MAX_ANSWER_BYTES = 4 << 20
+"""Of the files and displays of an answer, which the SDK writes as base64 in the event loop."""
+
+MAX_CODE_CHARS = 1 << 20
+"""Of a program: what it imports is looked for before it runs."""
 
 Code = Annotated[str, Field(description="Python source; the value of a last expression is shown")]
 WallS = Annotated[float, Field(gt=0, le=MAX_WALL_S, description="time limit, in seconds")]
@@ -93,9 +101,9 @@ class Toolbox:
 
         async def work() -> CallToolResult:
             request = ExecRequest(
-                code=code,
-                stdin=stdin,
-                files=_encoded(files),
+                code=_program(ctx, code),
+                stdin=str(_whole(ctx, stdin)),
+                files=_encoded(ctx, files),
                 fetch=tuple(fetch),
                 displays=True,
                 flavour=self._flavour,
@@ -119,10 +127,10 @@ class Toolbox:
         """Run a cell of a session, which keeps its variables. The first one's answer has the id."""
 
         async def work() -> CallToolResult:
-            owner = self._owner(ctx)
+            owner, source, contents = self._owner(ctx), _program(ctx, code), _encoded(ctx, files)
             with self._admission.admitted(owner):
                 name = session or await self._open(owner)
-                result = await self._cell(name, owner, code, wall_s, _encoded(files), fetch)
+                result = await self._cell(name, owner, source, wall_s, contents, fetch)
             ended = self._sessions.why_gone(name)
             return of_result(_bounded(result), keep=self._kept(owner), ended=ended, session=name)
 
@@ -139,7 +147,7 @@ class Toolbox:
 
         async def work() -> CallToolResult:
             owner = self._owner(ctx)
-            content = _decoded(content_base64)
+            content = _decoded(_whole(ctx, content_base64))
             with self._admission.admitted(owner):
                 known = session or await self._open(owner)
                 result = await self._cell(known, owner, "", MAX_WALL_S, {name: content}, [])
@@ -221,11 +229,31 @@ def _limits(wall_s: float) -> Limits:
     return Limits(wall_s=wall_s, cpu_s=int(wall_s) + 1, file_bytes=MAX_JSON_FILES_BYTES)
 
 
-def _encoded(files: Mapping[str, str]) -> dict[str, bytes]:
-    return {name: text.encode("utf-8", "replace") for name, text in files.items()}
+def _whole(ctx: Context, text: str) -> str | bytes:
+    """The text of an argument, which the body of the request may only mark (bodies.py)."""
+    scope = getattr(ctx.request_context.request, "scope", None)
+    texts: LongTexts = NO_TEXTS if scope is None else scope["state"][TEXTS]
+    return texts.get(text, text)
 
 
-def _decoded(text: str) -> bytes:
+def _program(ctx: Context, code: str) -> str:
+    source = str(_whole(ctx, code))
+    if len(source) > MAX_CODE_CHARS:
+        raise ValueError(f"code has {len(source)} characters; at most {MAX_CODE_CHARS} are run")
+    return source
+
+
+def _encoded(ctx: Context, files: Mapping[str, str]) -> dict[str, bytes]:
+    found = {name: _whole(ctx, text) for name, text in files.items()}
+    return {
+        name: text if isinstance(text, bytes) else text.encode("utf-8", "replace")
+        for name, text in found.items()
+    }
+
+
+def _decoded(text: str | bytes) -> bytes:
+    if isinstance(text, bytes):
+        return text
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
@@ -234,6 +262,6 @@ def _decoded(text: str) -> bytes:
 
 def _bounded(result: ExecResult) -> ExecResult:
     total = sum(map(len, result.files.values())) + sum(len(one.data) for one in result.displays)
-    if total > MAX_JSON_FILES_BYTES:
-        raise ValueError(f"the files have {total} bytes; at most {MAX_JSON_FILES_BYTES} go into one answer")
+    if total > MAX_ANSWER_BYTES:
+        raise ValueError(f"the files have {total} bytes; at most {MAX_ANSWER_BYTES} go into one answer")
     return result

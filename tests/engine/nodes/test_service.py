@@ -23,6 +23,8 @@ from rocstar.engine.testing.node import FakeNode, Fault
 from rocstar.engine.testing.policy import Reply, Request, check_trajectory
 from rocstar.engine.types import Group
 
+from ...raw_http import answer_to
+
 TOKEN = "t" * 32
 Open = Callable[[Agent], contextlib.AbstractAsyncContextManager[Node]]
 
@@ -129,6 +131,13 @@ async def test_another_token_is_refused(agent_of: Any, order_of: Any, header: st
         ):
             assert answer.status == 401 and TOKEN not in await answer.text()
     assert not agent.inference.requests
+
+
+async def test_what_is_no_http_has_the_form_of_other_errors(agent_of: Any) -> None:
+    async with serving(NodeService(agent_of(at_once), TOKEN), "127.0.0.1") as port:
+        line, body = await answer_to(port)
+    reason = "the request is not HTTP: Invalid character in Content-Length: b'Content-Length: x'"
+    assert " 400 " in line and json.loads(body) == {"error": reason}
 
 
 async def test_what_is_refused_says_why(

@@ -17,6 +17,7 @@ from rocstar.engine.serve.faces import Faces
 from rocstar.sandbox.loopback import is_own_name
 
 from ...patience import PATIENCE_S
+from ...raw_http import answer_to
 from .conftest import QUESTION, TOKENIZER, Client, Serving, SlowTool, keeping, make_agent, scripted
 
 TOO_LONG = "context_length_exceeded"
@@ -132,6 +133,14 @@ async def test_a_body_is_refused_by_its_head(serving: Serving) -> None:
         assert b" 417 " in await first_line(client, small + b"a-miracle\r\n\r\n")
         encoded = await client.json("/tokenize", b"x", status=415, headers={"Content-Encoding": "gzip"})
         assert encoded["error"]["param"] == "Content-Encoding"
+
+
+async def test_what_is_no_http_has_the_form_of_other_errors(serving: Serving) -> None:
+    async with serving(scripted(["4"])) as client:
+        line, body = await answer_to(int(client.listening.url.rpartition(":")[2]))
+    reason = "the request is not HTTP: Invalid character in Content-Length: b'Content-Length: x'"
+    told = {"message": reason, "type": "invalid_request_error", "param": None, "code": "not_http"}
+    assert " 400 " in line and json.loads(body) == {"error": told}
 
 
 async def test_an_unreadable_token_and_what_is_no_http_are_refused(

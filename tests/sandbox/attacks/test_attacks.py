@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from rocstar.sandbox.attacks import host, run
 from rocstar.sandbox.attacks.catalogue import GROUPS
 
 from ... import needs
@@ -57,6 +58,21 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+def test_a_file_of_another_run_is_named_before_the_first_attack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = tmp_path / "rocstar-breach-x"
+    left.touch()
+    monkeypatch.setattr(host, "PUBLIC_FOLDERS", (str(tmp_path),))
+    monkeypatch.setenv(host.BAIT_VARIABLE, "swordfish")
+    for arguments in ([], ["--breaches"]):
+        assert run.main(arguments) == 2
+        told = capsys.readouterr()
+        assert told.out == "" and told.err == (
+            f"rocstar sandbox: {left} is left of another run of the attacks; remove it, and start again\n"
+        )
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from rocstar.sandbox.pool.pool import SandboxPool
+from rocstar.sandbox.pool.process import PLACES
 from rocstar.sandbox.types import ExecRequest, ExecResult, Status
 
 from .compiling import HEADERS, MARKS, Run
@@ -59,6 +60,37 @@ async def test_threads_run(run: Run) -> None:
     assert (result.status, result.stdout) == (Status.OK, "1998000")
 
 
+@pytest.mark.parametrize("mib", [256, 1024])
+async def test_sixty_four_threads_start_at_every_memory_limit(run: Run, mib: int) -> None:
+    code = (
+        "#include <atomic>\n#include <iostream>\n#include <thread>\n#include <vector>\n"
+        "int main() { std::atomic<int> n{0}; std::vector<std::thread> all; for (int t = 0; t < 64; ++t)"
+        " all.emplace_back([&n] { delete new int; ++n; while (n < 64) std::this_thread::yield(); });"
+        " for (auto& one : all) one.join(); std::cout << n; }"
+    )
+    result = await run(code, memory_bytes=mib << 20, wall_s=30.0, cpu_s=30)
+    assert (result.status, result.stdout) == (Status.OK, "64"), result.stderr
+
+
+async def test_the_places_that_programs_expect_are_its_own(run: Run) -> None:
+    result = await run(
+        "#include <cstdio>\n#include <cstdlib>\n#include <filesystem>\n"
+        "#include <fstream>\n#include <iostream>\n"
+        "namespace fs = std::filesystem;\nint main() { std::string word;"
+        ' for (std::string at : {"/mnt/data", "/tmp", "/var/tmp", "/dev/shm"}) {'
+        ' std::ofstream(at + "/x") << at; std::ifstream(at + "/x") >> word;'
+        ' std::cout << word << fs::file_size(at + "/x") << "\\n"; }'
+        ' std::cout << fs::exists("x") << (fs::canonical("/tmp/x") == fs::current_path() / ".tmp/x");'
+        ' char file[] = "/tmp/aXXXXXX", folder[] = "/tmp/bXXXXXX";'
+        " std::cout << (mkstemp(file) >= 0 && fs::exists(file)) << (mkdtemp(folder) == folder)"
+        " << fs::is_directory(folder) << (tmpfile() != nullptr);"
+        ' std::cout << (freopen("/tmp/x", "r", stdin) != nullptr);'
+        " std::cin >> word; std::cout << word; }"
+    )
+    expected = "/mnt/data9\n/tmp4\n/var/tmp8\n/dev/shm8\n1111111/dev/shm"
+    assert (result.status, result.stdout) == (Status.OK, expected), result.stderr
+
+
 async def test_a_program_starts_with_an_empty_directory_to_write_in(run: Run) -> None:
     result = await run(
         "#include <filesystem>\n#include <fstream>\n#include <iostream>\nnamespace fs = std::filesystem;\n"
@@ -84,7 +116,18 @@ async def test_a_program_sees_its_own_environment_and_descriptors_only(run: Run)
         f"{HEADERS}\nextern char** environ;\nint main() {{ for (char** e = environ; *e; ++e) puts(*e);"
         ' for (int fd = 0; fd < 64; ++fd) if (fcntl(fd, F_GETFD) >= 0) printf("%d", fd); }'
     )
-    assert result.stdout == "PATH=/usr/local/bin:/usr/bin:/bin\nLANG=C.UTF-8\nHOME=.\nTMPDIR=.\n012"
+    *words, descriptors = result.stdout.split("\n")
+    found = dict(word.split("=", 1) for word in words)
+    home = found["HOME"]
+    assert home.startswith("/") and found == {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "HOME": home,
+        "TMPDIR": home,
+        "LD_PRELOAD": str(PLACES),
+        "ROCSTAR_HOME": home,
+    }
+    assert descriptors == "012"
 
 
 async def test_warnings_are_not_the_programs_output(run: Run) -> None:

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
+from rocstar.sandbox.loopback import malformed
 from rocstar.sandbox.service import batches
 from rocstar.sandbox.service.auth import Owner, Owners
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions
@@ -21,6 +22,7 @@ from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
 from ...patience import PATIENCE_S
+from ...raw_http import answer_to
 
 TOKEN = "0123456789abcdef"
 EVERY_POST = (
@@ -161,6 +163,20 @@ async def test_what_is_no_http_is_answered_and_fills_no_log(
         writer.close()
         assert (await service.get("/healthz"))[0] == 200
     assert len(caplog.records) <= 1 and not any(record.exc_info for record in caplog.records)
+
+
+async def test_what_is_no_http_has_the_form_of_other_errors(
+    serve: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(malformed, "LOG_EVERY_S", 0.0)
+    async with serve(FakeSandbox({}, otherwise=ok())) as service:
+        line, body = await answer_to(service.port)
+    reason = "the request is not HTTP: Invalid character in Content-Length: b'Content-Length: x'"
+    told = {"kind": "not_http", "message": reason, "field": "", "retryable": False}
+    assert " 400 " in line and json.loads(body) == {"error": told}
+    (record,) = caplog.records
+    line = f"a request from 127.0.0.1 is not HTTP: {reason.partition(': ')[2]}"
+    assert record.getMessage().startswith(line) and record.exc_info is None
 
 
 async def test_bodies_that_are_not_complete_count_as_held(serve: Any) -> None:

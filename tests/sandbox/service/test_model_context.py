@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import base64
 import dataclasses
+import json
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from ... import needs
+from ...raw_http import answer_to
 
 if find_spec("mcp") is None:
     pytest.skip(needs.package("mcp").reason, allow_module_level=True)
@@ -25,8 +27,9 @@ import httpx2
 import mcp
 from mcp.client.streamable_http import streamable_http_client
 
+from rocstar.sandbox.loopback import malformed
 from rocstar.sandbox.service.auth import Owner, Owners
-from rocstar.sandbox.service.model_context import server
+from rocstar.sandbox.service.model_context import guard, server
 from rocstar.sandbox.service.model_context.answer import of_result
 from rocstar.sandbox.service.serve import Address, listen
 from rocstar.sandbox.testing import FakeSandbox, ok
@@ -118,7 +121,7 @@ def served(folder: Path, text: str) -> mcp.StdioServerParameters:
     return mcp.StdioServerParameters(command=str(program), args=["sandbox", "mcp", *options])
 
 
-async def test_a_client_is_answered_while_what_is_imported_beforehand_takes_long(tmp_path: Path) -> None:
+async def test_a_call_waits_for_no_flavour_but_its_own(tmp_path: Path) -> None:
     process = served(tmp_path, "open(__file__ + '.pipe', 'rb', 0).read(1)\n")
     pipe = f"{tmp_path}/own/lib/{VERSION}/site-packages/unready.py.pipe"
     os.mkfifo(pipe)
@@ -126,11 +129,8 @@ async def test_a_client_is_answered_while_what_is_imported_beforehand_takes_long
     try:
         async with asyncio.timeout(SECONDS), mcp.Client(process) as client:
             assert len((await client.list_tools()).tools) == 5
-            calls = [asyncio.create_task(client.call_tool(name, {"code": "6 * 7"})) for name in RUNS]
-            await client.list_tools()
-            assert not any(call.done() for call in calls)
-            os.write(held, b"x")
-            assert [text_of(answer) for answer in await asyncio.gather(*calls)] == ["42", "42"]
+            answers = [await client.call_tool(name, {"code": "6 * 7"}) for name in RUNS]
+            assert [text_of(answer) for answer in answers] == ["42", "42"]
     finally:
         os.close(held)
 
@@ -138,7 +138,7 @@ async def test_a_client_is_answered_while_what_is_imported_beforehand_takes_long
 async def test_a_pool_that_cannot_start_ends_the_server_with_its_reason(tmp_path: Path) -> None:
     process = served(tmp_path, "raise RuntimeError('boom')\n")
     ended = await asyncio.create_subprocess_exec(
-        process.command, *process.args, stdin=PIPE, stdout=PIPE, stderr=PIPE
+        process.command, *process.args, "--http", "--port=0", stdin=PIPE, stdout=PIPE, stderr=PIPE
     )
     assert ended.stdin is not None and ended.stderr is not None
     told = (await asyncio.wait_for(ended.stderr.read(), SECONDS)).decode()  # its input is open still
@@ -289,6 +289,56 @@ async def test_one_owners_clients_leave_room_for_anothers(monkeypatch: pytest.Mo
             writer.close()
 
 
+async def in_pieces(number: int) -> AsyncIterator[bytes]:
+    for _ in range(number):
+        yield b"x" * (1 << 20)
+
+
+async def test_the_sdk_parses_no_large_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed, replay = [], guard._replay
+    monkeypatch.setattr(
+        guard, "_replay", lambda body, receive: parsed.append(len(body)) or replay(body, receive)
+    )
+    sandbox = FakeSandbox(lambda request: ok("ran\n"))
+    code, stdin, text, content = "x = 1\n" * 20_000, "é" * 100_000, "\n" * 300_000, os.urandom(200_000)
+    async with listening(OWNERS, sandbox) as address, client_of(address, FIRST) as client:
+        files = {"a": text, "b": "short"}
+        assert (
+            text_of(await client.call_tool("run_python", {"code": code, "stdin": stdin, "files": files}))
+            == "ran"
+        )
+        request = sandbox.requests[-1]
+        assert (request.code, request.stdin) == (code, stdin)
+        assert request.files == {"a": text.encode(), "b": b"short"}
+        await client.call_tool("run_cell", {"code": code, "files": files})
+        assert (sandbox.requests[-1].code, sandbox.requests[-1].files) == (code, request.files)
+        encoded = base64.b64encode(content).decode()
+        await client.call_tool("write_file", {"session": "", "name": "c", "content_base64": encoded})
+        assert sandbox.requests[-1].files == {"c": content}
+        wrong = {"session": "", "name": "c", "content_base64": encoded + "?"}
+        assert "is no base64" in text_of(await client.call_tool("write_file", wrong))
+        assert "code has 1048577 characters; at most 1048576" in text_of(
+            await client.call_tool("run_python", {"code": "x" * 1048577})
+        )
+        async with httpx2.AsyncClient(headers={**TAKES, "Authorization": f"Bearer {FIRST}"}) as http:
+            refused = {}
+            for body in (
+                json.dumps({"params": {"arguments": {"fetch": [1] * 50_000}}}),
+                "[" * 100_000,
+                "x" * 70_000,
+            ):
+                answer = await http.post(address, content=body)
+                refused[answer.json()["error"]["message"][:25]] = answer.status_code
+            too_large = await http.post(address, content=in_pieces(17))
+        assert refused == {
+            "the request has 150038 by": 413,
+            "the body is no JSON: maxi": 400,
+            "the body is no JSON: Expe": 400,
+        }
+        assert too_large.status_code == 413 and "larger than the 16777216 bytes" in too_large.text
+    assert max(parsed) <= guard.MOST_IN_LOOP_BYTES
+
+
 FLOOD = "head " + "x" * 3_000_000 + " tail\n"
 
 
@@ -307,6 +357,17 @@ async def test_an_answer_fits_a_model_and_is_never_empty() -> None:
                 await other.read_resource(link.uri)
         for code in ("silent", "blank"):
             assert text_of(await client.call_tool("run_python", {"code": code})) == "[no output]"
+
+
+async def test_what_is_no_http_has_the_form_of_other_errors(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(malformed, "LOG_EVERY_S", 0.0)
+    told = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "the request is not HTTP"}}
+    async with listening(OWNERS) as address:
+        line, body = await answer_to(int(address.split(":")[2].split("/")[0]))
+    assert " 400 " in line and json.loads(body) == told
+    assert capfd.readouterr().err.count("is not HTTP") == 1
 
 
 def test_a_picture_needs_no_text() -> None:

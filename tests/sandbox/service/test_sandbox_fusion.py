@@ -216,6 +216,21 @@ async def test_a_sandbox_without_sessions_says_so(serve: Any) -> None:
         assert (await service.post("/v1/sessions", {}))[0] == 501
 
 
+async def test_files_are_given_and_fetched_by_the_places_of_the_program(serve: Any) -> None:
+    """As in the original, a file that is not there is left out of the answer."""
+    fake = FakeSandbox({}, otherwise=dataclasses.replace(ok(), files={"/mnt/data/b": b"y"}))
+    names = ["/mnt/data/b", "/tmp/none", "/etc/passwd"]
+    async with serve(fake) as service:
+        for path, more in (
+            ("/run_code", {"code": "x", "language": "python"}),
+            ("/run_jupyter", {"cells": ["x"]}),
+        ):
+            body = {**more, "files": {"/mnt/data/a": "eA=="}, "fetch_files": names}
+            status, answer = await service.post(path, body)
+            assert (status, answer["files"]) == (200, {"/mnt/data/b": "eQ=="})
+            assert fake.requests[-1].fetch == tuple(names)
+
+
 async def test_what_fits_into_one_answer_comes_back(serve: Any) -> None:
     """The sandbox gives what was asked for, by the names that were asked for; nothing that the program wrote
     to the value's descriptor is looked at."""

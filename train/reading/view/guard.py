@@ -113,4 +113,8 @@ def refused(request: web.Request, status: int, why: str) -> web.Response:
     """A refusal, as the page's scripts or as people read it."""
     if is_data(request):
         return web.json_response({"error": why}, status=status)
-    return web.Response(status=status, text=f"{status}: {why}\n")
+    return refused_page(status, why)
+
+
+def refused_page(status: int, why: str) -> web.Response:
+    return web.Response(status=status, text=f"{status}: {why}\n", headers=HEADERS)

@@ -21,13 +21,13 @@ import msgspec
 from aiohttp import web
 
 from rocstar.engine.record.reading import RecordError
-from rocstar.sandbox.loopback import log_no_clients_mistakes, read_little_ahead
 from rocstar.sandbox.loopback.door import Door
+from rocstar.sandbox.loopback.malformed import protocols
 from rocstar.train.reading.view.answers import encoded
 from rocstar.train.reading.view.choosing import FilterError
 from rocstar.train.reading.view.conversation import PAGE_TOKENS, WithheldError
 from rocstar.train.reading.view.export_page import MOST, export_page, now_as_text
-from rocstar.train.reading.view.guard import PageGuard, add_headers
+from rocstar.train.reading.view.guard import PageGuard, add_headers, refused_page
 from rocstar.train.reading.view.live import PING_S, OpenPage, TooManyPagesError, Watcher
 from rocstar.train.reading.view.page_files import page_files
 from rocstar.train.reading.view.reader import MAX_PAGE, NothingThereError, RunReader
@@ -48,8 +48,6 @@ class PageServer:
 
     def __init__(self, reader: RunReader, *, token: str | None = None) -> None:
         """token: asked of requests that are not of this user's own processes; None = of none."""
-        log_no_clients_mistakes()
-        read_little_ahead()
         self._reader = reader
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="view")
         self._watcher = Watcher(self._stamps)
@@ -198,7 +196,8 @@ class PageServer:
         try:
             listening = socket.create_server((host, port), backlog=BACKLOG)
             assert runner.server is not None
-            async with self._door.opened([listening], runner.server), asyncio.TaskGroup() as group:
+            made = protocols(runner.server, refused_page)
+            async with self._door.opened([listening], made), asyncio.TaskGroup() as group:
                 ready(listening.getsockname()[1])
                 watching = group.create_task(self._watcher.run())
                 await stop.wait()

@@ -30,6 +30,7 @@ from rocstar.train.reading.view.web import PageServer
 from rocstar.train.served.recorded_start import recorded_start
 
 from ....patience import PATIENCE_S
+from ....raw_http import answer_to
 from ....warm_python import warm
 from ...evaluation.eval_folders import MadeSet, make_folder
 from .view_runs import groups_of, make_sick_run, write_step
@@ -55,6 +56,13 @@ async def served(
 async def asked(client: aiohttp.ClientSession, address: str, **headers: str) -> tuple[int, Any]:
     async with client.get(address, headers=headers) as answer:
         return answer.status, await answer.json()
+
+
+async def test_what_is_no_http_has_the_form_of_other_errors(viewed: Path) -> None:
+    async with served(viewed) as (_, address):
+        line, body = await answer_to(int(address.rpartition(":")[2]))
+    reason = "the request is not HTTP: Invalid character in Content-Length: b'Content-Length: x'"
+    assert " 400 " in line and body.decode() == f"400: {reason}\n"
 
 
 async def test_only_names_of_this_machine_are_answered(viewed: Path) -> None:
