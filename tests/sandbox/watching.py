@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from rocstar.sandbox import proctree
 from rocstar.sandbox.pool.pool import SandboxPool
 
 from ..patience import PATIENCE_S
@@ -14,9 +15,20 @@ def children_of(pid: int) -> set[int]:
     return {int(child) for child in text.split()}
 
 
+def starter_of(pool: SandboxPool) -> int:
+    """Pid of the supervisor's child that starts its zygotes."""
+    family = proctree.tree([pool.supervisor_pid])
+    return next(one.pid for one in family if one.name == "rocstar-starter")
+
+
+def own_processes(pool: SandboxPool) -> set[int]:
+    """Pids of the supervisor, its starter and all zygotes that it had."""
+    return {pool.supervisor_pid, starter_of(pool), *(pid for pids in pool.zygotes.values() for pid in pids)}
+
+
 def programs_of(pool: SandboxPool) -> set[int]:
-    """Pids of what runs programs and sessions: all that the supervisor has besides its zygotes."""
-    return children_of(pool.supervisor_pid) - {pid for pids in pool.zygotes.values() for pid in pids}
+    """Pids of what runs programs and sessions: all other children of the supervisor."""
+    return children_of(pool.supervisor_pid) - own_processes(pool)
 
 
 def ended(pid: int) -> bool:
