@@ -23,6 +23,8 @@ using namespace rocstar;
 
 namespace {
 
+constexpr int kUntold = 255;  // of a check that failed
+
 // Of a call in a confined process: its errno (0 when it succeeded), or 1000 + the signal that the process died of.
 int outcome(const std::function<long()>& attempt) {
   const pid_t pid = fork();
@@ -30,7 +32,7 @@ int outcome(const std::function<long()>& attempt) {
   if (pid == 0) {
     confine_supervisor();
     errno = 0;
-    syscall(SYS_exit_group, attempt() >= 0 ? 0 : errno);
+    syscall(SYS_exit_group, attempt() >= 0 ? 0 : errno != 0 ? errno : kUntold);
   }
   int status = 0;
   CHECK(waitpid(pid, &status, 0) == pid);
