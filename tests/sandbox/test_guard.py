@@ -5,7 +5,9 @@ import ctypes
 import os
 import platform
 import shlex
+import socket
 import subprocess
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,12 +152,18 @@ async def test_a_pool_that_can_claim_no_users_says_so(tmp_path: Path) -> None:
         assert "shared_users" not in pool.isolation
 
 
-async def test_users_are_free_again_when_their_pool_has_ended(tmp_path: Path) -> None:
+async def test_users_are_claimed_whoever_binds_names_and_are_free_again_afterwards() -> None:
+    """Any user may bind an abstract socket's name. Pools of root once claimed users by these."""
     if os.geteuid() != 0:
         needs.ROOT.skip()
     users = []
-    for _ in range(2):
-        async with SandboxPool(max_live=1) as one, SandboxPool(max_live=1) as other:
-            asks = (pool.run("import os; print(os.getuid())") for pool in (one, other))
-            users.append({result.stdout for result in await asyncio.gather(*asks)})
+    with ExitStack() as names:
+        for number in range(256):
+            taken = names.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            with suppress(OSError):  # another's already
+                taken.bind(f"\0rocstar.users.{number}")
+        for _ in range(2):
+            async with SandboxPool(max_live=1) as one, SandboxPool(max_live=1) as other:
+                asks = (pool.run("import os; print(os.getuid())") for pool in (one, other))
+                users.append({result.stdout for result in await asyncio.gather(*asks)})
     assert len(users[0]) == len(users[1]) == 2
