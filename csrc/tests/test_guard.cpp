@@ -39,10 +39,6 @@ int outcome(const std::function<long()>& attempt) {
   return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-int call(long number, long a = 0, long b = 0, long c = 0) {
-  return outcome([=] { return syscall(number, a, b, c, 0, 0, 0); });
-}
-
 // A line of this thread's status, as a number of this base.
 uint64_t status_of(const std::string& name, int base) {
   std::ifstream file("/proc/thread-self/status");
@@ -84,6 +80,10 @@ void what_the_loop_does_works() {
 #if !defined(ROCSTAR_SANITIZED)
 
 constexpr int kKilled = 1000 + SIGSYS;
+
+int call(long number, long a = 0, long b = 0, long c = 0) {
+  return outcome([=] { return syscall(number, a, b, c, 0, 0, 0); });
+}
 
 void the_filter_is_in_force_in_all_threads() {
   CHECK(outcome([] { return status_of("Seccomp", 10) == 2 ? 0 : -1; }) == 0);

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from rocstar.sandbox import proctree
 from rocstar.sandbox.pool.pool import SandboxPool
 
 from ..patience import PATIENCE_S
@@ -16,9 +15,9 @@ def children_of(pid: int) -> set[int]:
 
 
 def starter_of(pool: SandboxPool) -> int:
-    """Pid of the supervisor's child that starts its zygotes."""
-    family = proctree.tree([pool.supervisor_pid])
-    return next(one.pid for one in family if one.name == "rocstar-starter")
+    """Pid of the process that starts the supervisor's zygotes: its first child."""
+    pid = pool.supervisor_pid
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
 def own_processes(pool: SandboxPool) -> set[int]:
