@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <linux/sched.h>
+#include <linux/seccomp.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -29,6 +30,10 @@
 #include "seccomp.h"
 
 // Numbers from 424 on are the same on every architecture; older headers lack the last ones.
+#ifndef __NR_landlock_create_ruleset
+#define __NR_landlock_create_ruleset 444
+#define __NR_landlock_add_rule 445
+#endif
 #ifndef __NR_landlock_restrict_self
 #define __NR_landlock_restrict_self 446
 #endif
@@ -140,6 +145,30 @@ constexpr uint32_t kStartingCalls[] = {
     __NR_execve,
 #if defined(__x86_64__)
     __NR_fork, __NR_vfork,
+#endif
+};
+
+// What the supervisor needs besides `kAllowed`: programs' directories, descriptors, processes and rules.
+constexpr uint32_t kSupervisors[] = {
+    __NR_openat, __NR_openat2, __NR_mkdirat, __NR_unlinkat, __NR_renameat, __NR_renameat2, __NR_fchmod, __NR_fchmodat,
+    __NR_fchmodat2, __NR_fchown, __NR_fchownat, __NR_utimensat, __NR_statfs, __NR_fstatfs, __NR_fcntl, __NR_flock,
+    __NR_memfd_create, __NR_socketpair, __NR_sendto, __NR_sendmsg, __NR_setsockopt, __NR_getsockopt, __NR_kill,
+    __NR_tgkill, __NR_pidfd_open, __NR_pidfd_send_signal, __NR_getpgid, __NR_getsid, __NR_getpriority,
+    __NR_sched_getattr, __NR_sched_setattr, __NR_sched_getaffinity, __NR_prlimit64, __NR_clock_gettime,
+    __NR_clock_getres, __NR_clock_nanosleep, __NR_futex, __NR_madvise, __NR_landlock_create_ruleset,
+    __NR_landlock_add_rule,
+#if defined(__x86_64__)
+    __NR_open, __NR_mkdir, __NR_rmdir, __NR_unlink, __NR_rename, __NR_chmod, __NR_chown,
+#endif
+};
+
+// What it never does, and who has taken it over would begin with.
+constexpr uint32_t kNeverSupervisors[] = {
+    __NR_execve, __NR_execveat, __NR_chroot, __NR_setuid, __NR_setgid, __NR_setreuid, __NR_setregid, __NR_setresuid,
+    __NR_setresgid, __NR_setfsuid, __NR_setfsgid, __NR_setgroups, __NR_capset, __NR_personality, __NR_socket,
+    __NR_mknodat, __NR_name_to_handle_at,
+#if defined(__x86_64__)
+    __NR_fork, __NR_vfork, __NR_mknod,
 #endif
 };
 
@@ -418,6 +447,32 @@ std::vector<Rule> own_policy(const PolicyOptions& options) {
     const auto ruled = [number](const Rule& rule) { return rule.number == number; };
     if (std::none_of(rules.begin(), rules.end(), ruled)) rules.push_back({number, Rule::Action::kErrno, EPERM});
   }
+  return rules;
+}
+
+// A program's own code is all that it may run, in threads of its own.
+std::vector<Rule> supervisor_policy() {
+  const auto no_code = [](uint32_t number) {
+    return Rule{number, kAllow, EPERM, {{.index = 2, .mask = PROT_EXEC, .values = {0}}}};
+  };
+  constexpr uint32_t kNone = kNewNamespaces | CLONE_VFORK | CLONE_PTRACE | CLONE_PARENT;
+  std::vector<Rule> rules{
+      no_code(__NR_mmap),
+      no_code(__NR_mprotect),
+      {__NR_clone, kAllow, EPERM, {{.index = 0, .mask = CLONE_THREAD | kNone, .values = {CLONE_THREAD}}}},
+      {__NR_clone3, Rule::Action::kErrno, ENOSYS},  // the C library then calls clone, whose flags can be seen
+      {__NR_prctl, kAllow, EPERM, {{.index = 0, .values = {PR_SET_CHILD_SUBREAPER}}}},
+      {__NR_ioctl,
+       kAllow,
+       ENOTTY,
+       {{.index = 1, .values = {SECCOMP_IOCTL_NOTIF_RECV, SECCOMP_IOCTL_NOTIF_SEND, TCGETS}}}},
+  };
+  for (const uint32_t number : kAllowed) {
+    if (number != __NR_mprotect) rules.push_back({number, kAllow});
+  }
+  for (const uint32_t number : kSupervisors) rules.push_back({number, kAllow});
+  for (const uint32_t number : kKilled) rules.push_back({number, Rule::Action::kKill});
+  for (const uint32_t number : kNeverSupervisors) rules.push_back({number, Rule::Action::kKill});
   return rules;
 }
 

@@ -596,6 +596,7 @@ void Supervisor::reap_strangers() {
 }
 
 void Supervisor::kill_all() {
+  starter_.close();
   for (const auto& server : servers_) {
     if (server->pid > 0) ::kill(server->pid, SIGKILL);
   }

@@ -85,6 +85,8 @@ std::vector<Rule> child_policy(const PolicyOptions& options);
 // names a pid. The kernel takes as long to install a filter as it is large. The first does not depend on `session`.
 std::vector<Rule> inherited_policy(const PolicyOptions& options);
 std::vector<Rule> own_policy(const PolicyOptions& options);  // with Unruled::kAllowed
+// Of the supervisor itself, see guard.h.
+std::vector<Rule> supervisor_policy();
 uint32_t newest_known_syscall();
 
 }  // namespace rocstar

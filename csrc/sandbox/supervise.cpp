@@ -42,11 +42,15 @@ uint32_t most_sessions(const SupervisorOptions& options) {
 Supervisor::Supervisor(SupervisorOptions options)
     : options_(std::move(options)),
       client_(options_.client_fd),
+      starter_({.words = options_.zygote_command,
+                .flavours = options_.flavours,
+                .preload = options_.preload,
+                .directory = options_.zygote_directory,
+                .proc = options_.proc}),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
-      null_(open("/dev/null", O_RDWR | O_CLOEXEC)),
       homes_(options_.home),
       pending_(options_.flavours.size() + 1) {
-  if (!epoll_ || !null_) fail("epoll_create1 or open(/dev/null)");
+  if (!epoll_) fail("epoll_create1");
   options_.max_sessions = std::min(options_.max_sessions, most_sessions(options_));
   if (fcntl(client_.get(), F_SETFL, O_NONBLOCK) != 0) fail("fcntl(O_NONBLOCK)");
   watch(client_.get(), Source::kClient, 0, 0, EPOLLIN);

@@ -2,8 +2,10 @@
 //
 //   pool (Python, asyncio)            in the trainer or the service; one supervisor each
 //     |  stream socket, both ways: frames of protocol.h
-//   supervisor (this loop)            a process of its own, C++, epoll; parent of all below
-//     |  packet socket each: orders to fork, link.h
+//   supervisor (this loop)            a process of its own, C++, epoll; parent of all below; confined by guard.h
+//     :  packet socket: orders to start a zygote, as the supervisor's own child (CLONE_PARENT)
+//   starter                           starts programs for the supervisor, which may not (starter.h)
+//     |  packet socket each, to the supervisor: orders to fork, link.h
 //   zygotes                           warm Python interpreters, one or more per flavour
 //     :  fork, as the supervisor's own children (CLONE_PARENT)
 //   children                          one program each, or one session of many cells; confined by child.cpp
@@ -35,7 +37,8 @@
 // epoll, at most until the next deadline; a zygote waits for orders; a child waits for nobody once it has a program.
 //
 // Deaths: pool gone -> the socket closes, the supervisor kills and reaps everything and removes what was written.
-// Supervisor gone -> zygotes and children get SIGKILL (PR_SET_PDEATHSIG). Zygote gone -> orders without an answer go
+// Supervisor gone -> starter, zygotes and children get SIGKILL (PR_SET_PDEATHSIG). Starter gone -> the supervisor ends
+// when it next needs a zygote, and the pool starts another. Zygote gone -> orders without an answer go
 // to its replacement; children and sessions live on, they are not its own. A replacement that cannot be, for what it
 // imports was taken away, fails its flavour's calls until another can.
 #pragma once
@@ -61,6 +64,7 @@
 #include "notify.h"
 #include "outbox.h"
 #include "protocol.h"
+#include "starter.h"
 #include "worker.h"
 
 namespace rocstar {
@@ -71,6 +75,7 @@ struct SupervisorOptions {
   std::string preload;                      // a library that zygotes load before all others (places.cpp); empty: none
   std::vector<std::string> flavours;
   uint32_t replicas = 1;                   // zygotes per flavour
+  int proc = -1;                           // the machine's /proc, which may be read-only by then: see Starter
   std::string zygote_directory;            // where they work while they start; its parent is removed at the end
   uint32_t max_live = 3;                   // programs and cells under way at a time
   uint32_t max_sessions = 0;               // interpreters that live between cells
@@ -79,7 +84,7 @@ struct SupervisorOptions {
   uint64_t zygote_start_us = 120'000'000;  // a replacement that takes longer is taken to hang
   HomeOptions home;
   std::shared_ptr<Cgroup> cgroup;         // around everything, where there is one
-  std::shared_ptr<UniqueFd> users;        // while it is open no other pool of this machine has these slots' users
+  std::shared_ptr<UniqueFd> users;        // a locked file: no other pool has these slots' users; null: shared
   uint64_t compile_wall_us = 20'000'000;  // of the C++ flavour
   int32_t nice = 0;                       // of programs, above our own
   std::string hello_json;                 // sent to the pool once every zygote is ready, or at once
@@ -279,8 +284,8 @@ class Supervisor {
 
   SupervisorOptions options_;
   UniqueFd client_;
+  Starter starter_;
   UniqueFd epoll_;
-  UniqueFd null_;
   Homes homes_;
   FrameReader reader_;
   Outbox outbox_;

@@ -1,5 +1,6 @@
 // The supervisor as a program: rocstar/sandbox/_supervisor. Started by the pool (rocstar/sandbox/process.py), which
 // gives everything on the command line: see `usage`.
+#include <fcntl.h>
 #include <getopt.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -9,6 +10,7 @@
 #include <cstdlib>
 #include <exception>
 
+#include "guard.h"
 #include "priority.h"
 #include "supervise.h"
 #include "tiers.h"
@@ -166,11 +168,16 @@ int main(int argc, char** argv) {
   }
   setsid();  // a terminal's Ctrl-C is the pool's to handle: it closes the socket when it is done
   if (given.supervisor.nice > 0) rocstar::come_first();
+  rocstar::UniqueFd proc(open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  given.supervisor.proc = proc.get();
   try {
     if (!rocstar::enter_tier(given.tiers, given.supervisor)) return 3;
     // A user namespace of one's own has taken the death signal back.
     if (!rocstar::die_with_parent(given.parent)) return 0;
-    rocstar::Supervisor(std::move(given.supervisor)).run();
+    rocstar::Supervisor supervisor(std::move(given.supervisor));
+    proc.reset();
+    rocstar::confine_supervisor();
+    supervisor.run();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rocstar supervisor: %s\n", error.what());
     return 1;

@@ -2,16 +2,17 @@
 
 #include <fcntl.h>
 #include <grp.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
-#include <cstddef>
+#include <stdexcept>
 
+#include "guard.h"
 #include "landlock.h"
 #include "namespaces.h"
 #include "notify.h"
@@ -59,23 +60,40 @@ bool can_keep_house_for(uint32_t uid, const std::string& base) {
 // A user namespace may end among a pool's.
 bool can_become_all(uint32_t first_uid) { return can_become(first_uid) && can_become(first_uid + kUsersOfPool - 1); }
 
+// What folders lie in whose owner is root and that nobody else may write to. The second is for a read-only /run.
+constexpr const char* kClaims[] = {"/run/rocstar", "/var/lib/rocstar"};
+
+// Throws where the folder is not root's alone: who can write there could take all users away from our pools.
+UniqueFd open_claims(const char* path) {
+  const bool made = mkdir(path, 0700) == 0 || errno == EEXIST;
+  UniqueFd folder(made ? open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1);
+  struct stat info;
+  if (!made || access(path, W_OK) != 0) return UniqueFd();  // there is none, or on a file system that is read-only
+  if (folder && fstat(folder.get(), &info) == 0 && info.st_uid == 0 && (info.st_mode & 077) == 0) return folder;
+  throw std::runtime_error(
+      std::string(path) +
+      " is no folder of root's that is closed to all others, so users cannot be claimed there; remove it");
+}
+
 // The kernel counts processes, pending signals and locked memory by user: pools with the same users would take them
-// from each other. A name in the abstract namespace is one's own while its socket is open, and free again afterwards.
+// from each other. A pool's claim is a lock on a file, which the kernel takes back when the pool's process ends.
 std::shared_ptr<UniqueFd> claim_users(uint32_t& first_uid) {
-  for (uint32_t pool = 0; pool < kMostPools; ++pool) {
-    sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-    const std::string name = "rocstar.users." + std::to_string(pool);
-    name.copy(address.sun_path + 1, sizeof address.sun_path - 1);
-    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-    auto claim = std::make_shared<UniqueFd>(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    if (!*claim) fail("socket");
-    if (bind(claim->get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) {
+  UniqueFd folder;
+  for (const char* path : kClaims) {
+    if (!folder) folder = open_claims(path);
+  }
+  for (uint32_t pool = 0; folder && pool < kMostPools; ++pool) {
+    const std::string name = "users." + std::to_string(pool);
+    auto claim =
+        std::make_shared<UniqueFd>(openat(folder.get(), name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!*claim) fail("open of a claim on users");
+    if (flock(claim->get(), LOCK_EX | LOCK_NB) == 0) {
       first_uid += pool * kUsersOfPool;
       return claim;
     }
-    if (errno != EADDRINUSE) fail("bind");
+    if (errno != EWOULDBLOCK) fail("flock of a claim on users");
   }
-  return nullptr;  // as many pools as nobody has: the first one's users are shared
+  return nullptr;  // nowhere to claim them, or as many pools as nobody has: the first one's users are shared
 }
 
 // Where Python lies may be closed to all but its owner, or a part of it: again only trying tells.
@@ -124,12 +142,9 @@ bool enter_cgroup(SupervisorOptions& supervisor) {
   return supervisor.cgroup != nullptr;
 }
 
-bool refuse(const SupervisorOptions& supervisor, const std::string& lacks) {
+bool refuse(const SupervisorOptions& supervisor, const std::string& why) {
   std::string bytes;
-  append_json(bytes, FrameType::kFatal,
-              "{\"kind\": \"no_isolation\", \"message\": \"" + lacks +
-                  ", so programs could do what this user can; run `rocstar sandbox doctor` for the fix, or accept it "
-                  "with allow_no_isolation=True\"}");
+  append_json(bytes, FrameType::kFatal, "{\"kind\": \"no_isolation\", \"message\": \"" + why + "\"}");
   send(supervisor.client_fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   return false;
 }
@@ -142,17 +157,25 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
   const bool landlock = wanted("landlock") && landlock_abi() > 0;
   if (!can_become_all(supervisor.home.first_uid)) supervisor.home.first_uid = kFirstOfFew;
   uint32_t own_users = supervisor.home.first_uid;
-  if (wanted("uid") && geteuid() == 0) supervisor.users = claim_users(own_users);
+  try {
+    if (wanted("uid") && geteuid() == 0) supervisor.users = claim_users(own_users);
+  } catch (const std::runtime_error& error) {
+    return refuse(supervisor, error.what());
+  }
   // A user namespace may end below them: rather the first pool's users than none.
-  if (can_become_all(own_users)) supervisor.home.first_uid = own_users;
+  const bool own = supervisor.users != nullptr && can_become_all(own_users);
+  if (own) supervisor.home.first_uid = own_users;
   const bool may_uid = wanted("uid") && can_become(supervisor.home.first_uid);
   const bool notify = seccomp && wanted("notify") && notify_available();
   const bool scratch = landlock && notify && wanted("scratch") && !options.scratch_parent.empty();
   const bool uid_for_certain = may_uid && can_read_as(supervisor.home.first_uid, options.readable_paths);
   const bool isolated = seccomp && (landlock || uid_for_certain);
   if (!isolated && !options.allow_no_isolation) {
-    return refuse(supervisor, seccomp ? "neither Landlock nor a user id per program can be had here"
-                                      : "this kernel offers no seccomp filter");
+    const std::string lacks =
+        seccomp ? "neither Landlock nor a user id per program can be had here" : "this kernel offers no seccomp filter";
+    return refuse(supervisor, lacks +
+                                  ", so programs could do what this user can; run `rocstar sandbox doctor` for the "
+                                  "fix, or accept it with allow_no_isolation=True");
   }
   supervisor.home.landlock = landlock;
   supervisor.home.scratch_bytes = options.scratch_bytes;
@@ -178,7 +201,7 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
   std::string names = "nnp+rlimits";
   if (landlock) names += "+landlock";
   if (seccomp) names += "+seccomp";
-  if (uid) names += "+uid";
+  if (uid) names += own ? "+uid" : "+uid+shared_users";
   if (namespaces) names += "+namespaces";
   if (cgroup) names += "+cgroup";
   const std::string tier = !isolated ? "none" : namespaces ? "B" : "A";
@@ -191,7 +214,7 @@ bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor) {
   if (notify && !uid) layers += "threads,";  // else the kernel counts a program's own user's
   supervisor.zygote_command.push_back(layers);
   supervisor.hello_json = "{\"isolation\": \"" + names + "\", \"tier\": \"" + tier + "\", \"scratch\": \"" + base +
-                          "\", \"branch\": " + (notify ? "true" : "false") +
+                          "\", \"built\": \"" + built_with() + "\", \"branch\": " + (notify ? "true" : "false") +
                           ", \"files\": " + (supervisor.home.base.empty() ? "false" : "true") + "}";
   return true;
 }

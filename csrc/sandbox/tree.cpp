@@ -35,6 +35,9 @@ void weigh(int directory, uint64_t most_entries, uint32_t depth, Weight& found) 
       found.deep = true;
     } else if (const UniqueFd below = open_below(directory, entry->d_name); below) {
       weigh(below.get(), most_entries, depth + 1, found);
+    } else if (errno != ENOENT) {  // its rights hide from us what is in it
+      found.whole = false;
+      found.deep = true;
     }
   }
 }
@@ -47,9 +50,14 @@ bool remove_file(int directory, const char* name, const Gone& gone) {
   return true;
 }
 
-// A program may have taken the rights of its own directory away from everybody.
+// A program may have taken the rights of its own directory away from everybody. Where they cannot be given back, what
+// is done next fails.
+void give_rights(int directory, const char* name) {
+  [[maybe_unused]] const int given = fchmodat(directory, name, 0700, 0);
+}
+
 UniqueFd unlock(int directory, const char* name) {
-  fchmodat(directory, name, 0700, 0);
+  give_rights(directory, name);
   return open_below(directory, name);
 }
 
@@ -63,7 +71,7 @@ uint64_t empty(int directory, int top, uint32_t& names, const Gone& gone) {
       ++removed;
       continue;
     }
-    fchmodat(directory, entry->d_name, 0700, 0);  // its entry for the directory above is written, too
+    give_rights(directory, entry->d_name);  // its entry for the directory above is written, too
     char name[24];
     do {
       std::snprintf(name, sizeof name, "%u", names++);

@@ -14,7 +14,7 @@ struct Weight {
   uint64_t bytes = 0;    // on the disk or in memory
   uint64_t entries = 0;  // that were looked at
   bool whole = true;     // there was nothing else
-  bool deep = false;     // some of it is below kDeepest
+  bool deep = false;     // some of it is below kDeepest, or in a directory that cannot be read
 };
 
 // Looks at `most_entries` at most.

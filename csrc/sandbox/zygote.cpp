@@ -17,6 +17,7 @@
 
 #include "compact.h"
 #include "cpp_child.h"
+#include "guard.h"
 #include "namespaces.h"
 #include "priority.h"
 #include "shell_child.h"
@@ -61,8 +62,8 @@ Zygote::Zygote(UniqueFd supervisor, const Layers& layers)
     base_.reset(open("..", O_PATH | O_DIRECTORY | O_CLOEXEC));
   }
   thread_id();
+  keep_capabilities(kZygoteKeeps);
   if (!layers_.notify) return;
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail("prctl(PR_SET_NO_NEW_PRIVS)");
   const UniqueFd listener = install_notify_filter(layers_.counted);
   const int fd = listener.get();
   say(supervisor_.get(), ZygoteWord::kListener, {}, {&fd, 1});
@@ -89,7 +90,6 @@ void Zygote::serve(const std::function<int(Child&)>& run) {
 void Zygote::confine(const PolicyOptions& policy) {
   thread_id();  // found by the C library's own fork, which need not be a call that is allowed afterwards
   SeccompFilter inherited(inherited_policy(policy), newest_known_syscall());
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail("prctl(PR_SET_NO_NEW_PRIVS)");
   errno = inherited.install(static_cast<uint32_t>(getpid()));
   if (errno != 0) fail("seccomp");
   confined_ = true;

@@ -22,8 +22,6 @@
 namespace rocstar {
 namespace {
 
-constexpr int kZygoteFd = 3;
-
 // A line of a thread's status, -1 if that cannot be told.
 int status_of_thread(pid_t thread, const char* format) {
   char path[48], line[128];
@@ -37,26 +35,6 @@ int status_of_thread(pid_t thread, const char* format) {
 }
 
 int threads_of_process(pid_t thread) { return status_of_thread(thread, "Threads: %d"); }
-
-// Async-signal-safe from the fork on.
-[[noreturn]] void become_zygote(int socket, int null, const char* directory, char* const* arguments,
-                                char* const* environment, pid_t parent) {
-  if (socket == kZygoteFd) {
-    fcntl(socket, F_SETFD, 0);
-  } else {
-    dup2(socket, kZygoteFd);
-  }
-  dup2(null, 0);
-  if (directory != nullptr && chdir(directory) != 0) _exit(126);
-  // Inherited by every child: when the machine runs out of memory, the kernel takes a program, not the supervisor.
-  const int first_to_go = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-  if (first_to_go >= 0) {
-    [[maybe_unused]] const ssize_t said = write(first_to_go, "500", 3);
-    close(first_to_go);
-  }
-  if (die_with_parent(parent)) execve(arguments[0], arguments, environment);
-  _exit(127);
-}
 
 // As JSON. What a flavour is at is told in words of ours and names of modules.
 std::string quoted(const std::string& text) {
@@ -77,23 +55,7 @@ void Supervisor::start_zygote(Server& server) {
   server.socket.reset(ends[0]);
   const UniqueFd theirs(ends[1]);
   if (fcntl(ends[0], F_SETFL, O_NONBLOCK) != 0) fail("fcntl(O_NONBLOCK)");
-  std::vector<std::string> command = options_.zygote_command;
-  command.push_back("--flavour=" + options_.flavours[server.flavour]);
-  command.push_back("--fd=" + std::to_string(kZygoteFd));
-  command.push_back("--parent=" + std::to_string(getpid()));
-  std::vector<char*> arguments;
-  for (std::string& word : command) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  std::vector<char*> environment;
-  for (char** word = environ; *word != nullptr; ++word) environment.push_back(*word);
-  std::string preload = "LD_PRELOAD=" + options_.preload;
-  if (!options_.preload.empty()) environment.push_back(preload.data());
-  environment.push_back(nullptr);
-  const pid_t parent = getpid();
-  const char* directory = options_.zygote_directory.empty() ? nullptr : options_.zygote_directory.c_str();
-  const pid_t pid = ::fork();
-  if (pid < 0) fail("fork");
-  if (pid == 0) become_zygote(theirs.get(), null_.get(), directory, arguments.data(), environment.data(), parent);
+  const pid_t pid = starter_.start(server.flavour, theirs.get());
   ++server.generation;
   server.pid = pid;
   server.ready = false;

@@ -21,10 +21,10 @@ def show(report: Report) -> None:
     print(f"tier {report.tier}: {report.why}\n")
     for one in report.layers:
         word = "active" if one.active else "MISSING" if one.required else "absent"
-        print(f"{word:<8} {one.name:<11} {one.detail}")
+        print(f"{word:<8} {one.name:<17} {one.detail}")
         for label, text in (("cost", one.cost), ("why", one.reason), ("fix", one.fix)):
             if text:
-                print(f"{'':<21}{label}: {text}")
+                print(f"{'':<27}{label}: {text}")
     print()
     for limit in report.limits:
         print(f"{limit.name:<11} {limit.value}")

@@ -4,21 +4,34 @@ What is active is not guessed: a trial pool has said it. Facts tell only why the
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 SIGNAL_SCOPE_ABI = 6
 TRUNCATE_ABI = 3
 
+KEPT = {
+    **{"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5},
+    **{"SYS_PTRACE": 19, "SYS_NICE": 23, "SYS_RESOURCE": 24},
+}
+"""Capabilities that a supervisor needs, by name: their numbers (csrc/sandbox/guard.h)."""
+PROTECTIONS = ("stack_protector", "fortify", "assertions", "control_flow", "pie", "relro_now")
+"""Of a supervisor's build, as it names them itself."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """What the trial pool said. error: why there was none; then the rest is empty."""
+    """What the trial pool said. error: why there was none; then the rest is empty.
+
+    built: protections of the supervisor's build. status: lines of its /proc/PID/status, by name.
+    """
 
     isolation: frozenset[str] = frozenset()
     tier: str = "none"
     scratch: bool = False
     error: str = ""
+    built: frozenset[str] = frozenset()
+    status: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +85,59 @@ def layers_of(started: Started, facts: Mapping[str, Any]) -> Iterator[Layer]:
     )
     yield namespaces_layer("namespaces" in has, facts)
     yield cgroup_layer("cgroup" in has, facts)
+    yield from supervisor_layers(started)
+
+
+def supervisor_layers(started: Started) -> Iterator[Layer]:
+    """What confines the supervisor itself, which reads what hostile programs write; and whether another pool
+    has the users of its programs."""
+    known, status = bool(started.status), started.status
+    no_pool = "no pool started" if not known else ""
+    missing = [name for name in PROTECTIONS if name not in started.built]
+    yield layer(
+        "supervisor build",
+        known and not missing,
+        detail=f"protections of its build: {', '.join(sorted(started.built)) or 'none'}",
+        cost="a fault in the supervisor's memory is easier to use",
+        reason=no_pool or f"it was built without {', '.join(missing)}",
+        fix="build it with GCC 12 or newer, optimised and without sanitizers",
+    )
+    held = int(status.get("CapPrm", "0"), 16)
+    kept = [name for name, bit in KEPT.items() if held >> bit & 1]
+    others = held & ~sum(1 << bit for bit in KEPT.values())
+    yield layer(
+        "supervisor caps",
+        known and not others,
+        detail=f"its capabilities: {', '.join(kept) or 'none'}",
+        cost="who takes over the supervisor has more of root's rights",
+        reason=no_pool or f"it has others, {others:#x}",
+        fix="build it anew: this supervisor is older than this command",
+    )
+    yield layer(
+        "supervisor nnp",
+        status.get("NoNewPrivs") == "1",
+        detail="no_new_privs: it gains nothing from setuid programs",
+        cost="who takes over the supervisor may start setuid programs",
+        reason=no_pool or "it did not set it",
+        fix="build it anew: this supervisor is older than this command",
+    )
+    yield layer(
+        "supervisor filter",
+        status.get("Seccomp") == "2",
+        detail="a filter of its own system calls: no exec, no fork, no new code, no sockets, no mounts",
+        cost="who takes over the supervisor may start programs",
+        reason=no_pool or "it has none, as one that was built with a sanitizer",
+        fix="build it without sanitizers",
+    )
+    if "uid" in started.isolation:
+        yield layer(
+            "users",
+            "shared_users" not in started.isolation,
+            detail="the users of its programs are no other pool's (a locked file in /run/rocstar)",
+            cost="the kernel counts processes and pending signals of several pools together",
+            reason="/run and /var/lib cannot be written to, or there are 256 pools already",
+            fix="give it a /run that root can write to (a container: `--tmpfs /run`)",
+        )
 
 
 def cgroup_layer(active: bool, facts: Mapping[str, Any]) -> Layer:

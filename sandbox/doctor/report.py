@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from rocstar.sandbox.doctor.facts import gather
+from rocstar.sandbox.doctor.facts import gather, read
 from rocstar.sandbox.doctor.layers import Layer, Started, layers_of
 from rocstar.sandbox.doctor.limits import Measure, limits_of
 from rocstar.sandbox.pool.pool import SandboxPool
@@ -29,10 +29,17 @@ async def try_pool() -> Started:
     try:
         async with SandboxPool(max_live=1, max_queued=1) as pool:
             result = await pool.run(ExecRequest(code="import os; os.getcwd()"))
+            status = read(f"/proc/{pool.supervisor_pid}/status")
+            built = pool.built
     except SandboxError as error:
         return Started(error=str(error))
-    isolation = frozenset(result.isolation.split("+"))
-    return Started(isolation=isolation, tier=result.tier, scratch=result.value != "'/'")
+    return Started(
+        isolation=frozenset(result.isolation.split("+")),
+        tier=result.tier,
+        scratch=result.value != "'/'",
+        built=frozenset(built.split("+")),
+        status=dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line),
+    )
 
 
 def report_of(started: Started, facts: dict[str, Any]) -> Report:

@@ -223,6 +223,11 @@ class SandboxPool:
         return str(self._facts.get("tier", ""))
 
     @property
+    def built(self) -> str:
+        """Protections of the supervisor's build, joined by "+"."""
+        return str(self._facts.get("built", ""))
+
+    @property
     def supervisor_pid(self) -> int:
         """0 while it is being replaced."""
         return self._keeper.pid

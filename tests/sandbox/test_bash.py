@@ -23,6 +23,7 @@ from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, Status
 
 from ..needs import BASH
+from .watching import own_processes
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), BASH.unless(bash.offered())]
 
@@ -49,7 +50,7 @@ async def run(pool: SandboxPool, code: str, *, stdin: str = "", **limits: Any) -
 
 def started(pool: SandboxPool) -> list[int]:
     """Processes of the pool's programs that live."""
-    known = {pool.supervisor_pid, *(pid for pids in pool.zygotes.values() for pid in pids)}
+    known = own_processes(pool)
     return [one.pid for one in proctree.tree([pool.supervisor_pid]) if one.pid not in known]
 
 

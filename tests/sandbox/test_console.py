@@ -73,7 +73,7 @@ def lines_after_the_key(terminal: Terminal) -> list[str]:
     return terminal.text.rpartition("^C")[2].strip().splitlines()
 
 
-@pytest.mark.parametrize("descendants", [1, 2, 3], ids=["supervisor", "zygote", "program"])
+@pytest.mark.parametrize("descendants", [1, 2, 3, 4], ids=["supervisor", "starter", "zygote", "program"])
 def test_ctrl_c_ends_a_run_in_one_line(file: Callable[[str], str], descendants: int) -> None:
     """Whatever it has started by then."""
     terminal = Terminal("run", file("while True: pass"), "--wall-s", "3600")
@@ -89,7 +89,7 @@ def wait_for_descendants(pid: int, number: int) -> None:
         assert time.monotonic() < deadline
 
 
-@pytest.mark.parametrize("descendants", [1, 3], ids=["supervisor", "program"])
+@pytest.mark.parametrize("descendants", [1, 4], ids=["supervisor", "program"])
 def test_ctrl_c_ends_a_benchmark_in_one_line(descendants: int) -> None:
     terminal = Terminal("bench", "--seconds", "3600", "--stdlib-only")
     wait_for_descendants(terminal.pid, descendants)

@@ -1,14 +1,16 @@
 """The doctor: what it says of this machine, and what it would say of others."""
 
 import json
+import os
 import resource
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rocstar.sandbox import cli
 from rocstar.sandbox.doctor import command, facts
-from rocstar.sandbox.doctor.layers import Layer, Started
+from rocstar.sandbox.doctor.layers import PROTECTIONS, Layer, Started
 from rocstar.sandbox.doctor.limits import Measure, kernel_version
 from rocstar.sandbox.doctor.report import report_of
 
@@ -59,9 +61,30 @@ def test_it_tells_what_holds_here(capsys: pytest.CaptureFixture[str]) -> None:
     found = {layer["name"]: layer for layer in report["layers"]}
     assert found["seccomp"]["active"] and found["rlimits"]["active"]
     assert (report["tier"] == "B") == found["namespaces"]["active"]
+    if "ROCSTAR_SUPERVISOR" not in os.environ:
+        assert all(layer["active"] for name, layer in found.items() if name.startswith("supervisor "))
     assert cli.main(["doctor"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"tier {report['tier']}: ") and "active   seccomp" in shown
+
+
+CONFINED = {"CapPrm": "000000000188002b", "NoNewPrivs": "1", "Seccomp": "2"}
+
+
+@pytest.mark.parametrize(
+    ("name", "started"),
+    [
+        ("supervisor build", replace(TIER_B, built=frozenset(("fortify", "pie")), status=CONFINED)),
+        ("supervisor caps", replace(TIER_B, status=CONFINED | {"CapPrm": "000001ffffffffff"})),
+        ("supervisor nnp", replace(TIER_B, status=CONFINED | {"NoNewPrivs": "0"})),
+        ("supervisor filter", replace(TIER_B, status=CONFINED | {"Seccomp": "0"})),
+        ("users", replace(TIER_B, isolation=TIER_B.isolation | {"shared_users"})),
+    ],
+)
+def test_it_tells_what_the_supervisor_lacks(name: str, started: Started) -> None:
+    whole = replace(TIER_B, built=frozenset(PROTECTIONS), status=CONFINED)
+    assert layers(whole)[name].active and not layers(started)[name].active
+    assert "users" not in layers(TIER_A)  # programs have none of their own
 
 
 @pytest.mark.parametrize("started", [TIER_A, TIER_B, Started(error="no filter")])

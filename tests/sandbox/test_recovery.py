@@ -14,7 +14,7 @@ from rocstar.sandbox.types import ExecRequest, Limits, SandboxError, SessionLost
 
 from .. import needs
 from ..patience import PATIENCE_S
-from .watching import children_of, ended, programs_of, until
+from .watching import children_of, ended, programs_of, starter_of, until
 
 
 async def test_a_killed_zygote_loses_no_call_and_no_session() -> None:
@@ -200,6 +200,15 @@ asyncio.run(main())
 """
 
 
+async def test_without_its_starter_the_supervisor_is_replaced_when_it_needs_a_zygote() -> None:
+    async with SandboxPool() as pool:
+        os.kill(starter_of(pool), signal.SIGKILL)
+        assert (await pool.run("print(1)")).stdout == "1\n" and pool.restarts == 0
+        os.kill(pool.zygotes["stdlib"][-1], signal.SIGKILL)
+        await until(lambda: pool.restarts == 1)
+        assert (await pool.run("print(1)")).stdout == "1\n"
+
+
 async def test_everything_dies_with_the_process_that_holds_the_pool() -> None:
     trainer = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", TRAINER, repr(process.ENVIRONMENT)), stdout=asyncio.subprocess.PIPE
@@ -207,7 +216,7 @@ async def test_everything_dies_with_the_process_that_holds_the_pool() -> None:
     assert trainer.stdout is not None
     line = (await trainer.stdout.readline()).decode().split()
     supervisor, zygote, scratch = int(line[0]), int(line[1]), Path(line[2])
-    await until(lambda: len(children_of(supervisor)) == 4)  # zygote, session, branch, program
+    await until(lambda: len(children_of(supervisor)) == 5)  # starter, zygote, session, branch, program
     pids = {supervisor, zygote, *children_of(supervisor)}
     trainer.kill()
     await trainer.wait()

@@ -14,9 +14,20 @@ def children_of(pid: int) -> set[int]:
     return {int(child) for child in text.split()}
 
 
+def starter_of(pool: SandboxPool) -> int:
+    """Pid of the process that starts the supervisor's zygotes: its first child."""
+    pid = pool.supervisor_pid
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+def own_processes(pool: SandboxPool) -> set[int]:
+    """Pids of the supervisor, its starter and all zygotes that it had."""
+    return {pool.supervisor_pid, starter_of(pool), *(pid for pids in pool.zygotes.values() for pid in pids)}
+
+
 def programs_of(pool: SandboxPool) -> set[int]:
-    """Pids of what runs programs and sessions: all that the supervisor has besides its zygotes."""
-    return children_of(pool.supervisor_pid) - {pid for pids in pool.zygotes.values() for pid in pids}
+    """Pids of what runs programs and sessions: all other children of the supervisor."""
+    return children_of(pool.supervisor_pid) - own_processes(pool)
 
 
 def ended(pid: int) -> bool:

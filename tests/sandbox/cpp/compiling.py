@@ -13,6 +13,7 @@ from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Status
 
 from ...needs import COMPILER
 from ...patience import PATIENCE_S
+from ..watching import own_processes
 
 MARKS = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -57,7 +58,7 @@ def runner(pool: SandboxPool) -> Run:
 
 def compilers(pool: SandboxPool) -> list[int]:
     """Processes of the pool that are neither its supervisor nor a zygote."""
-    known = {pool.supervisor_pid, *(pid for pids in pool.zygotes.values() for pid in pids)}
+    known = own_processes(pool)
     return [process.pid for process in proctree.tree([pool.supervisor_pid]) if process.pid not in known]
 
 
