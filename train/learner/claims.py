@@ -119,7 +119,7 @@ def read_config(folder: Path) -> Any:
             )
     _check_rope(raw, path)
     make: Any = AutoConfig
-    with refused(f"{str(path)!r} cannot be read"):
+    with refused(f"{str(path)!r} cannot be loaded"):
         config = make.from_pretrained(folder, trust_remote_code=False)
     for rope in _rope_tables(getattr(config.get_text_config(), "rope_parameters", None)):
         kind = rope.get("rope_type", "default")

@@ -358,6 +358,8 @@ def _is_here(recipe: Recipe, found: Findings, *, dry: bool) -> bool:
     is_read = backend is None or backend.reads_weights
     if is_read and Path(path).is_dir():
         found.of(lambda: checked_folder(path))
+        if len(found.problems) > before:
+            return False
     if not dry or is_here(path):
         return True
     try:

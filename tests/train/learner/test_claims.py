@@ -179,7 +179,7 @@ WRONG: dict[str, tuple[Change, str]] = {
     "unknown architecture": (config(architectures=["Foo"]), "architectures has 'Foo', unknown"),
     "unknown model": (
         config(model_type="foo", auto_map={"AutoConfig": "evil.C"}),
-        "json.* cannot be read",
+        "json.* cannot be loaded",
     ),
     "activation": (config(hidden_act="foo"), "no causal language model that is known: KeyError 'foo'"),
     "no heads": (config(num_attention_heads=0), "config.json"),
