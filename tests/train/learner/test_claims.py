@@ -467,6 +467,7 @@ GGUF: dict[str, tuple[tuple[Gguf, ...], dict[str, Any], str]] = {
     "expert count": ((lambda w: w.add_expert_count(2),), {}, "llama.expert_count = 2"),
     "unknown key": ((lambda w: w.add_float32("llama.logit_scale", 2.0),), {}, "llama.logit_scale = 2.0"),
     "one of several files": ((lambda w: w.add_uint16("split.count", 2),), {}, "split.count = 2"),
+    "another room": ((lambda w: w.add_string("training.type", "lora"),), {}, "training.type = 'lora'"),
     "adapter": ((lambda w: w.add_type("adapter"),), {}, "general.type = 'adapter'"),
     "another architecture": (
         (),
