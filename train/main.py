@@ -43,7 +43,7 @@ from rocstar.train.learner.cold_start import build_from_nothing, conversations_f
 from rocstar.train.learner.determinism import deterministic_torch
 from rocstar.train.learner.host_memory import give_freed_memory_back, keep_freed_memory
 from rocstar.train.learner.load_parts import load_learner
-from rocstar.train.learner.model_io import has_safetensors, load_model, load_tokenizer
+from rocstar.train.learner.model_io import load_model, load_tokenizer
 from rocstar.train.learner.roles import Roles
 from rocstar.train.learner.team import LearnerTeam, World, is_apart, local_device, shard
 from rocstar.train.loop import run_stages, tell_saved
@@ -336,7 +336,8 @@ class _Builder:
     def _origin(self, made: Made, tokenizer: PreTrainedTokenizerBase, *, is_tuned: bool) -> InitialPolicy:
         """What the engine begins with."""
         path = self.recipe.model.path
-        stays = self.saved is None and not is_tuned and has_safetensors(path)
+        is_given = path != "scratch" and Path(path).is_dir()
+        stays = self.saved is None and not is_tuned and is_given
         version = checkpoint.load_progress(self.saved)["version"] if self.saved else int(is_tuned)
         return InitialPolicy(
             made=made,

@@ -43,7 +43,6 @@ from rocstar.train.evaluation.sets import EvaluationSet, check_room, evaluation_
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.determinism import deterministic_torch
 from rocstar.train.learner.model_io import (
-    check_vocabulary,
     load_max_positions,
     load_tokenizer,
     model_on_disk,
@@ -272,7 +271,6 @@ async def open_engine_and_agent(
     checkpoint.set_threads(recipe.run.threads)
     tokenizer = load_tokenizer(path)
     chat = chat_format(recipe, tokenizer)
-    check_vocabulary(path, tokenizer)
     check_engine(recipe)
     with (
         deterministic_torch(recipe.engine.deterministic, local_device()),

@@ -24,7 +24,7 @@ from rocstar.engine.record.reading import RecordError, from_record, read_records
 from rocstar.engine.types import Group, Origin, Scored, Task, Trajectory
 from rocstar.train.groups.advantages import check_advantage
 from rocstar.train.groups.source import Batch, Source
-from rocstar.train.learner.model_io import check_can_load, check_vocabulary, load_tokenizer, vocabulary_size
+from rocstar.train.learner.model_io import check_can_load, load_tokenizer, vocabulary_size
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
@@ -90,7 +90,6 @@ class Records:
         check_can_load(model)
         tokenizer = load_tokenizer(model)
         chat = chat_format(recipe, tokenizer)
-        check_vocabulary(model, tokenizer)
         records = Records(
             path=path,
             files=files,

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocstar.engine.inference.weights import let_readers_in
-from rocstar.train.learner.claims import UNUSABLE, check_gguf, first_line
+from rocstar.train.learner.claims import check_folder, refused
+from rocstar.train.learner.gguf_header import check_imported, checked_header
+from rocstar.train.learner.model_io import check_finite, is_finite, load_tokenizer
 from rocstar.train.recipe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ def import_gguf(source: str, out: Path) -> None:
                 target = Path(partial) / out.name
                 tokenizer.save_pretrained(target)
                 model.save_pretrained(target)
+                check_folder(target)
+                load_tokenizer(str(target))
                 let_readers_in(target)
                 if out.exists():
                     out.rmdir()
@@ -108,20 +112,23 @@ def _load(gguf: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
             f"reading GGUF needs transformers {'.'.join(map(str, TRANSFORMERS))} or newer, and {found} is "
             "installed, which gives some texts other tokens; run: pip install --upgrade 'rocstar[gguf]'"
         )
-    check_gguf(gguf)
+    header = checked_header(gguf)
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    try:
+    with refused(f"{str(gguf)!r} cannot be read as a causal language model"):
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-        loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    except UNUSABLE as error:
-        raise ConfigError(
-            f"{str(gguf)!r} cannot be read as a causal language model: {first_line(error)}"
-        ) from None
+        loaded = AutoModelForCausalLM.from_pretrained(
+            gguf.parent,
+            gguf_file=gguf.name,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,  # `check_imported` names them
+        )
     config = loaded.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config
+    check_imported(gguf, header, loaded)
+    check_finite(str(gguf), [name for name, weight in loaded.named_parameters() if not is_finite(weight)])
     model: PreTrainedModel = type(loaded)(config)
     model.load_state_dict(loaded.state_dict())
     model.bfloat16()

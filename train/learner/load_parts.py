@@ -9,22 +9,20 @@ its own) the whole model is loaded and then parted, as one process does it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 
 from rocstar.engine.progress.progress import working
 from rocstar.train.learner import adapters
-from rocstar.train.learner.claims import check_folder
-from rocstar.train.learner.model_io import load_model, local_folder
+from rocstar.train.learner.claims import UNUSABLE, Stored
+from rocstar.train.learner.model_io import check_finite, checked_folder, is_finite, load_model
 from rocstar.train.learner.team import World, is_apart, local_device, place_adapted, shard
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.recipe.errors import ConfigError
 
 Parted = Callable[[PreTrainedModel], None]
 
@@ -57,51 +55,47 @@ def load_learner(path: str, world: World, recipe: Recipe) -> PreTrainedModel:
 
 
 def read_parts(path: str, parted: Parted) -> PreTrainedModel | None:
-    """The model with this rank's rows alone; None where it must be loaded whole."""
+    """The model with this rank's rows alone; None where it must be loaded whole.
+
+    Raises:
+        ConfigError: see `checked_folder`.
+    """
+    folder = checked_folder(path)
+    model, tensors = folder.model, folder.tensors
+    any_model: Any = model
     try:
-        folder = local_folder(path)
-        check_folder(folder)
-        config = AutoConfig.from_pretrained(folder)
-        build: Any = AutoModelForCausalLM  # transformers has no types for it, nor for what it gives
-        with torch.device("meta"):
-            any_model = build.from_config(config, dtype=torch.float32)
-        model: PreTrainedModel = any_model
-        if (folder / "generation_config.json").is_file():
-            model.generation_config = GenerationConfig.from_pretrained(folder)
-    except (ConfigError, OSError, ValueError):
+        if (folder.path / "generation_config.json").is_file():
+            model.generation_config = GenerationConfig.from_pretrained(folder.path)
+    except UNUSABLE:
         return None  # loading it whole will say what is wrong, or work
     buffers = _buffers(model)
     if buffers is None or type(any_model.get_output_embeddings()) is not nn.Linear:
         return None
-    with ExitStack() as opened, working(f"reading this rank's part of {path}"):
-        slices = _slices(folder, opened)
-        if not all(_fits(slices.get(name), p) for name, p in model.named_parameters()):
-            return None
+    if not all(_fits(tensors.get(name), p) for name, p in model.named_parameters()):
+        return None
+    with working(f"reading this rank's part of {path}"):
         any_model.eval()  # as a loaded model is
         parted(model)
         model.to_empty(device=local_device())
         for module, name, value in buffers:
             setattr(module, name, value.to(local_device()))
-        for name, parameter in model.named_parameters():
-            _fill(parameter, slices[name])
+        parameters, bad = dict(model.named_parameters()), []
+        for file in folder.files:
+            with safe_open(file, framework="pt") as opened:
+                for name in [n for n in parameters if tensors[n].file == file]:
+                    if not _fill(parameters[name], opened.get_slice(name)):
+                        bad.append(name)
+        check_finite(path, bad)
     return model
 
 
-def _slices(folder: Path, opened: ExitStack) -> dict[str, Any]:
-    """What the files hold, by name; nothing is read yet."""
-    found: dict[str, Any] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        handle = opened.enter_context(safe_open(file, framework="pt"))
-        found |= {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118  # it is no mapping
-    return found
+def _fits(there: Stored | None, parameter: Tensor) -> bool:
+    return there is not None and parameter.ndim > 0 and there.shape == tuple(parameter.shape)
 
 
-def _fits(there: Any, parameter: Tensor) -> bool:
-    return there is not None and parameter.ndim > 0 and there.get_shape() == list(parameter.shape)
-
-
-def _fill(parameter: Tensor, rows: Any) -> None:
-    """Read the rows that are this rank's: FSDP parts the first dimension as torch.chunk does."""
+def _fill(parameter: Tensor, rows: Any) -> bool:
+    """Read the rows that are this rank's: FSDP parts the first dimension as torch.chunk does. False: they
+    hold NaN or infinity."""
     any_parameter: Any = parameter
     local = any_parameter.to_local()
     mesh = any_parameter.device_mesh
@@ -110,6 +104,7 @@ def _fill(parameter: Tensor, rows: Any) -> None:
     if len(local):
         with torch.no_grad():
             local.copy_(rows[first : first + len(local)])
+    return is_finite(local.detach())
 
 
 def _buffers(model: PreTrainedModel) -> list[tuple[nn.Module, str, Tensor]] | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -14,20 +15,19 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils.logging import disable_progress_bar
 
 from rocstar.engine.progress.progress import working
 from rocstar.train.learner import hub
-from rocstar.train.learner.claims import UNUSABLE, check_folder
+from rocstar.train.learner.claims import CheckedFolder, check_folder, refused
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.paths import elsewhere
 
-disable_progress_bar()  # type: ignore[no-untyped-call]  # its lines would tear the live status
-
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 HEAD_DTYPES = {"model": None, "float32": torch.float32}
 """Of `model.head_dtype`; None: that of the model."""
+FILES, OTHER_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.safetensors"], ["*/*", "consolidated*"]
+"""What is downloaded of a repository; some have the same weights twice, as consolidated*.safetensors."""
 
 
 def check_model_path(path: str) -> None:
@@ -84,66 +84,39 @@ def check_can_load(path: str) -> None:
         ) from None
 
 
-def has_safetensors(folder: str | Path) -> bool:
-    """Whether another process can load the weights that lie there."""
-    return Path(folder).is_dir() and any(Path(folder).glob("*.safetensors"))
-
-
-def local_folder(path: str) -> Path:
-    """The folder with safetensors that `path` names: a directory, or what the hub's cache has of a name.
+def checked_folder(path: str) -> CheckedFolder:
+    """The model that `path` names, a directory or a hub name, after `check_folder`. What the hub's cache
+    lacks is downloaded.
 
     Raises:
-        ConfigError: there is none; another process than ours cannot load such a model.
+        ConfigError: there is no such model, or its files contradict each other.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
 
     folder = Path(path)
     if not folder.is_dir():
-        try:
-            folder = Path(snapshot_download(path, local_files_only=True))
-        except (LocalEntryNotFoundError, ValueError) as error:
-            raise ConfigError(f"model.path = {path!r} is not on this machine: {_first_line(error)}") from None
-    if not has_safetensors(folder):
-        raise ConfigError(
-            f"model.path = {path!r} has no *.safetensors, which a server needs; load it once and save it "
-            "with save_pretrained"
-        )
-    return folder.absolute()
+        with _usable(path, "cannot be loaded"):
+            folder = Path(snapshot_download(path, allow_patterns=FILES, ignore_patterns=OTHER_FILES))
+    try:
+        return check_folder(folder)
+    except ConfigError as error:
+        raise ConfigError(f"model.path: {error}") from None
 
 
 def load_max_positions(path: str) -> int | None:
     """The longest sequence the model can take; None if its configuration does not say."""
-    try:
+    with _usable(path, "cannot be loaded"):
         config: Any = AutoConfig.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise _not_usable(path, "cannot be loaded", error) from None
     positions: int | None = getattr(config, "max_position_embeddings", None)
     return positions
 
 
 def vocabulary_size(path: str) -> int | None:
     """Rows of the model's head; None if its configuration does not say."""
-    try:
+    with _usable(path, "cannot be loaded"):
         config: Any = AutoConfig.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise _not_usable(path, "cannot be loaded", error) from None
     rows: int | None = getattr(config.get_text_config(), "vocab_size", None)
     return rows
-
-
-def check_vocabulary(path: str, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Every token must have a row in the model's head; rows without a token (padding) are fine.
-
-    Raises:
-        ConfigError: the tokenizer can write ids that the head does not have.
-    """
-    rows = vocabulary_size(path)
-    if rows is not None and len(tokenizer) > rows:
-        raise ConfigError(
-            f"model.path = {path!r}: the tokenizer has {len(tokenizer)} tokens, the model's head only {rows} "
-            "rows; take the tokenizer that belongs to the model, or resize its embeddings and save it again"
-        )
 
 
 def load_model(path: str, dtype: Literal["float32", "bfloat16"]) -> PreTrainedModel:
@@ -153,23 +126,37 @@ def load_model(path: str, dtype: Literal["float32", "bfloat16"]) -> PreTrainedMo
     than those of weights that torch allocated, and a run that is resumed would not be the one that went on.
     """
     with working(f"loading the model {_described(path)}"):
-        check_folder(Path(path))
-        try:
-            model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype])
-        except (*UNUSABLE, SafetensorError) as error:
-            raise _not_usable(path, "cannot be loaded", error) from None
-        for parameter in model.parameters():
+        folder = checked_folder(path).path
+        with _usable(path, "cannot be loaded"):
+            model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype])
+        bad = []
+        for name, parameter in model.named_parameters():
             parameter.data = parameter.data.clone()
+            if not is_finite(parameter.data):
+                bad.append(name)
+        check_finite(path, bad)
     result: PreTrainedModel = model
     return result
 
 
-def _not_usable(path: str, problem: str, error: Exception) -> ConfigError:
-    """What is wrong with a model, and where it was looked for."""
-    text = f"model.path = {path!r} {problem}: {_first_line(error)}"
-    if Path(path).exists():
-        return ConfigError(text)
-    return ConfigError(f"{text.rstrip('.')}; no folder of that name is here, and the hub was asked for it")
+def is_finite(weight: torch.Tensor) -> bool:
+    """Whether all numbers are finite. Its sum is, then, unless it overflows: the exact test is slower."""
+    return bool(weight.sum(dtype=torch.float32).isfinite() or weight.isfinite().all())
+
+
+def check_finite(path: str, bad: Sequence[str]) -> None:
+    """ConfigError if a model has tensors that are not finite: `bad` are their names."""
+    if bad:
+        raise ConfigError(
+            f"model.path = {path!r}: {len(bad)} of its tensors hold NaN or infinity, {bad[0]} first; take an "
+            "earlier checkpoint or another copy of the model"
+        )
+
+
+def _usable(path: str, problem: str) -> AbstractContextManager[None]:
+    """Refuse what libraries cannot read of a model, and say where it was looked for."""
+    where = "" if Path(path).exists() else "; no folder of that name is here, and the hub was asked for it"
+    return refused(f"model.path = {path!r} {problem}", where)
 
 
 def _described(path: str) -> str:
@@ -182,18 +169,23 @@ def _described(path: str) -> str:
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
-    """The tokenizer beside a model. ConfigError if there is none that works."""
-    try:
+    """The tokenizer beside a model, each token of which has a row in the model's embedding.
+
+    Rows without a token (padding) are usual.
+
+    Raises:
+        ConfigError: there is none that works, or it is another model's.
+    """
+    with _usable(path, "has no usable tokenizer"):
         tokenizer: Any = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError, KeyError) as error:  # KeyError: a tokenizer.json that lacks a part
-        raise _not_usable(path, "has no usable tokenizer", error) from None
+    rows, last = vocabulary_size(path), max(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    if rows is not None and last[1] >= rows:
+        raise ConfigError(
+            f"model.path = {path!r}: token {last[0]!r:.40} has id {last[1]}, the model only {rows} rows; "
+            "take the tokenizer that belongs to the model, or resize its embeddings and save it again"
+        )
     result: PreTrainedTokenizerBase = tokenizer
     return result
-
-
-def _first_line(error: Exception) -> str:
-    """What transformers says first; the rest of its messages is advice about the hub."""
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def chosen_model(recipe: Recipe, model: str | None) -> str:

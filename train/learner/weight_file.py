@@ -35,6 +35,17 @@ def write_index(folder: Path, file_by_name: Mapping[str, str], num_bytes: int) -
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
+def declare_dtype(folder: Path, dtype: torch.dtype) -> None:
+    """Have config.json, if there is one, name the type of the weights. It may be a link to another's."""
+    path = folder / "config.json"
+    if path.is_file():
+        config = json.loads(path.read_text(encoding="utf-8"))
+        config.pop("torch_dtype", None)
+        path.unlink()
+        text = json.dumps(config | {"dtype": str(dtype).removeprefix("torch.")}, indent=2, ensure_ascii=False)
+        path.write_text(text + "\n", encoding="utf-8")
+
+
 class WeightFile:
     """Invariant: a file that was left without an error holds every tensor that was announced.
 
@@ -92,6 +103,7 @@ def write_owned(folder: Path, plan: Sequence[Planned], rank: int) -> OSError | N
         if rank == 0:
             num_bytes = sum(one.parameter.numel() * one.dtype.itemsize for one in plan)
             write_index(folder, files, num_bytes)
+            declare_dtype(folder, plan[0].dtype)
         if mine:
             shapes = [(one.name, one.parameter.shape) for one in mine]
             with WeightFile(folder / files[mine[0].name], shapes, mine[0].dtype) as file:

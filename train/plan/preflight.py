@@ -21,7 +21,7 @@ from rocstar.train.learner.model_io import (
     check_can_load,
     check_model_path,
     check_on_hub,
-    check_vocabulary,
+    checked_folder,
     is_here,
     load_max_positions,
     load_tokenizer,
@@ -48,7 +48,6 @@ from rocstar.train.tasks.rows import DATA_DIR_VARIABLE
 from rocstar.train.tasks.tools import tool_box
 
 REDIS_S = 3.0
-WEIGHTS = ("*.safetensors", "*.bin")
 T = TypeVar("T")
 LoadSet = Callable[[EvalConfig], list[Task]]
 """Reads a built-in set; train/evaluation/benchmarks/registry.py, which lies above this room, has one."""
@@ -341,7 +340,6 @@ def _examine_model(recipe: Recipe, found: Findings, *, dry: bool) -> int | None:
     tokenizer = found.of(lambda: load_tokenizer(model.path))
     if tokenizer is not None:
         found.of(lambda: chat_format(recipe, tokenizer))
-        found.of(lambda: check_vocabulary(model.path, tokenizer))
     else:
         found.has_template = False
         if model.template != "model":
@@ -358,8 +356,10 @@ def _is_here(recipe: Recipe, found: Findings, *, dry: bool) -> bool:
         return False
     backend = found.of(lambda: backend_of(recipe))
     is_read = backend is None or backend.reads_weights
-    if is_read and Path(path).is_dir() and not any(any(Path(path).glob(name)) for name in WEIGHTS):
-        found.problems.append(f"model.path = {path!r} has no weights; copy its *.safetensors there")
+    if is_read and Path(path).is_dir():
+        found.of(lambda: checked_folder(path))
+        if len(found.problems) > before:
+            return False
     if not dry or is_here(path):
         return True
     try:

@@ -22,7 +22,7 @@ from rocstar.engine.inference.base import RolloutEngine
 from rocstar.engine.inference.sglang.server import Launcher, ServerProcess
 from rocstar.engine.progress.progress import working
 from rocstar.train.learner import checkpoint
-from rocstar.train.learner.model_io import DTYPES, local_folder
+from rocstar.train.learner.model_io import DTYPES, checked_folder
 from rocstar.train.learner.model_size import ModelSize, gigabytes
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.recipe.config import Recipe
@@ -94,9 +94,8 @@ class SGLang(EngineBackend):
         self, recipe: Recipe, path: str, thread: ThreadPoolExecutor, *, logs: Path | None = None
     ) -> AsyncIterator[RolloutEngine]:
         folder = logs or Path(tempfile.mkdtemp(prefix="rocstar-logs-"))
-        async with open_servers(
-            recipe, local_folder(path), logs=folder, launcher=type(self).launcher
-        ) as servers:
+        model = checked_folder(path).path.absolute()
+        async with open_servers(recipe, model, logs=folder, launcher=type(self).launcher) as servers:
             yield servers.fleet
         if logs is None:  # after a failure they stay, for its message names them
             shutil.rmtree(folder)

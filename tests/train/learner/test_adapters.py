@@ -21,6 +21,7 @@ from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
 from rocstar.train.learner import adapters, checkpoint, packed_layers
 from rocstar.train.learner.adapters import Adapters, MergedWeights
 from rocstar.train.learner.batch import MicroBatch, pack
+from rocstar.train.learner.claims import check_folder
 from rocstar.train.learner.example import Example
 from rocstar.train.learner.gather import planned
 from rocstar.train.learner.learner import Learner
@@ -233,6 +234,7 @@ def test_a_folder_for_servers_has_the_merged_weights(tmp_path: Path) -> None:
     tokenizer: Any = SimpleNamespace(save_pretrained=lambda folder: None)
     checkpoint.save_shell(tmp_path, model, tokenizer)
     assert write_owned(tmp_path, planned(model, 1, torch.bfloat16), 0) is None
+    assert {one.dtype for one in check_folder(tmp_path).tensors.values()} == {"BF16"}
     found: Any = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
     for (name, weight), expected in zip(found.named_parameters(), merged(model).parameters(), strict=True):
         assert torch.equal(weight, expected.bfloat16()), name

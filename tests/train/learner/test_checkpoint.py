@@ -19,6 +19,7 @@ from rocstar.train.learner import checkpoint
 from rocstar.train.learner.batch import MicroBatch, pack
 from rocstar.train.learner.checkpoint import CheckpointError, step_directory
 from rocstar.train.learner.checkpoint_writer import CheckpointWriter, Order
+from rocstar.train.learner.claims import check_folder
 from rocstar.train.learner.example import Example
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.optim import OptimSpec
@@ -116,6 +117,7 @@ def test_the_directory_is_for_transformers_too(write: Callable[..., Path]) -> No
     made = learner(ADAMW)
     run(made, range(1))
     directory = write(made, 1, note="x", cursor={"epoch": 2})
+    assert check_folder(directory).tensors.keys() == weights_of(made).keys()
     loaded = AutoModelForCausalLM.from_pretrained(directory)
     ids = torch.arange(10)[None]
     assert loaded(input_ids=ids).logits.shape == (1, 10, 60)

@@ -14,6 +14,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    Gemma2Config,
+    Gemma2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
@@ -194,16 +196,20 @@ def test_what_gguf_cannot_say_is_refused(run: Path, tmp_path: Path) -> None:
     source = run / "checkpoints" / "step_3"
     config = json.loads((source / "config.json").read_text())
     tokenizer = json.loads((source / "tokenizer.json").read_text())
+    gemma = tmp_path / "gemma"
+    Gemma2ForCausalLM(Gemma2Config(**SHAPE, head_dim=8, vocab_size=300)).save_pretrained(gemma)
     cut = {"type": "Split", "pattern": {"Regex": "[0-9]|[^0-9]+"}, "behavior": "Isolated", "invert": False}
     own = {"type": "Sequence", "pretokenizers": [cut, {"type": "ByteLevel", "use_regex": False}]}
+    yarn = {"rope_type": "yarn", "factor": 4.0}
     cases = [
-        (config | {"model_type": "gemma2"}, tokenizer, "model_type 'gemma2' cannot be written as GGUF"),
-        (config | {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, tokenizer, "scaled rotary"),
-        (config, tokenizer | {"pre_tokenizer": own}, "a way that GGUF has no name for"),
+        (gemma, json.loads((gemma / "config.json").read_text()), tokenizer, "model_type 'gemma2' cannot be"),
+        (source, config | {"rope_parameters": yarn}, tokenizer, "scaled rotary"),
+        (source, config, tokenizer | {"pre_tokenizer": own}, "a way that GGUF has no name for"),
     ]
-    for k, (changed, words, reason) in enumerate(cases):
+    for k, (model, changed, words, reason) in enumerate(cases):
         folder = tmp_path / str(k)
         shutil.copytree(source, folder)
+        shutil.copy(model / "model.safetensors", folder)
         write_json(folder / "config.json", changed)
         write_json(folder / "tokenizer.json", words)
         with pytest.raises(ConfigError, match=reason):

@@ -1,26 +1,29 @@
 """Models from disk: what is missing is named before anything is loaded."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from rocstar.engine.progress.progress import ProgressBoard
 from rocstar.train.evaluation.token_scorer import TokenScorer
 from rocstar.train.learner import hub, model_io
+from rocstar.train.learner.claims import CheckedFolder
 from rocstar.train.learner.model_io import (
     check_can_load,
     check_model_path,
-    check_vocabulary,
+    checked_folder,
     load_max_positions,
     load_model,
     load_tokenizer,
     model_on_disk,
 )
 from rocstar.train.learner.scratch import build_model, train_tokenizer
+from rocstar.train.learner.weight_file import SINGLE
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.model_config import ScratchConfig
@@ -46,24 +49,24 @@ def test_a_whole_directory_loads(directory: Path) -> None:
 
 def test_who_watches_sees_what_is_loaded_from_where(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     board, seen = ProgressBoard(), []
-    load = AutoModelForCausalLM.from_pretrained
 
-    def watched(*arguments: Any, **options: Any) -> Any:
+    def watched(path: str) -> CheckedFolder:
         seen.extend(work.what for work in board.works)
-        return load(*arguments, **options)
+        return checked_folder(path)
 
-    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", watched)
+    monkeypatch.setattr(model_io, "checked_folder", watched)
     with board.installed():
-        load_model(str(directory), "float32")
-        with (directory / "more.safetensors").open("wb") as file:
-            file.truncate(3_000_000_000)  # of nothing: it takes no room
         load_model(str(directory), "float32")
         with pytest.raises(ConfigError):
             load_model("nobody/nothing", "float32")
+        with (directory / SINGLE).open("wb") as file:
+            file.truncate(3_000_000_000)  # of nothing: it takes no room
+        with pytest.raises(ConfigError):
+            load_model(str(directory), "float32")
     assert seen == [
         f"loading the model in {directory}",
-        f"loading the model in {directory} (3.0 GB)",
         "loading the model nobody/nothing from the hub, or this machine's cache of it",
+        f"loading the model in {directory} (3.0 GB)",
     ]
     assert not board.works
 
@@ -74,6 +77,8 @@ def test_weights_lie_where_torch_would_put_them(directory: Path, dtype: Any) -> 
     path = directory / "model.safetensors"
     kind = getattr(torch, dtype)
     weights = {name: weight.to(kind, copy=True) for name, weight in load_file(path).items()}
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"dtype": dtype}))
     for size in range(0, 64, 8):  # of the header, whatever else is in it
         save_file(weights, path, metadata={"format": "pt", "more": "x" * size})
         model = load_model(str(directory), dtype)
@@ -125,12 +130,14 @@ def test_a_file_that_is_no_model_is_told_in_one_line(directory: Path) -> None:
 def test_every_token_needs_a_row_of_the_head(tmp_path: Path, rows: int, is_refused: bool) -> None:
     """A head padded beyond the tokenizer is usual; one too small is another model's."""
     tokenizer = train_tokenizer(["print(1)"], vocab_size=300, template="{{ messages }}")
+    tokenizer.save_pretrained(tmp_path)
     rows += len(tokenizer) - 300
     build_model(SCRATCH, rows, seed=0).config.save_pretrained(tmp_path)
     if not is_refused:
-        return check_vocabulary(str(tmp_path), tokenizer)
-    with pytest.raises(ConfigError, match=rf"tokenizer has {len(tokenizer)} tokens.* only {rows} rows; take"):
-        check_vocabulary(str(tmp_path), tokenizer)
+        assert len(load_tokenizer(str(tmp_path))) == len(tokenizer)
+        return
+    with pytest.raises(ConfigError, match=rf"has id {len(tokenizer) - 1}, the model only {rows} rows; take"):
+        load_tokenizer(str(tmp_path))
 
 
 def test_a_file_and_a_run_are_told_from_a_model(tmp_path: Path) -> None:

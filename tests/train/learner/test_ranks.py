@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rocstar.engine.record.learned import LearnedStep
+from rocstar.train.learner.claims import check_folder
 
 from ...warm_python import warm
 
@@ -107,6 +108,7 @@ def test_published_and_saved_weights_are_the_learners_and_no_rank_writes_all(
 def test_a_checkpoint_of_several_files_is_for_transformers_too(learned: dict[tuple[str, int], Any]) -> None:
     result = learned["over nodes", 4]
     assert len(result["saved"]) > 1
+    check_folder(Path(result["folder"]))
     loaded = AutoModelForCausalLM.from_pretrained(result["folder"], dtype=torch.float32)
     for name, parameter in loaded.named_parameters():
         assert torch.equal(parameter, result["weights"][name]), name

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from rocstar.train.learner import gather, weight_file
 from rocstar.train.learner.gather import owners, planned
 from rocstar.train.learner.scratch import build_model
-from rocstar.train.learner.weight_file import INDEX, WeightFile, write_index, write_owned
+from rocstar.train.learner.weight_file import INDEX, WeightFile, declare_dtype, write_index, write_owned
 from rocstar.train.recipe.model_config import ScratchConfig
 
 
@@ -63,6 +63,16 @@ def test_only_several_files_need_an_index(tmp_path: Path) -> None:
     assert not (tmp_path / INDEX).exists()
     write_index(tmp_path, {"b": "y", "a": "x"}, 8)
     assert json.loads((tmp_path / INDEX).read_text())["weight_map"] == {"a": "x", "b": "y"}
+
+
+def test_a_folder_declares_the_type_that_is_written(tmp_path: Path) -> None:
+    """Its config.json may be a link to that of another folder, which keeps its own."""
+    own, linked = tmp_path / "config.json", tmp_path / "linked.json"
+    linked.write_text('{"torch_dtype": "float32", "a": "ü"}')
+    own.hardlink_to(linked)
+    declare_dtype(tmp_path, torch.bfloat16)
+    assert json.loads(own.read_text()) == {"dtype": "bfloat16", "a": "ü"}
+    assert json.loads(linked.read_text()) == {"torch_dtype": "float32", "a": "ü"}
 
 
 def test_a_full_disk_is_told_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

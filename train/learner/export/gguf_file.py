@@ -8,11 +8,15 @@ would load and answer nonsense.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
+from rocstar.train.learner.claims import Stored
 from rocstar.train.learner.export.source import ExportSource
+from rocstar.train.learner.model_io import check_finite, is_finite
 from rocstar.train.recipe.errors import ConfigError
 
 ARCHITECTURES: Final = {"llama": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"}
@@ -108,10 +112,17 @@ def write_gguf(source: ExportSource, path: Path) -> int:
 
 def _names(source: ExportSource, gguf: Any) -> dict[str, str]:
     """The name in GGUF of each weight."""
-    arch = gguf.MODEL_ARCH[ARCHITECTURES[source.config["model_type"]]]
-    table = gguf.get_tensor_name_map(arch, int(source.config["num_hidden_layers"]))
+    names = [name for name, _ in _shapes(source)]
+    return gguf_names(names, source.config["model_type"], int(source.config["num_hidden_layers"]))
+
+
+def gguf_names(names: Iterable[str], model_type: str, num_layers: int) -> dict[str, str]:
+    """The name in GGUF of each weight. ConfigError where one has none."""
+    import gguf
+
+    table = gguf.get_tensor_name_map(gguf.MODEL_ARCH[ARCHITECTURES[model_type]], num_layers)
     found = {}
-    for name, _ in _shapes(source):
+    for name in names:
         known = table.get_name(name, try_suffixes=(".weight", ".bias"))
         if known is None:
             raise ConfigError(f"the weight {name!r} has no name in GGUF; take --format hf")
@@ -176,27 +187,30 @@ def _text(token: Any) -> str:
     return str(token.get("content", "")) if isinstance(token, Mapping) else str(token or "")
 
 
-def _shapes(source: ExportSource) -> Iterator[tuple[str, list[int]]]:
-    from safetensors import safe_open
+def _stored(source: ExportSource) -> list[Stored]:
+    """The tensors that are written, in order; a tied head is not."""
+    written = [one for one in source.checked.tensors.values() if not _is_tied_copy(source, one.name)]
+    return sorted(written, key=attrgetter("file", "name"))
 
-    for path in source.weight_files:
-        with safe_open(path, "pt") as read:
-            for name in sorted(read.keys()):
-                if not _is_tied_copy(source, name):
-                    yield name, list(read.get_slice(name).get_shape())
+
+def _shapes(source: ExportSource) -> Iterator[tuple[str, list[int]]]:
+    yield from ((one.name, list(one.shape)) for one in _stored(source))
 
 
 def _tensors(source: ExportSource) -> Iterator[tuple[str, Any]]:
-    """Each weight as numpy, in the order of `_shapes`: a matrix as bits of bfloat16, a vector as float32."""
+    """Each weight as numpy, in the order of `_shapes`: a matrix as bits of bfloat16, a vector as float32.
+
+    Raises:
+        ConfigError: it holds NaN or infinity.
+    """
     import torch
     from safetensors import safe_open
 
-    for path in source.weight_files:
-        with safe_open(path, "pt") as read:
-            for name in sorted(read.keys()):
-                if _is_tied_copy(source, name):
-                    continue
+    for file, stored in itertools.groupby(_stored(source), key=attrgetter("file")):
+        with safe_open(file, "pt") as read:
+            for name in [one.name for one in stored]:
                 weight = read.get_tensor(name).to(torch.bfloat16)
+                check_finite(str(source.folder), [] if is_finite(weight) else [name])
                 if source.config["model_type"] == "llama":
                     weight = _interleaved(name, weight, source.config)
                 if weight.dim() > 1:

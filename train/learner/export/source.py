@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.engine.chat.chat import ChatError, load_template
+from rocstar.train.learner.claims import CheckedFolder, check_folder
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.manifest import ManifestError, read_manifest
 from rocstar.train.record.run_directory import COMPLETE, CONFIG, complete_checkpoints, config_of, step_of
@@ -22,6 +23,8 @@ class ExportSource:
     """A checkpoint that can be exported."""
 
     folder: Path
+    checked: CheckedFolder
+    """The same folder, whose declarations and tensors agree."""
     config: Mapping[str, Any]
     """config.json."""
     tokenizer: Mapping[str, Any]
@@ -65,11 +68,6 @@ class ExportSource:
         run = self.recipe.get("run", {}).get("name")
         return f"{run}-step{self.step}" if run and self.step is not None else self.folder.resolve().name
 
-    @property
-    def weight_files(self) -> list[Path]:
-        """Its safetensors, in order."""
-        return sorted(self.folder.glob("*.safetensors"))
-
 
 def find_source(path: Path) -> ExportSource:
     """The checkpoint at a path, or the last complete one of a run. ConfigError for what is neither."""
@@ -93,15 +91,13 @@ def find_source(path: Path) -> ExportSource:
         raise ConfigError(
             f"{str(path)!r} is not complete: its run was killed while it wrote it; take another step"
         )
-    source = ExportSource(
+    return ExportSource(
         folder=path,
+        checked=check_folder(path),
         config=_object(path / "config.json"),
         tokenizer=_object(path / "tokenizer.json"),
         **(_of_run(run, step_of(whole)) if is_of_run else {}),
     )
-    if not source.weight_files:
-        raise ConfigError(f"{str(path)!r} has no *.safetensors; save it once with save_pretrained")
-    return source
 
 
 def _of_run(run: Path, step: int) -> dict[str, Any]:
