@@ -132,10 +132,13 @@ def _check_token(token: str, where: str) -> None:
 
 
 def require_token_unless_loopback(hosts: Sequence[str], owners: Owners, variable: str = "") -> None:
-    """Raises ValueError for a bind that others could reach and nothing protects, OSError for an unknown
-    name."""
-    for host in hosts:
-        if not owners and not is_loopback(host):
+    """Raises ValueError for a bind that others could reach and nothing protects, and for an unknown name."""
+    for host in () if owners else hosts:
+        try:
+            reaches_others = not is_loopback(host)
+        except OSError as error:
+            raise ValueError(f"--host {host}: {told(error)}; give an address of this machine") from None
+        if reaches_others:
             otherwise = f" or set {variable}" if variable else ""
             raise ValueError(
                 f"--host {host} can be reached from other machines, so a token is needed: give --token-file "

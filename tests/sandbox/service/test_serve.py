@@ -171,7 +171,7 @@ def test_any_other_address_needs_one(host: str) -> None:
         (["--host", "0.0.0.0"], {}, "a token is needed"),
         (["--host", "::"], {}, "a token is needed"),
         (["--host", "192.0.2.1"], {}, "a token is needed"),
-        (["--host", "no-such-host.invalid"], {}, "rocstar sandbox:"),
+        (["--host", "no-such-host.invalid"], {}, "--host no-such-host.invalid"),
         (["--host", "0.0.0.0"], {"ROCSTAR_SANDBOX_TOKEN": "short"}, "at least 16"),
         (["--token-file", "/nowhere/token"], {}, "/nowhere/token"),
         (["--flavours", "stdlib,ruby"], {}, "'ruby'"),
