@@ -251,7 +251,12 @@ async def _open_sandbox(
     starting = Starting("serve", f"{flavours} for sessions; other calls go to Redis at {shown(url)}")
     await reach(url)
     fabric = await stack.enter_async_context(
-        RedisFabric(url, prefix=options.redis_prefix or PREFIX, weights=settings.owners.weights())
+        RedisFabric(
+            url,
+            prefix=options.redis_prefix or PREFIX,
+            weights=settings.owners.weights(),
+            note=lambda line: say(line, "serve"),
+        )
     )
     await stack.enter_async_context(pool)
     require_own_users(pool.isolation, options.allow_shared_user, "serve")
