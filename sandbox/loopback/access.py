@@ -12,7 +12,7 @@ from rocstar.sandbox.loopback.printable import printable_line
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 MAX_CHARS = 2000
-"""Of each part of a line that a client wrote."""
+"""The longest text of a client in a line."""
 
 
 def networks(texts: Iterable[str]) -> tuple[Network, ...]:
@@ -56,7 +56,7 @@ def logged(
 
 
 class AccessLines(AbstractAccessLogger):
-    """`CLIENT OWNER "REQUEST" STATUS BYTES SECONDS "REFERER" "USER-AGENT"`, with - for what is not known."""
+    """`CLIENT OWNER "REQUEST" STATUS BYTES SECONDS "REFERER" "USER-AGENT"`, with - for an unknown part."""
 
     proxies: ClassVar[tuple[Network, ...]] = ()
 
@@ -80,8 +80,8 @@ class AccessLines(AbstractAccessLogger):
 
 
 def client_of(request: web.BaseRequest, proxies: tuple[Network, ...]) -> str:
-    """The address of the client, as far as peers that are trusted tell it: of the addresses that the request
-    was forwarded for, the last one that is no trusted proxy's. "unix" for a Unix socket without such."""
+    """The address of the client. Of a peer that is trusted, a Unix socket too, it is the last address in the
+    forwarding headers that is no trusted proxy's; "unix" for a Unix socket without such headers."""
     peer = request.remote or ""
     client = peer or "unix"
     if peer and not _is_trusted(peer, proxies):

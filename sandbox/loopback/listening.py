@@ -168,7 +168,7 @@ def _bind_unix(path: str, group: str) -> socket.socket:
         one.bind(path)
         if group:
             os.chown(path, -1, group_id)
-        os.chmod(path, 0o660 if group else 0o600)  # before anybody can connect
+        os.chmod(path, 0o660 if group else 0o600)  # before `listen`
     except (OSError, KeyError) as error:
         one.close()
         why = error.strerror or str(error) if isinstance(error, OSError) else f"there is no group {group!r}"
@@ -177,7 +177,7 @@ def _bind_unix(path: str, group: str) -> socket.socket:
 
 
 def _remove_stale(path: str) -> None:
-    """Raises OSError for what is no socket, or has a process that listens on it."""
+    """Remove a socket on which no process listens. Raises OSError for one in use, and for another file."""
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             raise OSError(errno.EEXIST, "there is a file that is no socket")

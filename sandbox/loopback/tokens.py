@@ -30,7 +30,8 @@ class Owner:
 
 @dataclass(slots=True)
 class Owners:
-    """All who may call. Without any, everybody may. `path`: the file that `reread` reads; None without."""
+    """The owners of tokens. If empty, no token is needed. `path`: the token file that `reread` reads, or
+    None."""
 
     known: tuple[Owner, ...] = ()
     path: str | None = field(default=None, compare=False)
@@ -49,8 +50,7 @@ class Owners:
         return found[0].name if found else None
 
     def reread(self) -> str:
-        """Take the tokens from the file as it is now, and return one line for the log. A file with a mistake
-        changes nothing."""
+        """Read the token file again and return one line for the log. A file with an error changes nothing."""
         if self.path is None:
             return "there is no token file to read again"
         try:
@@ -94,7 +94,7 @@ def read_owners(path: str | None, environment: MutableMapping[str, str], variabl
     # A cluster's secrets are mounted so: no reason not to start.
     if Path(path).is_file() and Path(path).stat().st_mode & 0o044:
         say(f"others can read {path}: chmod 600 {path}")
-    text = Path(path).read_text(encoding="utf-8-sig", errors="replace")  # a token that is no ASCII is told
+    text = Path(path).read_text(encoding="utf-8-sig", errors="replace")  # _check_token reports non-ASCII
     lines = [line.split("#")[0].strip() for line in text.splitlines()]
     numbered = [(number, line.split()) for number, line in enumerate(lines, 1) if line]
     if not any(len(words) > 1 for _, words in numbered):
