@@ -75,7 +75,7 @@ class AccessLines(AbstractAccessLogger):
         referer, agent = (_quoted(request.headers.get(name, "-")) for name in ("Referer", "User-Agent"))
         self.logger.info(
             f"{client_of(request, self.proxies)} {self.owner(request) or '-'} {line} "
-            f"{response.status} {response.body_length} {time:.4f} {referer} {agent}"
+            f"{response.status} {response.body_length} {time:.3f} {referer} {agent}"
         )
 
 

@@ -181,6 +181,6 @@ def test_a_service_of_the_page_is_scraped_rotated_and_drained(tmp_path: Path) ->
         assert service.wait(PATIENCE_S) == 0
         lines += service.stdout.readlines()
     log = "".join(lines)
-    line = r'^\S+ 127\.0\.0\.1 ann "POST /v1/run HTTP/1\.1" 200 \d+ \d+\.\d{4} "-" "curl/'
+    line = r'^\S+ 127\.0\.0\.1 ann "POST /v1/run HTTP/1\.1" 200 \d+ \d+\.\d{3} "-" "curl/'
     assert re.search(line, log, re.MULTILINE)
     assert "192.0.2.99" not in log and before not in log and now not in log
