@@ -6,12 +6,12 @@ A server that others can reach needs a token; one on loopback may do without any
 import asyncio
 import hmac
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rocstar.sandbox.console import say, told
 from rocstar.sandbox.loopback import bearer_of, is_loopback
 
 MIN_TOKEN_CHARS = 16
@@ -55,8 +55,10 @@ class Owners:
             return "there is no token file to read again"
         try:
             fresh = read_owners(self.path, {})
-        except (OSError, ValueError) as error:
-            return f"the tokens stay as they were: {told(error)}"
+        except OSError as error:
+            return f"the tokens stay as they were: {self.path}: {error.strerror}"
+        except ValueError as error:
+            return f"the tokens stay as they were: {error}"
         before, self.known = self.known, fresh.known
         new = sorted(set(fresh.weights()) - {owner.name for owner in before})
         gone = sorted({owner.name for owner in before} - set(fresh.weights()))
@@ -93,7 +95,8 @@ def read_owners(path: str | None, environment: MutableMapping[str, str], variabl
         return Owners(() if inherited is None else (_only(inherited.strip(), variable),))
     # A cluster's secrets are mounted so: no reason not to start.
     if Path(path).is_file() and Path(path).stat().st_mode & 0o044:
-        say(f"others can read {path}: chmod 600 {path}")
+        with suppress(OSError):  # as of every line for the operator
+            print(f"rocstar: others can read {path}: chmod 600 {path}", file=sys.stderr, flush=True)
     text = Path(path).read_text(encoding="utf-8-sig", errors="replace")  # _check_token reports non-ASCII
     lines = [line.split("#")[0].strip() for line in text.splitlines()]
     numbered = [(number, line.split()) for number, line in enumerate(lines, 1) if line]
@@ -137,7 +140,7 @@ def require_token_unless_loopback(hosts: Sequence[str], owners: Owners, variable
         try:
             reaches_others = not is_loopback(host)
         except OSError as error:
-            raise ValueError(f"--host {host}: {told(error)}; give an address of this machine") from None
+            raise ValueError(f"--host {host}: {error.strerror}; give an address of this machine") from None
         if reaches_others:
             otherwise = f" or set {variable}" if variable else ""
             raise ValueError(

@@ -42,7 +42,7 @@ def test_a_file_that_others_can_read_is_warned_of(
     Path(path).chmod(mode)
     assert read_owners(path, {})
     told = capsys.readouterr().err
-    assert told == ("" if mode == 0o600 else f"rocstar sandbox: others can read {path}: chmod 600 {path}\n")
+    assert told == ("" if mode == 0o600 else f"rocstar: others can read {path}: chmod 600 {path}\n")
 
 
 def test_a_file_names_owners_their_tokens_and_weights(tmp_path: Path) -> None:
