@@ -506,7 +506,8 @@ def refused(refusal: ServeRefusal) -> web.Response:
 
 def owner_logged(request: web.BaseRequest) -> str:
     """Whose token a request has; "" if unknown."""
-    return request.get(LOGGED_OWNER, "")
+    owner: str = request.get(LOGGED_OWNER, "")
+    return owner
 
 
 def _of_router(error: web.HTTPException) -> ServeRefusal:
