@@ -122,7 +122,7 @@ def proxied(folder: Path) -> Iterator[tuple[Proxied, Any, Any, list[str]]]:
     tokens, certificate, _ = texts("bash")
     site.bash(tokens)
     site.bash(certificate)
-    (folder / "run/rocstar").mkdir(parents=True)
+    (folder / "run/rocstar-sandbox").mkdir(parents=True)
     (config,) = texts("nginx")
     config = site.here(config)
     if not socket.has_dualstack_ipv6():
