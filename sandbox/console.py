@@ -8,6 +8,7 @@ import select
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from rocstar.sandbox.types import SandboxError
@@ -56,8 +57,10 @@ def told(error: Exception) -> str:
 
 
 def say(text: str, verb: str = "") -> None:
-    """Write to standard error, at once, also when it is a pipe."""
-    print(f"rocstar sandbox{verb and ' '}{verb}: {text}", file=sys.stderr, flush=True)
+    """Write to standard error, at once, also when it is a pipe. Where its reader is gone, a closed terminal
+    say, a service goes on."""
+    with suppress(OSError):
+        print(f"rocstar sandbox{verb and ' '}{verb}: {text}", file=sys.stderr, flush=True)
 
 
 def is_unread() -> bool:

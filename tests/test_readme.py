@@ -23,6 +23,7 @@ RUN_BY_TESTS = {
     "own-engine.md",
     "own-reward.md",
     "own-tool.md",
+    "production.md",
     "sandbox-alone.md",
     "serve.md",
 }

@@ -43,8 +43,10 @@ from rocstar.engine.serve.page import HEADERS, page
 from rocstar.engine.serve.refusals import ServeRefusal
 from rocstar.engine.serve.said import PING, ChatWords, CompletionWords, as_json, event, plain_id
 from rocstar.sandbox.loopback import hung_up, send_continue
+from rocstar.sandbox.loopback.access import Network
 from rocstar.sandbox.loopback.door import Door, DoorFull
 from rocstar.sandbox.loopback.printable import printable_line
+from rocstar.sandbox.loopback.tokens import Owners
 
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -57,7 +59,9 @@ REMEMBERED = 1024
 """Requests whose repetition with one seed is noticed."""
 
 OWNER = ""
-"""Whoever may ask: a server has one token."""
+"""Of a connection: all who may ask share them."""
+LOGGED_OWNER = web.RequestKey("owner", str)
+"""Whose token a request has, for the access log."""
 MAX_NOTE_CHARS = 1000
 MAX_NOTED_FIELDS, MAX_FIELD_CHARS = 8, 40
 JOINED_APART_BYTES = 1 << 20
@@ -73,7 +77,8 @@ class ServeOptions:
     """What a server is told at its start.
 
     Attributes:
-        token: asked of every client; None on loopback.
+        owners: whose tokens are asked for; without any, clients of loopback need none.
+        trusted_proxies: peers whose X-Forwarded-For the access log believes.
         max_context: tokens of a prompt and its answer together; None where the engine does not say.
         desk: bounds of what goes on.
         ping_s: a stream that has nothing to tell says so that often.
@@ -84,7 +89,8 @@ class ServeOptions:
         isolation: what confines the tools, as answers tell it.
     """
 
-    token: str | None = None
+    owners: Owners = field(default_factory=Owners)
+    trusted_proxies: tuple[Network, ...] = ()
     max_context: int | None = None
     desk: DeskLimits = field(default_factory=DeskLimits)
     ping_s: float = 10.0
@@ -128,7 +134,7 @@ class Endpoint:
         self.door = Door.for_one(options.max_connections)
         self._held_bytes = 0
         """Of bodies that arrive or are being read."""
-        self._guard = ServeGuard(options.token)
+        self._guard = ServeGuard(options.owners)
         self._told_fields: set[str] = set()
         self._seeds: OrderedDict[tuple[str, str, int], str] = OrderedDict()
         self._told_clients: set[str] = set()
@@ -158,7 +164,9 @@ class Endpoint:
             app.router.add_post(f"{prefix}/tokenize", self.tokenize, expect_handler=self._expected)
             app.router.add_post(f"{prefix}/detokenize", self.detokenize, expect_handler=self._expected)
             app.router.add_get(f"{prefix}/tokenizer_info", self.tokenizer_info)
-        app.router.add_get("/health", self.health)
+        for path in ("/health", "/readyz"):
+            app.router.add_get(path, self.health)
+        app.router.add_get("/healthz", self.alive)
         app.router.add_get("/metrics", self.metrics)
         app.router.add_get("/openapi.json", self.description)
         app.router.add_get("/", self.front_page)
@@ -181,8 +189,9 @@ class Endpoint:
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         connection = request.protocol
         try:
-            has_shown_token = self._guard.check(request.path, request.headers, request.host)
-            self.door.begins(connection, OWNER if has_shown_token else None)
+            owner = self._guard.check(request.path, request.headers, request.host)
+            request[LOGGED_OWNER] = owner or ""
+            self.door.begins(connection, None if owner is None else OWNER)
             response = await handler(request)
         except ServeRefusal as refusal:
             response = refused(refusal)
@@ -373,9 +382,13 @@ class Endpoint:
         return _json({**names, "chat_template": chat.template})
 
     async def health(self, request: web.Request) -> web.Response:
-        """/health: 503 while the server shuts down."""
+        """/health, /readyz: 503 while the server shuts down."""
         if self.desk.is_closing:
             raise ServeRefusal("the server is shutting down", status=503, code="closing")
+        return _json({"status": "ok"})
+
+    async def alive(self, request: web.Request) -> web.Response:
+        """/healthz: the process answers."""
         return _json({"status": "ok"})
 
     async def metrics(self, request: web.Request) -> web.Response:
@@ -384,11 +397,11 @@ class Endpoint:
 
     async def description(self, request: web.Request) -> web.Response:
         """/openapi.json."""
-        return _json(document(needs_token=self.options.token is not None))
+        return _json(document(needs_token=bool(self.options.owners)))
 
     async def front_page(self, request: web.Request) -> web.Response:
         """/: the page for people."""
-        text = page(request.host, needs_token=self.options.token is not None)
+        text = page(request.host, needs_token=bool(self.options.owners))
         return web.Response(text=text, content_type=HTML, headers=HEADERS)
 
     async def docs(self, request: web.Request) -> web.Response:
@@ -489,6 +502,12 @@ def refused(refusal: ServeRefusal) -> web.Response:
     if refusal.status in (408, 413, 415):
         response.force_close()  # what is left of the body is not read
     return response
+
+
+def owner_logged(request: web.BaseRequest) -> str:
+    """Whose token a request has; "" if unknown."""
+    owner: str = request.get(LOGGED_OWNER, "")
+    return owner
 
 
 def _of_router(error: web.HTTPException) -> ServeRefusal:

@@ -5,51 +5,36 @@ The rules for web pages, and for names that stand for this machine, are in `rocs
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping
 
 from rocstar.engine.serve.refusals import ServeRefusal
-from rocstar.sandbox.loopback import bearer_of, foreign, is_loopback
+from rocstar.sandbox.loopback import foreign
+from rocstar.sandbox.loopback.tokens import Owners
 
-MIN_TOKEN_CHARS = 16
-OPEN_PATHS = frozenset(("/health", "/", "/docs", "/openapi.json"))
+OPEN_PATHS = frozenset(("/health", "/healthz", "/readyz", "/", "/docs", "/openapi.json"))
 """Paths that tell nothing of any conversation."""
 
 
 class ServeGuard:
-    """Invariant: with a token nothing but `OPEN_PATHS` is answered without it; without one, nothing under a
+    """Invariant: with tokens nothing but `OPEN_PATHS` is answered without one; without any, nothing under a
     name that somebody else may have made to stand for this machine, nor for a web page."""
 
-    def __init__(self, token: str | None) -> None:
-        self._token = None if token is None else token.encode()
+    def __init__(self, owners: Owners) -> None:
+        self._owners = owners
 
-    def check(self, path: str, headers: Mapping[str, str], host: str) -> bool:
-        """Whether the request needed permission, and has it: False for a path that anybody may ask for.
-        ServeRefusal for a request that may not be answered."""
+    def check(self, path: str, headers: Mapping[str, str], host: str) -> str | None:
+        """The name of the owner of a request that needs permission and has it; None for a path that anybody
+        may ask for. ServeRefusal for a request that may not be answered."""
         if path in OPEN_PATHS:
-            return False
-        if self._token is not None:
-            if not hmac.compare_digest(bearer_of(headers), self._token):
+            return None
+        if self._owners:
+            if (owner := self._owners.of_token(headers)) is None:
                 raise ServeRefusal(
                     "give the server's token as `Authorization: Bearer TOKEN`",
                     status=401,
                     code="invalid_api_key",
                 )
-            return True
+            return owner
         if (found := foreign(headers, host)) is not None:
             raise ServeRefusal(found.why, status=403, param=found.header or None, code="forbidden")
-        return True
-
-
-def check_bind(host: str, token: str | None) -> None:
-    """ValueError for an address that others could reach and nothing protects, or too short a token."""
-    if token is not None and (len(token) < MIN_TOKEN_CHARS or not token.isascii() or " " in token):
-        raise ValueError(
-            f"the token has {len(token)} characters; give at least {MIN_TOKEN_CHARS} ASCII ones without "
-            "blanks, for example from `openssl rand -hex 32`"
-        )
-    if token is None and not is_loopback(host):
-        raise ValueError(
-            f"--host {host} can be reached from other machines, so a token is needed: give --token-file "
-            "FILE, or bind to 127.0.0.1"
-        )
+        return ""

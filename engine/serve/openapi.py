@@ -86,9 +86,12 @@ ROUTES = (
     *_twice(ServedRoute(
         "GET", "/tokenizer_info", TOKENS, "Special tokens and the chat template.", None, answers.TokenizerInfo
     )),
-    ServedRoute(
-        "GET", "/health", OPERATION, "Whether requests are taken; 503 while the server ends.",
+    *(ServedRoute(
+        "GET", path, OPERATION, "Whether requests are taken; 503 while the server ends.",
         None, answers.Health, open=True,
+    ) for path in ("/health", "/readyz")),
+    ServedRoute(
+        "GET", "/healthz", OPERATION, "Whether the process answers.", None, answers.Health, open=True
     ),
     ServedRoute("GET", "/metrics", OPERATION, "What Prometheus reads.", content=TEXT),
     ServedRoute("GET", "/openapi.json", OPERATION, "This description.", open=True),

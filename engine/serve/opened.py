@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
-import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from aiohttp import web
 
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.serve.endpoint import Endpoint, ServeOptions
+from rocstar.engine.serve.endpoint import Endpoint, ServeOptions, owner_logged
 from rocstar.engine.serve.kept import KeptConversations
 from rocstar.engine.serve.refusals import ServeRefusal
+from rocstar.sandbox.loopback.access import logged
+from rocstar.sandbox.loopback.listening import Address, bind, listen
 from rocstar.sandbox.loopback.malformed import protocols
 
-BACKLOG = 1024
+ANY_PORT = Address(hosts=("127.0.0.1",), port=0)
 CLOSE_S = 5.0
 """How long connections may take to close when everything has been answered."""
 
@@ -31,7 +33,7 @@ class Listening:
     """A server that answers."""
 
     url: str
-    """Its address, up to and without /v1."""
+    """Its first address, up to and without /v1; unix:PATH of a server that has no other."""
     endpoint: Endpoint
 
 
@@ -40,30 +42,34 @@ async def open_endpoint(
     agent: Agent,
     options: ServeOptions,
     *,
-    host: str = "127.0.0.1",
-    port: int = 0,
+    address: Address = ANY_PORT,
+    access: logging.Logger | None = None,
     drain_s: float = 0.0,
     kept: KeptConversations | None = None,
     note: Callable[[str], None] = lambda line: None,
 ) -> AsyncIterator[Listening]:
-    """Serve the agent while the block runs; then drain for `drain_s`. OSError for an address in use."""
-    with contextlib.closing(_listen(host, port)) as listening:
+    """Serve the agent while the block runs; then drain for `drain_s`. ValueError for an address in use.
+    `access`: takes a line per request."""
+    with contextlib.ExitStack() as stack:
+        listening = bind(address)
+        for one in listening:
+            stack.callback(one.close)
         async with asyncio.TaskGroup() as tasks:
             endpoint = Endpoint(agent, tasks, options, kept=kept, note=note)
             runner = web.AppRunner(
                 endpoint.app,
-                access_log=None,
+                access_log=access,
+                access_log_class=logged(owner_logged, options.trusted_proxies),
                 handler_cancellation=True,
                 shutdown_timeout=CLOSE_S,
                 auto_decompress=False,  # a body is counted as it comes
             )
             await runner.setup()
             try:
-                bound = listening.getsockname()
-                shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
                 assert runner.server is not None
-                async with endpoint.door.opened([listening], protocols(runner.server, malformed)):
-                    yield Listening(url=f"http://{shown}:{bound[1]}", endpoint=endpoint)
+                names = listen(listening)
+                async with endpoint.door.opened(listening, protocols(runner.server, malformed)):
+                    yield Listening(url=names[0], endpoint=endpoint)
             finally:
                 await endpoint.desk.drain(drain_s)
                 await runner.cleanup()
@@ -73,13 +79,6 @@ async def open_endpoint(
 def malformed(status: int, why: str) -> web.Response:
     refusal = ServeRefusal(why, status=status, code="not_http" if status < 500 else None)
     return web.json_response(refusal.body(), status=status)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family, _, _, _, place = socket.getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    return socket.create_server((str(place[0]), int(place[1])), family=family, backlog=BACKLOG)
 
 
 async def until_told(endpoint: Endpoint, drain_s: float, note: Callable[[str], None]) -> None:

@@ -139,7 +139,11 @@ async def work(url: str, flavours: tuple[str, ...], max_live: int, options: argp
     ) as pool:
         require_own_users(pool.isolation, options.allow_shared_user, "worker")
         worker = RedisWorker(
-            Link(url, Waiting("worker", f"Redis at {place}", options.patience_s).tried),
+            Link(
+                url,
+                Waiting("worker", f"Redis at {place}", options.patience_s).tried,
+                lambda line: say(line, "worker"),
+            ),
             as_batch(pool),
             max_live,
             flavours=flavours,
@@ -160,6 +164,8 @@ async def work(url: str, flavours: tuple[str, ...], max_live: int, options: argp
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, end, False)
         loop.add_signal_handler(signal.SIGINT, end, True)
+        for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):  # of closed terminals, rotated logs
+            loop.add_signal_handler(number, lambda: None)
         try:
             await asyncio.wait([running])
         finally:

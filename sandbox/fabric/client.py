@@ -67,6 +67,7 @@ class RedisFabric:
         max_attempts: how often a call is tried whose worker reports a retryable failure of its sandbox.
         audit_s: how often the client looks whether Redis still has its entries.
         weights: of owners, 1 for those left out, as of SandboxPool; workers are told.
+        note: gets a line when Redis is away, and when it is back.
 
     Refused with SandboxError of kind `full` are calls beyond `max_calls` open ones of this client, beyond
     about `max_bytes` of their programs, and while a calls stream has `max_queued_entries`.
@@ -88,6 +89,7 @@ class RedisFabric:
         max_attempts: int = 3,
         audit_s: float = 0.5,
         weights: Mapping[str, int] | None = None,
+        note: Callable[[str], None] = lambda line: None,
     ) -> None:
         for name, value in (
             ("entry_calls", entry_calls),
@@ -98,7 +100,7 @@ class RedisFabric:
         ):
             if value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
-        self._link = Link(url)
+        self._link = Link(url, note=note)
         name, keys = unique_name(), Keys(prefix)
         self._redis = ClientCommands(self._link, keys, name)
         self._entry_calls = entry_calls

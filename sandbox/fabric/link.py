@@ -36,6 +36,9 @@ FIRST_DELAY_S, LONGEST_DELAY_S = 0.05, 0.5
 LONGEST_STEP_S = BLOCK_MS / 1000 + ANSWER_TIMEOUT_S + LONGEST_DELAY_S
 """A task of a link that waits for Redis says more often than this how it went."""
 
+NOTE_S = 0.2
+"""A failure that is over sooner is a connection that was closed, say."""
+
 REDIS_ERRORS = (exceptions.RedisError, OSError)
 """What a server that is away, starting, full or misconfigured gives; each is waited out, then reported."""
 
@@ -149,15 +152,21 @@ async def limited(command: Awaitable[T]) -> T:
 class Link:
     """Invariant: `down_since` is None iff the last command of every task was answered. A server that answers
     reads and refuses writes is thereby down. `era` counts failures: Redis may have been replaced since.
-    `on_wait` is told after each failure of `open` how long it has waited, and why.
+    `on_wait` is told after each failure of `open` how long it has waited, and why; `note` gets a line when
+    Redis is away for longer than `NOTE_S`, and one when it is back.
     `closing` ends the tasks even if a cancellation gets lost on the way through redis-py.
     `clock`: `loop.time()`. What passes of it while nobody tries, for this process is stopped or its loop is
     held, is no time in which Redis is down."""
 
     def __init__(
-        self, url: str, on_wait: Callable[[float, str], None] = lambda waited_s, reason: None
+        self,
+        url: str,
+        on_wait: Callable[[float, str], None] = lambda waited_s, reason: None,
+        note: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._on_wait = on_wait
+        self._note = note
+        self._is_noted = False
         self.redis = connect(url)
         self.shown = shown(url)
         self.era = 0
@@ -186,12 +195,18 @@ class Link:
         self._forget_standstill()
         if self._failing.pop(task, None) is not None and not self._failing:
             self.reconnects += 1
+            if self._is_noted:
+                self._is_noted = False
+                self._note(f"Redis at {self.shown} answers again")
 
     def failed(self, task: str, error: BaseException) -> None:
         self.era += 1
         self.reason = f"{type(error).__name__}: {error}"
         self._forget_standstill()
         self._failing.setdefault(task, self._tried_at)
+        if task != "open" and not self._is_noted and self.down_s() >= NOTE_S:
+            self._is_noted = True
+            self._note(f"Redis at {self.shown} is away: {self.reason}")
 
     def _forget_standstill(self) -> None:
         now = self.clock()

@@ -97,6 +97,34 @@ class SessionId(Struct, forbid_unknown_fields=True):
     id: str
 
 
+class OpenSession(Struct, forbid_unknown_fields=True):
+    """`busy`: a request uses it now. `expires_s`: the seconds that are left of its lease."""
+
+    id: str
+    flavour: str
+    busy: bool
+    expires_s: float
+
+
+class SessionList(Struct, forbid_unknown_fields=True):
+    """The sessions of whoever asks, least recently used first."""
+
+    sessions: list[OpenSession]
+
+
+class SessionFile(Struct, forbid_unknown_fields=True):
+    """A file of a session."""
+
+    name: str
+    bytes: int
+
+
+class SessionFiles(Struct, forbid_unknown_fields=True):
+    """Files that can be fetched, by name."""
+
+    files: list[SessionFile]
+
+
 # --- code-judge --------------------------------------------------------------------------------------------
 
 JudgeReason = Literal["", "worker_timeout", "queue_timeout", "internal_error", "invalid_input"]

@@ -20,11 +20,13 @@ from functools import partial
 from aiohttp import web
 
 from rocstar.sandbox.loopback import hung_up, send_continue
+from rocstar.sandbox.loopback.access import Network, logged
 from rocstar.sandbox.loopback.apart import Apart
 from rocstar.sandbox.loopback.door import Door, DoorFull
 from rocstar.sandbox.loopback.malformed import protocols
+from rocstar.sandbox.loopback.tokens import Owners
 from rocstar.sandbox.service.answers import Healthy, Ready, Refusal
-from rocstar.sandbox.service.auth import Owners, refuse_web_pages
+from rocstar.sandbox.service.auth import owner_of, refuse_web_pages
 from rocstar.sandbox.service.batches import Batches
 from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.code_judge import CodeJudge
@@ -70,12 +72,14 @@ class ServiceOptions:
         idle_timeout_s: the time a connection may rest between requests, and a client take nothing of an
             answer.
         owners: who may call, by token; without any everybody may, for loopback only.
+        trusted_proxies: peers whose X-Forwarded-For the access log believes.
         num_workers: programs at a time, as /status tells it, of a sandbox that does not say (`capacity`).
     """
 
     rules: Rules
     judge: JudgeOptions = field(default_factory=JudgeOptions)
     owners: Owners = field(default_factory=Owners)
+    trusted_proxies: tuple[Network, ...] = ()
     max_calls: int = 65_536
     max_body_bytes: int = 64 << 20
     max_held_bytes: int = 1 << 30
@@ -187,6 +191,7 @@ class Service:
             read_bufsize=READ_BYTES,
             auto_decompress=False,  # aiohttp inflates a body as it arrives, before anybody has counted it
             access_log=access_log,
+            access_log_class=logged(_owner_logged, self.options.trusted_proxies),
         )
         runner = web.ServerRunner(server, shutdown_timeout=shutdown_s)
         await runner.setup()
@@ -254,7 +259,7 @@ class Service:
         """Whose it is; None for what anybody may ask. Raises Refused."""
         if found.open:
             return None
-        owner = self._owners.of(request.headers)
+        owner = owner_of(self._owners, request.headers)
         if owner is None:
             raise Refused(
                 "give the service's token as `Authorization: Bearer TOKEN`", status=401, kind="unauthorized"
@@ -279,7 +284,7 @@ class Service:
         try:
             if self._open_to_all:
                 refuse_web_pages(request.headers, request.host)
-            return self._owners.of(request.headers) is not None
+            return owner_of(self._owners, request.headers) is not None
         except Refused:
             return False
 
@@ -345,6 +350,10 @@ def refused(path: str, refusal: Refused) -> web.Response:
 def malformed(path: str, status: int, why: str) -> web.Response:
     kind = "not_http" if status < 500 else "failed"
     return refused(path, Refused(why, status=status, kind=kind))
+
+
+def _owner_logged(request: web.BaseRequest) -> str:
+    return request.owner if isinstance(request, HttpRequest) else ""
 
 
 def _unready(reason: str) -> web.Response:

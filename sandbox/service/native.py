@@ -1,13 +1,15 @@
 """The native dialect: /v1/run and /v1/sessions. What /v1/batch answers is in batches.py."""
 
+import ast
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 
+import msgspec
 from aiohttp import web
 
-from rocstar.sandbox.files import fault_of
-from rocstar.sandbox.service.answers import SessionId
+from rocstar.sandbox.files import DISPLAY_FOLDER, fault_of
+from rocstar.sandbox.service.answers import SessionFile, SessionFiles, SessionId, SessionList
 from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.decode import (
     decode_cell,
@@ -17,6 +19,7 @@ from rocstar.sandbox.service.decode import (
 from rocstar.sandbox.service.errors import Full, Refused
 from rocstar.sandbox.service.followed import check_taken, event_line, followed, stream_kind
 from rocstar.sandbox.service.http import (
+    JSON,
     failure_answer,
     finished,
     open_stream,
@@ -42,6 +45,19 @@ from rocstar.sandbox.service.written import bytes_of, chars_of, written
 from rocstar.sandbox.types import ExecResult, OnOutput, SandboxError, Status
 
 BYTES = "application/octet-stream"
+
+LIST_FILES = f"""{{
+    os.path.relpath(path, home): os.lstat(path).st_size
+    for os in [__import__("os")]
+    for stat in [__import__("stat")]
+    for home in [os.path.expanduser("~")]
+    for top, _, names in os.walk(home)
+    if not os.path.relpath(top, home).startswith({DISPLAY_FOLDER!r})
+    for name in names
+    for path in [os.path.join(top, name)]
+    if stat.S_ISREG(os.lstat(path).st_mode)
+}}"""
+"""An expression, whose names are no variables of the session."""
 
 
 class Native:
@@ -69,6 +85,8 @@ class Native:
         return [
             HttpRoute("POST", "/v1/run", self.run),
             HttpRoute("POST", "/v1/sessions", self.open_session),
+            HttpRoute("GET", "/v1/sessions", self.list_sessions),
+            HttpRoute("GET", "/v1/sessions/{id}/files", self.list_files),
             HttpRoute("POST", "/v1/sessions/{id}/run", self.run_cell),
             HttpRoute("POST", "/v1/sessions/{id}/branch", self.branch_session),
             HttpRoute("PUT", "/v1/sessions/{id}/files/{name:.+}", self.put_file),
@@ -175,9 +193,24 @@ class Native:
         assert response is not None, "the last event is the result"
         return await finished(response, self._write_timeout_s)
 
+    async def list_sessions(self, request: HttpRequest) -> web.Response:
+        return web.Response(body=to_json(SessionList(self._sessions.of(request.owner))), content_type=JSON)
+
+    async def list_files(self, request: HttpRequest) -> web.Response:
+        """By a cell, for the names are known in the program's own namespace alone."""
+        result = await self._touch(request, code=LIST_FILES)
+        try:
+            found = msgspec.convert(ast.literal_eval(result.value or ""), dict[str, int])
+        except (SyntaxError, ValueError):  # cut, or not made by what was sent
+            why = result.stderr.strip().rpartition("\n")[2] or f"their list is cut: {result.status}"
+            raise Refused(f"the files cannot be listed: {why}", status=409, kind="no_list") from None
+        files = [SessionFile(name, size) for name, size in sorted(found.items()) if not fault_of(name)]
+        return web.Response(body=to_json(SessionFiles(files)), content_type=JSON)
+
     async def put_file(self, request: HttpRequest) -> web.Response:
         """The body, as it is, becomes a file of the session's directory."""
         content = await self._incoming.read(request)
+        self._check_name(request)
         result = await self._touch(request, files={request.names["name"]: content})
         if result.status is Status.OK:
             return web.Response(status=204)
@@ -185,6 +218,7 @@ class Native:
 
     async def get_file(self, request: HttpRequest) -> web.StreamResponse:
         name = request.names["name"]
+        self._check_name(request)
         content = (await self._touch(request, fetch=(name,))).files.get(name)
         if content is None:
             message = f"the session has no file {ascii(name)[1:61]} that can be fetched"
@@ -199,17 +233,25 @@ class Native:
             await self._written(response, content)
         return await finished(response, self._write_timeout_s)
 
-    async def _touch(
-        self, request: HttpRequest, *, files: Mapping[str, bytes] | None = None, fetch: Sequence[str] = ()
-    ) -> ExecResult:
-        """An empty cell: it writes and takes files. Raises Refused and SandboxError."""
-        owner = request.owner
+    @staticmethod
+    def _check_name(request: HttpRequest) -> None:
         if why := fault_of(request.names["name"]):
             raise Refused(f"the file's name is none: {why}", field="name")
+
+    async def _touch(
+        self,
+        request: HttpRequest,
+        *,
+        code: str = "",
+        files: Mapping[str, bytes] | None = None,
+        fetch: Sequence[str] = (),
+    ) -> ExecResult:
+        """A cell of ours, which writes and takes files. Raises Refused and SandboxError."""
+        owner = request.owner
         with self._admission.admitted(owner):
             return await self._sessions.run(
                 request.names["id"],
-                "",
+                code,
                 deadline=self._admission.deadline(None),
                 owner=owner,
                 files=files,

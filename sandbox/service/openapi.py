@@ -95,6 +95,8 @@ ROUTES = (
         body="Session",
         example={"limits": {"wall_s": 10.0}},
     ),
+    _native("GET", "/v1/sessions", "List your sessions.", "SessionList"),
+    _native("GET", "/v1/sessions/{id}/files", "List the files of a session.", "SessionFiles"),
     _native(
         "POST", "/v1/sessions/{id}/run", "Run one cell.", "Result", body="Cell", example={"code": PROGRAM}
     ),

@@ -12,6 +12,7 @@ Schema = dict[str, Any]
 
 ANSWERS: tuple[Any, ...] = (
     *(answers.Result, answers.Failure, answers.Outcomes, answers.OutcomeLine, answers.SessionId),
+    *(answers.SessionList, answers.SessionFiles),
     *(answers.RunAnswer, answers.RunAnswers, answers.JudgeAnswer, answers.JudgeAnswers, answers.QueueStatus),
     *(answers.CodeAnswer, answers.NotebookAnswer, answers.Observations, answers.ToolServerHealth),
     *(answers.Healthy, answers.Ready, answers.Refusal, answers.Mistakes),

@@ -3,6 +3,7 @@
 import argparse
 
 from rocstar.sandbox.extras import offered_flavours
+from rocstar.sandbox.loopback.listening import add_access_log_options, add_listening_options
 from rocstar.sandbox.types import DEFAULT_LIMITS
 
 DESCRIPTION = """Serve the sandbox over HTTP: the native API under /v1, code-judge's routes at the root,
@@ -14,23 +15,8 @@ environment act as in code-judge. ROCSTAR_SANDBOX_TOKEN is the token, unless --t
 def add_serve_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = verbs.add_parser("serve", help="serve the sandbox over HTTP", description=DESCRIPTION)
     add = parser.add_argument
-    add(
-        "--host",
-        default="127.0.0.1",
-        help="address to bind (default: %(default)s); any but loopback needs a token",
-    )
-    add(
-        "--port",
-        type=port_number,
-        default=8088,
-        help="port to bind (default: %(default)s); 0 takes a free one",
-    )
-    add(
-        "--token-file",
-        metavar="FILE",
-        help="file with the token that clients send as a bearer token, or lines of NAME TOKEN [WEIGHT] for "
-        "owners who share what there is",
-    )
+    add_listening_options(parser, 8088)
+    add_access_log_options(parser)
     add(
         "--redis",
         nargs="?",
@@ -83,7 +69,6 @@ def add_serve_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]
         action="store_true",
         help="serve as root even where programs cannot have a user of their own",
     )
-    add("--access-log", action="store_true", help="a line per request on standard error")
     parser.set_defaults(run=_run)
 
 
@@ -99,12 +84,6 @@ def _run(options: argparse.Namespace) -> int:
     from rocstar.sandbox.service.serve import run
 
     return run(options)
-
-
-def port_number(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65_535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port; give 0 to 65535")
-    return int(text)
 
 
 def _count(text: str) -> int:

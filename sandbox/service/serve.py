@@ -1,35 +1,40 @@
 """`rocstar sandbox serve`: the service as a process.
 
-    start: options -> is the port free? does Redis answer? -> sandbox (pool; with --redis a fabric for
-           stateless calls), a line for each flavour that is warm -> sockets -> "serving on"
+    start: options -> sockets bound -> does Redis answer? -> sandbox (pool; with --redis a fabric for
+           stateless calls), a line for each flavour that is warm -> sockets listen -> "serving on"
     stop:  SIGTERM or Ctrl-C -> no new connections, POST answers 503 -> wait for calls in flight, at most
            --drain-s -> close the sandbox, which fails the rest with an answer -> close connections
            -> exit 0, or 130 after Ctrl-C
-A second signal ends the waiting. One that comes during the start ends it.
+A second signal ends the waiting. One that comes during the start ends it. SIGHUP reads the token file again.
 """
 
 import argparse
 import asyncio
 import gc
-import logging
 import os
 import resource
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
 from rocstar.sandbox.child.cpp import command_from
 from rocstar.sandbox.child.declared import read_flavours
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 from rocstar.sandbox.console import INTERRUPTED, Starting, require_own_users, say
 from rocstar.sandbox.extras import lacking, left_out, offered_flavours
+from rocstar.sandbox.loopback.access import access_log, networks
+from rocstar.sandbox.loopback.listening import Address, address_of, bind, listen
+from rocstar.sandbox.loopback.tokens import (
+    Owners,
+    read_owners,
+    require_token_unless_loopback,
+    reread_on_hangup,
+)
 from rocstar.sandbox.pool.pool import SandboxPool, default_max_live, default_memory_bytes
 from rocstar.sandbox.pool.soon import PROGRAMS_NICE, SWITCH_S, ahead_of_others
 from rocstar.sandbox.service.app import Service, ServiceOptions
-from rocstar.sandbox.service.auth import Owners, read_owners, require_token_unless_loopback
+from rocstar.sandbox.service.auth import TOKEN_VARIABLE
 from rocstar.sandbox.service.calls import Outcome
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions
 from rocstar.sandbox.service.rules import Rules
@@ -46,16 +51,9 @@ from rocstar.sandbox.types import (
 FAIL_S = 5.0
 """How long calls have to answer that they failed, once the sandbox is closed under them."""
 
-BACKLOG = 4096
 MAX_DESCRIPTORS = 65_536
 OWN_DESCRIPTORS = 128
 """Of the service besides connections: the sandbox's socket, Redis', log files, imports."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    host: str
-    port: int
 
 
 class SplitSandbox:
@@ -97,9 +95,9 @@ def run(options: argparse.Namespace) -> int:
     """Serves until a signal. Raises ValueError, OSError or SandboxError for what keeps it from starting."""
     import uvloop
 
-    address = Address(host=options.host, port=options.port)
-    owners = read_owners(options.token_file, os.environ)
-    require_token_unless_loopback(address.host, owners)
+    address = address_of(options)
+    owners = read_owners(options.token_file, os.environ, TOKEN_VARIABLE)
+    require_token_unless_loopback(address.tcp_hosts, owners, TOKEN_VARIABLE)
     raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_S)
     settings = service_options(options, owners)
@@ -135,6 +133,7 @@ def service_options(options: argparse.Namespace, owners: Owners) -> ServiceOptio
         rules=rules,
         judge=judge,
         owners=owners,
+        trusted_proxies=networks(options.trusted_proxy),
         max_connections=max_connections(),
         max_calls=options.max_calls,
         max_body_bytes=options.max_body_bytes,
@@ -173,17 +172,21 @@ class Ending:
 
 async def _serve(options: argparse.Namespace, settings: ServiceOptions, address: Address) -> int:
     ending = Ending(asyncio.get_running_loop())
-    _check_free(address)
+    listening = bind(address)
     async with AsyncExitStack() as stack:
+        stack.enter_context(reread_on_hangup(settings.owners, lambda line: say(line, "serve")))
+        for one in listening:
+            stack.callback(one.close)
         opening = asyncio.create_task(_open_sandbox(options, settings, stack))
         if not await _opened(opening, ending.stop):
             say("interrupted before it was ready", "serve")
             return ending.status
         service = Service(opening.result(), settings)
-        async with service.opened(access_log=_access_log(options), shutdown_s=FAIL_S) as server:
-            listening = listen(address)
+        log = access_log(options.access_log, "rocstar.sandbox.access")
+        async with service.opened(access_log=log, shutdown_s=FAIL_S) as server:
+            announce(listen(listening))
             service.door.open(listening, server)
-            _announce(listening, settings)
+            _announce_rules(settings)
             gc.freeze()  # what was imported lives as long as the process
             await ending.stop.wait()
             service.drain()
@@ -207,41 +210,6 @@ async def _opened(opening: "asyncio.Task[SessionSandbox]", stop: asyncio.Event) 
             opening.cancel()
             await asyncio.wait((opening,))
     return not opening.cancelled() and not stop.is_set()
-
-
-def _check_free(address: Address) -> None:
-    """Before the sandbox takes its time to start. Raises ValueError."""
-    try:
-        places = socket.getaddrinfo(
-            address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-    except socket.gaierror as error:
-        raise ValueError(
-            f"cannot listen on {address.host}: {error.strerror}; give an address of this machine as --host"
-        ) from None
-    for family, kind, proto, _, place in places:
-        with socket.socket(family, kind, proto) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            try:
-                probe.bind(place)
-            except OSError as error:
-                reason = (error.strerror or str(error)).lower()
-                raise ValueError(
-                    f"cannot listen on {address.host}:{address.port}: {reason}; give another --port or "
-                    "--host, --port 0 takes a free one"
-                ) from None
-
-
-def _access_log(options: argparse.Namespace) -> logging.Logger | None:
-    if not options.access_log:
-        return None
-    log = logging.getLogger("rocstar.sandbox.access")
-    log.setLevel(logging.INFO)
-    log.propagate = False
-    log.handlers = [logging.StreamHandler()]
-    return log
 
 
 async def _open_sandbox(
@@ -283,7 +251,12 @@ async def _open_sandbox(
     starting = Starting("serve", f"{flavours} for sessions; other calls go to Redis at {shown(url)}")
     await reach(url)
     fabric = await stack.enter_async_context(
-        RedisFabric(url, prefix=options.redis_prefix or PREFIX, weights=settings.owners.weights())
+        RedisFabric(
+            url,
+            prefix=options.redis_prefix or PREFIX,
+            weights=settings.owners.weights(),
+            note=lambda line: say(line, "serve"),
+        )
     )
     await stack.enter_async_context(pool)
     require_own_users(pool.isolation, options.allow_shared_user, "serve")
@@ -302,29 +275,13 @@ async def _drained(service: Service, hurry: asyncio.Event, timeout_s: float) -> 
     return service.metrics.in_flight == 0
 
 
-def listen(address: Address) -> list[socket.socket]:
-    """Sockets on all that the host stands for, with one port. Raises OSError."""
-    found = socket.getaddrinfo(
-        address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    listening: list[socket.socket] = []
-    try:
-        for family, _, _, _, place in dict.fromkeys(found):
-            if listening and address.port == 0:  # the one that the first got
-                place = (place[0], listening[0].getsockname()[1], *place[2:])
-            one = socket.create_server(place[:2], family=family, backlog=BACKLOG, reuse_port=False)
-            listening.append(one)
-    except OSError:
-        for one in listening:
-            one.close()
-        raise
-    return listening
+def announce(names: Sequence[str], path: str = "") -> None:
+    """Print a line for each socket that takes connections."""
+    for name in names:
+        print(f"rocstar sandbox: serving on {name}{path}", flush=True)
 
 
-def _announce(listening: Sequence[socket.socket], settings: ServiceOptions) -> None:
-    for host, port, *_ in (one.getsockname() for one in listening):
-        shown = f"[{host}]" if ":" in host else host
-        print(f"rocstar sandbox: serving on http://{shown}:{port}", flush=True)
+def _announce_rules(settings: ServiceOptions) -> None:
     flavours = ", ".join(settings.rules.flavours)
     names = ", ".join(f"{one.name} ({one.weight})" for one in settings.owners.known if one.name)
     guard = "token required" if settings.owners else "no token, loopback only"

@@ -13,6 +13,7 @@ from functools import partial
 
 from rocstar.sandbox.loopback.shares import NO_WEIGHTS, Shares
 from rocstar.sandbox.pool.turn import TurnLock
+from rocstar.sandbox.service.answers import OpenSession
 from rocstar.sandbox.service.metrics import Metrics
 from rocstar.sandbox.service.rules import AUTO
 from rocstar.sandbox.types import (
@@ -134,6 +135,20 @@ class SessionTable:
         if entry.session.lost is not None:  # the cell ended it
             self._forget(session_id, entry.session.lost, entry.session.ending)
         return result
+
+    def of(self, owner: str) -> list[OpenSession]:
+        """The sessions of an owner, least recently used first."""
+        now_s = asyncio.get_running_loop().time()
+        return [
+            OpenSession(
+                id=session_id,
+                flavour=entry.flavour,
+                busy=entry.users > 0,
+                expires_s=round(max(0.0, self._lease_s - (now_s - entry.used_s)), 3),
+            )
+            for session_id, entry in self._live.items()
+            if entry.owner == owner and entry.session.lost is None
+        ]
 
     def why_gone(self, session_id: str) -> str:
         """How a session ended; empty while it lives."""

@@ -19,8 +19,11 @@ from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.serve.desk import DeskLimits
 from rocstar.engine.serve.endpoint import ServeOptions
 from rocstar.engine.serve.kept import KeptConversations
-from rocstar.engine.serve.opened import Listening, open_endpoint, until_told
+from rocstar.engine.serve.opened import ANY_PORT, Listening, open_endpoint, until_told
+from rocstar.sandbox.loopback.access import Network, access_log
+from rocstar.sandbox.loopback.listening import Address
 from rocstar.sandbox.loopback.printable import printable_line
+from rocstar.sandbox.loopback.tokens import Owners, reread_on_hangup
 from rocstar.train.evaluation.opened_model import OpenedModel, open_model
 from rocstar.train.evaluation.saved_model import run_to_end
 from rocstar.train.recipe.config import Recipe
@@ -47,9 +50,10 @@ class ServeOrder:
     out: Path | None
     max_tokens: int | None = None
     max_turns: int | None = None
-    host: str = "127.0.0.1"
-    port: int = 0
-    token: str | None = None
+    address: Address = ANY_PORT
+    owners: Owners = field(default_factory=Owners)
+    access_log: bool = False
+    trusted_proxies: tuple[Network, ...] = ()
     note: Callable[[str], None] = field(default=lambda line: say(line))
     max_choices: int = 1024
     queue_timeout_s: float = 120.0
@@ -58,16 +62,18 @@ class ServeOrder:
 
 def say(line: str) -> None:
     """Show the operator a line, which may quote a client."""
-    print(f"rocstar: {printable_line(line, 1000)}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a terminal that is closed does not end the server
+        print(f"rocstar: {printable_line(line, 1000)}", file=sys.stderr, flush=True)
 
 
 def serve(order: ServeOrder) -> None:
     """Serve until a signal. ConfigError for what cannot be served."""
 
     async def work() -> None:
-        async with serving(order) as (served, listening):
-            _announce(order, served, listening)
-            await until_told(listening.endpoint, order.drain_s, order.note)
+        with reread_on_hangup(order.owners, order.note):
+            async with serving(order) as (served, listening):
+                _announce(order, served, listening)
+                await until_told(listening.endpoint, order.drain_s, order.note)
 
     run_to_end(work())
 
@@ -101,21 +107,20 @@ async def serving(order: ServeOrder) -> AsyncIterator[tuple[OpenedModel, Listeni
             )
             await stack.enter_async_context(kept)
         options = ServeOptions(
-            token=order.token,
+            owners=order.owners,
+            trusted_proxies=order.trusted_proxies,
             max_context=served.max_context,
             desk=DeskLimits(max_choices=order.max_choices, queue_timeout_s=order.queue_timeout_s),
             isolation=served.isolation,
         )
+        access = access_log(order.access_log, "rocstar.serve.access")
         opening = open_endpoint(
-            served.agent, options, host=order.host, port=order.port, kept=kept, note=order.note
+            served.agent, options, address=order.address, access=access, kept=kept, note=order.note
         )
         try:
             listening = await stack.enter_async_context(opening)
-        except OSError as error:
-            raise ConfigError(
-                f"--host {order.host} --port {order.port} cannot be listened at ({error.strerror}); choose "
-                "another port, or 0 for any that is free"
-            ) from None
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
         yield served, listening
 
 
@@ -141,7 +146,7 @@ def _folder(out: Path, recipe: Recipe) -> Iterator[None]:
 
 
 def _announce(order: ServeOrder, served: OpenedModel, listening: Listening) -> None:
-    guard = "token required" if order.token else "no token, loopback only"
+    guard = "token required" if order.owners else "no token, loopback only"
     order.note(f"serving {served.recipe.model.path} at {listening.url}/v1 ({guard})")
     kept = "no records are kept" if order.out is None else f"records in {os.path.relpath(order.out)}"
     order.note(f"models rocstar-agent and rocstar-raw; {kept}; Ctrl-C ends it")

@@ -71,7 +71,8 @@ def chat_locally(order: ChatOrder, serving: ServeOrder) -> int:
         async with opened(quiet) as (served, listening):
             if order.start is not None:
                 order.start.check_tokens(served.agent.chat.decode)
-            remote = RemoteChat(url=f"{listening.url}/v1", token=serving.token, fields=order.fields)
+            token = serving.owners.known[0].token
+            remote = RemoteChat(url=f"{listening.url}/v1", token=token, fields=order.fields)
             tools = f"tools in {served.isolation}" if served.isolation else "tools"
             codes.append(await _chat(order, remote, f"{_short(served.recipe.model.path)}, {tools}"))
 

@@ -13,8 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from rocstar.sandbox.console import told
 from rocstar.sandbox.extras import lacking
+from rocstar.sandbox.loopback.listening import (
+    add_access_log_options,
+    add_listening_options,
+    address_of,
+)
 from rocstar.sandbox.loopback.printable import printable_line
+from rocstar.sandbox.loopback.tokens import Owner, Owners, read_owners, require_token_unless_loopback
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe, recipe_of_model
@@ -31,10 +38,8 @@ Loading = Callable[[], AbstractContextManager[None]]
 def add_serve(parser: argparse.ArgumentParser, *, recipe_help: str) -> None:
     """The options of `rocstar serve`."""
     _add_target(parser, recipe_help)
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at; default 127.0.0.1")
-    parser.add_argument("--port", type=_port, default=8000, help="0 = any that is free; default 8000")
-    text = "a file that holds the token that clients must send; needed unless --host is loopback"
-    parser.add_argument("--token-file", type=Path, metavar="FILE", help=text)
+    add_listening_options(parser, 8000)
+    add_access_log_options(parser)
     _add_records(parser, "served")
     _add_limits(parser)
     text = "choices in flight, running or waiting; more are refused with 429; default 1024"
@@ -132,7 +137,7 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
         out=_out(options, recipe, "chats"),
         max_tokens=options.max_tokens,
         max_turns=options.max_turns,
-        token=secrets.token_hex(16),
+        owners=Owners((Owner(name="", token=secrets.token_hex(16)),)),
         drain_s=0.0,
     )
     return chat_locally(order, serving)
@@ -167,13 +172,14 @@ def _prompts(options: argparse.Namespace, start: RecordedStart | None) -> list[s
 
 def serve(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) -> int:
     """Do what the options say. `rest` are fields of the recipe."""
-    from rocstar.engine.serve.guard import check_bind
+    from rocstar.sandbox.loopback.access import networks
 
-    token = _token(options.token_file)
     try:
-        check_bind(options.host, token)
+        address, proxies = address_of(options), networks(options.trusted_proxy)
+        owners = read_owners(options.token_file, {})
+        require_token_unless_loopback(address.tcp_hosts, owners)
     except (ValueError, OSError) as error:
-        raise ConfigError(f"--host {options.host}: {error}") from None
+        raise ConfigError(told(error)) from None
     recipe = recipe_of(options.target, options.model, rest)
     _name_code(recipe)
     with loading():
@@ -186,9 +192,10 @@ def serve(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading)
             out=_out(options, recipe, "served"),
             max_tokens=options.max_tokens,
             max_turns=options.max_turns,
-            host=options.host,
-            port=options.port,
-            token=token,
+            address=address,
+            owners=owners,
+            access_log=options.access_log,
+            trusted_proxies=proxies,
             max_choices=options.max_choices,
             queue_timeout_s=options.queue_timeout,
             drain_s=options.drain,
@@ -251,12 +258,6 @@ def _check_address(url: str) -> None:
     except ValueError as error:
         problem = f"is no address ({error})"
     raise ConfigError(f"{url} {problem}; give http://HOST:PORT") from None
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
-    return int(text)
 
 
 def _number(text: str) -> int:

@@ -3,7 +3,8 @@
 import argparse
 
 from rocstar.sandbox.extras import lacking, offered_flavours
-from rocstar.sandbox.service.parser import add_flavour_file, port_number
+from rocstar.sandbox.loopback.listening import add_listening_options
+from rocstar.sandbox.service.parser import add_flavour_file
 
 DESCRIPTION = """Serve the sandbox to programs that speak the Model Context Protocol: over standard input and
 output, or with --http over HTTP, at /mcp. Tools: run_python, run_cell, write_file, read_file, close_session.
@@ -15,22 +16,7 @@ def add_mcp_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser = verbs.add_parser("mcp", help=told, description=DESCRIPTION)
     add = parser.add_argument
     add("--http", action="store_true", help="streamable HTTP instead of standard input and output")
-    add(
-        "--host",
-        default="127.0.0.1",
-        help="address to bind with --http (default: %(default)s); any but loopback needs a token",
-    )
-    add(
-        "--port",
-        type=port_number,
-        default=8089,
-        help="port to bind with --http (default: %(default)s); 0: a free one",
-    )
-    add(
-        "--token-file",
-        metavar="FILE",
-        help="file with the token that clients send as a bearer token, or lines of NAME TOKEN [WEIGHT]",
-    )
+    add_listening_options(parser.add_argument_group("with --http"), 8089)
     add(
         "--flavours",
         default=",".join(name for name in offered_flavours() if name != "cpp"),

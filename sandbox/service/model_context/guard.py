@@ -15,7 +15,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rocstar.sandbox.loopback.door import Door, DoorFull
 from rocstar.sandbox.loopback.shares import Shares
-from rocstar.sandbox.service.auth import Owners, refuse_web_pages
+from rocstar.sandbox.loopback.tokens import Owners
+from rocstar.sandbox.service import auth
+from rocstar.sandbox.service.auth import refuse_web_pages
 from rocstar.sandbox.service.errors import Full, Refused, TooLarge
 from rocstar.sandbox.service.incoming import Incoming
 from rocstar.sandbox.service.model_context.bodies import MOST_IN_LOOP_BYTES, NO_TEXTS, LongTexts, lightened
@@ -126,7 +128,7 @@ class Guard:
         try:
             if not self._owners:
                 refuse_web_pages(headers, headers.get("host", ""))
-            if self._owners.of(headers) is None:
+            if auth.owner_of(self._owners, headers) is None:
                 text = "give the server's token as `Authorization: Bearer TOKEN`"
                 return refused(401, text, {"WWW-Authenticate": "Bearer"})
         except Refused as error:
@@ -158,4 +160,4 @@ def refused(status: int, why: str, headers: Mapping[str, str] | None = None) -> 
 
 def owner_of(owners: Owners, headers: Mapping[str, str] | None) -> str:
     """Of a request that has come past the guard."""
-    return (owners.of(Headers(dict(headers or {}))) or "") if owners else ""
+    return owners.of_token(Headers(dict(headers or {}))) or ""

@@ -29,10 +29,17 @@ from rocstar.sandbox.child.scan import flavour_for
 from rocstar.sandbox.console import INTERRUPTED, Starting, require_own_users, say
 from rocstar.sandbox.loopback.apart import Apart
 from rocstar.sandbox.loopback.door import Door
+from rocstar.sandbox.loopback.listening import address_of, bind, listen
 from rocstar.sandbox.loopback.malformed import NOT_HTTP, limit_log
+from rocstar.sandbox.loopback.tokens import (
+    Owners,
+    read_owners,
+    require_token_unless_loopback,
+    reread_on_hangup,
+)
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.pool.soon import PROGRAMS_NICE, ahead_of_others
-from rocstar.sandbox.service.auth import Owners, read_owners, require_token_unless_loopback
+from rocstar.sandbox.service.auth import TOKEN_VARIABLE
 from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.errors import Refused
 from rocstar.sandbox.service.incoming import Incoming
@@ -42,6 +49,7 @@ from rocstar.sandbox.service.model_context.guard import (
     BODY_S,
     CONNECTION,
     MAX_HELD_BYTES,
+    PATH,
     Guard,
     owner_of,
     refused,
@@ -49,12 +57,7 @@ from rocstar.sandbox.service.model_context.guard import (
 from rocstar.sandbox.service.model_context.outputs import SCHEME
 from rocstar.sandbox.service.model_context.tools import INSTRUCTIONS, NAME, OwnerOf, Toolbox
 from rocstar.sandbox.service.readiness import Readiness
-from rocstar.sandbox.service.serve import (
-    Address,
-    chosen_flavours,
-    listen,
-    raise_descriptor_limit,
-)
+from rocstar.sandbox.service.serve import announce, chosen_flavours, raise_descriptor_limit
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.types import SessionSandbox
 
@@ -72,9 +75,9 @@ def run(options: argparse.Namespace) -> int:
     """Serves until its input ends, or a signal. Raises ValueError, OSError or SandboxError for what keeps it
     from starting."""
     chosen_flavours(options)
-    owners = read_owners(options.token_file, os.environ)
+    owners = read_owners(options.token_file, os.environ, TOKEN_VARIABLE)
     if options.http:
-        require_token_unless_loopback(options.host, owners)
+        require_token_unless_loopback(address_of(options).tcp_hosts, owners, TOKEN_VARIABLE)
         raise_descriptor_limit()
     with (
         ahead_of_others() if options.http else nullcontext(),
@@ -99,8 +102,7 @@ async def _serve(options: argparse.Namespace, owners: Owners) -> int:
     async with pool:
         require_own_users(pool.isolation, options.allow_shared_user, "mcp")
         if options.http:
-            listening = listen(Address(host=options.host, port=options.port))
-            return await serve_http(pool, options.max_sessions, owners, listening)
+            return await serve_http(pool, options.max_sessions, owners, bind(address_of(options)))
         async with offered(pool, options.max_sessions, Owners(), lambda headers: "") as server:
             return await _until_ended(server)
 
@@ -210,7 +212,8 @@ async def serve_http(
             )
             limit_log("uvicorn.error")
             listener = _Listener(config, door)
-            await listener.serve(sockets=list(listening))
+            with reread_on_hangup(owners, lambda line: say(line, "mcp")):
+                await listener.serve(sockets=list(listening))
             return _status(listener.signals)
     finally:
         incoming.close()
@@ -248,12 +251,11 @@ class _Listener(uvicorn.Server):
         if self.lifespan.should_exit:
             raise RuntimeError("the server of the Model Context Protocol did not start")
         self._made = with_errors(self.config.http_protocol_class)
+        names = listen(sockets or [])
         self._door.open(sockets or [], self._new_protocol)
         self._sweeper = asyncio.create_task(self._door.sweep_for_ever())
         self.started = True
-        for host, port, *_ in (one.getsockname() for one in sockets or ()):
-            shown = f"[{host}]" if ":" in host else host
-            print(f"rocstar sandbox: serving on http://{shown}:{port}/mcp", flush=True)
+        announce(names, PATH)
 
     def _new_protocol(self) -> asyncio.Protocol:
         state = dict(self.lifespan.state)

@@ -24,6 +24,7 @@ from rocstar.engine.testing.policy import ByteTokenizer, Reply, Request, Scripte
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.tool import Tool, ToolContext, ToolOutput
 from rocstar.engine.types import Attempt, Outcome, Scored
+from rocstar.sandbox.loopback.tokens import Owner, Owners
 
 TOKENIZER = ByteTokenizer()
 LLAMA = ByteTokenizer(special=["<|eot_id|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"])
@@ -191,6 +192,8 @@ def serving(tmp_path: Path) -> Serving:
             tool.gate.set()
         agent = make_agent(script, tool, template=template, token_s=token_s, **(limits or {}))
         notes: list[str] = []
+        if token := options.pop("token", None):
+            options["owners"] = Owners((Owner(name="", token=token),))
         told = ServeOptions(**{"max_context": 4000, "desk": desk or DeskLimits(), **options})
         if keeps:
             async with keeping(tmp_path / "served", agent) as kept:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import signal
 from pathlib import Path
@@ -21,7 +22,10 @@ from rocstar.engine.serve.endpoint import ServeOptions
 from rocstar.engine.serve.opened import open_endpoint, until_told
 from rocstar.engine.testing.policy import Reply, Request, ScriptedPolicy, logprob_of
 from rocstar.engine.types import Origin, Task, TrajectoryKey
+from rocstar.sandbox.loopback.listening import Address
+from rocstar.sandbox.loopback.tokens import read_owners, reread_on_hangup
 
+from ...patience import PATIENCE_S
 from .conftest import (
     QUESTION,
     TOKENIZER,
@@ -503,6 +507,46 @@ async def test_who_may_ask(serving: Serving) -> None:
         await client.json("/v1/chat/completions", RAW, headers={"Host": "localhost:80"})
 
 
+async def test_tokens_are_read_again_and_the_log_names_owners(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, path, log = tmp_path / "tokens", tmp_path / "socket", logging.getLogger("access")
+    first, second = "first-0123456789abcdef", "second-0123456789abcdef"
+    file.write_text(f"ann {first}\n")
+    owners, notes = read_owners(str(file), {}), asyncio.Queue[str]()
+    address = Address(hosts=("127.0.0.1",), port=0, unix=str(path))
+    headers = {"X-Forwarded-For": "198.51.100.7"}
+    caplog.set_level(logging.INFO, "access")
+    async with open_endpoint(
+        make_agent(scripted(["4"]), SlowTool()), ServeOptions(owners=owners), address=address, access=log
+    ) as listening:
+        assert listening.url.startswith("http://127.0.0.1:")
+        connector = aiohttp.UnixConnector(str(path))
+        with reread_on_hangup(owners, notes.put_nowait):
+            async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
+                for text, token, status in (
+                    (f"ann {second}\n", second, 200),
+                    (f"ann {second}\n", first, 401),
+                    ("ann short\n", second, 200),
+                ):
+                    file.write_text(text)
+                    os.kill(os.getpid(), signal.SIGUSR1)
+                    os.kill(os.getpid(), signal.SIGHUP)
+                    await asyncio.wait_for(notes.get(), PATIENCE_S)
+                    bearer = {"Authorization": f"Bearer {token}"}
+                    async with session.get("http://serve/v1/models", headers=bearer) as answer:
+                        assert answer.status == status
+                async with session.get("http://serve/healthz") as answer:
+                    assert answer.status == 200
+    lines = [record.getMessage() for record in caplog.records if record.name == "access"]
+    assert [line.partition(" HTTP/")[0] for line in lines] == [
+        '198.51.100.7 ann "GET /v1/models',
+        '198.51.100.7 - "GET /v1/models',
+        '198.51.100.7 ann "GET /v1/models',
+        '198.51.100.7 - "GET /healthz',
+    ]
+
+
 async def test_a_drain_lets_what_goes_on_end(serving: Serving) -> None:
     tool = SlowTool()
     async with serving(scripted(THINKS), tool=tool) as client:
@@ -512,6 +556,8 @@ async def test_a_drain_lets_what_goes_on_end(serving: Serving) -> None:
         await asyncio.sleep(0)  # it begins
         assert (await client.chat(status=503))["error"]["code"] == "closing"
         await client.get("/health", status=503)
+        await client.get("/readyz", status=503)
+        await client.get("/healthz")
         tool.gate.set()
         assert await drain and (await first)["choices"]
 

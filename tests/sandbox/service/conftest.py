@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from rocstar.sandbox.loopback.tokens import Owner, Owners
 from rocstar.sandbox.service.app import Service, ServiceOptions
-from rocstar.sandbox.service.auth import Owner, Owners
 from rocstar.sandbox.service.rules import Rules
 
 from ...patience import PATIENCE_S

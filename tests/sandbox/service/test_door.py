@@ -10,7 +10,7 @@ import pytest
 from aiohttp import StreamReader
 
 from rocstar.sandbox.loopback.door import Connection, Door, DoorFull
-from rocstar.sandbox.service.auth import Owner, Owners
+from rocstar.sandbox.loopback.tokens import Owner, Owners
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, ExecResult
 

@@ -15,8 +15,8 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from rocstar.sandbox.loopback import malformed
+from rocstar.sandbox.loopback.tokens import Owner, Owners
 from rocstar.sandbox.service import batches
-from rocstar.sandbox.service.auth import Owner, Owners
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions
 from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError

@@ -28,10 +28,10 @@ import mcp
 from mcp.client.streamable_http import streamable_http_client
 
 from rocstar.sandbox.loopback import malformed
-from rocstar.sandbox.service.auth import Owner, Owners
+from rocstar.sandbox.loopback.listening import Address, bind, listen
+from rocstar.sandbox.loopback.tokens import Owner, Owners
 from rocstar.sandbox.service.model_context import guard, server
 from rocstar.sandbox.service.model_context.answer import of_result
-from rocstar.sandbox.service.serve import Address, listen
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import Display, Status
 
@@ -171,7 +171,8 @@ async def test_a_signal_ends_it_though_its_input_is_open(
 async def listening(owners: Owners, sandbox: Any = None) -> AsyncIterator[str]:
     """The server over HTTP, before a sandbox that answers at once; its address."""
     sandbox = sandbox or FakeSandbox(lambda request: ok("ran\n"))
-    sockets = listen(Address(host="127.0.0.1", port=0))
+    sockets = bind(Address(hosts=("127.0.0.1",), port=0))
+    listen(sockets)  # clients may come before it serves
     serving = asyncio.create_task(server.serve_http(sandbox, 4, owners, sockets))
     try:
         yield f"http://127.0.0.1:{sockets[0].getsockname()[1]}/mcp"
@@ -224,7 +225,8 @@ async def test_who_may_not_call_is_told_so(
 
 def test_an_address_that_others_reach_needs_a_token() -> None:
     options = argparse.Namespace(
-        http=True, host="0.0.0.0", port=0, token_file=None, flavours="stdlib", flavour_file=None
+        **{"http": True, "host": ["0.0.0.0"], "port": 0, "unix": "", "unix_group": "", "token_file": None},
+        **{"flavours": "stdlib", "flavour_file": None},
     )
     with pytest.raises(ValueError, match="token is needed"):
         server.run(options)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox.service.auth import RUN_HEADER, TOKEN_VARIABLE, Owner, Owners, read_owners
+from rocstar.sandbox.loopback.tokens import Owner, Owners, read_owners
+from rocstar.sandbox.service.auth import RUN_HEADER, TOKEN_VARIABLE
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest
 
@@ -41,7 +42,7 @@ def test_a_file_that_others_can_read_is_warned_of(
     Path(path).chmod(mode)
     assert read_owners(path, {})
     told = capsys.readouterr().err
-    assert told == ("" if mode == 0o600 else f"rocstar sandbox: others can read {path}: chmod 600 {path}\n")
+    assert told == ("" if mode == 0o600 else f"rocstar: others can read {path}: chmod 600 {path}\n")
 
 
 def test_a_file_names_owners_their_tokens_and_weights(tmp_path: Path) -> None:
@@ -54,7 +55,7 @@ def test_a_file_of_one_word_is_a_token(tmp_path: Path) -> None:
     assert read_owners(written(tmp_path, f"\ufeff{ONE}\r\n"), {}).known[0].token == ONE
     assert read_owners(written(tmp_path, f"{ONE}\n"), {}) == Owners((Owner(name="", token=ONE),))
     environment = {TOKEN_VARIABLE: ONE}
-    assert read_owners(None, environment).known[0].token == ONE and not environment
+    assert read_owners(None, environment, TOKEN_VARIABLE).known[0].token == ONE and not environment
     assert not read_owners(None, {})
 
 

@@ -13,11 +13,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from rocstar.sandbox import cli
 from rocstar.sandbox.console import require_own_users
-from rocstar.sandbox.service import auth
+from rocstar.sandbox.loopback.tokens import Owner, Owners, require_token_unless_loopback
 
 from ...patience import PATIENCE_S
 
@@ -154,14 +155,14 @@ async def test_the_token_is_needed_and_never_reaches_a_program(tmp_path: Path) -
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
 def test_loopback_goes_without_a_token(host: str) -> None:
-    auth.require_token_unless_loopback(host, auth.Owners())
+    require_token_unless_loopback([host], Owners())
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.1", "fe80::1", "8.8.8.8"])
 def test_any_other_address_needs_one(host: str) -> None:
     with pytest.raises(ValueError, match="token is needed"):
-        auth.require_token_unless_loopback(host, auth.Owners())
-    auth.require_token_unless_loopback(host, auth.Owners((auth.Owner(name="", token="0123456789abcdef"),)))
+        require_token_unless_loopback([host], Owners())
+    require_token_unless_loopback([host], Owners((Owner(name="", token="0123456789abcdef"),)))
 
 
 @pytest.mark.parametrize(
@@ -170,10 +171,14 @@ def test_any_other_address_needs_one(host: str) -> None:
         (["--host", "0.0.0.0"], {}, "a token is needed"),
         (["--host", "::"], {}, "a token is needed"),
         (["--host", "192.0.2.1"], {}, "a token is needed"),
-        (["--host", "no-such-host.invalid"], {}, "rocstar sandbox:"),
+        (["--host", "no-such-host.invalid"], {}, "--host no-such-host.invalid"),
         (["--host", "0.0.0.0"], {"ROCSTAR_SANDBOX_TOKEN": "short"}, "at least 16"),
         (["--token-file", "/nowhere/token"], {}, "/nowhere/token"),
         (["--flavours", "stdlib,ruby"], {}, "'ruby'"),
+        (["--host", "::1", "--host", "0.0.0.0"], {}, "--host 0.0.0.0 can be reached"),
+        (["--unix", "/nowhere/socket"], {}, "--unix /nowhere/socket"),
+        (["--unix-group", "root"], {}, "give --unix PATH"),
+        (["--trusted-proxy", "proxy"], {}, "--trusted-proxy proxy"),
         ([], {"MAX_EXECUTION_TIME": "soon"}, "MAX_EXECUTION_TIME"),
         ([], {"MAX_MEMORY": "99999999"}, "MAX_MEMORY"),
         (["--redis", "http://localhost"], {}, "redis://"),
@@ -238,7 +243,92 @@ async def test_the_access_log_is_a_line_per_request_without_the_token() -> None:
     assert (await exchange(port, "/v1/run", {"code": ""}, Authorization=f"Bearer {token}"))[0] == 200
     process.send_signal(signal.SIGTERM)
     _, said = await asyncio.wait_for(process.communicate(), PATIENCE_S)
-    assert b'"POST /v1/run HTTP/1.1" 200' in said and token.encode() not in said
+    line = (
+        rb'\d{4}-\d\d-\d\dT[\d:]+\+\d{4} 127\.0\.0\.1 - "POST /v1/run HTTP/1\.1" 200 \d+ \d+\.\d{3} "-" "-"\n'
+    )
+    assert re.search(line, said) and token.encode() not in said
+
+
+ANN, ANN_LATER, BOB = "ann-0123456789abcdef", "ann-later-0123456789", "bob-0123456789abcdef"
+
+
+async def test_tokens_are_read_again_and_sessions_live_on(tmp_path: Path) -> None:
+    file, path = tmp_path / "tokens", tmp_path / "socket"
+    file.write_text(f"ann {ANN}\nbob {BOB}\n")
+    file.chmod(0o600)
+    process = await asyncio.create_subprocess_exec(
+        *(*COMMAND, "--flavours", "stdlib", "--access-log", "--token-file", str(file)),
+        *("--unix", str(path), "--host", "127.0.0.1", "--port", "0"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    said = b""
+
+    async def until_said(words: bytes) -> None:
+        nonlocal said
+        assert process.stderr is not None
+        while words not in said:
+            line = await process.stderr.readline()
+            assert line, said
+            said += line
+
+    async def send(method: str, target: str, token: str, body: Any = None) -> tuple[int, Any]:
+        async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as http:
+            headers = {"Authorization": f"Bearer {token}", "X-Forwarded-For": "198.51.100.7"}
+            async with http.request(method, f"http://rocstar{target}", json=body, headers=headers) as answer:
+                return answer.status, await answer.json()
+
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            names = [await process.stdout.readline() for _ in range(2)]
+            assert names[1] == b"rocstar sandbox: serving on unix:%s\n" % os.fsencode(path)
+            session = (await send("POST", "/v1/sessions", ANN, {}))[1]["id"]
+            await send("POST", f"/v1/sessions/{session}/run", ANN, {"code": "x = 6"})
+            for text, line in (
+                (f"ann {ANN_LATER}\ncarol {BOB}\n", b"; new carol; gone bob\n"),
+                ("ann short\n", b"the tokens stay as they were"),
+            ):
+                file.write_text(text)
+                os.killpg(process.pid, signal.SIGHUP)  # as of a terminal that is closed
+                os.killpg(process.pid, signal.SIGUSR1)
+                await until_said(line)
+                assert (await send("POST", "/v1/run", ANN, {"code": ""}))[0] == 401
+                cell = {"code": "x * 7"}
+                status, answer = await send("POST", f"/v1/sessions/{session}/run", ANN_LATER, cell)
+                assert (status, answer["value"]) == (200, "42")
+                assert (await send("POST", f"/v1/sessions/{session}/run", BOB, cell))[0] == 410
+            process.terminate()
+            said += await process.stderr.read()
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert re.search(rb' 198\.51\.100\.7 ann "POST /v1/sessions HTTP/1\.1" 201 ', said)
+    assert not any(token.encode() in said for token in (ANN, ANN_LATER, BOB))
+
+
+async def test_a_service_whose_terminal_is_gone_ends_as_any_other() -> None:
+    own, terminal = os.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, *SMALL, stdout=asyncio.subprocess.PIPE, stderr=terminal, start_new_session=True
+    )
+    os.close(terminal)
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            port = int((await process.stdout.readline()).rsplit(b":", 1)[1])
+            os.close(own)
+            os.killpg(process.pid, signal.SIGHUP)
+            assert (await exchange(port, "/v1/run", {"code": "print(1)"}))[0] == 200
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +95,55 @@ async def test_calls_go_to_workers_and_sessions_stay() -> None:
             assert (status, answer["value"]) == (200, "1")
             text = await asyncio.to_thread(read, port, "/metrics")
             assert re.search(r"\nrocstar_sandbox_fabric_calls_total 51\.0\n", text)
+
+
+async def test_worker_and_service_say_when_redis_goes_and_is_back() -> None:
+    with tempfile.TemporaryDirectory(prefix="rocstar-") as folder:
+        socket = Path(folder, "redis.sock")
+        redis = ["redis-server", "--port", "0", "--unixsocket", str(socket), "--dir", folder, "--save", ""]
+        url = {"ROCSTAR_REDIS_URL": f"unix://{socket}"}
+        commands = {
+            "worker": [*CLI, "worker", "--flavours", "stdlib"],
+            "serve": [*CLI, "serve", "--port", "0", "--flavours", "stdlib", "--redis"],
+        }
+        async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE_S):
+            first = await stack.enter_async_context(AsyncExitStack())
+            await first.enter_async_context(running(redis, "[Rr]eady to accept connections"))
+            processes = {
+                verb: await asyncio.create_subprocess_exec(
+                    *command,
+                    env={**os.environ, **url},
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.STDOUT,
+                )
+                for verb, command in commands.items()
+            }
+            for process in processes.values():
+                stack.push_async_callback(ended, process)
+            for verb, ready in (("worker", "ready, "), ("serve", "programs at a time")):
+                await said(processes[verb], ready)
+            processes["worker"].send_signal(signal.SIGHUP)  # a closed terminal
+            await first.aclose()
+            for verb, process in processes.items():
+                line = await said(process, "is away")
+                assert line.startswith(f"rocstar sandbox {verb}: Redis at unix://{socket} is away: "), line
+            await stack.enter_async_context(running(redis, "[Rr]eady to accept connections"))
+            for verb, process in processes.items():
+                line = await said(process, "Redis at")  # it is away once, and back once
+                assert line == f"rocstar sandbox {verb}: Redis at unix://{socket} answers again\n"
+
+
+async def said(process: asyncio.subprocess.Process, words: str) -> str:
+    """The first line from here on that has the words."""
+    assert process.stdout is not None
+    seen = ""
+    while words not in (line := (await process.stdout.readline()).decode()):
+        assert line, seen
+        seen += line
+    return line
+
+
+async def ended(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.terminate()
+    await process.communicate()

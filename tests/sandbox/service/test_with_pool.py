@@ -161,6 +161,38 @@ async def test_a_session_keeps_its_state_and_branches(service: Any) -> None:
     assert await value(f"/v1/sessions/{branch['id']}", "x") == "[1, 3]"
 
 
+async def test_a_client_that_restarts_finds_its_sessions_and_their_files(service: Any) -> None:
+    ids = [(await service.post("/v1/sessions", {}, headers={"Rocstar-Run": "one"}))[1]["id"] for _ in "ab"]
+    mine, path = {"Rocstar-Run": "one"}, f"/v1/sessions/{ids[0]}"
+    code = "import os; os.mkdir('d'); open('d/b', 'w').write('xyz'); os.symlink('d/b', 'link'); os.chdir('d')"
+    await service.post(path + "/run", {"code": code, "displays": True}, headers=mine)
+    async with service.http.put(path + "/files/a.txt", data=b"0123456789", headers=mine) as answer:
+        assert answer.status == 204
+    found = {"files": [{"name": "a.txt", "bytes": 10}, {"name": "d/b", "bytes": 3}]}
+    assert await service.get(path + "/files", headers=mine) == (200, found)
+    _, result = await service.post(path + "/run", {"code": "sorted(vars())"}, headers=mine)
+    assert "home" not in result["value"] and "stat" not in result["value"]
+    status, listed = await service.get("/v1/sessions", headers=mine)
+    assert (status, [one["id"] for one in listed["sessions"]]) == (200, ids[::-1])  # the last used last
+    assert all(not one["busy"] and 0 < one["expires_s"] <= 1800 for one in listed["sessions"])
+    async with service.http.delete(path, headers=mine) as answer:
+        assert answer.status == 204
+    _, listed = await service.get("/v1/sessions", headers=mine)
+    assert [one["id"] for one in listed["sessions"]] == ids[1:]
+    other = {"Rocstar-Run": "two"}
+    assert await service.get("/v1/sessions", headers=other) == (200, {"sessions": []})
+    assert (await service.get(f"/v1/sessions/{ids[1]}/files", headers=other))[0] == 410
+
+
+async def test_files_whose_list_is_cut_are_an_error(service: Any) -> None:
+    _, opened = await service.post("/v1/sessions", {"limits": {"output_bytes": 64}})
+    path = f"/v1/sessions/{opened['id']}"
+    await service.post(path + "/run", {"code": "for i in range(40): open(f'a-file-{i}', 'w').close()"})
+    status, answer = await service.get(path + "/files")
+    assert (status, answer["error"]["kind"]) == (409, "no_list")
+    assert (await service.post(path + "/run", {"code": "i"}))[1]["value"] == "39"
+
+
 async def test_sandbox_fusion_runs_programs_and_notebooks(service: Any) -> None:
     _, answer = await service.post(
         "/run_code", {"code": "print(input())", "language": "python", "stdin": "9"}
