@@ -47,6 +47,16 @@ async def test_files_that_are_asked_for_come_back_however_the_program_ended(pool
         assert outcome.files == result.files  # type: ignore[union-attr]
 
 
+async def test_a_file_that_is_asked_for_twice_comes_once(pool: SandboxPool) -> None:
+    """It came twice as long, and a display that was asked for as a file twice as well."""
+    code = "open('a', 'w').write('x')\n" + SHOWN + "display(Page())"
+    request = ExecRequest(code=code, fetch=("a", ".display/0", "a"), displays=True)
+    session = await pool.open_session()
+    for result in (await pool.run(request), await session.run(code, fetch=request.fetch, displays=True)):
+        assert result.files == {"a": b"x"} and [one.data for one in result.displays] == [b"<b>a page</b>"]
+    await session.close()
+
+
 async def test_sixty_four_mib_go_up_and_down(pool: SandboxPool) -> None:
     """As a file of their own, never as a part of the program, and put together beside the loop."""
     content = b"0123456789abcdef" * (MAX_FILES_BYTES // 16)
