@@ -149,6 +149,8 @@ class Runner:
             limits=limits,
             flavour=part.flavour,
             seed=part.seed,
+            fetch=part.fetch,
+            displays=part.displays,
         )
         return await observed(self._pool.run(request), limits.wall_s)
 
@@ -170,7 +172,8 @@ class Runner:
             except Exception as error:  # a bug of the pool is a finding, as in `observed`
                 results.append(of_failure(error, refused=part.kind == "branch"))
                 continue
-            results.append(await observed(session.run(part.code), limits.wall_s))
+            cell = session.run(part.code, fetch=part.fetch, displays=part.displays)
+            results.append(await observed(cell, limits.wall_s))
         for session in opened:
             with contextlib.suppress(SandboxError):
                 await session.close()
@@ -210,11 +213,23 @@ async def observed(call: Any, wall_s: float) -> PartResult:
         result: ExecResult = await asyncio.wait_for(call, wall_s + GRACE_S)
     except Exception as error:  # whatever else the pool raises is a bug of its own, and a finding
         return of_failure(error)
-    text = "\n".join(filter(None, (result.stdout, result.stderr, result.value)))
+    text = "\n".join(filter(None, (result.stdout, result.stderr, result.value, fetched(result))))
     truncated = result.stdout_truncated or result.stderr_truncated
     return PartResult(
         status=str(result.status), text=text, stdout=result.stdout, value=result.value, truncated=truncated
     )
+
+
+def fetched(result: ExecResult) -> str:
+    """Files and displays as lines: how many, which bytes occur in them, and how each begins."""
+    whole = b"".join(result.files.values())
+    lines = [
+        f"FETCHED {len(result.files)} files, {len(whole)} bytes, of {bytes(sorted(set(whole)))[:80]!r}, "
+        f"{len(result.displays)} displays"
+    ]
+    lines += [f"FETCHED {name} {content[:40]!r}" for name, content in result.files.items()]
+    lines += [f"DISPLAY {one.mime} {len(one.data)} {one.data[:40]!r}" for one in result.displays]
+    return "\n".join(lines)
 
 
 def of_failure(error: Exception, *, refused: bool = False) -> PartResult:
