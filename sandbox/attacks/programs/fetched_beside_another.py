@@ -21,5 +21,6 @@ for number in range(16):
 # expect: ok
 # output: FETCHED 1 files, 900000 bytes, of b'C'
 # fetch: short
+# limits: file_bytes=900000
 with open("short", "wb") as file:
     file.write(b"C" * 900_000)
