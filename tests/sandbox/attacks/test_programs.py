@@ -38,6 +38,17 @@ def test_the_link_shows_the_programs_of_the_package() -> None:
     assert link.resolve() == attack_programs.FOLDER.resolve()
 
 
+def test_what_was_expected_first_was_written() -> None:
+    """`expected.txt` came before the attacks; those on the servers are tests of the servers."""
+    lines = Path(__file__).with_name("expected.txt").read_text().splitlines()
+    expected = [line.partition(" | ")[0] for line in lines if line and line[0] != "#"]
+    tests = Path(__file__).parents[2]
+    files = tests.glob("**/test_hostile_clients.py")
+    written = {program.name for program in PROGRAMS}
+    written |= set(re.findall(r"def (test_\w+)", "".join(path.read_text() for path in files)))
+    assert len(expected) >= 30 and set(expected) <= written
+
+
 def test_no_two_programs_are_alike() -> None:
     shapes = [tuple(map(shape_of, program.parts)) for program in PROGRAMS]
     assert len(set(shapes)) == len(shapes)
