@@ -152,7 +152,7 @@ class Runner:
             fetch=part.fetch,
             displays=part.displays,
         )
-        return await observed(self._pool.run(request), limits.wall_s)
+        return await observed(self._pool.run(request), limits.wall_s, part)
 
     async def _execute_session(self, program: Program, limits: Limits) -> list[PartResult]:
         opened: list[Session] = [await self._pool.open_session(limits=limits)]
@@ -173,7 +173,7 @@ class Runner:
                 results.append(of_failure(error, refused=part.kind == "branch"))
                 continue
             cell = session.run(part.code, fetch=part.fetch, displays=part.displays)
-            results.append(await observed(cell, limits.wall_s))
+            results.append(await observed(cell, limits.wall_s, part))
         for session in opened:
             with contextlib.suppress(SandboxError):
                 await session.close()
@@ -208,12 +208,13 @@ async def settled(host: Host, settle_s: float = SETTLE_S) -> list[str]:
         await asyncio.sleep(0.02)  # the kernel says nothing when it has finished
 
 
-async def observed(call: Any, wall_s: float) -> PartResult:
+async def observed(call: Any, wall_s: float, part: Part | None = None) -> PartResult:
     try:
         result: ExecResult = await asyncio.wait_for(call, wall_s + GRACE_S)
     except Exception as error:  # whatever else the pool raises is a bug of its own, and a finding
         return of_failure(error)
-    text = "\n".join(filter(None, (result.stdout, result.stderr, result.value, fetched(result))))
+    came = fetched(result) if part is not None and (part.fetch or part.displays) else ""
+    text = "\n".join(filter(None, (result.stdout, result.stderr, result.value, came)))
     truncated = result.stdout_truncated or result.stderr_truncated
     return PartResult(
         status=str(result.status), text=text, stdout=result.stdout, value=result.value, truncated=truncated
