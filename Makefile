@@ -99,11 +99,12 @@ sanitize: setup  ## the C++ tests and the sandbox's Python tests under the addre
 	ctest --test-dir build/sanitize --output-on-failure
 	$(BIN)/python tests/sandbox/run_sanitized.py build/sanitize
 
-sanitize-threads: setup  ## the C++ tests under the thread sanitizer
+sanitize-threads: setup  ## the C++ tests, and Python tests with a supervisor, under the thread sanitizer
 	cmake -S . -B build/sanitize-threads -DCMAKE_BUILD_TYPE=Debug -DROCSTAR_SANITIZE=thread -DROCSTAR_WERROR=ON \
 	    -DROCSTAR_BUILD_TESTS=ON
 	cmake --build build/sanitize-threads -j2
 	ctest --test-dir build/sanitize-threads --output-on-failure
+	$(BIN)/python tests/sandbox/run_sanitized.py build/sanitize-threads
 
 bench: setup  ## list the benchmarks; BENCH=name runs one
 ifeq ($(BENCH),)

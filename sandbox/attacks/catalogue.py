@@ -17,7 +17,9 @@ Fields of a part: expect (statuses; `lost` for a session that is gone,
 `refused` for a branch that was not made), output (a regular expression that
 standard output, error and value must show), forbid (one that they must not), limits, flavour, seed,
 stdin (`facts`: what the host knows, as JSON), value (`none`), truncated (`no`), may-raise (an exception of a
-name that would otherwise mean that nothing was tried).
+name that would otherwise mean that nothing was tried), fetch (names of files that the caller asks for;
+`name*3` is name0 name1 name2), displays (`yes`: asked for). With either, `output` and `forbid` see lines
+`FETCHED ...` and `DISPLAY ...` as well.
 
 A file that ends in .sh holds bash programs, in which comments and the flavour are bash's.
 """
@@ -42,7 +44,7 @@ FILE_FIELDS: Final = frozenset(
 PART_FIELDS: Final = frozenset(
     (
         *("tries", "expect", "output", "forbid", "limits", "flavour", "seed", "stdin", "value", "truncated"),
-        *("may-raise", "seconds"),
+        *("may-raise", "seconds", "fetch", "displays"),
     )
 )
 STATUSES: Final = frozenset(
@@ -82,6 +84,8 @@ class Part:
     no_truncation: bool
     may_raise: str
     seconds: float
+    fetch: tuple[str, ...]
+    displays: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +175,14 @@ def make_part(kind: str, fields: Mapping[str, str], code: str, flavour: str) -> 
         no_truncation=fields.get("truncated") == "no",
         may_raise=fields.get("may-raise", ""),
         seconds=float(fields["seconds"]) if is_pause else 0.0,
+        fetch=tuple(name for word in fields.get("fetch", "").split() for name in numbered(word)),
+        displays=fields.get("displays") == "yes",
     )
+
+
+def numbered(word: str) -> list[str]:
+    name, _, count = word.partition("*")
+    return [f"{name}{number}" for number in range(int(count))] if count else [name]
 
 
 def make_variants(fields: Mapping[str, str]) -> list[Variant]:

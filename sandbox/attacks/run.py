@@ -149,8 +149,10 @@ class Runner:
             limits=limits,
             flavour=part.flavour,
             seed=part.seed,
+            fetch=part.fetch,
+            displays=part.displays,
         )
-        return await observed(self._pool.run(request), limits.wall_s)
+        return await observed(self._pool.run(request), limits.wall_s, part)
 
     async def _execute_session(self, program: Program, limits: Limits) -> list[PartResult]:
         opened: list[Session] = [await self._pool.open_session(limits=limits)]
@@ -170,7 +172,8 @@ class Runner:
             except Exception as error:  # a bug of the pool is a finding, as in `observed`
                 results.append(of_failure(error, refused=part.kind == "branch"))
                 continue
-            results.append(await observed(session.run(part.code), limits.wall_s))
+            cell = session.run(part.code, fetch=part.fetch, displays=part.displays)
+            results.append(await observed(cell, limits.wall_s, part))
         for session in opened:
             with contextlib.suppress(SandboxError):
                 await session.close()
@@ -205,16 +208,29 @@ async def settled(host: Host, settle_s: float = SETTLE_S) -> list[str]:
         await asyncio.sleep(0.02)  # the kernel says nothing when it has finished
 
 
-async def observed(call: Any, wall_s: float) -> PartResult:
+async def observed(call: Any, wall_s: float, part: Part | None = None) -> PartResult:
     try:
         result: ExecResult = await asyncio.wait_for(call, wall_s + GRACE_S)
     except Exception as error:  # whatever else the pool raises is a bug of its own, and a finding
         return of_failure(error)
-    text = "\n".join(filter(None, (result.stdout, result.stderr, result.value)))
+    came = fetched(result) if part is not None and (part.fetch or part.displays) else ""
+    text = "\n".join(filter(None, (result.stdout, result.stderr, result.value, came)))
     truncated = result.stdout_truncated or result.stderr_truncated
     return PartResult(
         status=str(result.status), text=text, stdout=result.stdout, value=result.value, truncated=truncated
     )
+
+
+def fetched(result: ExecResult) -> str:
+    """Files and displays as lines: how many, which bytes occur in them, and how each begins."""
+    whole = b"".join(result.files.values())
+    lines = [
+        f"FETCHED {len(result.files)} files, {len(whole)} bytes, of {bytes(sorted(set(whole)))[:80]!r}, "
+        f"{len(result.displays)} displays"
+    ]
+    lines += [f"FETCHED {name} {content[:40]!r}" for name, content in result.files.items()]
+    lines += [f"DISPLAY {one.mime} {len(one.data)} {one.data[:40]!r}" for one in result.displays]
+    return "\n".join(lines)
 
 
 def of_failure(error: Exception, *, refused: bool = False) -> PartResult:

@@ -125,7 +125,9 @@ def encode_code(code: str, files: Mapping[str, bytes], displays: bool = False) -
 
 
 def encode_fetch(names: Sequence[str]) -> bytes:
-    return "".join(f"{name}\n" for name in names).encode() if names else b""
+    """Each name once, as pieces of a file are joined by its name; displays have names of their own."""
+    files = dict.fromkeys(name for name in names if not name.startswith(f"{program_files.DISPLAY_FOLDER}/"))
+    return "".join(f"{name}\n" for name in files).encode()
 
 
 def wants_of(follows: bool, displays: bool) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -47,6 +48,16 @@ async def test_files_that_are_asked_for_come_back_however_the_program_ended(pool
         assert outcome.files == result.files  # type: ignore[union-attr]
 
 
+async def test_a_file_that_is_asked_for_twice_comes_once(pool: SandboxPool) -> None:
+    """It came twice as long, and a display that was asked for as a file twice as well."""
+    code = "open('a', 'w').write('x')\n" + SHOWN + "display(Page())"
+    request = ExecRequest(code=code, fetch=("a", ".display/0", "a"), displays=True)
+    session = await pool.open_session()
+    for result in (await pool.run(request), await session.run(code, fetch=request.fetch, displays=True)):
+        assert result.files == {"a": b"x"} and [one.data for one in result.displays] == [b"<b>a page</b>"]
+    await session.close()
+
+
 async def test_sixty_four_mib_go_up_and_down(pool: SandboxPool) -> None:
     """As a file of their own, never as a part of the program, and put together beside the loop."""
     content = b"0123456789abcdef" * (MAX_FILES_BYTES // 16)
@@ -57,6 +68,27 @@ async def test_sixty_four_mib_go_up_and_down(pool: SandboxPool) -> None:
     result = await pool.run(request)
     assert result.status is Status.OK, result
     assert list(result.files) == ["down"] and result.files["down"] == content
+
+
+async def test_files_that_two_threads_read_at_a_time_are_their_owners() -> None:
+    """Long answers are put together beside the supervisor's loop, short ones in it."""
+
+    async def fetched(pool: SandboxPool, owner: str, number: int, size: int) -> None:
+        names = tuple(map(str, range(number)))
+        code = f"for name in {names}: open(name, 'wb').write(b'{owner}' * {size})"
+        limits = Limits(wall_s=60.0, file_bytes=size)
+        result = await pool.run(ExecRequest(code=code, fetch=names, owner=owner, limits=limits))
+        assert result.files == dict.fromkeys(names, owner.encode() * size)
+
+    async def short(pool: SandboxPool, long: asyncio.Future[Any]) -> None:
+        while not long.done():
+            await fetched(pool, "B", 1, 900_000)
+
+    async with SandboxPool(max_live=4) as pool:
+        if not pool._facts["files"]:
+            needs.LANDLOCK.skip()
+        long = asyncio.gather(*(fetched(pool, "A", 15, 4 << 20) for _ in range(2)))
+        await asyncio.gather(long, short(pool, long))
 
 
 @pytest.mark.parametrize("raised", [ZeroDivisionError, StopIteration])

@@ -135,6 +135,9 @@ class Guard:
             return refused(error.status, str(error))
         if scope["path"].rstrip("/") != PATH:
             return refused(404, f"there is {PATH} and nothing else")
+        # A proxy may have read it the other way.
+        if "transfer-encoding" in headers and "content-length" in headers:
+            return refused(400, "give Content-Length or Transfer-Encoding, not both", {"Connection": "close"})
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length[:20]) > self._max_body_bytes:
             text = f"the body has {length[:20]} bytes; at most {self._max_body_bytes} are read"

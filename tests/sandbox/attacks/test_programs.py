@@ -38,6 +38,17 @@ def test_the_link_shows_the_programs_of_the_package() -> None:
     assert link.resolve() == attack_programs.FOLDER.resolve()
 
 
+def test_what_was_expected_first_was_written() -> None:
+    """`expected.txt` came before the attacks; those on the servers are tests of the servers."""
+    lines = Path(__file__).with_name("expected.txt").read_text().splitlines()
+    expected = [line.partition(" | ")[0] for line in lines if line and line[0] != "#"]
+    tests = Path(__file__).parents[2]
+    files = tests.glob("**/test_hostile_clients.py")
+    written = {program.name for program in PROGRAMS}
+    written |= set(re.findall(r"def (test_\w+)", "".join(path.read_text() for path in files)))
+    assert len(expected) >= 30 and set(expected) <= written
+
+
 def test_no_two_programs_are_alike() -> None:
     shapes = [tuple(map(shape_of, program.parts)) for program in PROGRAMS]
     assert len(set(shapes)) == len(shapes)
@@ -51,6 +62,10 @@ def test_an_attack_names_the_paths_that_it_tries(program: Program) -> None:
     assert not any(re.search(r"^\s*(import|from) glob\b", part.code, re.M) for part in program.parts)
 
 
+def is_judged_by_more(part: Part) -> bool:
+    return bool(part.forbid or part.no_value or part.fetch or part.displays)
+
+
 def shape_of(part: Part) -> str:
     return part.code if part.flavour == "bash" else ast.dump(ast.parse(part.code))
 
@@ -60,7 +75,7 @@ def test_a_program_says_what_it_got(program: Program) -> None:
     """An attack that ends well must be able to print BREACH, or it could not fail."""
     code = "\n".join(part.code for part in program.parts)
     ends_well = any("ok" in part.expect for part in program.parts)
-    judged_otherwise = program.compare or any(part.forbid or part.no_value for part in program.parts)
+    judged_otherwise = program.compare or any(map(is_judged_by_more, program.parts))
     if program.group == "benign":
         assert "BREACH" not in code
     elif program.is_session or not ends_well or judged_otherwise:
@@ -77,6 +92,7 @@ JUDGED_BY_THEIR_OUTPUT = frozenset(
         *("become_fork_server", "keep_thread"),
         "folders_without_bottom",
         *("cleanup_odd_names", "cleanup_locked_folder", "cleanup_follows_link", "cleanup_while_running"),
+        "question_of_the_dying",
         *("lock_stops_others", "bash_orphans", "bash_own_group", "bash_daemons", "bash_other_name"),
         "bash_process_substitution",
         *("maps_split", "await_ignores_its_end", "timer_storm", "output_byte_by_byte", "display_replaced"),

@@ -127,8 +127,8 @@ def tokens(
     none of them.
     """
     ids = record.get("ids") or []
-    start = max(0, start)
-    stop = min(len(ids), stop, start + PAGE_TOKENS)
+    start = min(start, len(ids))
+    stop = max(start, min(len(ids), stop, start + PAGE_TOKENS))
     logprobs = record.get("logprobs") or []
     origins = _spread(stop - start, start, _origins(record), "prompt")
     found = [origin == "policy" for origin in origins]

@@ -261,11 +261,14 @@ def _file_and_row(text: str) -> tuple[str, int]:
 
 
 def _number(request: web.Request, name: str, default: int | None = None, *, base: int = 10) -> int:
-    """FilterError for what is no whole number."""
+    """FilterError for what is no whole number of at least 0."""
     text = request.query.get(name)
     if text is None and default is not None:
         return default
     try:
-        return min(int(text or "", base), 2**64 - 1)
+        number = int(text or "", base)
     except ValueError:
-        raise FilterError(f"{name}={(text or '')[:40]!r} is no number") from None
+        number = -1
+    if number < 0:
+        raise FilterError(f"{name}={(text or '')[:40]!r} is no number; give a whole one of at least 0")
+    return min(number, 2**64 - 1)

@@ -1,0 +1,361 @@
+"""Clients of the service that attack it. What must come of each: tests/sandbox/attacks/expected.txt."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from rocstar.sandbox.service.auth import RUN_HEADER, Owner, Owners
+from rocstar.sandbox.testing import FakeSandbox, ok
+
+from ... import crooked_http
+from ...crooked_http import CHUNKS, LAST, LENGTHS, LINES, said
+from ...patience import PATIENCE_S
+from .test_guard import Hanging
+
+ONE, TWO = "0123456789abcdef-one", "0123456789abcdef-two"
+OWNERS = Owners((Owner(name="one", token=ONE), Owner(name="two", token=TWO)))
+RUN = b"/v1/run"
+ACCEPTED = frozenset(("an extension without end",))
+"""An extension of a chunk has no bound: it is skipped as it arrives, within the time of a body."""
+
+
+def by(token: str, **more: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}", **more}
+
+
+async def refused(serve: Any, request: bytes) -> None:
+    fake = FakeSandbox({}, otherwise=ok())
+    async with serve(fake, body_timeout_s=0.5) as service:
+        statuses, _ = await said(service.port, request + LAST)
+        assert statuses in ([400], []), statuses
+        assert (await service.get("/healthz"))[0] == 200
+    assert fake.requests == []
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+async def test_lengths_of_two_kinds(serve: Any, name: str) -> None:
+    await refused(serve, crooked_http.of_length(RUN, name))
+
+
+@pytest.mark.parametrize("name", LINES)
+async def test_lines_that_are_none(serve: Any, name: str) -> None:
+    await refused(serve, crooked_http.of_lines(RUN, name))
+
+
+@pytest.mark.parametrize("name", sorted(CHUNKS.keys() - ACCEPTED))
+async def test_chunks_that_are_none(serve: Any, name: str) -> None:
+    await refused(serve, crooked_http.of_chunks(RUN, name))
+
+
+@pytest.mark.parametrize("pieces", [crooked_http.endless_headers, crooked_http.endless_header])
+async def test_headers_without_end(serve: Any, pieces: Any) -> None:
+    async with serve(FakeSandbox({})) as service:
+        statuses, sent = await said(service.port, pieces())
+        assert statuses in ([400], []) and sent < sum(map(len, pieces())), (statuses, sent)
+        assert (await service.get("/healthz"))[0] == 200
+
+
+METHODS = {
+    "a tunnel": b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a tunnel to a path": b"CONNECT /v1/run HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a trace": b"TRACE /v1/run HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a websocket": b"GET /v1/run HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "HTTP/2 by upgrade": b"POST /v1/nothing HTTP/1.1\r\nHost: localhost\r\n"
+    b"Connection: Upgrade, HTTP2-Settings\r\n"
+    b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\nContent-Length: 16\r\n\r\n"
+    + crooked_http.BODY,
+    "another's authority": crooked_http.of_target(b"http://evil.example/v1/run"),
+    "an asterisk": crooked_http.of_target(b"*"),
+    "two slashes": crooked_http.of_target(b"//v1/run"),
+    "an authority for a path": crooked_http.of_target(b"//localhost/v1/run"),
+    "a path that climbs": crooked_http.of_target(b"/healthz/../v1/run"),
+    "a path that climbs in code": crooked_http.of_target(b"/healthz/%2e%2e/v1/run"),
+    "a slash in code": crooked_http.of_target(b"/v1%2frun"),
+    "a backslash": crooked_http.of_target(b"/v1\\run"),
+    "no code": crooked_http.of_target(b"/v1/%zz"),
+    "small letters": crooked_http.of_target(b"/v1/run", b"post"),
+    "no method": crooked_http.of_target(b"/v1/run", b"FOO"),
+    "another method by a header": crooked_http.of_target(
+        b"/v1/run", b"GET", b"X-HTTP-Method-Override: POST\r\n"
+    ),
+    "another path by a header": crooked_http.of_target(b"/healthz", b"POST", b"X-Original-URL: /v1/run\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("owners", [Owners(), OWNERS], ids=["open", "tokens"])
+async def test_methods_that_nobody_knows(serve: Any, name: str, owners: Owners) -> None:
+    fake = FakeSandbox({}, otherwise=ok())
+    async with serve(fake, owners=owners) as service:
+        async with asyncio.timeout(PATIENCE_S):
+            reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+            writer.write(METHODS[name])
+            assert re.match(rb"HTTP/1\.[01] 4", await reader.readline())
+            writer.close()
+        assert (await service.get("/healthz"))[0] == 200
+    assert fake.requests == []
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        *(
+            b"",
+            b"\0",
+            b"\xff\xfe",
+            b"\xc0\xae",
+            ONE[:-1].encode(),
+            ONE.encode() + b"\0",
+            ONE.encode() + b"\xa0",
+        ),
+        *(b", " + ONE.encode(), ONE.encode() + b", " + TWO.encode(), b"x" * 65_000, b"\t", b"%s", b"{0}"),
+        b"x\r\nAuthorization: Bearer " + ONE.encode(),
+    ],
+    ids=lambda header: repr(header[:24]),
+)
+async def test_tokens_of_odd_bytes(serve: Any, header: bytes) -> None:
+    fake = FakeSandbox({}, otherwise=ok())
+    async with serve(fake, owners=OWNERS) as service:
+        more = b"Authorization: Bearer " + header + b"\r\n"
+        first, *_ = (await said(service.port, crooked_http.of_target(RUN, b"POST", more) + LAST))[0]
+        assert first in (400, 401)
+    assert fake.requests == []
+
+
+CLIMBING = (
+    *("..", "../x", "a/../../x", "%2e%2e/x", "%2e%2e%2fx", "%252e%252e%252fx", "..%5cx", "a%00b", "%00", "."),
+    *(
+        "a//b",
+        "/etc/passwd",
+        "%2fetc%2fpasswd",
+        "~root",
+        "a%0ab",
+        "a%1b[2J",
+        "a%ff",
+        "%c0%ae%c0%ae/x",
+        "a" * 300,
+    ),
+    *("%ed%a0%80", ".display/0", "con", "a" * 7000),
+)
+PLAIN = frozenset(
+    ("%252e%252e%252fx", "..%5cx", "~root", "con", ".display/0", "a%ff", "%c0%ae%c0%ae/x", "%ed%a0%80")
+)
+"""Names of files like any other: nothing decodes them again, a backslash is a letter, and codes of what is no
+UTF-8 stay codes."""
+
+
+@pytest.mark.parametrize("name", CLIMBING, ids=lambda name: name[:20])
+async def test_names_that_climb(serve: Any, name: str) -> None:
+    fake = FakeSandbox({}, otherwise=ok())
+    async with serve(fake) as service:
+        _, opened = await service.post("/v1/sessions", {})
+        for path in (f"/v1/sessions/{opened['id']}/files/{name}", f"/v1/sessions/{name}/files/x"):
+            for method in (b"GET", b"PUT"):
+                first, *_ = (await said(service.port, crooked_http.of_target(path.encode(), method) + LAST))[
+                    0
+                ]
+                taken = name in PLAIN and path.endswith(name) and method == b"PUT"
+                assert first == 204 if taken else 400 <= first < 500, (path, method, first)
+    names = [file for request in fake.requests for file in (*request.files, *request.fetch)]
+    assert not any(part in ("", ".", "..") for file in names for part in file.split("/"))
+
+
+async def test_every_route_with_the_session_of_another(serve: Any) -> None:
+    fake = FakeSandbox({}, otherwise=ok())
+    async with serve(fake, owners=OWNERS) as service:
+        _, mine = await service.post("/v1/sessions", {}, headers=by(ONE))
+        routes = [(method, path) for method, path in service.service.routes if "{id}" in path]
+        assert len(routes) >= 5
+        for method, path in routes:
+            answers = []
+            for identity in (mine["id"], "no-such-session"):
+                where = path.replace("{id}", identity).replace("{name}", "a")
+                asked = service.http.request(method, where, data=b'{"code": "x"}', headers=by(TWO))
+                async with asked as answer:
+                    answers.append((answer.status, (await answer.text()).replace(identity, "ID")))
+            assert answers[0] == answers[1] and 400 <= answers[0][0] < 500, (method, path, answers)
+        assert (await service.post(f"/v1/sessions/{mine['id']}/run", {"code": "x"}, headers=by(ONE)))[
+            0
+        ] == 200
+    assert {request.owner for request in fake.requests} == {"one"}
+
+
+def json_forms() -> Iterator[tuple[str, bytes]]:
+    fields = ("code", "cells", "requests", "wall_s")
+    values = {
+        "depth": b"[" * 5000 + b"]" * 5000,
+        "depth of objects": b'{"a":' * 5000 + b"1" + b"}" * 5000,
+        "a huge number": b"1" + b"0" * 5000,
+        "a huge exponent": b"1e999999999",
+        "a small exponent": b"1e-999999999",
+        "NaN": b"NaN",
+        "Infinity": b"-Infinity",
+        "half a pair": b'"\\ud800"',
+        "NUL": b'"\\u0000"',
+        "escapes": b'"\\u001b]0;owned\\u0007"',
+        "no UTF-8": b'"\xff\xfe"',
+        "nothing": b"null",
+        "true": b"true",
+        "a list of lists": b"[[[]],{}]",
+        "minus nothing": b"-0.0",
+    }
+    for name, value in values.items():
+        yield name, value
+        for field in fields:
+            yield f"{name} as {field}", b'{"%s": %s}' % (field.encode(), value)
+    yield "much depth", b"[" * 1_000_000
+    yield "nothing at all", b""
+    yield "a mark", b'\xef\xbb\xbf{"code": "x"}'
+    yield "UTF-16", '{"code": "x"}'.encode("utf-16")
+    yield "names twice", b'{"code": "x", "code": 1, "code": "y"}'
+    yield "many names", b"{" + b",".join(b'"a%d": 1' % number for number in range(5000)) + b"}"
+    yield "a name of escapes", b'{"\\u001b[2J\\ud800": 1}'
+    yield "two values", b'{"code": "x"} {"code": "y"}'
+    yield "no end", b'{"code": "x'
+
+
+async def test_json_of_every_kind(serve: Any) -> None:
+    async with serve(FakeSandbox({}, otherwise=ok())) as service:
+        _, opened = await service.post("/v1/sessions", {})
+        routes = [path for method, path in service.service.routes if method == "POST"]
+        assert len(routes) >= 12
+        for path in routes:
+            where = path.replace("{id}", opened["id"])
+            for name, body in json_forms():
+                async with service.http.post(where, data=body, headers={"Expect": ""}) as answer:
+                    text = await answer.text()
+                assert answer.status < 500, (path, name, answer.status, text[:300])
+                assert "\x1b" not in text and "Traceback" not in text
+        assert (await service.post("/v1/run", {"code": "x"}))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "key", [b"\xff", b"a\xc3\xa9", b"\t a", b"a" * 5000, b"", b"{}", b"one:k", b"\x1b[2J"]
+)
+async def test_keys_of_odd_bytes(serve: Any, key: bytes) -> None:
+    fake = FakeSandbox(lambda request: ok(request.owner))
+    async with serve(fake, owners=OWNERS) as service:
+        for token, owner in ((ONE, "one"), (TWO, "two")):
+            more = b"Authorization: Bearer %s\r\nIdempotency-Key: %s\r\n" % (token.encode(), key)
+            request = crooked_http.of_target(RUN, b"POST", more)
+            first, *_ = (await said(service.port, request + LAST))[0]
+            assert first in (200, 400)
+            assert first == 400 or fake.requests[-1].owner == owner
+
+
+async def test_half_closed_and_reset(serve: Any, until: Any) -> None:
+    hanging = Hanging()
+    async with serve(hanging, max_held_bytes=1 << 20) as service:
+        whole = crooked_http.of_target(RUN)
+        for cut in (1, 20, len(whole) - 10, len(whole)):
+            for resets in (True, False):
+                _, writer = await asyncio.open_connection("127.0.0.1", service.port)
+                writer.write(whole[:cut])
+                if cut == len(whole):
+                    await hanging.until_running(1)
+                if resets:
+                    writer.transport.abort()
+                else:
+                    writer.write_eof()
+                await hanging.until_running(0)
+                await until(lambda: len(service.service.door) <= 1)
+                writer.close()
+        assert service.service.admission.held.taken == 0
+        assert service.service._incoming.held_bytes == 0
+        assert service.service.metrics.in_flight == 0
+
+
+async def test_no_text_of_a_client_reaches_the_log_as_it_came(
+    serve: Any, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    escape = b"\x1b]0;owned\x07"
+    caplog.set_level(logging.DEBUG)
+    async with serve(FakeSandbox({}, otherwise=ok())) as service:
+        for request in (
+            crooked_http.of_target(b"/" + escape),
+            crooked_http.of_target(b"/%1b]0;owned%07%0aok"),
+            crooked_http.of_target(RUN, escape),
+            *(
+                crooked_http.of_target(RUN, b"POST", name + b": a" + escape + b"\r\n")
+                for name in (b"User-Agent", b"Idempotency-Key", RUN_HEADER.encode(), b"X" + escape, b"Accept")
+            ),
+            crooked_http.of_target(RUN, b"POST", b"Expect: \xff\x9b2J\r\n"),
+            crooked_http.of_target(RUN, b"POST", b"Content-Encoding: \xc2\x9b2J\r\n"),
+        ):
+            await said(service.port, request + LAST)
+    told = caplog.text + "".join(capfd.readouterr())
+    assert not re.search(r"[^\n\t -~]", told), told
+
+
+HOSTS = {
+    *("localhost", "127.0.0.1", "127.0.0.1:80", "[::1]", "[::1]:80", "LOCALHOST", "a.localhost", "10.0.0.7"),
+}
+"""Addresses and names of this machine: nobody else can make a name of these."""
+
+
+OTHERS = (
+    *("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "127.0.0.1@evil.example", "0x7f.1"),
+    *(
+        "2130706433",
+        "127.1",
+        "evil.example:80",
+        "[::1].evil.example",
+        "localhost%00.evil.example",
+        "",
+        "\xff",
+    ),
+    *("localhost,evil.example", "localhost evil.example", "localhost/evil", "localhost#evil"),
+)
+
+
+@pytest.mark.parametrize("host", [*sorted(HOSTS), *OTHERS])
+async def test_hosts_and_origins(serve: Any, host: str) -> None:
+    """Without a token a web page is refused under a name that somebody made to stand for loopback."""
+    fake = FakeSandbox({}, otherwise=ok())
+    async with serve(fake) as service:
+        sent = host.encode("latin-1")
+        request = crooked_http.of_target(RUN).replace(b"Host: localhost", b"Host: " + sent)
+        first, *_ = (await said(service.port, request + LAST))[0]
+        assert first == 200 if host in HOSTS else first in (400, 403), first
+        for origin in (b"null", b"http://" + sent + b".evil.example", b"https://" + sent, b"file://", b""):
+            more = b"Origin: " + origin + b"\r\n"
+            first, *_ = (await said(service.port, crooked_http.of_target(RUN, b"POST", more) + LAST))[0]
+            assert first in (400, 403), origin
+        for site in (b"cross-site", b"same-site", b"x"):
+            more = b"Sec-Fetch-Site: " + site + b"\r\n"
+            assert (await said(service.port, crooked_http.of_target(RUN, b"POST", more) + LAST))[0][0] == 403
+    assert len(fake.requests) == (host in HOSTS)
+
+
+async def test_drops_of_a_request(serve: Any, until: Any) -> None:
+    """One byte of a head, or of a body, after the other, until the service has had enough."""
+    fake = FakeSandbox({}, otherwise=ok())
+    whole = crooked_http.of_target(RUN).replace(b"Length: 16", b"Length: 9999")
+    async with serve(fake, max_connections=32, header_timeout_s=0.5, body_timeout_s=0.5) as service:
+        open_ones = [await asyncio.open_connection("127.0.0.1", service.port) for _ in range(40)]
+        dripping = []
+        for number, (reader, writer) in enumerate(open_ones):
+            writer.write(whole[: whole.index(b"\r\n\r\n") + 4 if number % 2 else 1])
+            dripping.append(asyncio.create_task(drip(reader, writer, b" " if number % 2 else b"x")))
+        for _ in range(5):
+            assert (await service.post("/v1/run", {"code": "x"}))[0] == 200
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*dripping)
+    assert {request.code for request in fake.requests} == {"x"}
+
+
+async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, drop: bytes) -> None:
+    ended = asyncio.create_task(reader.read())
+    while not ended.done():
+        writer.write(drop)
+        await asyncio.wait([ended], timeout=0.02)
+    with suppress(ConnectionError):
+        await ended
+    writer.close()
