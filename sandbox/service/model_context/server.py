@@ -204,6 +204,7 @@ async def serve_http(
             )
             config = uvicorn.Config(
                 guard,
+                ws="none",  # the guard sees requests of HTTP only
                 log_level="warning",
                 timeout_keep_alive=IDLE_S,
                 timeout_graceful_shutdown=5,
