@@ -13,17 +13,29 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from rocstar.train.tasks import forms
-from rocstar.train.tasks.latex import BOX, clean, last_boxed
-from rocstar.train.tasks.numbers import numbers_equal, read_decimal_comma, read_number, read_scientific
+from rocstar.train.tasks.latex import clean, last_boxed
+from rocstar.train.tasks.numbers import (
+    has_exponent,
+    numbers_equal,
+    read_decimal_comma,
+    read_number,
+    read_scientific,
+)
 from rocstar.train.tasks.operators import MAX_NESTING, nesting, refusal
-from rocstar.train.tasks.words import is_words, words_equal
+from rocstar.train.tasks.units import unit_behind
+from rocstar.train.tasks.words import is_product, is_words, words_equal
 
 Question = tuple[str, str]
 """(prediction, truth): two expressions of which it is not known whether they are equal."""
 MAX_QUESTIONS = 64
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_INTEGER = re.compile(r"(?P<name>[a-z]) ?\\in ?(?P<of>\\mathbb\{[ZN]\})")
+_ARGUMENT = re.compile(r"(?P<of>(?<![A-Za-z])[A-Za-z]\()(?P<name>[a-z])\) ?=")
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_LETTER = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 _SPACE = re.compile(r"(?<![0-9])\s+|\s+(?![0-9\s])")
 
 
@@ -58,9 +70,9 @@ class _Leaves:
     def equal(self, prediction: str, truth: str) -> bool:
         method, verdict = _leaf(prediction, truth)
         self.methods.add(method)
-        if verdict is not None:
+        if isinstance(verdict, bool):
             return verdict
-        question = (prediction, truth)
+        question = verdict
         if question not in self._answers:
             self.open[question] = None
             return True
@@ -75,7 +87,7 @@ def compare(prediction: str, truth: str) -> AnswerPair:
     if _letters(left) == _letters(right):
         leaf = forms.Form(kind=forms.Kind.leaf, text=left)
         return AnswerPair(prediction=leaf, truth=leaf, method="exact", verdict=bool(left))
-    theirs, ours = forms.read_prediction(left), forms.read_truth(right)
+    theirs, ours = forms.read_prediction(_renamed(left, right)), forms.read_truth(right)
     leaves = _Leaves({})
     verdict = bool(left and right) and forms.equal(theirs, ours, leaves.equal)
     questions = tuple(leaves.open) if verdict else ()
@@ -89,8 +101,8 @@ def _method(methods: set[str]) -> str:
     return next(iter(methods)) if len(methods) == 1 else "parts"
 
 
-def _leaf(prediction: str, truth: str) -> tuple[str, bool | None]:
-    """(method, verdict) of two leaves; a verdict of None is for algebra to find."""
+def _leaf(prediction: str, truth: str) -> tuple[str, bool | Question]:
+    """(method, verdict) of two leaves; or, instead of the verdict, the question that decides."""
     if _letters(prediction) == _letters(truth):
         return "exact", bool(prediction)
     right = read_number(truth)
@@ -98,17 +110,27 @@ def _leaf(prediction: str, truth: str) -> tuple[str, bool | None]:
         left = read_number(prediction)
         if left is None and right.places is not None:
             left = read_decimal_comma(prediction)
+        if left is None and has_exponent(right):
+            left = read_scientific(prediction, is_bare=True)
         return ("not_literal", False) if left is None else ("numeric", numbers_equal(left, right))
     if right := read_scientific(truth) or read_decimal_comma(truth):
-        left = read_number(prediction) or read_scientific(prediction) or read_decimal_comma(prediction)
+        left = read_number(prediction) or read_scientific(prediction, is_bare=True)
+        left = left or read_decimal_comma(prediction)
         return ("not_literal", False) if left is None else ("numeric", numbers_equal(left, right))
-    if is_words(truth):
+    if is_words(truth) and not is_product(truth):
         return "text", words_equal(prediction, truth)
     if ":" in truth or ":" in prediction or "'" in truth:  # a ratio, a time, a derivative: as written
         return "text", False
-    if refusal(prediction, truth) is not None:
+    (left_value, left_unit), (right_value, right_unit) = unit_behind(prediction), unit_behind(truth)
+    if left_unit != right_unit and (None not in (left_unit, right_unit) or "%" in (left_unit, right_unit)):
         return "operator", False
-    return "symbolic", None
+    if _letters(left_value) == _letters(right_value):
+        return "exact", True
+    if left_value.count("\\circ") != right_value.count("\\circ"):  # algebra reads no degrees
+        return "operator", False
+    if refusal(left_value, right_value) is not None:
+        return "operator", False
+    return "symbolic", (left_value, right_value)
 
 
 def _letters(text: str) -> str:
@@ -116,9 +138,23 @@ def _letters(text: str) -> str:
     return _SPACE.sub("", _TEXT.sub(r" \1 ", text).strip())
 
 
+def _renamed(prediction: str, truth: str) -> str:
+    """The prediction with the truth's name for the bound variable of `2n, n \\in \\mathbb{Z}` or `f(n)=`."""
+    for bound in (_INTEGER, _ARGUMENT):
+        theirs, ours = bound.search(prediction), bound.search(truth)
+        if theirs is None or ours is None or theirs["of"] != ours["of"]:
+            continue
+        names = {theirs["name"]: ours["name"]}
+        if ours["name"] not in _COMMAND.sub("", prediction):
+            prediction = _LETTER.sub(partial(_with_name, names), prediction)
+    return prediction
+
+
+def _with_name(names: Mapping[str, str], found: re.Match[str]) -> str:
+    return names.get(found[0], found[0])
+
+
 def _unboxed(truth: str) -> str:
     """A truth that came with its own box or dollars around it."""
-    if BOX in truth:
-        boxed = last_boxed(truth)
-        return truth if boxed is None else boxed
-    return truth
+    boxed = last_boxed(truth) if "box" in truth else None
+    return truth if boxed is None else boxed

@@ -15,6 +15,10 @@ ALGEBRA: Final = frozenset(_ALGEBRA.split())
 """Commands that any prediction may use."""
 FUNCTIONS: Final = frozenset(_FUNCTIONS.split())
 """Identities turn one of these into another: allowed of letters where the truth has one."""
+_LOGARITHMS: Final = frozenset(("\\ln", "\\log"))
+"""One of them is a quotient of the others, of numbers too."""
+_OF_NUMBERS = re.compile(r"\\binom\{(?![^{}]*[A-Za-z])|\\binom\{[^{}]*\}\{(?![0-9]\})")
+"""A binomial coefficient that is no polynomial: the grader would compute it."""
 _PLAIN: Final = frozenset("0123456789.,+-*/^_()[]{}=<> \\")
 _COMMAND = re.compile(r"\\(?:[A-Za-z]+|[^A-Za-z])")
 _BARE = re.compile(r"\\(?!pi|infty)[A-Za-z]+")
@@ -37,7 +41,9 @@ def refusal(prediction: str, truth: str) -> str | None:
     letters, letters_of_truth = _letters(prediction), _letters(truth)
     for command in sorted(commands - of_truth):
         is_identity = command in FUNCTIONS and letters and of_truth & FUNCTIONS
-        if not is_identity:
+        is_logarithm = command in _LOGARITHMS and of_truth & _LOGARITHMS
+        is_polynomial = command == "\\binom" and not _OF_NUMBERS.search(prediction) and "!" not in truth
+        if not (is_identity or is_logarithm or is_polynomial):
             return command
     for foreign in sorted(letters - letters_of_truth):
         return foreign

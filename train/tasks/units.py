@@ -74,6 +74,15 @@ _MULTIPLIES: Final = frozenset(_NO_UNITS.split())
 _TEXT = re.compile(r"\\text\{([^{}\\]*)\}")
 _POWER = re.compile(r"\^(?:\{\s*([23])\s*\}|([23]))")
 _WORD = re.compile(r"[A-Za-z\u00a2\u20ac\u00a3%^\\\u00b0]+")
+_BEHIND = re.compile(
+    r"(?P<value>.*[^\s^\\_])(?P<unit>%|\^\\circ\s*(?:\\text\{[CF]\}|[CF])?"
+    r"|\s*\\text\{[^{}\\]*\}(?:\s*/\s*\\text\{[^{}\\]*\})?(?:\^\{?\s*[23]\s*\}?)?"
+    r"|\s[A-Za-z]{2,}(?:[ /][A-Za-z]{2,})*(?:\^\{?[23]\}?)?)",
+    re.DOTALL,
+)
+_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|arc)")
+_PRODUCTS: Final = frozenset({"mile", "inch", "milligram", "milliliter", "kilogram", "pound"})
+"""Units whose short names may be products of letters."""
 _PLURAL = re.compile(r"[a-z]{3,}s")
 MAX_CHARACTERS = 60
 
@@ -99,7 +108,7 @@ def read_unit(text: str) -> str | None:
     if text in _PREFIXES or text.strip() in _PREFIXES:
         return _PREFIXES[text.strip()]
     apart = text.startswith((" ", "\\text{"))
-    bare = _TEXT.sub(r" \1 ", text)
+    bare = _TEXT.sub(r" \1 ", text).replace("^\\circ C", "^\\circC").replace("^\\circ F", "^\\circF")
     if "\\text" in bare or bare.count("^") > 1 + bare.count("^\\circ"):
         return None
     power = ""
@@ -108,6 +117,24 @@ def read_unit(text: str) -> str | None:
         if bare[found.start() :].strip():
             return None
     return _named(bare, power, apart)
+
+
+def unit_behind(text: str) -> tuple[str, str | None]:
+    """Split the unit off an expression: (value, unit). None where it has none.
+
+    Letters without `\\text{}` are a unit behind a space only, and not if they may be a product, as `mi`.
+    A degree sign behind a function belongs to its argument.
+    """
+    prefix, bare = prefix_unit(text)
+    found = _BEHIND.fullmatch(bare)
+    if found is None or (_FUNCTION.search(found["value"]) and "\\circ" in found["unit"]):
+        return bare, prefix
+    unit = read_unit(found["unit"])
+    if unit is None or (unit.strip("^23") in _PRODUCTS and "\\text" not in found["unit"]):
+        return bare, prefix
+    if prefix is not None and unit != prefix:
+        return text, None
+    return found["value"].rstrip(), unit
 
 
 def _named(text: str, power: str, apart: bool) -> str | None:

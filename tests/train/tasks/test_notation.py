@@ -1,0 +1,80 @@
+"""Common notation, kind by kind: what is the same answer in it, and what only looks like it.
+
+`notations.jsonl` has a line per kind with pairs of prediction and truth.
+"""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocstar.train.tasks.compare import compare
+from rocstar.train.tasks.latex import clean, last_boxed
+from rocstar.train.tasks.numbers import read_number, read_scientific
+
+from .test_compare import accepted
+
+KINDS = [json.loads(line) for line in Path(__file__).with_name("notations.jsonl").read_text().splitlines()]
+SAME = [(row["kind"], *pair) for row in KINDS for pair in row["same"]]
+OTHER = [(row["kind"], *pair) for row in KINDS for pair in row["other"]]
+
+
+@pytest.mark.parametrize(("kind", "prediction", "truth"), SAME)
+def test_another_notation_is_the_same_answer(kind: str, prediction: str, truth: str) -> None:
+    assert accepted(prediction, truth)
+
+
+@pytest.mark.parametrize(("kind", "prediction", "truth"), OTHER)
+def test_what_only_looks_like_the_truth_is_refused(kind: str, prediction: str, truth: str) -> None:
+    assert not accepted(prediction, truth)
+
+
+@pytest.mark.parametrize("text", ["\\boxed{42}", "\\fbox{42}", "\\boxed {42}", "\\boxed{41} \\fbox{42}"])
+def test_a_box_has_several_names(text: str) -> None:
+    assert last_boxed(text) == "42"
+
+
+# ---------------------------------------------------------------- rational numbers
+
+VALUES = st.fractions(min_value=-300, max_value=300, max_denominator=120)
+
+
+def mixed(value: Fraction) -> str:
+    whole, top = divmod(abs(value.numerator), value.denominator)
+    return f"{'-' * (value < 0)}{whole} {top}/{value.denominator}"
+
+
+NOTATIONS = (
+    lambda v: f"{v.numerator}/{v.denominator}",
+    lambda v: f"{v.numerator}\u2044{v.denominator}",
+    lambda v: f"({v.numerator})/{v.denominator}",
+    lambda v: f"{{{v.numerator}}}/{{{v.denominator}}}",
+    lambda v: f"\\dfrac{{{v.numerator}}}{{{v.denominator}}}",
+    lambda v: f"{{{v.numerator}\\over {v.denominator}}}",
+    lambda v: ("-" * (v < 0)) + f"\\left(\\frac{{{abs(v.numerator)}}}{{{v.denominator}}}\\right)",
+    lambda v: mixed(v),
+    lambda v: mixed(v).replace(" ", "\\,").replace("-", "\u2212"),
+    lambda v: f"${mixed(v)}$ cm",
+)
+
+
+@given(VALUES, VALUES, st.sampled_from(NOTATIONS), st.sampled_from(NOTATIONS))
+def test_a_notation_of_a_rational_number_keeps_its_value(left, right, one, other) -> None:  # type: ignore[no-untyped-def]
+    assert accepted(one(left), other(right)) == (left == right)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_number_as_programs_print_it_keeps_its_value(value: float) -> None:
+    text = clean(repr(value))
+    number = read_number(text) or read_scientific(text)
+    assert number is not None and number.value == Fraction(repr(value))
+
+
+@given(st.text("12aepisqrtlnx\u00b2\u00bd\u221a\u03c0^*/()=<>,\u200b\n{}\\ ", max_size=24))
+def test_any_text_is_compared(text: str) -> None:
+    assert compare(text, "42").method and compare("42", text).method
