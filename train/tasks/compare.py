@@ -11,11 +11,13 @@ decided here, and nothing is evaluated.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from rocstar.engine.types import Task
 from rocstar.train.tasks import forms
+from rocstar.train.tasks.columns import MARKS_OF_REASONING_GYM
 from rocstar.train.tasks.latex import clean, last_boxed
 from rocstar.train.tasks.numbers import (
     has_exponent,
@@ -24,13 +26,20 @@ from rocstar.train.tasks.numbers import (
     read_number,
     read_scientific,
 )
-from rocstar.train.tasks.operators import MAX_NESTING, nesting, refusal
+from rocstar.train.tasks.operators import MAX_NESTING, is_closed, is_expression, nesting, refusal
 from rocstar.train.tasks.units import unit_behind
-from rocstar.train.tasks.words import is_product, is_words, words_equal
+from rocstar.train.tasks.words import is_product, is_words, unwrapped, words_equal
 
 Question = tuple[str, str]
 """(prediction, truth): two expressions of which it is not known whether they are equal."""
 MAX_QUESTIONS = 64
+MAX_WORDS = 4
+"""Words that a policy may be expected to give letter by letter."""
+_SAYS = frozenset({"is", "are", "answer", "see", "proof", "solution:", "depends"})
+_DIGITS = re.compile(r"[+-]?[0-9]+")
+_RATIO = re.compile(
+    r"(?:[0-9.]+|[A-Za-z])(?: ?: ?(?:[0-9.]+|[A-Za-z]))+(?: ?(?:\\text\{ ?)?[ap]\.?m\.? ?\}?)?"
+)
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _INTEGER = re.compile(r"(?P<name>[a-z]) ?\\in ?(?P<of>\\mathbb\{[ZN]\})")
 _ARGUMENT = re.compile(r"(?P<of>(?<![A-Za-z])[A-Za-z]\()(?P<name>[a-z])\) ?=")
@@ -99,6 +108,40 @@ def compare(prediction: str, truth: str) -> AnswerPair:
 
 def _method(methods: set[str]) -> str:
     return next(iter(methods)) if len(methods) == 1 else "parts"
+
+
+def is_readable(truth: str) -> bool:
+    """Whether a rule reads the truth, so that it can be met in more than its own letters."""
+    if _DIGITS.fullmatch(truth):
+        return True
+    return _is_read(forms.read_truth(clean(_unboxed(truth))))
+
+
+def unreadable_truths(tasks: Sequence[Task]) -> list[str]:
+    """The answers that no rule reads, of tasks that this judge scores."""
+    read: dict[str, bool] = {}
+    for task in tasks:
+        if not task.meta.keys() >= MARKS_OF_REASONING_GYM and task.answer not in read:
+            read[task.answer] = is_readable(task.answer)
+    return [task.answer for task in tasks if not read.get(task.answer, True)]
+
+
+def _is_read(form: forms.Form) -> bool:
+    if form.kind is forms.Kind.leaf:
+        return _is_read_leaf(form.text)
+    return form.kind is not forms.Kind.no_answer and all(map(_is_read, form.parts))
+
+
+def _is_read_leaf(text: str) -> bool:
+    if read_number(text) or read_scientific(text) or read_decimal_comma(text):
+        return True
+    if is_words(text):
+        words = unwrapped(text).casefold().split()
+        return len(words) <= MAX_WORDS and _SAYS.isdisjoint(words)
+    if _RATIO.fullmatch(text):
+        return True
+    value, _ = unit_behind(text)
+    return is_closed(value) and is_expression(value)
 
 
 def _leaf(prediction: str, truth: str) -> tuple[str, bool | Question]:

@@ -90,6 +90,8 @@ _SAME = tuple(
 _MATH = re.compile(r"\\[(\[](.*)\\[)\]]", re.DOTALL)
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 _NUMBER = re.compile(r"[+-]?[0-9]+(?:[./][0-9]+)?")
+_LISTED = re.compile(r"\\text\{([^{}]*[A-Za-z]\)?\s*,[^{}]*)\}")
+"""Words or choices in one wrapper: a list of them."""
 _WITH_ARGUMENTS = re.compile(r"\\(?:(?P<two>frac|binom)|sqrt(?:\s*\[[^\[\]]*\])?)(?![A-Za-z])")
 _TOKEN = re.compile(r"\s*(?:(\\[A-Za-z]+|[0-9A-Za-z])|(?=\{))")
 
@@ -118,6 +120,8 @@ def clean(text: str) -> str:
         text = text[:-1].rstrip()
     while (inner := _inside(text, "{", "}")) is not None:
         text = inner.strip()
+    if "," in text and (listed := _LISTED.fullmatch(text)):
+        text = listed[1].strip()
     return text
 
 

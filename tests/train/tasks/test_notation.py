@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.train.tasks.compare import compare
+from rocstar.train.tasks.compare import compare, is_readable
 from rocstar.train.tasks.latex import clean, last_boxed
 from rocstar.train.tasks.numbers import read_number, read_scientific
 
@@ -37,6 +37,65 @@ def test_what_only_looks_like_the_truth_is_refused(kind: str, prediction: str, t
 @pytest.mark.parametrize("text", ["\\boxed{42}", "\\fbox{42}", "\\boxed {42}", "\\boxed{41} \\fbox{42}"])
 def test_a_box_has_several_names(text: str) -> None:
     assert last_boxed(text) == "42"
+
+
+READ = [
+    "42",
+    "3\\pi",
+    "\\frac{1}{2}",
+    "sqrt3/2",
+    "1 1/4",
+    "(1,2]",
+    "x>3 or x<1",
+    "Evelyn",
+    "no solution",
+    "5 apples",
+    "10:30",
+    "7 p.m.",
+    "3:2:1",
+    "\\text{A, B}",
+    "y=2x+3",
+    "\\begin{pmatrix}1\\\\2\\end{pmatrix}",
+    "f(x)",
+    "\\boxed{7}",
+    "5\\%",
+    "O(n log n)",
+    "\\{1, 2\\}",
+    "x \\equiv 3 \\pmod 5",
+    "1e-05",
+    "18.5^\\circ\\text{C}",
+    "\ufeff42",
+]
+UNREAD = [
+    "The answer is 7",
+    "Answer: 42",
+    "\u2300 of nothing",
+    "\\frac{1}{2",
+    "(1,2",
+    "x^",
+    "",
+    "-",
+    "42 (see above)",
+    "42?",
+    "It depends on x",
+    "<b>5</b>",
+    "```42```",
+    "#### 42",
+    "3 remainder 2",
+    "\\ce{H2O}",
+    "print(5)",
+    "https://x.y",
+    "\\begin{cases}1\\\\2\\end{cases}",
+    "Yes, because 2>1",
+    "\u4e8c",
+    "it's 5",
+    "1, see solution",
+]
+
+
+def test_a_truth_is_read_or_counted() -> None:
+    assert [text for text in READ if not is_readable(text)] == []
+    assert [text for text in UNREAD if is_readable(text)] == []
 
 
 # ---------------------------------------------------------------- rational numbers
