@@ -44,7 +44,8 @@ _SCRIPT = re.compile(r"_(?:\{[^{}]*\}|[0-9A-Za-z])")
 _WORD = re.compile(r"[A-Za-z']+")
 _NAME = (
     r"(?:\\(?:angle|triangle|measuredangle|sphericalangle) ?)?"
-    r"(?:[A-Za-z]+|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|omega|phi|varphi|psi|sigma|rho|tau|ell|pi|Delta)"
+    r"(?:[A-Za-z]+(?![A-Za-z])"
+    r"|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|omega|phi|varphi|psi|sigma|rho|tau|ell|pi|Delta)(?![A-Za-z])"
     r"|\\(?:overline|vec|bar|hat|overrightarrow|widehat|tilde|dot) ?\{ ?[A-Za-z]+ ?\}"
     r"|\\text\{[A-Za-z' -]+\})'*"
 )
@@ -53,10 +54,13 @@ _LABEL = re.compile(
     rf"|\( ?{_NAME}(?: ?, ?{_NAME})* ?\)|\[[A-Z]+\]|\\frac\{{[A-Z]{{2,}}\}}\{{[A-Z]{{2,}}\}}"
 )
 """A quantity by its name: letters, a function of something, a tuple of names, a ratio of segments."""
+_PRODUCT = re.compile(r"(?<![A-Za-z\\])[xyz]\([^()]*[-+*/^]")
+"""A variable before parentheses, where a function has a name."""
 _NO_LABEL_WORDS = (
     "not no or and nor either neither never if where when unless except than but is isn't are was less more "
     "minus plus times half twice double triple negative opposite about almost nearly over per by one two "
-    "three four five six seven eight nine ten zero wrong false"
+    "three four five six seven eight nine ten zero wrong incorrect false square squared cube root reciprocal "
+    "without excluding instead different another other else guess maybe perhaps"
 )
 _NO_LABEL = frozenset(_NO_LABEL_WORDS.split())
 """Words that say something about the value, where a label names a quantity."""
@@ -296,8 +300,8 @@ def _labelled(text: str, *, is_truth: bool) -> tuple[str | None, str | None]:
     if len(about) > 2:
         return None, None
     if len(about) == 2:
-        if is_label(about[0]):
-            return _label(about[0]), about[1]
+        if not about[0] or is_label(about[0]):
+            return _label(about[0]) or None, about[1]
         value = read_number(split(about[0], _EQUALS)[-1])
         rounded = read_number(about[1])
         if value is None or rounded is None or rounded.places is None:
@@ -332,8 +336,10 @@ def _labelled(text: str, *, is_truth: bool) -> tuple[str | None, str | None]:
 def is_label(text: str) -> bool:
     """Whether a text names a quantity: letters, an index, a function; no sum and no coefficient."""
     bare = _SCRIPT.sub("", text).strip()
-    return bool(_LABEL.fullmatch(bare)) and _NO_LABEL.isdisjoint(
-        word.lower() for word in _WORD.findall(bare) if not word.isupper()
+    return (
+        bool(_LABEL.fullmatch(bare))
+        and not _PRODUCT.search(bare)
+        and _NO_LABEL.isdisjoint(word.lower() for word in _WORD.findall(bare) if not word.isupper())
     )
 
 

@@ -98,6 +98,34 @@ def test_a_truth_is_read_or_counted() -> None:
     assert [text for text in UNREAD if is_readable(text)] == []
 
 
+LONG = [
+    "a" * 5000 + "+1 = 42",
+    "a " * 4000 + "= 42",
+    "aa " * 3000 + "1",
+    "^(" * 4000,
+    "\\frac1" * 1500,
+    "x^()" * 2000,
+    "{a\\over" * 1000,
+    "\\equiv\\mod" * 800,
+    "x<" * 4000,
+    "x:" * 4000,
+    "a-" * 4000,
+    "sqrt" * 2000,
+    "1e5" * 3000,
+    "\\text{ cm}" * 900,
+    "\u00b2\u200b" * 4000,
+    "x(" * 20 + ")" * 20 + "= 42" * 900,
+    "\\pm" * 3000,
+    "'" * 9000,
+]
+
+
+@pytest.mark.parametrize("text", LONG, ids=range(len(LONG)))
+def test_a_long_text_is_compared_in_its_time(text: str) -> None:
+    """Nothing is repeated inside a repetition: a box that hung here would hold up every judge."""
+    assert compare(text, "42").method and compare(text, "2x \\text{ cm}").method
+
+
 # ---------------------------------------------------------------- rational numbers
 
 VALUES = st.fractions(min_value=-300, max_value=300, max_denominator=120)
