@@ -60,7 +60,8 @@ _NO_LABEL_WORDS = (
     "not no or and nor either neither never if where when unless except than but is isn't are was less more "
     "minus plus times half twice double triple negative opposite about almost nearly over per by one two "
     "three four five six seven eight nine ten zero wrong incorrect false square squared cube root reciprocal "
-    "without excluding instead different another other else guess maybe perhaps"
+    "without excluding instead different another other else guess maybe perhaps at up to "
+    "below above between beyond exceeds"
 )
 _NO_LABEL = frozenset(_NO_LABEL_WORDS.split())
 """Words that say something about the value, where a label names a quantity."""
@@ -206,6 +207,9 @@ def _all_but(value: str, text: str, label: str | None = None) -> Form:
 
 def _range(text: str) -> Form | None:
     """The interval or union that a solved inequality in one variable is, or a name of it; else None."""
+    described = split(text, _SUCH_THAT) if "|" in text else []
+    if len(described) == 2 and _VARIABLE.fullmatch(described[0]) and _RELATION.search(described[1]):
+        return _range(described[1])
     if text == "\\mathbb{R}":
         return _interval(*_EVERYTHING, "()", text)
     if text == "\\emptyset":
@@ -232,7 +236,7 @@ def _range(text: str) -> Form | None:
         return _interval(end, _EVERYTHING[1], "()" if sign == ">" else "[)", text, label)
     if len(signs) != 2 or not set(signs) <= {"<", "\\leq"} or not _VARIABLE.fullmatch(sides[1]):
         return None
-    if not (_is_constant(sides[0]) and _is_constant(sides[2])) or not _is_rising(sides[0], sides[2]):
+    if sides[1] in sides[0] + sides[2] or not (sides[0] and sides[2] and _is_rising(sides[0], sides[2])):
         return None
     brackets = ("(" if signs[0] == "<" else "[") + (")" if signs[1] == "<" else "]")
     return _interval(sides[0], sides[2], brackets, text, _label(sides[1]))

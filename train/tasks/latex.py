@@ -59,17 +59,14 @@ _SAME_COMMANDS = tuple(
     for pattern, replacement in (
         (r"\\mathbb\s*\{?\s*([A-Z])(?![A-Za-z])\s*\}?", r"\\mathbb{\1}"),
         (r"\\pmod\s*(?:\{\s*([^{}]*?)\s*\}|([0-9A-Za-z]))", r"\\pmod{\1\2}"),
-        (
-            r"\(\s*(?:\\b?mod(?![A-Za-z])|\\text\{\s*mod\s*\}|mod )\s*"
-            r"(?:\{\s*([^{}]*?)\s*\}|([0-9]+|[A-Za-z]))\s*\)",
-            r"\\pmod{\1\2}",
-        ),
-        (
-            r"(\\equiv(?![A-Za-z]).*)\\b?mod\s*(?:\{\s*([^{}]*?)\s*\}|([0-9]+|[A-Za-z]))$",
-            r"\1\\pmod{\2\3}",
-        ),
+        (r"\\mod\s*(?:\{\s*([^{}]*?)\s*\}|([0-9]+|[A-Za-z]))$", r"\\pmod{\1\2}"),
+        (r"(\\equiv(?![A-Za-z]).*)\\bmod\s*([0-9]+|[A-Za-z])$", r"\1\\pmod{\2}"),
+        (r"[(\[] ?\\begin\{(?:matrix|array)\}(?:\{[lcr|]*\})?", r"\\begin{pmatrix}"),
+        (r"\\end\{(?:matrix|array)\} ?[)\]]", r"\\end{pmatrix}"),
+        (r"\\text\{([dei])\}", r" \1"),
         (r"\\(sin|cos|tan)\s*\^\s*\{?\s*-\s*1(?![0-9])\s*\}?", r"\\arc\1 "),
         (r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"\\frac{\1}{\2}"),
+        (r"\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}", r"\\binom{\1}{\2}"),
         (r"\\(?:operatorname|text)\s*\{(arcsin|arccos|arctan|sin|cos|tan|ln|log)\}", r"\\\1 "),
         (r"(?:^|(?<=[(,\[]))\s*\+\s*\\infty", r" \\infty"),
     )
@@ -90,8 +87,8 @@ _SAME = tuple(
 _MATH = re.compile(r"\\[(\[](.*)\\[)\]]", re.DOTALL)
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 _NUMBER = re.compile(r"[+-]?[0-9]+(?:[./][0-9]+)?")
-_LISTED = re.compile(r"\\text\{([^{}]*[A-Za-z]\)?\s*,[^{}]*)\}")
-"""Words or choices in one wrapper: a list of them."""
+_LISTED = re.compile(r"\\text\{([^{}]*[A-Za-z]\)?\s*,[^{}]*|[^{}A-Za-z]*)\}")
+"""Words or choices in one wrapper, a list of them; or no letters at all."""
 _WITH_ARGUMENTS = re.compile(r"\\(?:(?P<two>frac|binom)|sqrt(?:\s*\[[^\[\]]*\])?)(?![A-Za-z])")
 _TOKEN = re.compile(r"\s*(?:(\\[A-Za-z]+|[0-9A-Za-z])|(?=\{))")
 
@@ -120,7 +117,7 @@ def clean(text: str) -> str:
         text = text[:-1].rstrip()
     while (inner := _inside(text, "{", "}")) is not None:
         text = inner.strip()
-    if "," in text and (listed := _LISTED.fullmatch(text)):
+    if text.startswith("\\text") and (listed := _LISTED.fullmatch(text)):
         text = listed[1].strip()
     return text
 

@@ -47,7 +47,7 @@ _BASE = re.compile(
     rf"{_SIGN}(?P<open>\()?(?P<digits>[0-9A-Z]+)(?(open)\))_(?:\{{\s*(?:\\text\{{)?\s*(?P<base>[0-9a-z]+)[\s}}]*|(?P<base1>[0-9]))"
 )
 _SCIENTIFIC = re.compile(
-    r"(?:(?P<mantissa>[+-]?[0-9]+(?:\.[0-9]+)?)\s*(?:\\times|\\cdot|\*)\s*)?"
+    r"(?:(?P<mantissa>[+-]?[0-9]+(?:\.[0-9]+)?)\s*(?:\\times|\\cdot|\*)\s*|(?P<sign>[+-]?))"
     r"10\^(?:\{\s*(?P<power>[+-]?[0-9]+)\s*\}|(?P<power1>[0-9]))"
 )
 _BASES = {
@@ -113,7 +113,7 @@ def read_scientific(text: str, *, is_bare: bool = False) -> PlainNumber | None:
     power = found["power"] or found["power1"]
     if len(power) > 4 or abs(int(power)) > _MAX_EXPONENT:
         return None
-    return PlainNumber(value=Fraction(found["mantissa"] or 1) * Fraction(10) ** int(power))
+    return PlainNumber(value=Fraction(found["mantissa"] or f"{found['sign']}1") * Fraction(10) ** int(power))
 
 
 def has_exponent(number: PlainNumber) -> bool:

@@ -82,6 +82,9 @@ _EXPONENT = re.compile(
     r"|(?P<one>1|[0-9]+\.[0-9]+)[eE](?P<digit>[+-][0-9]))(?![0-9A-Za-z.])"
 )
 """`2.5e-07` as programs print it. `2e-3` is none: it may be twice Euler's number less 3."""
+_MODULUS = re.compile(
+    r"\(\s*(?:\\b?mod(?![A-Za-z])|\\text\{\s*mod\s*\}|mod )\s*(?:\{\s*([^{}]*?)\s*\}|([0-9]+|[A-Za-z]))\s*\)"
+)
 _MAX_DIGITS: Final = 4
 _UNION = re.compile(r"(?<=[)\]])\s*U\s*(?=[(\[])")
 
@@ -100,8 +103,9 @@ def _digits(text: str) -> str:
 
 def from_plain_text(text: str) -> str:
     """Rewrite names, `**`, `1e-05`, and parentheses that enclose the argument of a root or an exponent."""
-    if "**" in text:
-        text = text.replace("**", "^")
+    text = text.replace("**", "^").replace("+/-", "\\pm ")
+    if "mod" in text:
+        text = _MODULUS.sub(r"\\pmod{\1\2}", text)
     text = _EXPONENT.sub(_power, text)
     text = _UNION.sub(" \\\\cup ", _NAME.sub(_named, text))
     if "^" in text or "\\sqrt" in text or "\\exp" in text:

@@ -75,10 +75,13 @@ _TEXT = re.compile(r"\\text\{([^{}\\]*)\}")
 _POWER = re.compile(r"\^(?:\{\s*([23])\s*\}|([23]))")
 _WORD = re.compile(r"[A-Za-z\u00a2\u20ac\u00a3%^\\\u00b0]+")
 _BEHIND = re.compile(
-    r"(?P<value>.*[^\s^\\_])(?P<unit>%|\^\\circ\s*(?:\\text\{[CF]\}|[CF])?"
+    r"(?P<value>.*?[^\s^\\_])(?P<unit>%"
     r"|\s*\\text\{[^{}\\]*\}(?:\s*/\s*\\text\{[^{}\\]*\})?(?:\^\{?\s*[23]\s*\}?)?"
     r"|\s[A-Za-z]{2,}(?:[ /][A-Za-z]{2,})*(?:\^\{?[23]\}?)?)",
     re.DOTALL,
+)
+_DEGREES_BEHIND = re.compile(
+    r"(?P<value>.*[^\s^\\_])(?P<unit>\^\\circ\s*(?:\\text\{[CF]\}|[CF])?)", re.DOTALL
 )
 _FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|arc)")
 _PRODUCTS: Final = frozenset({"mile", "inch", "milligram", "milliliter", "kilogram", "pound"})
@@ -135,10 +138,11 @@ def unit_behind(text: str) -> tuple[str, str | None]:
     A degree sign behind a function belongs to its argument.
     """
     prefix, bare = prefix_unit(text)
-    found = _BEHIND.fullmatch(bare[-MAX_CHARACTERS:])
+    tail = bare[-MAX_CHARACTERS:]
+    found = _BEHIND.fullmatch(tail) or _DEGREES_BEHIND.fullmatch(tail)
     if found is None or (_FUNCTION.search(bare) and "\\circ" in found["unit"]):
         return bare, prefix
-    unit = read_unit(found["unit"])
+    unit = DEGREES if found["unit"] == "^\\circ" else read_unit(found["unit"])
     if unit is None or (unit.strip("^23") in _PRODUCTS and "\\text" not in found["unit"]):
         return bare, prefix
     if prefix is not None and unit != prefix:

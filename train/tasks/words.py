@@ -8,10 +8,10 @@ _TEXT = re.compile(r"\\text\{((?:[^{}\\]|\\ )*)\}")
 _WORDS = re.compile(r"\(?[A-Za-z][A-Za-z' -]*\)?")
 _FACTORS = r"(?:[bcdfghjklmnpqrstvwxz]{2,3}|[abcdxyz]{2,4}|[A-Za-z])"
 _DIFFERENCE = re.compile(rf"{_FACTORS}(?: ?- ?{_FACTORS})+")
-_LETTERS = re.compile(r"[bcdfghjklmnpqrstvwxz]{2,3}|[abcdxyz]{2,4}")
-_NO_PRODUCT_NAMES = (
-    "cab bad dab dad cad add by bay day cay cm mm km kg ml mg lb ft hr pm mr dr st nd rd th nth gcd lcm mph"
-)
+_LETTERS = re.compile(r"[bcdfghjklmnpqrstvwxz]{2,3}|[b-df-hj-np-tv-z]{2}|[abcdxyz]{2,4}|[uvw]{2,3}")
+_NO_PRODUCT_NAMES = """
+cab bad dab dad cad add by my bay day cay cm mm km kg ml mg lb ft hr pm mr dr st nd rd th nth gcd lcm mph
+"""
 _NO_PRODUCTS = frozenset(_NO_PRODUCT_NAMES.split())
 """Words, units and abbreviations that have the letters of a product."""
 _PRODUCT = re.compile(r"\\cdot(?![A-Za-z])|\\times(?![A-Za-z])|\*")
