@@ -320,7 +320,7 @@ def _labelled(text: str, *, is_truth: bool) -> tuple[str | None, str | None]:
     if len(members) == 2:
         if label is not None:
             return label, members[1]
-        if _VARIABLE.fullmatch(members[1]):
+        if _VARIABLE.fullmatch(members[1]) and (not is_truth or _is_constant(members[0])):
             return _label(members[1]), members[0]
         numbers = [read_number(member) for member in members]
         if all(numbers):

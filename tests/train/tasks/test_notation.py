@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import json
+import re
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
+import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -160,6 +162,49 @@ def test_a_number_as_programs_print_it_keeps_its_value(value: float) -> None:
     text = clean(repr(value))
     number = read_number(text) or read_scientific(text)
     assert number is not None and number.value == Fraction(repr(value))
+
+
+# ---------------------------------------------------------------- expressions
+
+ATOMS = [
+    ("x", "x", sympy.Symbol("x")),
+    ("sqrt(2)", "\\sqrt{2}", sympy.sqrt(2)),
+    ("pi", "\\pi", sympy.pi),
+    ("\u221a3", "\\sqrt3", sympy.sqrt(3)),
+    ("\u00bd", "\\frac12", sympy.Rational(1, 2)),
+]
+WHOLE = st.integers(1, 9).map(lambda n: (str(n), str(n), sympy.Integer(n)))
+Written = tuple[str, str, sympy.Expr]
+"""An expression in plain text, in LaTeX, and its value."""
+
+
+def _quotient(two: tuple[Written, Written]) -> Written:
+    top, bottom = two
+    return f"({top[0]})/({bottom[0]})", f"\\frac{{{top[1]}}}{{{bottom[1]}}}", top[2] / bottom[2]
+
+
+def _grown(inner: st.SearchStrategy[Written]) -> st.SearchStrategy[Written]:
+    two = st.tuples(inner, inner)
+    return st.one_of(
+        two.map(lambda p: (f"{p[0][0]} + {p[1][0]}", f"{p[0][1]}+{p[1][1]}", p[0][2] + p[1][2])),
+        two.map(lambda p: (f"({p[0][0]})*({p[1][0]})", f"({p[0][1]})({p[1][1]})", p[0][2] * p[1][2])),
+        two.map(
+            lambda p: (f"({p[0][0]})/({p[1][0]})", f"\\frac{{{p[0][1]}}}{{{p[1][1]}}}", p[0][2] / p[1][2])
+        ),
+        inner.map(lambda p: (f"({p[0]})**2", f"({p[1]})^2", p[2] ** 2)),
+        inner.map(lambda p: (f"sqrt({p[0]})", f"\\sqrt{{{p[1]}}}", sympy.sqrt(p[2]))),
+    )
+
+
+EXPRESSIONS = st.recursive(st.sampled_from(ATOMS) | WHOLE, _grown, max_leaves=3)
+
+
+@given(EXPRESSIONS, EXPRESSIONS)
+def test_plain_text_is_its_latex_and_no_other(left: Written, right: Written) -> None:
+    assert accepted(left[0], left[1]) or re.fullmatch("[0-9]+", left[1])
+    if accepted(left[0], right[1]):
+        difference = (left[2] - right[2]).subs("x", sympy.Rational(7, 3)).evalf(50)
+        assert abs(difference) < sympy.Float("1e-40"), (left[0], right[1])
 
 
 @given(st.text("12aepisqrtlnx\u00b2\u00bd\u221a\u03c0^*/()=<>,\u200b\n{}\\ ", max_size=24))
