@@ -78,7 +78,7 @@ def _of_expressions(answer: str) -> Iterator[tuple[str, str]]:
     has_root = re.search(r"\\pi|\\sqrt", answer)
     if "\\frac" in answer:
         yield "dfrac", answer.replace("\\frac", "\\dfrac")
-    if has_root and re.fullmatch(r"[^=<>,]*", answer) and "text" not in answer and "\\pm" not in answer:
+    if has_root and re.fullmatch(r"[^=<>,]*", answer) and not re.search(r"text|mbox|\\pm|\\begin", answer):
         yield "a unit behind pi or a root", f"{answer} \\text{{ units}}"
     if (found := _UNIT.fullmatch(answer)) and re.fullmatch(
         r"[^A-Za-z:]*\d[^A-Za-z:]*", re.sub(r"\\[a-z]+", "", found[1])
