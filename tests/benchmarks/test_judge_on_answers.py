@@ -1,4 +1,4 @@
-"""Near misses of answers are refused, other forms of them accepted: a sample, with algebra in this process."""
+"""Near misses of answers are refused, and other forms of them accepted: a sample of the benchmark."""
 
 import random
 import sys
