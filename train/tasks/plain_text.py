@@ -68,7 +68,7 @@ _FUNCTIONS.update({f"{arc}{name}": f"arc{name}" for arc in ("arc", "a") for name
 _VALUES: Final = {name: name for name in ("pi", "theta", "alpha", "beta", "gamma", "lambda", "infty")}
 _VALUES.update(dict.fromkeys(("infinity", "Infinity", "inf", "oo"), "infty"))
 _NAME = re.compile(
-    r"\\text\{[^{}]*\}"
+    r"\\text\{ *(?P<wrapped>[^{}]*?) *\}"
     rf"|(?<![A-Za-z\\])(?P<value>{'|'.join(_VALUES)})(?![A-Za-z])"
     rf"|(?<![A-Za-z\\])(?P<function>{'|'.join(sorted(_FUNCTIONS, key=len, reverse=True))})"
     r"(?=\s*[0-9({_^|\\]|\s+[A-Za-z](?![A-Za-z])|x(?![A-Za-z]))"
@@ -120,7 +120,7 @@ def _power(found: re.Match[str]) -> str:
 
 
 def _named(found: re.Match[str]) -> str:
-    command = _VALUES.get(found["value"]) or _FUNCTIONS.get(found["function"])
+    command = _VALUES.get(found["value"] or found["wrapped"]) or _FUNCTIONS.get(found["function"])
     if command:
         return f"\\{command}" + " " * found.string[found.end() : found.end() + 1].isalpha()
     if found["root"]:
@@ -140,6 +140,7 @@ def _without_calls(text: str) -> str:
             continue
         head = f"\\{found['root']}" if found["root"] else "e^" if found["exp"] else "^"
         argument, rest = f"{head}{{{text[opening + 1 : closing]}}}", text[closing + 1 :]
+        argument = "e" if argument == "e^{1}" else argument
         if found["exp"] and rest.lstrip().startswith(("^", "!")):
             argument = f"({argument})"
         text = text[: found.start()] + argument + rest
