@@ -22,9 +22,10 @@ from typing import Any
 from rocstar.engine.types import Attempt, Failed, Outcome, Task, Turn
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.train.tasks.grader import VERIFIER_FLAVOUR
-from rocstar.train.tasks.latex import BOX, closing_brace
+from rocstar.train.tasks.latex import closing_brace
 from rocstar.train.tasks.reward import MathJudge
 
+BOX = "\\boxed{"
 WALL_S = 6.0
 NOT_EQUAL = {
     "vc-0264": "1 - 1/e is not 1 + 1/e: the suite asserts what its parser makes of \\mathrm{e}",

@@ -47,7 +47,7 @@ from rocstar.train.learner.model_io import load_model, load_tokenizer
 from rocstar.train.learner.roles import Roles
 from rocstar.train.learner.team import LearnerTeam, World, is_apart, local_device, shard
 from rocstar.train.loop import run_stages, tell_saved
-from rocstar.train.plan.preflight import Tasks, check, load_all_tasks
+from rocstar.train.plan.preflight import Tasks, check, loaded_tasks
 from rocstar.train.plan.resume import bytes_to_keep, check_same_kind, complete, take_recipe
 from rocstar.train.reading.diagnosis.watch import Watch
 from rocstar.train.reading.view.report import write_report
@@ -177,8 +177,7 @@ def _led(
     try:
         supply: Tasks | Records
         if rollouts is None:
-            with StatusLine(), working("loading the tasks"):
-                supply = load_all_tasks(recipe, built_in=load_tasks_of)
+            supply = loaded_tasks(recipe, built_in=load_tasks_of)
         else:
             supply = Records.open(rollouts, recipe, run_dir)
             recipe = supply.recipe

@@ -13,7 +13,7 @@ import re
 from typing import Final, Literal
 
 from rocstar.train.tasks import forms
-from rocstar.train.tasks.latex import BOX, clean, last_boxed
+from rocstar.train.tasks.latex import clean, last_boxed
 from rocstar.train.tasks.numbers import read_number, read_scientific
 
 MAX_DIGITS: Final = 30
@@ -56,7 +56,7 @@ def _bare(answer: str) -> str:
     """The answer without a solution before it, a box, dollars or `\\text{}` around it."""
     _, marker, tail = answer.rpartition("####")
     text = tail if marker else answer
-    if BOX in text:
+    if "\\boxed" in text or "\\fbox" in text:
         text = last_boxed(text) or ""
     text = clean(text)
     while found := re.fullmatch(r"\\text\{([^{}]*)\}", text):

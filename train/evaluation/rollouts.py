@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rocstar.engine.progress.progress import working
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.record.reading import record_files, to_record, write_records
 from rocstar.engine.types import Scored, Task, policy_text
@@ -27,7 +26,7 @@ from rocstar.train.groups.live_source import wave_of
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
 from rocstar.train.groups.source import LiveGroups
-from rocstar.train.plan.preflight import load_all_tasks
+from rocstar.train.plan.preflight import loaded_tasks
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.stage_config import StageConfig
@@ -98,8 +97,7 @@ def roll_out_steps(
 
 def _first_stage(recipe: Recipe) -> tuple[StageConfig, list[Task]]:
     last_stage(recipe)
-    with StatusLine(), working("loading the tasks"):
-        return recipe.stages[0], load_all_tasks(recipe, built_in=load_tasks_of).stages[0]
+    return recipe.stages[0], loaded_tasks(recipe, built_in=load_tasks_of).stages[0]
 
 
 def _settle(out: Path, recipe: Recipe) -> None:

@@ -18,7 +18,6 @@ import torch
 import uvloop
 
 from rocstar.engine.inference.base import RolloutEngine
-from rocstar.engine.progress.progress import working
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
@@ -48,7 +47,7 @@ from rocstar.train.learner.model_io import (
     model_on_disk,
 )
 from rocstar.train.learner.team import local_device
-from rocstar.train.plan.preflight import check_engine, check_sets, load_all_tasks
+from rocstar.train.plan.preflight import check_engine, check_sets, loaded_tasks
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.stage_config import StageConfig
@@ -171,8 +170,7 @@ def _evaluation_into(
     if order.limit:
         limited = [config.model_copy(update={"limit": order.limit}) for config in recipe.eval]
         recipe = recipe.model_copy(update={"eval": limited})
-    with StatusLine(), working("loading the tasks"):
-        tasks = load_all_tasks(recipe, model, built_in=load_tasks_of)
+    tasks = loaded_tasks(recipe, model, built_in=load_tasks_of)
     recipe = with_model(recipe, model)
     sets = evaluation_sets(recipe, tasks.heldout)
     if backend_of(recipe).reads_weights:

@@ -112,6 +112,7 @@ def dry_run_alone(
         seen = rehearse(needed.model_copy(update={"model": given}), None, built_in=built_in)
         found.problems += seen.problems
         found.unknown += seen.unknown
+        found.notes += seen.notes
     if out is not None and not os.access(out.absolute().parent, os.W_OK | os.X_OK):
         found.problems.append(f"--out {str(out)!r}: its folder is missing or cannot be written; give another")
     return _as_json(found) if as_json else _as_text(found)
@@ -131,6 +132,8 @@ def what_rollout_needs(recipe: Recipe) -> Recipe:
 def _as_text(found: Findings) -> int:
     for line in found.unknown:
         print(f"# not checked: {line}")
+    for line in found.notes:
+        print(f"# {line}")
     found.refuse()
     print("# nothing is missing")
     return 0
@@ -138,5 +141,6 @@ def _as_text(found: Findings) -> int:
 
 def _as_json(found: Findings, **more: object) -> int:
     ok = not found.problems
-    print(json.dumps({"ok": ok, "problems": found.problems, "not_checked": found.unknown, **more}))
+    seen = {"problems": found.problems, "not_checked": found.unknown, "notes": found.notes}
+    print(json.dumps({"ok": ok, **seen, **more}))
     return 0 if ok else 2

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from rocstar.engine.progress.progress import working
+from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.types import Task
 from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.extras import lacking
@@ -36,12 +39,14 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.eval_config import EvalConfig
+from rocstar.train.recipe.reward_config import RewardConfig
 from rocstar.train.recipe.stage_config import StageConfig
 from rocstar.train.record.listening import check_callbacks
 from rocstar.train.record.run_directory import check_claim, complete_checkpoints
 from rocstar.train.serving.agent import REDIS_VARIABLE, workers_url
 from rocstar.train.serving.backend import backend_of, check_backend
 from rocstar.train.tasks.chat_format import chat_format, check_scratch
+from rocstar.train.tasks.compare import unreadable_truths
 from rocstar.train.tasks.data import interleave_by_source, load_tasks, without_overlap
 from rocstar.train.tasks.own_reward import check_reward
 from rocstar.train.tasks.rows import DATA_DIR_VARIABLE
@@ -63,6 +68,8 @@ class Tasks:
     demonstrations: list[Task]
     given: list[Task] = field(default_factory=list)
     """What the recipe gives to learn from, before the held-out ones are left out."""
+    notes: list[str] = field(default_factory=list)
+    """What should be known of the data, a line for each source."""
 
     @property
     def all_heldout(self) -> list[Task]:
@@ -91,6 +98,8 @@ class Findings:
     problems: list[str] = field(default_factory=list)
     """A line each: field, reason, fix."""
     unknown: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What is not wrong, and should be known: a line each."""
     has_template: bool = True
     """Whether it can be seen here how a conversation is put in words."""
 
@@ -126,8 +135,10 @@ def load_all_tasks(
     """
     found = Findings()
     shown = PromptCheck(recipe, model) if has_template else None
-    sources = {name: config for name, config in data_sources(recipe)}
-    loaded = {name: found.of(partial(_load, name, config, shown)) or [] for name, config in sources.items()}
+    loaded = {
+        name: found.of(partial(_load_read, name, config, shown, recipe.reward, found)) or []
+        for name, config in data_sources(recipe)
+    }
     heldout = {
         config.label: (found.of(partial(_load_set, k, config, built_in)) or [])
         if config.set
@@ -145,7 +156,17 @@ def load_all_tasks(
         heldout=heldout,
         demonstrations=loaded.get("sft.demonstration_tasks", []),
         given=[task for tasks in learned for task in tasks],
+        notes=found.notes,
     )
+
+
+def loaded_tasks(recipe: Recipe, model: str | None = None, *, built_in: LoadSet) -> Tasks:
+    """The same for a run: says that it loads, and on standard error what should be known of the data."""
+    with StatusLine(), working("loading the tasks"):
+        tasks = load_all_tasks(recipe, model, built_in=built_in)
+    for note in tasks.notes:
+        print(note, file=sys.stderr)
+    return tasks
 
 
 def load_heldout(k: int, config: EvalConfig, built_in: LoadSet) -> list[Task]:
@@ -201,6 +222,33 @@ def _load(name: str, config: DataConfig, shown: PromptCheck | None) -> list[Task
         is_models = str(error).startswith("model.")  # of the template that would show the rows
         raise error if is_models else ConfigError(f"{name}: {error}") from None
     return tasks[: config.limit] if config.limit else tasks
+
+
+def _load_read(
+    name: str, config: DataConfig, shown: PromptCheck | None, reward: RewardConfig, found: Findings
+) -> list[Task]:
+    """Load a source whose answers are read by the judge's grammar where that judge is the reward.
+
+    Notes the answers that it cannot read; ConfigError for more of them than the source allows.
+    """
+    tasks = _load(name, config, shown)
+    if reward.kind != "math" or reward.mode != "strict":
+        return tasks
+    unreadable = unreadable_truths(tasks)
+    if not unreadable:
+        return tasks
+    examples = ", ".join(map(repr, list(dict.fromkeys(unreadable))[:3]))
+    note = (
+        f"{name}: {len(unreadable)} of {len(tasks)} answers cannot be read by the judge, which accepts only "
+        f"their own letters: {examples}"
+    )
+    if len(unreadable) > config.max_unreadable * len(tasks):
+        raise ConfigError(
+            f"{note}; more than max_unreadable = {config.max_unreadable:g} of the source: set answer to "
+            "a field that holds the bare answer, clean the data, or raise max_unreadable"
+        )
+    found.notes.append(note)
+    return tasks
 
 
 def hub_name(config: DataConfig) -> str | None:
@@ -277,12 +325,13 @@ def rehearse(
                 f"eval.{k}.set = {chosen.set!r}: its rows, which are read when the run starts"
             )
     if not away:
-        found.of(lambda: load_all_tasks(recipe, has_template=found.has_template, built_in=built_in))
+        loaded = found.of(lambda: load_all_tasks(recipe, has_template=found.has_template, built_in=built_in))
+        found.notes += loaded.notes if loaded else []
         return found
     shown = PromptCheck(recipe) if found.has_template else None
     for name, config in data_sources(recipe):
         if hub_name(config) is None:
-            found.of(partial(_load, name, config, shown))
+            found.of(partial(_load_read, name, config, shown, recipe.reward, found))
     for k, chosen in enumerate(recipe.eval):
         if chosen.path:
             found.of(partial(_load_set, k, chosen, built_in))

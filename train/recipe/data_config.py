@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from rocstar.train.recipe.section import Expert, Section, Seed, Tasks, Unit
+from rocstar.train.recipe.section import Expert, Section, Seed, Share, Tasks, Unit
 
 
 class DataConfig(Section):
@@ -27,6 +27,9 @@ class DataConfig(Section):
         "question", description="field of the row that holds the question: text, or a list of chat messages"
     )
     answer: str = Field("answer", description="field of the row that holds the answer")
+    max_unreadable: Expert[Share] = Field(
+        0.1, ge=0, le=1, description="refuse a source with more answers that reward.kind = 'math' cannot read"
+    )
 
     @model_validator(mode="after")
     def _families_belong_to_reasoning_gym(self) -> DataConfig:

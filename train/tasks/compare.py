@@ -11,19 +11,40 @@ decided here, and nothing is evaluated.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from rocstar.engine.types import Task
 from rocstar.train.tasks import forms
-from rocstar.train.tasks.latex import BOX, clean, last_boxed
-from rocstar.train.tasks.numbers import numbers_equal, read_decimal_comma, read_number, read_scientific
-from rocstar.train.tasks.operators import MAX_NESTING, nesting, refusal
-from rocstar.train.tasks.words import is_words, words_equal
+from rocstar.train.tasks.columns import MARKS_OF_REASONING_GYM
+from rocstar.train.tasks.latex import clean, last_boxed
+from rocstar.train.tasks.numbers import (
+    has_exponent,
+    numbers_equal,
+    read_decimal_comma,
+    read_number,
+    read_scientific,
+)
+from rocstar.train.tasks.operators import MAX_NESTING, is_closed, is_expression, nesting, refusal
+from rocstar.train.tasks.units import unit_behind
+from rocstar.train.tasks.words import is_product, is_words, unwrapped, words_equal
 
 Question = tuple[str, str]
 """(prediction, truth): two expressions of which it is not known whether they are equal."""
 MAX_QUESTIONS = 64
+MAX_WORDS = 4
+"""Words that a policy may be expected to give letter by letter."""
+_SAYS = frozenset({"is", "are", "answer", "see", "proof", "solution:", "depends"})
+_DIGITS = re.compile(r"[+-]?[0-9]+")
+_RATIO = re.compile(
+    r"(?:[0-9.]+|[A-Za-z])(?: ?: ?(?:[0-9.]+|[A-Za-z]))+(?: ?(?:\\text\{ ?)?[ap]\.?m\.? ?\}?)?"
+)
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_INTEGER = re.compile(r"(?P<name>[a-z]) ?\\in ?(?P<of>\\mathbb\{[ZN]\})")
+_ARGUMENT = re.compile(r"(?P<of>(?<![A-Za-z])[A-Za-z]\()(?P<name>[a-z])\) ?=")
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_LETTER = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 _SPACE = re.compile(r"(?<![0-9])\s+|\s+(?![0-9\s])")
 
 
@@ -58,9 +79,9 @@ class _Leaves:
     def equal(self, prediction: str, truth: str) -> bool:
         method, verdict = _leaf(prediction, truth)
         self.methods.add(method)
-        if verdict is not None:
+        if isinstance(verdict, bool):
             return verdict
-        question = (prediction, truth)
+        question = verdict
         if question not in self._answers:
             self.open[question] = None
             return True
@@ -75,7 +96,7 @@ def compare(prediction: str, truth: str) -> AnswerPair:
     if _letters(left) == _letters(right):
         leaf = forms.Form(kind=forms.Kind.leaf, text=left)
         return AnswerPair(prediction=leaf, truth=leaf, method="exact", verdict=bool(left))
-    theirs, ours = forms.read_prediction(left), forms.read_truth(right)
+    theirs, ours = forms.read_prediction(_renamed(left, right)), forms.read_truth(right)
     leaves = _Leaves({})
     verdict = bool(left and right) and forms.equal(theirs, ours, leaves.equal)
     questions = tuple(leaves.open) if verdict else ()
@@ -89,8 +110,42 @@ def _method(methods: set[str]) -> str:
     return next(iter(methods)) if len(methods) == 1 else "parts"
 
 
-def _leaf(prediction: str, truth: str) -> tuple[str, bool | None]:
-    """(method, verdict) of two leaves; a verdict of None is for algebra to find."""
+def is_readable(truth: str) -> bool:
+    """Whether a rule reads the truth, so that it can be met in more than its own letters."""
+    if _DIGITS.fullmatch(truth):
+        return True
+    return _is_read(forms.read_truth(clean(_unboxed(truth))))
+
+
+def unreadable_truths(tasks: Sequence[Task]) -> list[str]:
+    """The answers that no rule reads, of tasks that this judge scores."""
+    read: dict[str, bool] = {}
+    for task in tasks:
+        if not task.meta.keys() >= MARKS_OF_REASONING_GYM and task.answer not in read:
+            read[task.answer] = is_readable(task.answer)
+    return [task.answer for task in tasks if not read.get(task.answer, True)]
+
+
+def _is_read(form: forms.Form) -> bool:
+    if form.kind is forms.Kind.leaf:
+        return _is_read_leaf(form.text)
+    return form.kind is not forms.Kind.no_answer and all(map(_is_read, form.parts))
+
+
+def _is_read_leaf(text: str) -> bool:
+    if read_number(text) or read_scientific(text) or read_decimal_comma(text):
+        return True
+    if is_words(text):
+        words = unwrapped(text).casefold().split()
+        return len(words) <= MAX_WORDS and _SAYS.isdisjoint(words)
+    if _RATIO.fullmatch(text):
+        return True
+    value, _ = unit_behind(text)
+    return is_closed(value) and is_expression(value)
+
+
+def _leaf(prediction: str, truth: str) -> tuple[str, bool | Question]:
+    """(method, verdict) of two leaves; or, instead of the verdict, the question that decides."""
     if _letters(prediction) == _letters(truth):
         return "exact", bool(prediction)
     right = read_number(truth)
@@ -98,17 +153,27 @@ def _leaf(prediction: str, truth: str) -> tuple[str, bool | None]:
         left = read_number(prediction)
         if left is None and right.places is not None:
             left = read_decimal_comma(prediction)
+        if left is None and has_exponent(right):
+            left = read_scientific(prediction, is_bare=True)
         return ("not_literal", False) if left is None else ("numeric", numbers_equal(left, right))
     if right := read_scientific(truth) or read_decimal_comma(truth):
-        left = read_number(prediction) or read_scientific(prediction) or read_decimal_comma(prediction)
+        left = read_number(prediction) or read_scientific(prediction, is_bare=True)
+        left = left or read_decimal_comma(prediction)
         return ("not_literal", False) if left is None else ("numeric", numbers_equal(left, right))
-    if is_words(truth):
+    if is_words(truth) and not is_product(truth):
         return "text", words_equal(prediction, truth)
     if ":" in truth or ":" in prediction or "'" in truth:  # a ratio, a time, a derivative: as written
         return "text", False
-    if refusal(prediction, truth) is not None:
+    (left_value, left_unit), (right_value, right_unit) = unit_behind(prediction), unit_behind(truth)
+    if left_unit != right_unit and (None not in (left_unit, right_unit) or "%" in (left_unit, right_unit)):
         return "operator", False
-    return "symbolic", None
+    if _letters(left_value) == _letters(right_value):
+        return "exact", True
+    if left_value.count("\\circ") != right_value.count("\\circ"):  # algebra reads no degrees
+        return "operator", False
+    if refusal(left_value, right_value) is not None:
+        return "operator", False
+    return "symbolic", (left_value, right_value)
 
 
 def _letters(text: str) -> str:
@@ -116,9 +181,23 @@ def _letters(text: str) -> str:
     return _SPACE.sub("", _TEXT.sub(r" \1 ", text).strip())
 
 
+def _renamed(prediction: str, truth: str) -> str:
+    """The prediction with the truth's name for the bound variable of `2n, n \\in \\mathbb{Z}` or `f(n)=`."""
+    for bound in (_INTEGER, _ARGUMENT):
+        theirs, ours = bound.search(prediction), bound.search(truth)
+        if theirs is None or ours is None or theirs["of"] != ours["of"]:
+            continue
+        names = {theirs["name"]: ours["name"]}
+        if ours["name"] not in _COMMAND.sub("", prediction):
+            prediction = _LETTER.sub(partial(_with_name, names), prediction)
+    return prediction
+
+
+def _with_name(names: Mapping[str, str], found: re.Match[str]) -> str:
+    return names.get(found[0], found[0])
+
+
 def _unboxed(truth: str) -> str:
     """A truth that came with its own box or dollars around it."""
-    if BOX in truth:
-        boxed = last_boxed(truth)
-        return truth if boxed is None else boxed
-    return truth
+    boxed = last_boxed(truth) if "box" in truth else None
+    return truth if boxed is None else boxed

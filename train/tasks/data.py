@@ -9,10 +9,12 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -208,12 +210,14 @@ def question_of(value: Any, name: str, where: str) -> tuple[str, tuple[dict[str,
 
 
 def answer_text(value: Any, name: str, where: str) -> str:
-    """Text or a number, or a list of one of these; of a GSM8K solution the part after ####."""
+    """Text, a finite number in plain notation, or a list of one; of a GSM8K solution the part after ####."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, float | Decimal) and math.isfinite(value):
+        # str() may write an exponent: 1e-05.
+        value = f"{Decimal(str(value)):f}" if value else "0"
+        value = value.rstrip("0").rstrip(".") if "." in value else value
+    elif isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if isinstance(value, str):
         _, marker, tail = value.rpartition("####")
@@ -221,7 +225,7 @@ def answer_text(value: Any, name: str, where: str) -> str:
         if text:
             return text
     raise ConfigError(
-        f"{where}: field {name!r} holds no answer ({shown(value)}); it must be text or a number"
+        f"{where}: field {name!r} holds no answer ({shown(value)}); it must be text or a finite number"
     )
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from rocstar.train.tasks.latex import closing_brace, enclosed, split, unparenthesised
+from rocstar.train.tasks.latex import enclosed, split, unparenthesised
 from rocstar.train.tasks.numbers import read_decimal_comma, read_number
 from rocstar.train.tasks.words import is_words
 
@@ -29,14 +29,42 @@ _EQUALS = re.compile(r"(?<![<>!])=(?!=)")
 _APPROX = re.compile(r"\\approx(?![A-Za-z])")
 _IN = re.compile(r"\\in(?![A-Za-z])")
 _RELATION = re.compile(r"[<>]|\\(?:geq|leq|neq)(?![A-Za-z])")
+_VARIABLE = re.compile(r"(?:[A-Za-z]|\\[a-z]+)(?:_(?:\{[^{}]*\}|[0-9A-Za-z]))?'*")
+_CONSTANT = re.compile(r"\\(?:frac|sqrt|pi|infty|cdot|times)(?![A-Za-z])|[0-9.,+*/^(){}\[\] -]|e")
+_OR = re.compile(r"\\text\{\s*,?\s*or\s*,?\s*\}|\\(?:or|lor|vee)(?![A-Za-z])|(?<![A-Za-z\\{])or(?![a-z}])")
+_WITHOUT = re.compile(r"\\mathbb\{R\}\s*(?:\\setminus|-)\s*\\?\{([^{},]+)\\?\}")
+_SUCH_THAT = re.compile(r"\||\\mid(?![A-Za-z])|:")
+_EVERYTHING = ("-\\infty", "\\infty")
 _ROW = re.compile(r"\\\\")
 _CELL = re.compile(r"&")
 _MATRIX = re.compile(r"\\begin\{([pb]?)matrix\}(.*)\\end\{\1matrix\}", re.DOTALL)
 _EITHER = re.compile(r"\\pm(?![A-Za-z])|\u00b1")
 _EITHER_DOWN = re.compile(r"\\mp(?![A-Za-z])")
 _SCRIPT = re.compile(r"_(?:\{[^{}]*\}|[0-9A-Za-z])")
-_ARGUMENT = re.compile(r"\([^()]*\)")
-_LABEL = re.compile(r"[A-Za-z\\' :|,/(){}]+")
+_WORD = re.compile(r"[A-Za-z']+")
+_NAME = (
+    r"(?:\\(?:angle|triangle|measuredangle|sphericalangle) ?)?"
+    r"(?:[A-Za-z]+(?![A-Za-z])"
+    r"|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|omega|phi|varphi|psi|sigma|rho|tau|ell|pi|Delta)(?![A-Za-z])"
+    r"|\\(?:overline|vec|bar|hat|overrightarrow|widehat|tilde|dot) ?\{ ?[A-Za-z]+ ?\}"
+    r"|\\text\{[A-Za-z' -]+\})'*"
+)
+_LABEL = re.compile(
+    rf"\|?{_NAME}(?:\^\{{-1\}}(?=\())?(?: *(?:\((?:[^()=<>]*)\)|{_NAME}))*\|?(?: ?: ?[A-Z]+)*"
+    rf"|\( ?{_NAME}(?: ?, ?{_NAME})* ?\)|\[[A-Z]+\]|\\frac\{{[A-Z]{{2,}}\}}\{{[A-Z]{{2,}}\}}"
+)
+"""A quantity by its name: letters, a function of something, a tuple of names, a ratio of segments."""
+_PRODUCT = re.compile(r"(?<![A-Za-z\\])[xyz]\([^()]*[-+*/^]")
+"""A variable before parentheses, where a function has a name."""
+_NO_LABEL_WORDS = (
+    "not no or and nor either neither never if where when unless except than but is isn't are was less more "
+    "minus plus times half twice double triple negative opposite about almost nearly over per by one two "
+    "three four five six seven eight nine ten zero wrong incorrect false square squared cube root reciprocal "
+    "without excluding instead different another other else guess maybe perhaps at up to "
+    "below above between beyond exceeds"
+)
+_NO_LABEL = frozenset(_NO_LABEL_WORDS.split())
+"""Words that say something about the value, where a label names a quantity."""
 
 
 class Kind(StrEnum):
@@ -63,6 +91,16 @@ class Form:
     brackets: str = ""
     parts: tuple[Form, ...] = ()
     label: str | None = None
+
+    @property
+    def equation(self) -> str | None:
+        """The equation between variables that a leaf is, as LaTeX; None if it is none."""
+        if self.kind is not Kind.leaf:
+            return None
+        if self.label is None:
+            return self.text if len(split(self.text, _EQUALS)) == 2 else None
+        is_relation = _VARIABLE.fullmatch(self.label) and not _is_constant(self.text)
+        return f"{self.label}={self.text}" if is_relation else None
 
 
 NO_ANSWER = Form(kind=Kind.no_answer)
@@ -99,7 +137,11 @@ def _read(text: str, *, is_truth: bool, depth: int) -> Form:
         made = parts(pieces)
         if _SEMICOLON.search(text):  # "p=5,q=2; p=7,q=2": each is one solution
             made = tuple(_as_row(one) for one in made)
-        return Form(kind=Kind.list, text=text, parts=made)
+        if _OR.search(text) and all(map(_is_solved, made)) and len({part.label for part in made}) == 1:
+            return Form(kind=Kind.union, text=text, parts=_flat(made, Kind.union))
+        if (both := _between(text, made)) is not None:
+            return both
+        return Form(kind=Kind.list, text=text, parts=_flat(made, Kind.list))
     if is_words(text):
         return Form(kind=Kind.leaf, text=text)
     if _EITHER.search(text) and text.count("\\pm") + text.count("\u00b1") == 1:
@@ -107,12 +149,14 @@ def _read(text: str, *, is_truth: bool, depth: int) -> Form:
         return Form(
             kind=Kind.list, parts=(read(_EITHER_DOWN.sub("-", up)), read(_EITHER_DOWN.sub("+", down)))
         )
+    if (solved := _range(text)) is not None:
+        return solved
     label, value = _labelled(text, is_truth=is_truth)
     if value is None:
         return NO_ANSWER
     if label is not None:
         form = read(value)
-        return Form(kind=form.kind, text=form.text, brackets=form.brackets, parts=form.parts, label=label)
+        return replace(form, label=label)
     return _bracketed(value, read, parts)
 
 
@@ -133,11 +177,101 @@ def _bracketed(
     opening, content, closing = found
     pieces = _pieces(content)
     if opening == "\\{":
-        return Form(kind=Kind.set, text=text, parts=parts([p for p in pieces if p]))
+        described = split(content, _SUCH_THAT)
+        if len(described) == 2 and _VARIABLE.fullmatch(split(described[0], _IN)[0]):
+            return read(described[1]) if _RELATION.search(described[1]) else Form(kind=Kind.leaf, text=text)
+        return Form(kind=Kind.set, text=text, parts=_flat(parts([p for p in pieces if p]), Kind.list))
     if len(pieces) == 1:
         bare = unparenthesised(text)
         return read(bare) if bare != text else Form(kind=Kind.leaf, text=text)
     return Form(kind=Kind.row, text=text, brackets=opening + closing, parts=parts(pieces))
+
+
+def _flat(parts: Sequence[Form], kind: Kind) -> tuple[Form, ...]:
+    """Parts of parts of one kind stand beside the others: `\\pm 1, \\pm 2` are four."""
+    return tuple(
+        one for part in parts for one in (part.parts if part.kind is kind and part.label is None else (part,))
+    )
+
+
+def _interval(low: str, high: str, brackets: str, text: str, label: str | None = None) -> Form:
+    ends = tuple(Form(kind=Kind.leaf, text=end) for end in (low, high))
+    return Form(kind=Kind.row, text=text, brackets=brackets, parts=ends, label=label)
+
+
+def _all_but(value: str, text: str, label: str | None = None) -> Form:
+    low, high = _EVERYTHING
+    sides = (_interval(low, value, "()", text), _interval(value, high, "()", text))
+    return Form(kind=Kind.union, text=text, parts=sides, label=label)
+
+
+def _range(text: str) -> Form | None:
+    """The interval or union that a solved inequality in one variable is, or a name of it; else None."""
+    described = split(text, _SUCH_THAT) if "|" in text else []
+    if len(described) == 2 and _VARIABLE.fullmatch(described[0]) and _RELATION.search(described[1]):
+        return _range(described[1])
+    if text == "\\mathbb{R}":
+        return _interval(*_EVERYTHING, "()", text)
+    if text == "\\emptyset":
+        return Form(kind=Kind.set, text=text)
+    if found := _WITHOUT.fullmatch(text):
+        return _all_but(found[1].strip().removesuffix("\\"), text)
+    signs = [found[0] for found in _RELATION.finditer(text)]
+    sides = split(text, _RELATION)
+    if not signs or len(sides) != len(signs) + 1 or "=" in text:
+        return None
+    if (len(signs) == 1 and _is_constant(sides[0]) and sides[0]) or (
+        signs[0] in (">", "\\geq") and len(signs) == 2
+    ):
+        sides, signs = sides[::-1], [_TURNED[sign] for sign in reversed(signs)]
+    if len(signs) == 1:
+        (variable, end), (sign,) = sides, signs
+        if (variable and not _VARIABLE.fullmatch(variable)) or not _is_constant(end) or not end:
+            return None
+        label = _label(variable) or None
+        if sign == "\\neq":
+            return _all_but(end, text, label)
+        if sign in ("<", "\\leq"):
+            return _interval(_EVERYTHING[0], end, "()" if sign == "<" else "(]", text, label)
+        return _interval(end, _EVERYTHING[1], "()" if sign == ">" else "[)", text, label)
+    if len(signs) != 2 or not set(signs) <= {"<", "\\leq"} or not _VARIABLE.fullmatch(sides[1]):
+        return None
+    if sides[1] in sides[0] + sides[2] or not (sides[0] and sides[2] and _is_rising(sides[0], sides[2])):
+        return None
+    brackets = ("(" if signs[0] == "<" else "[") + (")" if signs[1] == "<" else "]")
+    return _interval(sides[0], sides[2], brackets, text, _label(sides[1]))
+
+
+def _between(text: str, parts: Sequence[Form]) -> Form | None:
+    """The interval of `x > 1, x < 2`; None for other parts, and for bounds with nothing between them."""
+    if len(parts) != 2 or not all(map(_is_solved, parts)) or parts[0].label != parts[1].label:
+        return None
+    if any(part.kind is not Kind.row for part in parts):
+        return None
+    for lower, upper in (parts, parts[::-1]):
+        low, high = lower.parts[0].text, upper.parts[1].text
+        is_half = (lower.parts[1].text, upper.parts[0].text) == _EVERYTHING[::-1]
+        if is_half and read_number(low) and read_number(high) and _is_rising(low, high):
+            return _interval(low, high, lower.brackets[0] + upper.brackets[1], text, lower.label)
+    return None
+
+
+_TURNED = {"<": ">", ">": "<", "\\leq": "\\geq", "\\geq": "\\leq", "\\neq": "\\neq"}
+
+
+def _is_constant(text: str) -> bool:
+    return not _CONSTANT.sub("", text)
+
+
+def _is_rising(low: str, high: str) -> bool:
+    """Whether the ends of a chain may be those of an interval: two numbers in order, or not both numbers."""
+    ends = read_number(low), read_number(high)
+    return None in ends or ends[0].value < ends[1].value  # type: ignore[union-attr]
+
+
+def _is_solved(form: Form) -> bool:
+    """Whether a form is the range of a solved inequality."""
+    return form.kind in (Kind.row, Kind.union) and bool(_RELATION.search(form.text))
 
 
 def _pieces(text: str) -> list[str]:
@@ -170,8 +304,8 @@ def _labelled(text: str, *, is_truth: bool) -> tuple[str | None, str | None]:
     if len(about) > 2:
         return None, None
     if len(about) == 2:
-        if is_label(about[0]):
-            return _label(about[0]), about[1]
+        if not about[0] or is_label(about[0]):
+            return _label(about[0]) or None, about[1]
         value = read_number(split(about[0], _EQUALS)[-1])
         rounded = read_number(about[1])
         if value is None or rounded is None or rounded.places is None:
@@ -186,6 +320,8 @@ def _labelled(text: str, *, is_truth: bool) -> tuple[str | None, str | None]:
     if len(members) == 2:
         if label is not None:
             return label, members[1]
+        if _VARIABLE.fullmatch(members[1]) and (not is_truth or _is_constant(members[0])):
+            return _label(members[1]), members[0]
         numbers = [read_number(member) for member in members]
         if all(numbers):
             return None, members[1] if is_truth or numbers[0] == numbers[1] else None
@@ -203,15 +339,16 @@ def _labelled(text: str, *, is_truth: bool) -> tuple[str | None, str | None]:
 
 def is_label(text: str) -> bool:
     """Whether a text names a quantity: letters, an index, a function; no sum and no coefficient."""
-    bare = _ARGUMENT.sub("()", _SCRIPT.sub("", text)) if not text.startswith("(") else _SCRIPT.sub("", text)
-    if "\\text" in bare and (end := closing_brace(bare, bare.find("{"))) is not None and end == len(bare) - 1:
-        return True
-    return bool(_LABEL.fullmatch(bare)) and any(c.isalpha() for c in bare)
+    bare = _SCRIPT.sub("", text).strip()
+    return (
+        bool(_LABEL.fullmatch(bare))
+        and not _PRODUCT.search(bare)
+        and _NO_LABEL.isdisjoint(word.lower() for word in _WORD.findall(bare) if not word.isupper())
+    )
 
 
 def _label(text: str) -> str:
-    """A label in one spelling: W(n) and W(x) name one function."""
-    text = re.sub(r"\(\s*[a-z]\s*\)$", "()", text)
+    """A label in one spelling."""
     return re.sub(r"[\s{}]", "", text)
 
 
@@ -224,13 +361,15 @@ def equal(prediction: Form, truth: Form, leaves_equal: LeavesEqual) -> bool:
     if Kind.no_answer in (prediction.kind, truth.kind):
         return False
     if None not in (prediction.label, truth.label) and prediction.label != truth.label:
-        return False
+        return _equations_equal(prediction, truth, leaves_equal)
 
     def same(left: Form, right: Form) -> bool:
         return equal(left, right, leaves_equal)
 
     kinds = {prediction.kind, truth.kind}
     if kinds == {Kind.leaf}:
+        if (prediction.label is None) != (truth.label is None) and prediction.equation and truth.equation:
+            return _equations_equal(prediction, truth, leaves_equal)
         return leaves_equal(prediction.text, truth.text)
     left, right = prediction.parts, truth.parts
     if kinds == {Kind.row}:
@@ -248,12 +387,19 @@ def equal(prediction: Form, truth: Form, leaves_equal: LeavesEqual) -> bool:
         return _match(left, right, same)
     if kinds == {Kind.list, Kind.set}:
         return _match(left, right, same)
+    if kinds == {Kind.list, Kind.union} and all(map(_is_solved, (*left, *right))):
+        return _match(left, right, same)
     return (
         kinds <= _OF_NUMBERS
         and _is_range(prediction)
         and _is_range(truth)
         and leaves_equal(prediction.text, truth.text)
     )
+
+
+def _equations_equal(prediction: Form, truth: Form, leaves_equal: LeavesEqual) -> bool:
+    left, right = prediction.equation, truth.equation
+    return left is not None and right is not None and leaves_equal(left, right)
 
 
 _OF_NUMBERS = frozenset({Kind.leaf, Kind.row, Kind.union})

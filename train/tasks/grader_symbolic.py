@@ -68,8 +68,19 @@ def equal(prediction: Any, truth: Any) -> bool:
     if isinstance(prediction, sympy.Set | Relational) and isinstance(truth, sympy.Set | Relational):
         return _sets_equal(prediction, truth)
     if isinstance(prediction, sympy.Expr) and isinstance(truth, sympy.Expr):
-        return is_zero(prediction - truth)
+        difference = prediction - truth
+        i = next((symbol for symbol in truth.free_symbols if symbol.name == "i"), None)
+        if i is not None and _is_complex(truth, i):
+            difference = difference.subs(i, sympy.I)
+        return is_zero(difference)
     return False
+
+
+def _is_complex(truth: Any, i: Any) -> bool:
+    """Whether `i` is the imaginary unit, no variable: in a + bi of constants, and in a power of e."""
+    if any(power.args[0].has(i) for power in truth.atoms(sympy.exp)):
+        return True
+    return bool(truth.free_symbols == {i} and not truth.diff(i).has(i))
 
 
 def is_zero(difference: Any) -> bool:
@@ -133,17 +144,21 @@ def _chains_equal(prediction: Any, truth: Any) -> bool:
 
 
 def _sets_equal(prediction: Any, truth: Any) -> bool:
-    sides = [_as_set(prediction), _as_set(truth)]
+    sides = [_as_set(prediction, is_solved=True), _as_set(truth)]
     if None in sides:
         return False
     return bool(sides[0] == sides[1] or sides[0].symmetric_difference(sides[1]).is_empty)
 
 
-def _as_set(side: Any) -> Any:
+def _as_set(side: Any, *, is_solved: bool = False) -> Any:
+    """The set of real numbers that a side is. None if it is none, or was to be solved and is not linear."""
     if isinstance(side, sympy.Set):
         return side
     relations = side if isinstance(side, list) else [side]
-    if len(set().union(*(relation.free_symbols for relation in relations))) != 1:
+    symbols = set().union(*(relation.free_symbols for relation in relations))
+    if len(symbols) != 1:
+        return None
+    if is_solved and any((part.lhs - part.rhs).diff(*symbols).free_symbols for part in relations):
         return None
     return sympy.Intersection(*(relation.as_set() for relation in relations))
 

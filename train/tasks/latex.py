@@ -9,56 +9,146 @@ from __future__ import annotations
 
 import re
 
-BOX = "\\boxed{"
+from rocstar.train.tasks.plain_text import from_plain_text, from_unicode
 
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_BREAK = re.compile(r"(?<=[0-9])[ \t]*[\r\n]\s*(?=[0-9])")
+_WRAPPER_NAMES = "mbox hbox text textnormal textbf textit textrm mathrm mathbf mathit mathsf mathtt"
+_SPELLINGS = {
+    "\\frac": "dfrac tfrac cfrac nicefrac sfrac",
+    "\\binom": "dbinom tbinom",
+    "": "displaystyle textstyle limits nolimits",
+    "\\geq ": "geqslant geq ge",
+    "\\leq ": "leqslant leq le",
+    "\\neq ": "neq ne",
+    "\\approx ": "approxeq",
+    "\\ldots ": "dots cdots dotsc dotsb",
+    "\\emptyset": "varnothing",
+    "\\setminus": "backslash",
+    "\\arctan": "arctg",
+    "\\mathbb": "Bbb",
+    "^\\circ": "degree",
+    "\\{": "lbrace",
+    "\\}": "rbrace",
+    "\\$": "textdollar",
+    ">": "gt",
+    "<": "lt",
+    "|": "lvert rvert vert",
+    "*": "ast",
+    ":": "colon",
+}
+_COMMANDS = {name: same for same, names in _SPELLINGS.items() for name in names.split()}
+"""Commands of one meaning, in one spelling."""
+_COMMAND = re.compile(r"\\([A-Za-z]+)(\s*\{)?")
+_WRAPPERS = frozenset(_WRAPPER_NAMES.split())
+_SAME_LATEX = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\\\\\s*\[[0-9.]+\s*[a-z]{2}\]", r"\\\\ "),
+        (r",\\!\s*", ","),
+        (r"\\!", ""),
+        (r"\\(?:left|right|[bB]ig+[lrm]?)(?![A-Za-z])\s*\.?", ""),
+        # A wrong but common habit: the command runs into the next letter.
+        (r"\\q?quad", " "),
+        (r"\\%", "%"),
+        (r"(?<!\\)\\[,;: ]", " "),
+    )
+)
+_SAME_COMMANDS = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\\mathbb\s*\{?\s*([A-Z])(?![A-Za-z])\s*\}?", r"\\mathbb{\1}"),
+        (r"\\pmod\s*(?:\{\s*([^{}]*?)\s*\}|([0-9A-Za-z]))", r"\\pmod{\1\2}"),
+        (r"\\mod\s*(?:\{\s*([^{}]*?)\s*\}|([0-9]+|[A-Za-z]))$", r"\\pmod{\1\2}"),
+        (r"(\\equiv(?![A-Za-z]).*)\\bmod\s*([0-9]+|[A-Za-z])$", r"\1\\pmod{\2}"),
+        (r"[(\[] ?\\begin\{(?:matrix|array)\}(?:\{[lcr|]*\})?", r"\\begin{pmatrix}"),
+        (r"\\end\{(?:matrix|array)\} ?[)\]]", r"\\end{pmatrix}"),
+        (r"\\text\{([dei])\}", r" \1"),
+        (r"\\(sin|cos|tan)\s*\^\s*\{?\s*-\s*1(?![0-9])\s*\}?", r"\\arc\1 "),
+        (r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"\\frac{\1}{\2}"),
+        (r"\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}", r"\\binom{\1}{\2}"),
+        (r"\\(?:operatorname|text)\s*\{(arcsin|arccos|arctan|sin|cos|tan|ln|log)\}", r"\\\1 "),
+        (r"(?:^|(?<=[(,\[]))\s*\+\s*\\infty", r" \\infty"),
+    )
+)
 _SAME = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r",\\!\s*", ","),
-        (r"\\!", ""),
         (r"\{,\}", ","),
-        (r"[\u2212\u2012\u2013]", "-"),
-        (r"\\(?:left|right|[bB]ig+[lrm]?)(?![A-Za-z])\s*\.?", ""),
-        (r"\\(?:displaystyle|textstyle|limits)(?![A-Za-z])", ""),
-        (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
-        (r"\\frac\s+(?=[{0-9])", r"\\frac"),
-        (r"\\(?:mbox|textnormal|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|mathtt)\s*\{", r"\\text{"),
-        (r"\\text\s+\{", r"\\text{"),
-        (r"\\%", "%"),
-        (r"\^\s*\{?\s*\\circ\s*\}?|\u00b0|\\degree(?![A-Za-z])", r"^\\circ"),
-        (r"\\lbrace(?![A-Za-z])", r"\\{"),
-        (r"\\rbrace(?![A-Za-z])", r"\\}"),
-        (r"\\(?:gt)(?![A-Za-z])", ">"),
-        (r"\\(?:lt)(?![A-Za-z])", "<"),
-        (r"\\(?:geqslant|geq|ge)(?![A-Za-z])|\u2265|>=", r"\\geq "),
-        (r"\\(?:leqslant|leq|le)(?![A-Za-z])|\u2264|<=", r"\\leq "),
-        (r"\\(?:neq|ne)(?![A-Za-z])|\u2260|!=", r"\\neq "),
-        (r"\u03c0", r"\\pi "),
-        (r"\u221e", r"\\infty "),
-        (r"\\approxeq(?![A-Za-z])|\u2248", r"\\approx "),
-        # A wrong but common habit: the command runs into the next letter.
-        (r"\\q?quad", " "),
-        (r"\\[,;: ]|~|\u00a0", " "),
+        (r"\^\s*\{?\s*\\circ(?![A-Za-z])\s*\}?", r"^\\circ"),
+        (r">=", r"\\geq "),
+        (r"<=", r"\\leq "),
+        (r"!=", r"\\neq "),
+        (r"~", " "),
         (r"(?<!\\)\$", ""),
         (r"\s+", " "),
     )
 )
 _MATH = re.compile(r"\\[(\[](.*)\\[)\]]", re.DOTALL)
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
+_NUMBER = re.compile(r"[+-]?[0-9]+(?:[./][0-9]+)?")
+_LISTED = re.compile(r"\\text\{([^{}]*[A-Za-z]\)?\s*,[^{}]*|[^{}A-Za-z]*)\}")
+"""Words or choices in one wrapper, a list of them; or no letters at all."""
+_WITH_ARGUMENTS = re.compile(r"\\(?:(?P<two>frac|binom)|sqrt(?:\s*\[[^\[\]]*\])?)(?![A-Za-z])")
+_TOKEN = re.compile(r"\s*(?:(\\[A-Za-z]+|[0-9A-Za-z])|(?=\{))")
 
 
 def clean(text: str) -> str:
     """Return the text in one spelling: no spacing commands, sizes, dollar signs or final period."""
+    if _NUMBER.fullmatch(text):
+        return text
+    if "\n" in text or "\r" in text:
+        text = _BREAK.sub(r"\\newline ", text)  # two lines of digits are no number
     text = " ".join(text.split())  # first: what follows may look at a run of spaces again and again
+    if not text.isascii():
+        text = " ".join(from_unicode(text).split())
     if whole := _MATH.fullmatch(text.removesuffix(".")):
         text = whole[1]
+    if "\\" in text:
+        for pattern, replacement in _SAME_LATEX:
+            text = pattern.sub(replacement, text)
+        text = _COMMAND.sub(_command, text)
+        for pattern, replacement in _SAME_COMMANDS:
+            text = pattern.sub(replacement, text)
     for pattern, replacement in _SAME:
         text = pattern.sub(replacement, text)
-    text = text.strip()
+    text = with_arguments(from_plain_text(text)).strip()
     if text.endswith(".") and not text.endswith("\\."):
         text = text[:-1].rstrip()
     while (inner := _inside(text, "{", "}")) is not None:
         text = inner.strip()
+    if text.startswith("\\text") and (listed := _LISTED.fullmatch(text)):
+        text = listed[1].strip()
+    return text
+
+
+def _command(found: re.Match[str]) -> str:
+    name, brace = found[1], found[2]
+    if brace and name in _WRAPPERS:
+        return "\\text{"
+    same = _COMMANDS.get(name)
+    return found[0] if same is None else same + (brace or "")
+
+
+def with_arguments(text: str) -> str:
+    """Put braces around arguments of `\\frac`, `\\binom` and `\\sqrt` that have none."""
+    at = 0
+    while found := _WITH_ARGUMENTS.search(text, at):
+        end = found.end()
+        for _ in range(2 if found["two"] else 1):
+            token = _TOKEN.match(text, end)
+            if token is None:
+                break
+            if token[1]:
+                text = f"{text[:end]}{{{token[1]}}}{text[token.end() :]}"
+                end += len(token[1]) + 2
+                continue
+            text = text[:end] + text[token.end() :]
+            closing = closing_brace(text, end)
+            if closing is None:
+                break
+            end = closing + 1
+        at = found.end()
     return text
 
 
@@ -70,12 +160,10 @@ def unparenthesised(text: str) -> str:
 
 
 def last_boxed(text: str) -> str | None:
-    """Return the content of the last `\\boxed{`, up to its matching brace; None without one."""
-    start = text.rfind(BOX)
-    if start < 0:
-        return None
-    end = closing_brace(text, start + len(BOX) - 1)
-    return None if end is None else text[start + len(BOX) : end]
+    """Return the content of the last `\\boxed{` or `\\fbox{`, up to its matching brace; None without one."""
+    boxes = list(_BOX.finditer(text))
+    end = closing_brace(text, boxes[-1].end() - 1) if boxes else None
+    return None if end is None else text[boxes[-1].end() : end]
 
 
 def closing_brace(text: str, opening: int) -> int | None:

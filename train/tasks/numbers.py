@@ -9,7 +9,7 @@ A literal is read and never computed: no operator but the bar of a fraction of i
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from rocstar.train.tasks.latex import unparenthesised
@@ -27,18 +27,28 @@ _DECIMAL = re.compile(rf"{_SIGN}(?P<whole>{_INTEGER})?(?P<places>\.[0-9]*)?(?P<r
 _DECIMAL_COMMA = re.compile(r"(?P<sign>[+-]?)(?P<whole>[0-9]+),(?P<places>[0-9]+)")
 _FRACTION = re.compile(
     rf"{_SIGN}(?P<whole>[0-9]+)?\s*\\frac\s*"
-    r"(?:\{\s*(?P<top>[+-]?[0-9]+)\s*\}|(?P<top1>[0-9]))\s*"
+    r"(?:\{\s*(?P<top>[+-]?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+))\s*\}|(?P<top1>[0-9]))\s*"
     r"(?:\{\s*(?P<bottom>[+-]?[0-9]+)\s*\}|(?P<bottom1>[0-9]))(?P<rest>.*)",
     re.DOTALL,
 )
 _SLASH = re.compile(
     rf"{_SIGN}(?P<top>[0-9]+)\s*/\s*(?P<bottom>[+-]?[0-9]+)(?![0-9.,/^!_])(?P<rest>.*)", re.DOTALL
 )
+_MIXED = re.compile(
+    rf"{_SIGN}(?P<whole>{_INTEGER}) +(?P<top>0|[1-9][0-9]*)\s*/\s*"
+    r"(?P<bottom>[0-9]+)(?![0-9.,/^!_])(?P<rest>.*)",
+    re.DOTALL,
+)
+_BRACKETED = re.compile(
+    r"(?P<sign>[+-]?)\s*(?:[{(]\s*(?P<top>[+-]?[0-9]+)\s*[)}]|(?P<top1>[0-9]+))\s*/\s*"
+    r"(?:[{(]\s*(?P<bottom>[0-9]+)\s*[)}]|(?P<bottom1>[0-9]+))"
+)
 _BASE = re.compile(
-    rf"{_SIGN}(?P<digits>[0-9A-Z]+)_(?:\{{\s*(?:\\text\{{)?\s*(?P<base>[0-9a-z]+)[\s}}]*|(?P<base1>[0-9]))"
+    rf"{_SIGN}(?P<open>\()?(?P<digits>[0-9A-Z]+)(?(open)\))_(?:\{{\s*(?:\\text\{{)?\s*(?P<base>[0-9a-z]+)[\s}}]*|(?P<base1>[0-9]))"
 )
 _SCIENTIFIC = re.compile(
-    r"(?P<mantissa>[+-]?[0-9]+(?:\.[0-9]+)?)\s*(?:\\times|\\cdot|\u00d7)\s*10\^(?:\{\s*(?P<power>[+-]?[0-9]+)\s*\}|(?P<power1>[0-9]))"
+    r"(?:(?P<mantissa>[+-]?[0-9]+(?:\.[0-9]+)?)\s*(?:\\times|\\cdot|\*)\s*|(?P<sign>[+-]?))"
+    r"10\^(?:\{\s*(?P<power>[+-]?[0-9]+)\s*\}|(?P<power1>[0-9]))"
 )
 _BASES = {
     name: str(i)
@@ -65,13 +75,21 @@ class PlainNumber:
 def read_number(text: str) -> PlainNumber | None:
     """Read a clean text that is one literal; None if it is anything else."""
     text = unparenthesised(text)
+    if text[:2] in ("-(", "+("):
+        inner = unparenthesised(text[1:])
+        number = read_number(inner) if inner != text[1:] and inner[:1] not in "+-" else None
+        return number if number is None or text[0] == "+" else _negative(number)
     if found := _BASE.fullmatch(text):
         base = found["base"] or found["base1"]
         digits = f"{found['sign'].strip('+')}{found['digits'].lstrip('0')}"
         return PlainNumber(value=Fraction(0), base=f"{digits}_{_BASES.get(base, base)}")
     prefix, text = prefix_unit(text)
-    if found := _FRACTION.fullmatch(text):
+    if found := _FRACTION.fullmatch(text) or _MIXED.fullmatch(text):
         value = _fraction(found)
+    elif found := _BRACKETED.fullmatch(text):
+        top, bottom = found["top"] or found["top1"], found["bottom"] or found["bottom1"]
+        value = _ratio(found["sign"], top, bottom)
+        return None if value is None else PlainNumber(value=value, unit=prefix)
     elif found := _SLASH.fullmatch(text):
         value = _ratio(found["sign"], found["top"], found["bottom"])
     else:
@@ -87,15 +105,20 @@ def read_number(text: str) -> PlainNumber | None:
     return PlainNumber(value=value, places=places, percent=percent, unit=unit)
 
 
-def read_scientific(text: str) -> PlainNumber | None:
-    """Read `3.2 \\times 10^{5}`. Of a truth only, or of a prediction for such a truth: it is a power."""
+def read_scientific(text: str, *, is_bare: bool = False) -> PlainNumber | None:
+    """Read `3.2 \\times 10^{5}`, with `is_bare` also `10^{5}`: a power, which only a truth with one takes."""
     found = _SCIENTIFIC.fullmatch(unparenthesised(text))
-    if not found:
+    if not found or not (is_bare or found["mantissa"]):
         return None
     power = found["power"] or found["power1"]
     if len(power) > 4 or abs(int(power)) > _MAX_EXPONENT:
         return None
-    return PlainNumber(value=Fraction(found["mantissa"]) * Fraction(10) ** int(power))
+    return PlainNumber(value=Fraction(found["mantissa"] or f"{found['sign']}1") * Fraction(10) ** int(power))
+
+
+def has_exponent(number: PlainNumber) -> bool:
+    """Whether programs print the number with an exponent: below 1e-4 and from 1e16 on."""
+    return number.base is None and (0 < abs(number.value) < Fraction(1, 10**4) or abs(number.value) >= 10**16)
 
 
 def read_decimal_comma(text: str) -> PlainNumber | None:
@@ -123,6 +146,8 @@ def numbers_equal(prediction: PlainNumber, truth: PlainNumber) -> bool:
         return True
     if truth.places is None or truth.places < ROUNDED_PLACES:
         return False
+    if abs(truth.value) * 10**truth.places < 10 ** (ROUNDED_PLACES - 1):
+        return False  # of few digits behind zeros none is known to be rounded
     if prediction.places is not None and prediction.places < truth.places:
         return False
     return abs(prediction.value - truth.value) <= Fraction(1, 2 * 10**truth.places)
@@ -137,15 +162,20 @@ def _decimal(found: re.Match[str]) -> Fraction | None:
     return -value if found["sign"] == "-" else value
 
 
+def _negative(number: PlainNumber) -> PlainNumber | None:
+    return None if number.base is not None else replace(number, value=-number.value)
+
+
 def _fraction(found: re.Match[str]) -> Fraction | None:
-    top, bottom = found["top"] or found["top1"], found["bottom"] or found["bottom1"]
-    value = _ratio("", top, bottom)
+    named = found.groupdict()
+    top, bottom = named["top"] or named["top1"], named["bottom"] or named["bottom1"]
+    value = _ratio("", top.replace(",", ""), bottom)
     if value is None:
         return None
     if found["whole"] is not None:  # a mixed number: the sign is that of both
-        if "-" in top + bottom or not 0 < value < 1:
+        if "-" in top + bottom or not 0 <= value < 1:
             return None
-        value += _integer(found["whole"])
+        value += _integer(re.sub("[, ]", "", found["whole"]))
     return -value if found["sign"] == "-" else value
 
 

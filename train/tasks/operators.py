@@ -11,10 +11,26 @@ from typing import Final
 
 _ALGEBRA = r"\frac \sqrt \cdot \times \div \pi \infty \pm \mp \{ \} \geq \leq \neq \in \cup \text"
 _FUNCTIONS = r"\sin \cos \tan \cot \sec \csc \sinh \cosh \tanh \arcsin \arccos \arctan \ln \log \exp"
+_OPERATORS = (
+    r"\binom \sum \prod \int \lim \lfloor \rfloor \lceil \rceil \overline \vec \hat \bar \mathbb "
+    r"\emptyset \ldots \equiv \pmod \cap \setminus \begin \end \ \\ \to \circ \angle \triangle \ell "
+    r"\mid \approx \operatorname \log \det \max \min \gcd \alpha \beta \gamma \delta \epsilon "
+    r"\varepsilon \zeta \eta \theta \iota \kappa \lambda \mu \nu \xi \rho \sigma \tau \phi \varphi "
+    r"\chi \psi \omega \Gamma \Delta \Omega \Phi \Sigma \Theta \perp \parallel"
+)
 ALGEBRA: Final = frozenset(_ALGEBRA.split())
 """Commands that any prediction may use."""
 FUNCTIONS: Final = frozenset(_FUNCTIONS.split())
 """Identities turn one of these into another: allowed of letters where the truth has one."""
+_LOGARITHMS: Final = frozenset(("\\ln", "\\log"))
+"""One of them is a quotient of the others, of numbers too."""
+_OF_NUMBERS = re.compile(r"\\binom\{(?![^{}]*[A-Za-z])|\\binom\{[^{}]*\}\{(?![0-9]\})")
+"""A binomial coefficient that is no polynomial: the grader would compute it."""
+_READ: Final = frozenset(_OPERATORS.split())
+"""Commands that a truth may have, and a prediction for it."""
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\{[pbv]?matrix\}|\\mathbb\{[A-Z]\}|\\operatorname\{[a-z]+\}")
+_PROSE = re.compile(r"[A-Za-z]{2,}'|[A-Za-z]{5,}|[A-Z][a-z]{2,}|[a-z]{4}|[\"#$;?@`~]")
+_OPEN_END = re.compile(r"(?:^|[-+*/^_=<>&])\s*$")
 _PLAIN: Final = frozenset("0123456789.,+-*/^_()[]{}=<> \\")
 _COMMAND = re.compile(r"\\(?:[A-Za-z]+|[^A-Za-z])")
 _BARE = re.compile(r"\\(?!pi|infty)[A-Za-z]+")
@@ -37,7 +53,9 @@ def refusal(prediction: str, truth: str) -> str | None:
     letters, letters_of_truth = _letters(prediction), _letters(truth)
     for command in sorted(commands - of_truth):
         is_identity = command in FUNCTIONS and letters and of_truth & FUNCTIONS
-        if not is_identity:
+        is_logarithm = command in _LOGARITHMS and of_truth & _LOGARITHMS
+        is_polynomial = command == "\\binom" and not _OF_NUMBERS.search(prediction) and "!" not in truth
+        if not (is_identity or is_logarithm or is_polynomial):
             return command
     for foreign in sorted(letters - letters_of_truth):
         return foreign
@@ -47,6 +65,15 @@ def refusal(prediction: str, truth: str) -> str | None:
     if rise(prediction) > max(MAX_RISE, rise(truth)):
         return "^"
     return None
+
+
+def is_expression(text: str) -> bool:
+    """Whether a clean text is written in the operators and names that algebra reads, without prose."""
+    if not ALGEBRA.union(FUNCTIONS, _READ).issuperset(_COMMAND.findall(text)):
+        return False
+    rest = _ENVIRONMENT.sub(" ", text)
+    is_prose = _PROSE.search(_COMMAND.sub(" ", rest)) or not rest.isascii() or "\\text" in rest
+    return not (is_prose or _OPEN_END.search(text))
 
 
 def _letters(text: str) -> set[str]:

@@ -74,7 +74,27 @@ _MULTIPLIES: Final = frozenset(_NO_UNITS.split())
 _TEXT = re.compile(r"\\text\{([^{}\\]*)\}")
 _POWER = re.compile(r"\^(?:\{\s*([23])\s*\}|([23]))")
 _WORD = re.compile(r"[A-Za-z\u00a2\u20ac\u00a3%^\\\u00b0]+")
-_PLURAL = re.compile(r"[a-z]{3,}s")
+_BEHIND = re.compile(
+    r"(?P<value>.*?[^\s^\\_])(?P<unit>%"
+    r"|\s*\\text\{[^{}\\]*\}(?:\s*/\s*\\text\{[^{}\\]*\})?(?:\^\{?\s*[23]\s*\}?)?"
+    r"|\s[A-Za-z]{2,}(?:[ /][A-Za-z]{2,})*(?:\^\{?[23]\}?)?)",
+    re.DOTALL,
+)
+_DEGREES_BEHIND = re.compile(
+    r"(?P<value>.*[^\s^\\_])(?P<unit>\^\\circ\s*(?:\\text\{[CF]\}|[CF])?)", re.DOTALL
+)
+_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|arc)")
+_PRODUCTS: Final = frozenset({"mile", "inch", "milligram", "milliliter", "kilogram", "pound"})
+"""Units whose short names may be products of letters."""
+_AMOUNT_NAMES: Final = """
+hundred thousand million billion trillion dozen score half quarter third double triple pair couple few several
+not no non less more fewer wrong minus plus times extra other over under at of to from than and or if when
+unless with without except but only just about nearly almost maybe perhaps one two three four five six seven
+eight nine ten
+"""
+_AMOUNTS: Final = frozenset(_AMOUNT_NAMES.split())
+"""Words that, before a noun, change the number or deny it."""
+_PLURAL = re.compile(r"(?:[a-z]+ )?[a-z]{3,}s")
 MAX_CHARACTERS = 60
 
 
@@ -99,7 +119,8 @@ def read_unit(text: str) -> str | None:
     if text in _PREFIXES or text.strip() in _PREFIXES:
         return _PREFIXES[text.strip()]
     apart = text.startswith((" ", "\\text{"))
-    bare = _TEXT.sub(r" \1 ", text)
+    bare = _TEXT.sub(r" \1 ", text.replace(".}", "}"))
+    bare = bare.replace("^\\circ C", "^\\circC").replace("^\\circ F", "^\\circF")
     if "\\text" in bare or bare.count("^") > 1 + bare.count("^\\circ"):
         return None
     power = ""
@@ -108,6 +129,25 @@ def read_unit(text: str) -> str | None:
         if bare[found.start() :].strip():
             return None
     return _named(bare, power, apart)
+
+
+def unit_behind(text: str) -> tuple[str, str | None]:
+    """Split the unit off an expression: (value, unit). None where it has none.
+
+    Letters without `\\text{}` are a unit behind a space only, and not if they may be a product, as `mi`.
+    A degree sign behind a function belongs to its argument.
+    """
+    prefix, bare = prefix_unit(text)
+    tail = bare[-MAX_CHARACTERS:]
+    found = _BEHIND.fullmatch(tail) or _DEGREES_BEHIND.fullmatch(tail)
+    if found is None or (_FUNCTION.search(bare) and "\\circ" in found["unit"]):
+        return bare, prefix
+    unit = DEGREES if found["unit"] == "^\\circ" else read_unit(found["unit"])
+    if unit is None or (unit.strip("^23") in _PRODUCTS and "\\text" not in found["unit"]):
+        return bare, prefix
+    if prefix is not None and unit != prefix:
+        return text, None
+    return (bare[:-MAX_CHARACTERS] + found["value"]).rstrip(), unit
 
 
 def _named(text: str, power: str, apart: bool) -> str | None:
@@ -120,6 +160,8 @@ def _named(text: str, power: str, apart: bool) -> str | None:
         for word, exponent in (("square", "2"), ("sq", "2"), ("cubic", "3"), ("cu", "3")):
             if len(words) > 1 and words[0] in (word, f"{word}.") and not power:
                 words, power = words[1:], exponent
+        if len(words) == 2 and apart and _is_noun(words[1]) and not _AMOUNTS.intersection(words):
+            words = [" ".join(words)]  # "right triangles"
         if len(words) != 1:
             return None
         name = _name_of(words[0], apart)
@@ -132,12 +174,15 @@ def _named(text: str, power: str, apart: bool) -> str | None:
 
 
 def _name_of(word: str, apart: bool) -> str | None:
-    if not _WORD.fullmatch(word):
+    if not _WORD.fullmatch(word.replace(" ", "")):
         return None
     if len(word) == 1 and word.isalpha() and not apart:
         return None
     for spelling in (word, word.removesuffix("s"), word.lower(), word.lower().removesuffix("s")):
         if spelling in _UNITS and (len(spelling) > 1 or spelling == word):
             return _UNITS[spelling]
-    is_noun = apart and _PLURAL.fullmatch(word) and word not in _MULTIPLIES
-    return word if is_noun else None
+    return word if apart and _is_noun(word) else None
+
+
+def _is_noun(word: str) -> bool:
+    return bool(_PLURAL.fullmatch(word)) and word not in _MULTIPLIES

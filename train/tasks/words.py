@@ -6,6 +6,14 @@ import re
 
 _TEXT = re.compile(r"\\text\{((?:[^{}\\]|\\ )*)\}")
 _WORDS = re.compile(r"\(?[A-Za-z][A-Za-z' -]*\)?")
+_FACTORS = r"(?:[bcdfghjklmnpqrstvwxz]{2,3}|[abcdxyz]{2,4}|[A-Za-z])"
+_DIFFERENCE = re.compile(rf"{_FACTORS}(?: ?- ?{_FACTORS})+")
+_LETTERS = re.compile(r"[bcdfghjklmnpqrstvwxz]{2,3}|[b-df-hj-np-tv-z]{2}|[abcdxyz]{2,4}|[uvw]{2,3}")
+_NO_PRODUCT_NAMES = """
+cab bad dab dad cad add by my bay day cay cm mm km kg ml mg lb ft hr pm mr dr st nd rd th nth gcd lcm mph
+"""
+_NO_PRODUCTS = frozenset(_NO_PRODUCT_NAMES.split())
+"""Words, units and abbreviations that have the letters of a product."""
 _PRODUCT = re.compile(r"\\cdot(?![A-Za-z])|\\times(?![A-Za-z])|\*")
 _SHOUTED = frozenset({"yes", "no", "true", "false", "even", "odd", "none", "all", "both", "neither"})
 
@@ -16,8 +24,23 @@ def unwrapped(text: str) -> str:
 
 
 def is_words(text: str) -> bool:
-    """Whether a clean text holds letters alone: words, a name, a letter, with or without `\\text{}`."""
-    return bool(_WORDS.fullmatch(unwrapped(text)))
+    """Whether a clean text holds letters alone: words, a name, a letter, with or without `\\text{}`.
+
+    Letters around a minus are a difference.
+    """
+    if not _WORDS.fullmatch(unwrapped(text)):
+        return False
+    return "-" not in text or not _DIFFERENCE.fullmatch(text)
+
+
+def is_product(text: str) -> bool:
+    """Whether letters are a product of variables: `mn` and `a b c`, but not `AB`, `no` and `\\text{ab}`."""
+    letters = text.replace(" ", "")
+    return (
+        bool(_LETTERS.fullmatch(letters))
+        and len(set(letters)) == len(letters)
+        and letters not in _NO_PRODUCTS
+    )
 
 
 def words_equal(prediction: str, truth: str) -> bool:

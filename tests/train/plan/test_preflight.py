@@ -47,6 +47,44 @@ def test_a_recipe_that_can_run_lacks_nothing(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["chat.jsonl", "tasks.jsonl"], "nothing is made"
 
 
+UNREADABLE = ["The answer is 7", "Answer: 42", "\u2300 of nothing", "\\frac{1}{2"]
+
+
+def answers(folder: Path, *texts: str) -> None:
+    rows = [{"question": f"{k}?", "answer": text} for k, text in enumerate(texts)]
+    (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_answers_that_the_judge_cannot_read_are_counted_and_three_are_shown(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers(folder, *UNREADABLE, *["42"] * 96)
+    found = rehearse(recipe(), folder / "run")
+    assert found.problems == []
+    (note,) = found.notes
+    assert note.startswith("stages.0.data: 4 of 100 answers")
+    assert [text for text in UNREADABLE if repr(text) in note] == UNREADABLE[:3]
+    preflight.loaded_tasks(recipe(), built_in=preflight.nobody_loads)
+    assert capsys.readouterr().err.endswith(note + "\n")
+
+
+def test_more_unreadable_answers_than_the_source_allows_are_refused(folder: Path) -> None:
+    answers(folder, *UNREADABLE, "42", "3\\pi")
+    (problem,) = rehearse(recipe(), folder / "run").problems
+    assert "4 of 6 answers" in problem and "max_unreadable = 0.1" in problem
+    allowed = STAGE | {"data": {"source": "tasks.jsonl", "max_unreadable": 0.7}}
+    found = rehearse(recipe(stages=[allowed]), folder / "run")
+    assert (found.problems, len(found.notes)) == ([], 1)
+
+
+@pytest.mark.parametrize("reward", [{"kind": "beside:score"}, {"mode": "fused"}])
+def test_another_reward_reads_its_answers_itself(folder: Path, reward: dict[str, str]) -> None:
+    (folder / "beside.py").write_text("def score(attempt): return 1.0\n")
+    answers(folder, *UNREADABLE)
+    found = rehearse(recipe(reward=reward), folder / "run")
+    assert found.notes == [] and not any("answers" in problem for problem in found.problems)
+
+
 LACKS = {
     "model": {"path": "./gone", "template": "foo"},
     "sft": {"steps": 1, "data": "gone_chat.jsonl"},

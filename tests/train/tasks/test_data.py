@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import sys
 from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.types import Task
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.data import (
+    answer_text,
     load_tasks,
     overlap,
     reasoning_gym_tasks,
 )
+from rocstar.train.tasks.numbers import read_number
 from rocstar.train.tasks.rows import DATA_DIR_VARIABLE
 
 from ...needs import modules
@@ -89,6 +96,36 @@ def test_verl_rows_in_parquet_are_understood(tmp_path: Path) -> None:
     load(tmp_path, [row], question="prompt", answer="reward_model.ground_truth")
     again = DataConfig(source="rows.jsonl", question="prompt", answer="reward_model.ground_truth")
     assert load_tasks(again, base=tmp_path) == [task], "JSONL and Parquet of one row give one task"
+
+
+NUMBERS = [
+    (0.00001, "0.00001"),
+    (2.5e-7, "0.00000025"),
+    (6.02e23, "602000000000000000000000"),
+    (-1.5, "-1.5"),
+    (3.0, "3"),
+    (-0.0, "0"),
+    (10**30, "1" + "0" * 30),
+    (Decimal("1.50"), "1.5"),
+    (Decimal("1E+3"), "1000"),
+]
+
+
+@pytest.mark.parametrize(("number", "text"), NUMBERS)
+def test_a_number_keeps_its_value_in_plain_notation(number: float | Decimal, text: str) -> None:
+    assert answer_text(number, "answer", "row 1") == text
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_the_judge_reads_the_value_that_the_row_holds(number: float) -> None:
+    read = read_number(answer_text(number, "answer", "row 1"))
+    assert read is not None and read.value == Fraction(str(number))
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, Decimal("NaN"), True])
+def test_what_is_no_number_is_refused(number: float) -> None:
+    with pytest.raises(ConfigError, match=r"row 1.*finite number"):
+        answer_text(number, "answer", "row 1")
 
 
 def test_a_parquet_file_is_read_no_further_than_asked(

@@ -47,7 +47,6 @@ TEXTS = [
     "<tool_call><answer>\\boxed{42}</answer></tool_call> I do not know.",
     "<answer>\\boxed{42</answer>}",
     "<ANSWER>\\boxed{42}</ANSWER>",
-    "<answer>\\fbox{42}</answer>",
     "<answer>\\boxed{42}</answer> No: <answer>I do not know</answer>",
 ]
 WALL_S, HANG_S = 3.0, 1.0
