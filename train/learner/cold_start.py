@@ -68,7 +68,8 @@ def build_from_nothing(
     template = load_template(scratch_template(recipe), None)
     tools = tool_box(recipe).schemas
     texts = (
-        render(template, row["messages"], tools, generation_prompt=False) for row in rows[:TOKENIZER_ROWS]
+        render(template, row["messages"], tools, generation_prompt=False, date=recipe.model.date)
+        for row in rows[:TOKENIZER_ROWS]
     )
     scratch = recipe.model.scratch
     with working("training a tokenizer"):

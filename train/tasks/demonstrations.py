@@ -11,7 +11,6 @@ is a real execution. The result depends on (tasks, count, seed) alone, not on th
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -203,7 +202,7 @@ async def make_demonstrations(
     """`count` chat rows {"messages": [...], "tools"?: [...]}. Tasks are used in turn, then from the first.
 
     `programs` says what a task's right and wrong programs are: of the families above, if nothing else is
-    given. Tool calls are in OpenAI form with arguments as a JSON string. Raises ConfigError for a family
+    given. Tool calls are in OpenAI form, with arguments as objects. Raises ConfigError for a family
     without a demonstrator, SandboxError when the sandbox itself fails.
     """
     if not tasks:
@@ -281,7 +280,7 @@ class _Demonstrator:
         return await self.sandbox.run(request, deadline=deadline)
 
     def _call(self, content: str, code: str, attempt: int) -> dict[str, Any]:
-        function = {"name": self.tool_name, "arguments": json.dumps({"code": code})}
+        function = {"name": self.tool_name, "arguments": {"code": code}}
         call = {"id": f"call_{attempt}", "type": "function", "function": function}
         return {"role": "assistant", "content": content, "tool_calls": [call]}
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import io
-import json
 import random
 from collections import Counter
 from collections.abc import Mapping
@@ -180,7 +179,7 @@ def test_a_conversation_is_a_chat_row_with_openai_tool_calls() -> None:
     (tool_call,) = call["tool_calls"]
     assert (call["role"], tool_call["type"]) == ("assistant", "function")
     assert tool_call["function"]["name"] == "python"
-    assert json.loads(tool_call["function"]["arguments"]) == {"code": programs_for(task).right[0]}
+    assert tool_call["function"]["arguments"] == {"code": programs_for(task).right[0]}
     assert (result["role"], result["content"]) == ("tool", task.answer)
     assert result["tool_call_id"] == tool_call["id"]
     assert closing == {"role": "assistant", "content": f"<answer>\\boxed{{{task.answer}}}</answer>"}
@@ -208,7 +207,7 @@ def test_noise_has_the_asked_rates_and_slips_say_nothing_about_being_right() -> 
     slipped: dict[bool, list[bool]] = {True: [], False: []}
     for index in called:
         programs = programs_for(tasks[index % len(tasks)])
-        last = json.loads(calls[index][-1]["tool_calls"][0]["function"]["arguments"])["code"]
+        last = calls[index][-1]["tool_calls"][0]["function"]["arguments"]["code"]
         slipped[last in programs.right].append(len(calls[index]) > 1)
     assert rate(len(slipped[True]), len(called)) == pytest.approx(DEFAULT_NOISE.right, abs=0.03)
     for outcomes in slipped.values():
