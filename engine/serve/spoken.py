@@ -112,7 +112,9 @@ class Spoken:
         """form: of the turns; None where calls are text."""
         self._form = form
         self._calls = FORMS[form.calls] if form is not None else None
-        self._starts = {tag[0] for tag in (*THINKING, *(self._calls.opens if self._calls else ()))}
+        opens = self._calls.opens if self._calls else ()
+        self._mark = "<" if all(tag.startswith("<") for tag in opens) else ""
+        """With which every tag begins; empty if not all begin alike."""
         self._buffer = ""
         self._held: str | None = None
         """The text from the turn's first tool call on."""
@@ -138,11 +140,11 @@ class Spoken:
             self._held += text
             return
         self._buffer += text
+        if self._mark and self._mark not in self._buffer:  # no tag begins; nearly always
+            text, self._buffer = self._buffer, ""
+            yield from self._say(text)
+            return
         while self._buffer:
-            if self._starts.isdisjoint(self._buffer):  # no tag begins; nearly always
-                text, self._buffer = self._buffer, ""
-                yield from self._say(text)
-                return
             calls = self._call_tags()
             tags = [*self._thought_tags(), *calls]
             at, tag = _first(self._buffer, tags)
@@ -203,7 +205,8 @@ class Spoken:
         if self._is_fresh[kind] and kind in self._has_text:
             said = "\n" + said
         self._is_fresh[kind] = False
-        self._has_said |= self._ends[-1:] != [THOUGHT[1]]
+        if not self._ends or self._ends[-1] != THOUGHT[1]:
+            self._has_said = True
         self._has_text.add(kind)
         yield kind, said
 
