@@ -36,6 +36,7 @@ _CODES = (
     "# \u00e9 \u4e2d \u2028 \U0001f600",
     'print("a</tool_call>b", "</parameter>", "<tool_call>", "]")',
 )
+_AROUND_TOOLS = {"<|tool_list_start|>": "lfm", "[AVAILABLE_TOOLS]": "mistral"}
 _FOREIGN = {
     "<\uff5ctool\u2581call": "DeepSeek's",
     "<|tool_calls_section_begin|>": "Kimi K2's",
@@ -56,7 +57,9 @@ _FOREIGN = {
 
 
 def find_call_form(text: Rendering, tools: Sequence[Mapping[str, Any]], boundaries: Boundaries) -> str | None:
-    """The name of the form in which the template writes calls; None if it shows no call of an assistant.
+    """The name of the form in which the template writes calls.
+
+    Of a template that shows no call of an assistant, the form of the tags around its tools, or None.
 
     Raises:
         ChatError: no parser reads the calls back.
@@ -66,7 +69,8 @@ def find_call_form(text: Rendering, tools: Sequence[Mapping[str, Any]], boundari
     asked = [[_call({"code": code})] for code in _CODES]
     written = [turn_text(text, _turn(calls), tools, boundaries) for calls in asked]
     if not any(_NAME in one for one in written):
-        return None
+        prompt = text([_USER], tools)
+        return next((form for tag, form in _AROUND_TOOLS.items() if tag in prompt), None)
     both = [_call({"code": _CODES[0], "input": "2"}), _call({"code": _CODES[1]})]
     try:
         written.append(turn_text(text, _turn(both), tools, boundaries))

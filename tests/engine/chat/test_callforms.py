@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.chat.callforms import FORMS, schemas_of
+from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.chat.toolcalls import parse_tool_calls, said, tool_call_spans, without_tool_calls
 from rocstar.engine.serve.spoken import Spoken
+from rocstar.engine.testing.policy import CHATML_TOKENS, ByteTokenizer
 from rocstar.engine.types import CALL_FORMS, ToolCall, Turn, TurnForm
 
-from .template_families import FAMILIES, chat_of, written_by
+from .template_families import FAMILIES, FRAME, chat_of, written_by
 
 TOOL = {
     "type": "function",
@@ -211,6 +213,15 @@ def test_the_form_of_a_template_is_found_or_refused_by_name(family: str) -> None
     with pytest.raises(ChatError) as refused:
         chat_of(family)
     assert expected.form in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "form"), [("<|tool_list_start|>", "lfm"), ("[AVAILABLE_TOOLS]", "mistral"), ("", "hermes")]
+)
+def test_a_template_that_shows_no_call_has_the_form_of_its_tools(before: str, form: str) -> None:
+    template = FRAME.strip().replace("CALLS", "").replace("{{- t | tojson }}", before + "{{- t | tojson }}")
+    tokenizer = ByteTokenizer(special=CHATML_TOKENS, corpus=(), vocab_size=256)
+    assert ChatFormat(tokenizer, template, [TOOL]).form.calls == form
 
 
 def test_a_text_of_arguments_is_decoded_once() -> None:
