@@ -6,7 +6,7 @@ Shapes: a trajectory's columns `ids` and `logprobs` have one entry per token, pr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
@@ -154,6 +154,29 @@ class Segment:
     origin: Origin
 
 
+CALL_FORMS = ("hermes", "xml", "llama", "pythonic", "lfm", "mistral")
+"""The names of the call forms; chat/callforms.py reads each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnForm:
+    """How the text of a turn is read (chat/toolcalls.py).
+
+    Attributes:
+        calls: name of the call form, one of CALL_FORMS.
+        skips_thoughts: a call or an answer within a thought is neither executed nor judged.
+        opens_thought: the template's text before the turn opens a thought.
+    """
+
+    calls: str = "hermes"
+    skips_thoughts: bool = True
+    opens_thought: bool = False
+
+    def __post_init__(self) -> None:
+        if self.calls not in CALL_FORMS:
+            raise ValueError(f"call form {self.calls!r:.40} is none of {', '.join(CALL_FORMS)}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """One completion of the policy and the tool results that answer it."""
@@ -165,6 +188,7 @@ class Turn:
     """The policy ended the turn itself (a stop token), as against being cut by a limit."""
     calls: tuple[ToolCall, ...] = ()
     results: tuple[ToolResult, ...] = ()
+    form: TurnForm = TurnForm()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,17 +213,12 @@ class Attempt:
     @property
     def text(self) -> str:
         """Everything that the policy wrote, turn by turn, without any tool output."""
-        return policy_text(self.turns)
+        return "\n".join(turn.text for turn in self.turns)
 
     @property
     def final_text(self) -> str:
         """What the policy wrote in its last turn; empty if there is none."""
         return self.turns[-1].text if self.turns else ""
-
-
-def policy_text(turns: Iterable[Turn]) -> str:
-    """Return what the policy wrote in these turns, tool output excluded."""
-    return "\n".join(turn.text for turn in turns)
 
 
 _BY_REWARD: Any = None

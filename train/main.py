@@ -31,7 +31,7 @@ from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.garbage import settled_garbage
 from rocstar.engine.progress.progress import working
 from rocstar.engine.progress.status import StatusLine
-from rocstar.engine.types import Task
+from rocstar.engine.types import Task, TurnForm
 from rocstar.sandbox.types import Sandbox
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.groups.from_rollouts import Records, VersionCounter, recorded_source
@@ -72,7 +72,7 @@ from rocstar.train.serving.base import Publisher
 from rocstar.train.serving.nodes import Start, follow, new_token, open_nodes, serve_alone
 from rocstar.train.serving.placement import hide_servers
 from rocstar.train.serving.serving_node import as_served_alone
-from rocstar.train.tasks.chat_format import chat_format
+from rocstar.train.tasks.chat_format import chat_format, check_scratch
 
 
 def train(
@@ -355,7 +355,7 @@ class _Builder:
         tokenizer: PreTrainedTokenizerBase,
     ) -> None:
         """The cold start of a model that was given."""
-        rows = await self._conversations(tasks, sandbox)
+        rows = await self._conversations(tasks, sandbox, chat.form)
         await run_cold_start(
             team, self.recipe, chat, rows, tokenizer, self.listeners, self.metrics, self.cold
         )
@@ -368,7 +368,7 @@ class _Builder:
                 path = str(self.saved or self.cold or recipe.model.path)
                 return partial(load_model, path, recipe.model.dtype), load_tokenizer(path)
             self._set_threads(world.threads(recipe.run.threads, alone=True))
-            rows = await self._conversations(tasks, sandbox)
+            rows = await self._conversations(tasks, sandbox, check_scratch(recipe))
             if self.cold is not None:
                 model, tokenizer = load_model(str(self.cold), "float32"), load_tokenizer(str(self.cold))
             else:
@@ -386,10 +386,12 @@ class _Builder:
     def _set_threads(self, threads: int) -> None:
         self.thread.submit(checkpoint.set_threads, threads).result()
 
-    async def _conversations(self, tasks: Tasks, sandbox: Sandbox) -> list[dict[str, Any]]:
+    async def _conversations(self, tasks: Tasks, sandbox: Sandbox, form: TurnForm) -> list[dict[str, Any]]:
         """What the cold start learns; demonstrations show no task that another set has."""
         known = [*tasks.all_heldout, *(task for stage in tasks.stages for task in stage)]
-        return await conversations_for(self.recipe, tasks.demonstrations, known, sandbox, self.listeners)
+        return await conversations_for(
+            self.recipe, tasks.demonstrations, known, sandbox, self.listeners, form
+        )
 
     def _hand_over(self, made: Made, tokenizer: PreTrainedTokenizerBase) -> str:
         """Where the other ranks find rank 0's model: a directory, or the name it was loaded from."""

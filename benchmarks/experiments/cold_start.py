@@ -82,6 +82,7 @@ def conversations(options: argparse.Namespace, seed: int) -> tuple[Path, Path]:
 
 async def demonstrated(options: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
     """What the recipe's demonstrator says, in a real sandbox."""
+    from rocstar.engine.types import TurnForm
     from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
     from rocstar.train.learner.cold_start import conversations_for
     from rocstar.train.plan.preflight import load_all_tasks
@@ -93,7 +94,9 @@ async def demonstrated(options: argparse.Namespace, seed: int) -> list[dict[str,
     tasks = load_all_tasks(recipe, built_in=load_tasks_of)
     known = [*tasks.all_heldout, *(task for stage in tasks.stages for task in stage)]
     async with open_sandbox(recipe) as sandbox:
-        return await conversations_for(recipe, tasks.demonstrations, known, sandbox, Listeners(Callback()))
+        return await conversations_for(
+            recipe, tasks.demonstrations, known, sandbox, Listeners(Callback()), TurnForm()
+        )
 
 
 def write_rows(file: Path, made: list[dict[str, Any]]) -> None:

@@ -13,15 +13,21 @@ import difflib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import jinja2
+from jinja2.ext import Extension
+from jinja2.nodes import CallBlock, Node
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 Message = Mapping[str, Any]
 Tool = Mapping[str, Any]
 T = TypeVar("T")
+TEMPLATES = Path(__file__).parent / "templates"
 Thinking = Literal["keep", "refuse"]
 """What to do with a template that changes `<think>` blocks of turns once they are rendered again.
 
@@ -67,14 +73,57 @@ def _raise(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
+class _Generation(Extension):
+    """`{% generation %}`: marks what an assistant wrote, for training by transformers; the text stays."""
+
+    tags = {"generation"}  # noqa: RUF012  as the base class declares it
+
+    def parse(self, parser: Parser) -> Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return CallBlock(self.call_method("_text"), [], [], body).set_lineno(line)  # a scope of its own
+
+    def _text(self, caller: Callable[[], str]) -> str:
+        return caller()
+
+
+class _Dict:
+    """`dict` in a template: its two constructors alone."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        """As `dict.fromkeys`."""
+        return dict.fromkeys(*args)
+
+
 @lru_cache(maxsize=32)
 def _compile(source: str) -> jinja2.Template:
+    """The template in the environment of transformers (utils/chat_template_utils.py), whose import loads
+    torch; test_environment.py compares the two."""
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise
+    environment.globals["dict"] = _Dict()
     return environment.from_string(source)
+
+
+def _strftime_at(date: str) -> Callable[[str], str]:
+    """`strftime_now` of transformers with one fixed date: today's would give other tokens every day."""
+
+    def strftime_now(form: str) -> str:
+        try:
+            return datetime.fromisoformat(date).strftime(form)
+        except ValueError:
+            raise jinja2.TemplateError(
+                f"it shows the date (strftime_now), and model.date = {date!r} is none: set model.date to a "
+                f"day as {datetime.now().date().isoformat()!r}, which all prompts of the run then show"
+            ) from None
+
+    return strftime_now
 
 
 def render(
@@ -85,8 +134,9 @@ def render(
     generation_prompt: bool,
     bos_token: str = "",
     eos_token: str = "",
+    date: str = "",
 ) -> str:
-    """The conversation as text, with the settings Hugging Face uses for chat templates."""
+    """The conversation as text, as transformers renders it; `date` is what `strftime_now` shows."""
     try:
         return _compile(template).render(
             messages=messages,
@@ -94,6 +144,7 @@ def render(
             add_generation_prompt=generation_prompt,
             bos_token=bos_token,
             eos_token=eos_token,
+            strftime_now=_strftime_at(date),
         )
     except (jinja2.TemplateError, TypeError) as error:  # TypeError: it adds a text to what is none
         raise ChatError(f"the chat template failed to render: {error}") from None
@@ -106,6 +157,7 @@ def find_boundaries(
     thinking: Thinking = "refuse",
     bos_token: str = "",
     eos_token: str = "",
+    date: str = "",
 ) -> Boundaries:
     """Difference renders of marked conversations. ChatError if the template is not append-only.
 
@@ -114,7 +166,7 @@ def find_boundaries(
     """
     if thinking not in get_args(Thinking):
         raise ValueError(f"thinking = {thinking!r} is neither of {', '.join(get_args(Thinking))}")
-    text = _rendering(template, bos_token, eos_token)
+    text = rendering(template, bos_token, eos_token, date)
     user = {"role": "user", "content": _USER}
     if tools and text([user], tools) == text([user], None):
         raise ChatError(
@@ -131,12 +183,13 @@ def find_user_turn(
     thinking: Thinking = "refuse",
     bos_token: str = "",
     eos_token: str = "",
+    date: str = "",
 ) -> tuple[str, str]:
     """The text before and behind a further message of the user, up to the opening of the policy's next turn.
 
     ChatError as `find_boundaries`: many templates drop the thinking of turns that lie before such a message.
     """
-    text = _rendering(template, bos_token, eos_token)
+    text = rendering(template, bos_token, eos_token, date)
     return _found(lambda said: _user_turn(text, tools, said), thinking)
 
 
@@ -148,10 +201,18 @@ class Rendering(Protocol):
     ) -> str: ...
 
 
-def _rendering(template: str, bos_token: str, eos_token: str) -> Rendering:
+def rendering(template: str, bos_token: str = "", eos_token: str = "", date: str = "") -> Rendering:
+    """`render` with the template's source and special tokens filled in."""
+
     def text(messages: Sequence[Message], tools: Sequence[Tool] | None, gen: bool = False) -> str:
         return render(
-            template, messages, tools, generation_prompt=gen, bos_token=bos_token, eos_token=eos_token
+            template,
+            messages,
+            tools,
+            generation_prompt=gen,
+            bos_token=bos_token,
+            eos_token=eos_token,
+            date=date,
         )
 
     return text
@@ -272,3 +333,28 @@ def _diff(expected: str, rendered: str, *, prefix_only: bool) -> str:
     return "\n".join(
         line.removesuffix("\n") if line.endswith("\n") else f"{line} (no newline)" for line in lines
     )
+
+
+def load_template(name: str, tokenizer_template: str | None) -> str:
+    """Jinja source of 'model' (the tokenizer's own), a bundled name, or a .jinja file."""
+    if name == "model":
+        if not tokenizer_template:
+            raise ChatError(f"the tokenizer has no chat template: set model.template to one of {_bundled()}")
+        return tokenizer_template
+    bundled = TEMPLATES / f"{name}.jinja"
+    path = bundled if bundled.is_file() else Path(name)
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        raise ChatError(
+            f"chat template {name!r} is neither 'model', nor one of {_bundled()}, nor a file"
+        ) from None
+
+
+def bundled_templates() -> list[str]:
+    """The names that `load_template` knows."""
+    return sorted(path.stem for path in TEMPLATES.glob("*.jinja"))
+
+
+def _bundled() -> str:
+    return ", ".join(bundled_templates())

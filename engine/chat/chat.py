@@ -12,22 +12,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any, Protocol
 
 from rocstar.engine.chat.boundaries import (
+    Boundaries,
     ChatError,
     Message,
     Thinking,
     Tool,
     find_boundaries,
     find_user_turn,
+    load_template,
     render,
+    rendering,
     rewritten,
 )
+from rocstar.engine.chat.callforms import decoded_arguments, schemas_of
+from rocstar.engine.chat.readback import check_read_back, find_call_form
 from rocstar.engine.chat.token_text import SAMPLE, TokenText
+from rocstar.engine.chat.toolcalls import THOUGHT, parse_tool_calls
+from rocstar.engine.types import ToolCall, TurnForm
 
 __all__ = ["ChatError", "ChatFormat", "load_template"]
 
@@ -35,7 +42,6 @@ PIECE_CHARS = 1 << 16
 """Searched by one call of `re`, which keeps the interpreter's lock."""
 _CUT = "\udc00"
 """Marks where a text is cut before it is encoded. A lone surrogate: no text a tokenizer accepts holds it."""
-TEMPLATES = Path(__file__).parent / "templates"
 
 
 class Tokenizer(Protocol):
@@ -62,14 +68,23 @@ class ChatFormat:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, template: str, tools: Sequence[Tool], *, thinking: Thinking = "refuse"
+        self,
+        tokenizer: Tokenizer,
+        template: str,
+        tools: Sequence[Tool],
+        *,
+        thinking: Thinking = "refuse",
+        skips_thoughts: bool = True,
+        date: str = "",
     ) -> None:
         self.tokenizer, self.template, self.tools = tokenizer, template, list(tools)
         self._thinking = thinking
-        self._names: dict[str, str] = {
-            name: getattr(tokenizer, name, None) or "" for name in ("bos_token", "eos_token")
-        }
-        self.boundaries = find_boundaries(template, tools, thinking=thinking, **self._names)
+        self.names = {**token_names(tokenizer), "date": date}
+        """What a template writes by name: the tokenizer's special tokens, and the date."""
+        self.boundaries = find_boundaries(template, tools, thinking=thinking, **self.names)
+        form = turn_form(template, tools, self.boundaries, **self.names)
+        self.form = replace(form, skips_thoughts=skips_thoughts)
+        self._schemas = schemas_of(tools)
         special = special_tokens(tokenizer)
         self._text = TokenText(self._decode, tokenizer.encode(SAMPLE, add_special_tokens=False))
         # Before the second character of every special token that begins here.
@@ -107,13 +122,14 @@ class ChatFormat:
         Raises:
             ChatError: the template cannot render them.
         """
-        plain = [self._plain(message) for message in messages]
+        plain = [self._plain(with_decoded_arguments(message)) for message in messages]
         shown = self.tools if tools is None else [self._plain(tool) for tool in tools]
         return self._encode(self._render(plain, shown, generation_prompt=True))
 
     def _make_prompt_ids(self, question: str, context: str, tools: str) -> list[int]:
         before: list[Message] = json.loads(context) if context else []
-        messages = [self._plain(message) for message in [*before, {"role": "user", "content": question}]]
+        asked = [*before, {"role": "user", "content": question}]
+        messages = [self._plain(with_decoded_arguments(message)) for message in asked]
         shown = json.loads(tools) if tools else self.tools
         return self._encode(self._render(messages, shown, generation_prompt=True))
 
@@ -134,7 +150,7 @@ class ChatFormat:
 
     @cached_property
     def _user_turn(self) -> tuple[str, str]:
-        return find_user_turn(self.template, self.tools, thinking=self._thinking, **self._names)
+        return find_user_turn(self.template, self.tools, thinking=self._thinking, **self.names)
 
     def _find_fixed_ids(self, special: Collection[str]) -> tuple[list[int], str, str, list[int]]:
         """What surrounds tool results: ids and text before them, text and ids behind them.
@@ -153,6 +169,11 @@ class ChatFormat:
             if [*before_ids, *middle, *after_ids] != self._encode(before + sample + after):
                 return [], before, after, []
         return before_ids, before[begin:], after[:end], after_ids
+
+    def calls(self, text: str, tools: Sequence[Tool] | None = None) -> tuple[ToolCall, ...]:
+        """The tool calls of a turn's text; `tools` as for a prompt."""
+        schemas = self._schemas if tools is None else schemas_of(tools)
+        return parse_tool_calls(text, self.form, schemas)
 
     def turn_text(self, ids: Sequence[int]) -> str:
         """What the policy wrote, without its stop token."""
@@ -181,9 +202,14 @@ class ChatFormat:
         """Ids and loss mask (1 on what assistants wrote, stop token included) of a finished conversation.
 
         Boundaries are those of a rollout: each assistant's text is encoded apart from its surroundings.
+
+        Raises:
+            ChatError: the template rewrites an earlier turn, or the parser does not read the same calls back.
         """
         tools = self.tools if tools is None else tools
-        messages = [self._plain(message) for message in messages]
+        schemas = schemas_of(tools)
+        given = [_mapped(with_decoded_arguments(message), _as_utf8) for message in messages]
+        messages = [self._plain(message) for message in given]
         ids: list[int] = []
         mask: list[int] = []
         done = ""
@@ -195,6 +221,11 @@ class ChatFormat:
             text, stop, rest = whole[len(lead) :].rpartition(self.stop_text)
             if not stop:
                 raise ChatError(f"assistant message {k} does not end with {self.stop_text!r}")
+            if message.get("tool_calls"):
+                try:
+                    check_read_back(text.replace(_CUT, ""), given[k]["tool_calls"], self.form, schemas)
+                except ChatError as error:
+                    raise ChatError(f"assistant message {k}: {error}") from None
             if not lead.startswith(done):
                 raise rewritten(done, lead, f"message {k}")
             context = self._encode(lead[len(done) :])
@@ -214,18 +245,11 @@ class ChatFormat:
         raise rewritten(lead, whole, "an assistant turn")
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Tool], *, generation_prompt: bool) -> str:
-        return render(self.template, messages, tools, generation_prompt=generation_prompt, **self._names)
+        return render(self.template, messages, tools, generation_prompt=generation_prompt, **self.names)
 
     def _plain(self, value: Any) -> Any:
         """The same content with a cut inside every special token, wherever a string lies in it."""
-        if isinstance(value, str):
-            text = value.encode("utf-8", "replace").decode("utf-8")
-            return self._cut_special(text)
-        if isinstance(value, Mapping):
-            return {key: self._plain(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self._plain(item) for item in value]
-        return value
+        return _mapped(value, lambda text: self._cut_special(_as_utf8(text)))
 
     def _cut_special(self, text: str) -> str:
         """The text with a cut inside every special token."""
@@ -252,32 +276,56 @@ class ChatFormat:
         return ids
 
 
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """The same content with every string in it changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mapped(item, change) for item in value]
+    return value
+
+
+def _as_utf8(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def token_names(tokenizer: object) -> dict[str, str]:
+    """The special tokens that templates write by name."""
+    return {name: getattr(tokenizer, name, None) or "" for name in ("bos_token", "eos_token")}
+
+
+def turn_form(
+    template: str,
+    tools: Sequence[Tool],
+    boundaries: Boundaries,
+    *,
+    bos_token: str = "",
+    eos_token: str = "",
+    date: str = "",
+) -> TurnForm:
+    """How the turns of a template's policy are read. ChatError for calls that cannot be read back."""
+    begin, end = THOUGHT
+    return TurnForm(
+        calls=find_call_form(rendering(template, bos_token, eos_token, date), tools, boundaries) or "hermes",
+        opens_thought=boundaries.opening.rfind(begin) > boundaries.opening.rfind(end),
+    )
+
+
+def with_decoded_arguments(message: Message) -> Message:
+    """The message with arguments of its calls that are JSON text as the objects that they are."""
+    if not message.get("tool_calls"):
+        return message
+    calls = [
+        {**call, "function": {**function, "arguments": decoded_arguments(function["arguments"])}}
+        for call in message["tool_calls"]
+        for function in [call["function"]]
+    ]
+    return {**message, "tool_calls": calls}
+
+
 def special_tokens(tokenizer: Tokenizer) -> frozenset[str]:
     """Texts that the tokenizer turns into control tokens, those without a role (eos, pad, ..) included."""
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
     return frozenset(tokenizer.all_special_tokens) | {token.content for token in added if token.special}
-
-
-def load_template(name: str, tokenizer_template: str | None) -> str:
-    """Jinja source of 'model' (the tokenizer's own), a bundled name, or a .jinja file."""
-    if name == "model":
-        if not tokenizer_template:
-            raise ChatError(f"the tokenizer has no chat template: set model.template to one of {_bundled()}")
-        return tokenizer_template
-    bundled = TEMPLATES / f"{name}.jinja"
-    path = bundled if bundled.is_file() else Path(name)
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError:
-        raise ChatError(
-            f"chat template {name!r} is neither 'model', nor one of {_bundled()}, nor a file"
-        ) from None
-
-
-def bundled_templates() -> list[str]:
-    """The names that `load_template` knows."""
-    return sorted(path.stem for path in TEMPLATES.glob("*.jinja"))
-
-
-def _bundled() -> str:
-    return ", ".join(bundled_templates())

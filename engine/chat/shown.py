@@ -21,9 +21,17 @@ _TEXTS = ("reasoning_content", "content")
 class ShownCheck:
     """One template with its tools. Remembers the forms that it found shown."""
 
-    def __init__(self, template: str, tools: Sequence[Tool], *, bos_token: str = "", eos_token: str = ""):
+    def __init__(
+        self,
+        template: str,
+        tools: Sequence[Tool],
+        *,
+        bos_token: str = "",
+        eos_token: str = "",
+        date: str = "",
+    ) -> None:
         self._template, self._tools = template, list(tools)
-        self._names = {"bos_token": bos_token, "eos_token": eos_token}
+        self._names = {"bos_token": bos_token, "eos_token": eos_token, "date": date}
         self._shown: set[str] = set()
 
     def check_prompt(self, messages: Sequence[Message]) -> None:
@@ -92,8 +100,7 @@ def _without_thought(message: Message) -> Message:
 
 def _form(message: Message) -> list[Any]:
     texts = [key for key in _TEXTS if message.get(key)]
-    are_texts = [isinstance(call["function"]["arguments"], str) for call in message.get("tool_calls") or ()]
-    return [message["role"], texts, are_texts]
+    return [message["role"], texts, len(message.get("tool_calls") or ())]
 
 
 def _marked(message: Message, k: int) -> dict[str, Any]:
@@ -110,10 +117,7 @@ def _marked(message: Message, k: int) -> dict[str, Any]:
 
 
 def _marked_call(call: Mapping[str, Any], which: str) -> dict[str, Any]:
-    arguments: Any = {"code": f"argument-{which}"}
-    if isinstance(call["function"]["arguments"], str):
-        arguments = json.dumps(arguments)
-    return {**call, "function": {"name": f"name-{which}", "arguments": arguments}}
+    return {**call, "function": {"name": f"name-{which}", "arguments": {"code": f"argument-{which}"}}}
 
 
 def _find_all(messages: Sequence[Message], text: str, how: str) -> None:
@@ -138,14 +142,10 @@ def _said(message: Message) -> Iterator[list[str]]:
     for call in message.get("tool_calls") or ():
         function = call["function"]
         yield [function["name"]]
-        arguments = function["arguments"]
-        if isinstance(arguments, str):
-            yield [arguments, *_escaped(arguments), _as_template(arguments)]
-        else:
-            yield from (
-                [item, *_escaped(item)] if isinstance(item, str) else [json.dumps(item)]
-                for item in _leaves(arguments)
-            )
+        yield from (
+            [item, *_escaped(item)] if isinstance(item, str) else [json.dumps(item), str(item)]
+            for item in _leaves(function["arguments"])
+        )
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -162,14 +162,6 @@ def _leaves(value: Any) -> Iterator[Any]:
 def _escaped(text: str) -> list[str]:
     """Inside a JSON string, with and without characters beyond ASCII."""
     return [json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (False, True)]
-
-
-def _as_template(arguments: str) -> str:
-    """Arguments that came as JSON, as a template writes them that reads and writes them again."""
-    try:
-        return json.dumps(json.loads(arguments), ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return arguments
 
 
 def _clipped(text: str) -> str:

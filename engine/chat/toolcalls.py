@@ -1,46 +1,55 @@
-"""Parse the tool calls of one turn, Hermes style: `<tool_call>{"name": ..., "arguments": ...}</tool_call>`.
+"""The one reader of a turn: what it says, what it thinks and what it calls.
 
-A call is the JSON behind its tag, whatever its strings contain: a tag within them is text. A tag that is not
-closed and not followed by an object is a mention, no call. A call that cannot be decoded is a ToolCall with
-`malformed` set: it is fed back and counted, never executed; so is one whose closing tag is missing (the
-original ends the trajectory). What JSON leaves open is not guessed: a key written twice or a number JSON
-cannot write makes a call malformed.
+    turn ──> thought   `<think>` to `</think>`, or to the turn's end
+         ├─> call      in the form of TurnForm.calls (callforms.py)
+         └─> said      the rest
+
+Rollout loop, judges, server and viewer split a turn here. A call or an answer within a thought is a draft:
+it is neither executed nor judged, unless `TurnForm.skips_thoughts` is off. `<reason>` of the rstar2 template
+is no thought: its policy calls inside of it.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
-from rocstar.engine.types import ToolCall
+from rocstar.engine.chat.callforms import CLOSE, FORMS, MAX_DEPTH, OPEN, Schemas, WrittenCall
+from rocstar.engine.types import ToolCall, Turn, TurnForm
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
-MAX_DEPTH = 32
-"""Deepest nesting of arguments: what is parsed here must be written to a record elsewhere."""
+__all__ = [
+    "CLOSE",
+    "DEFAULT",
+    "MAX_DEPTH",
+    "OPEN",
+    "THOUGHT",
+    "parse_tool_calls",
+    "said",
+    "tool_call_spans",
+    "without_tool_calls",
+]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Written:
-    """A call and the characters [start, end) that it takes, if `closed` its closing tag included."""
-
-    start: int
-    end: int
-    closed: bool
-    call: ToolCall
-
-
-def parse_tool_calls(text: str) -> tuple[ToolCall, ...]:
-    """Every call in the order written."""
-    return tuple(written.call for written in _find(text))
+THOUGHT = ("<think>", "</think>")
+DEFAULT = TurnForm()
+_NONE: Schemas = {}
+_TAGS = {name: FORMS[name].opens[0] for name in ("hermes", "lfm", "mistral")}
+_BY_NAME = {name: TurnForm(calls=name) for name in FORMS}
 
 
-def tool_call_spans(text: str) -> tuple[tuple[int, int], ...]:
+def parse_tool_calls(
+    text: str, form: TurnForm | None = None, schemas: Schemas = _NONE
+) -> tuple[ToolCall, ...]:
+    """Every call of a turn in the order written; `schemas` give the types of parameters.
+
+    Without a form, for a text whose template is not known, the tag of the first call says which it is.
+    """
+    found, _ = _read(text, form or _form_of(text), schemas)
+    return tuple([written.call for written in found])
+
+
+def tool_call_spans(text: str, form: TurnForm = DEFAULT) -> tuple[tuple[int, int], ...]:
     """Characters [start, end) of every call in the order written; one that was not closed reaches to the next
     one, or to the end of the text."""
-    found = list(_find(text))
+    found, _ = _read(text, form)
     edges = [*(written.start for written in found), len(text)]
     return tuple(
         (written.start, written.end if written.closed else following)
@@ -48,103 +57,72 @@ def tool_call_spans(text: str) -> tuple[tuple[int, int], ...]:
     )
 
 
-def without_tool_calls(text: str) -> str:
-    """The text with every closed call cut out: what the policy said rather than did."""
+def said(written: str | Sequence[Turn]) -> str:
+    """What was said in turns, or in one turn's text: without thoughts and without closed calls."""
+    if isinstance(written, str):
+        return _without(written, _form_of(written), thoughts=True)
+    return "\n".join([_without(turn.text, turn.form, thoughts=True) for turn in written])
+
+
+def without_tool_calls(text: str, form: TurnForm = DEFAULT) -> str:
+    """The text with every closed call cut out."""
+    return _without(text, form, thoughts=False)
+
+
+def _form_of(text: str) -> TurnForm:
+    if "<" not in text and "[" not in text:
+        return DEFAULT
+    found = [(at, name) for name, tag in _TAGS.items() if (at := text.find(tag)) >= 0]
+    at, name = min(found, default=(0, "hermes"))
+    if name == "hermes" and text[at + len(OPEN) :].lstrip().startswith("<function="):
+        name = "xml"
+    return _BY_NAME[name]
+
+
+def _without(text: str, form: TurnForm, *, thoughts: bool) -> str:
+    calls, drafts = _read(text, form, _NONE, to_end=thoughts)
+    cut = [(call.start, call.end) for call in calls if call.closed]
+    if drafts and thoughts:
+        cut = sorted([*cut, *drafts])
     kept, end = [], 0
-    for written in _find(text):
-        if written.closed:
-            kept.append(text[end : written.start])
-            end = written.end
-    return "".join([*kept, text[end:]])
+    for start, stop in cut:
+        kept.append(text[end:start])
+        end = stop
+    return "".join([*kept, text[end:]]) if kept else text
 
 
-def _find(text: str) -> Iterator[_Written]:
-    at = 0
-    while (start := text.find(OPEN, at)) >= 0:
-        written = _call_at(text, start)
-        if written is not None:
-            yield written
-        at = written.end if written is not None else start + len(OPEN)
+def _read(
+    text: str, form: TurnForm, schemas: Schemas = _NONE, *, to_end: bool = False
+) -> tuple[list[WrittenCall], list[tuple[int, int]]]:
+    """The calls, and the thoughts [start, end) before them; `to_end`: the thoughts behind them, too."""
+    calls, at, may_call, skips = FORMS[form.calls], 0, True, form.skips_thoughts
+    tag, is_bare = calls.opens[0], calls.at_start
+    found: list[WrittenCall] = []
+    thoughts: list[tuple[int, int]] = []
+    if skips and form.opens_thought:
+        at = _thought_end(text, 0)
+        thoughts.append((0, at))
+    while True:
+        if is_bare:
+            start = calls.start_in(text, at) if may_call else -1
+        elif (start := text.find(tag[0], at)) >= 0:
+            start = text.find(tag, start)
+        if skips and (start >= 0 or to_end or is_bare):
+            stop = start if start >= 0 else len(text)
+            begin = text.find("<", at, stop)  # one character is found many times faster than a tag
+            if begin >= 0 and (begin := text.find(THOUGHT[0], begin, stop)) >= 0:
+                may_call &= not text[at:begin].strip()
+                at = _thought_end(text, begin + len(THOUGHT[0]))
+                thoughts.append((begin, at))
+                continue
+        if start < 0:
+            return found, thoughts
+        written = calls.read(text, start, schemas)
+        found += written
+        may_call = False
+        at = written[-1].end if written else start + (0 if is_bare else len(tag))
 
 
-def _call_at(text: str, start: int) -> _Written | None:
-    """The call whose opening tag is at `start`; None for a mention."""
-    inside = start + len(OPEN)
-    decoded, end = _decode(text[inside:])
-    next_tag, close = text.find(OPEN, inside + end), text.find(CLOSE, inside + end)
-    closed = close >= 0 and (next_tag < 0 or close < next_tag)
-    if not closed:
-        if not text[inside:].lstrip().startswith("{"):
-            return None
-        after = inside + end
-        return _Written(start=start, end=after, closed=False, call=_malformed(f"missing {CLOSE}"))
-    if not isinstance(decoded, str) and text[inside + end : close].strip():
-        decoded = f"Extra data behind the call: {text[inside + end : close].strip()[:20]!r}"
-    call = _malformed(decoded) if isinstance(decoded, str) else _call_of(decoded.value)
-    return _Written(start=start, end=close + len(CLOSE), closed=True, call=call)
-
-
-@dataclass(frozen=True, slots=True)
-class _Decoded:
-    value: Any
-
-
-def _decode(body: str) -> tuple[_Decoded | str, int]:
-    """The JSON value at the start of a body and where it ends, or why there is none."""
-    begins = len(body) - len(body.lstrip())
-    try:
-        value, end = _JSON.raw_decode(body, begins)
-    except ValueError as error:  # not JSON, or an integer of more digits than Python converts
-        return str(error), 0
-    except RecursionError:
-        return "nested too deeply", 0
-    return _Decoded(value), end
-
-
-def _call_of(value: Any) -> ToolCall:
-    if not isinstance(value, dict):
-        return _malformed("the call is not a JSON object")
-    for key in ("name", "arguments"):
-        if key not in value:
-            return _malformed(f"'{key}' is missing")
-    name, arguments = value["name"], value["arguments"]
-    if not isinstance(name, str):
-        return _malformed("'name' is not a string")
-    if not isinstance(arguments, dict):
-        return _malformed("'arguments' is not an object")
-    if _is_deep(arguments):
-        return _malformed("nested too deeply")
-    return ToolCall(name=name, arguments=arguments)
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        raise ValueError("a key is written twice in one object")
-    return made
-
-
-def _number(digits: str) -> float:
-    value = float(digits)
-    return value if math.isfinite(value) else _not_a_number(digits)
-
-
-def _not_a_number(digits: str) -> float:
-    raise ValueError(f"{digits[:20]} is not a number of JSON")
-
-
-def _is_deep(arguments: dict[str, Any]) -> bool:
-    level: list[Any] = [arguments]
-    for _ in range(MAX_DEPTH):
-        inner = [v for x in level for v in (x.values() if isinstance(x, dict) else x)]
-        level = [v for v in inner if isinstance(v, dict | list)]
-        if not level:
-            return False
-    return True
-
-
-def _malformed(reason: str) -> ToolCall:
-    return ToolCall(name=None, arguments=None, malformed=reason)
-
-
-_JSON = json.JSONDecoder(object_pairs_hook=_object, parse_float=_number, parse_constant=_not_a_number)
+def _thought_end(text: str, at: int) -> int:
+    close = text.find(THOUGHT[1], at)
+    return len(text) if close < 0 else close + len(THOUGHT[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rocstar.engine.plain_json import from_plain, to_plain
@@ -21,6 +21,7 @@ from rocstar.engine.types import (
     Trajectory,
     TrajectoryKey,
     Turn,
+    TurnForm,
     VersionSpan,
 )
 
@@ -130,6 +131,7 @@ def encode_turn(turn: Turn) -> dict[str, Any]:
         "text": turn.text,
         "finish": "stop" if turn.stopped else "length",
         "calls": calls,
+        **({} if turn.form == TurnForm() else {"form": asdict(turn.form)}),
     }
 
 
@@ -203,4 +205,5 @@ def decode_turn(turn: Mapping[str, Any]) -> Turn:
         stopped=turn["finish"] == "stop",
         calls=calls,
         results=results,
+        form=TurnForm(**turn.get("form", {})),
     )

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from rocstar.engine.chat.chat import ChatFormat
-from rocstar.engine.chat.toolcalls import parse_tool_calls
 from rocstar.engine.inference.base import Generation, Inference, InferenceError, Sampling, StopReason
 from rocstar.engine.inference.written import Written
 from rocstar.engine.progress.progress import turn_ended
@@ -203,8 +202,10 @@ async def _converse(
         turn_ended(who, len(generation.ids))
         text = agent.chat.turn_text(generation.ids)
         stopped = generation.finish is StopReason.stop
-        calls = parse_tool_calls(text) if stopped else ()
-        turn = Turn(start=start, end=len(draft.ids), text=text, stopped=stopped, calls=calls)
+        calls = agent.chat.calls(text, functions) if stopped else ()
+        turn = Turn(
+            start=start, end=len(draft.ids), text=text, stopped=stopped, calls=calls, form=agent.chat.form
+        )
         draft.turns.append(turn)
         draft.written.append(Span(start_s, clock.now_s))
         if generation.finish is StopReason.aborted:

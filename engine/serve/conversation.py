@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rocstar.engine.chat.toolcalls import OPEN
+from rocstar.engine.chat.toolcalls import tool_call_spans
 from rocstar.engine.rollout.rollout import Agent, run_trajectory
 from rocstar.engine.serve.overheard import Overheard, OverheardPolicy, OverheardTools
 from rocstar.engine.serve.parts import Part, Said, merged
@@ -31,6 +31,7 @@ from rocstar.engine.types import (
     Task,
     Trajectory,
     TrajectoryKey,
+    TurnForm,
 )
 
 Face = Literal["agent", "raw", "completion"]
@@ -95,7 +96,7 @@ class ServedConversation:
                 agent.chat,
                 self._tell,
                 stops=order.stops,
-                spoken=_spoken(order),
+                spoken=_spoken(order, agent.chat.form),
                 at_once=not order.is_streamed,
                 scores_prompt=order.scores_prompt and k == 0,
             )
@@ -230,7 +231,8 @@ class ServedConversation:
         if _is_calling(trajectory):
             overheard.call_begins(turn.calls)
         elif turn.calls:
-            self._tell(Said(choice, "content", turn.text[turn.text.index(OPEN) :]))
+            (start, _), *_ = tool_call_spans(turn.text, turn.form)
+            self._tell(Said(choice, "content", turn.text[start:]))
 
     def _tell(self, part: Part) -> None:
         if self.has_ended:
@@ -243,10 +245,10 @@ class ServedConversation:
             self._news.set_result(None)
 
 
-def _spoken(order: ConversationOrder) -> Spoken | AsWritten:
+def _spoken(order: ConversationOrder, form: TurnForm) -> Spoken | AsWritten:
     if order.face == "completion":
         return AsWritten()
-    return Spoken(with_calls=order.face == "agent" or bool(order.functions))
+    return Spoken(form if order.face == "agent" or order.functions else None)
 
 
 def _is_calling(trajectory: Trajectory) -> bool:

@@ -173,10 +173,7 @@ class Faces:
         return self.prompt_of(messages_of(list(asked)), None)[1]
 
     def _check_of(self, tools: Sequence[Mapping[str, Any]]) -> ShownCheck:
-        names = {
-            name: getattr(self.agent.chat.tokenizer, name, None) or "" for name in ("bos_token", "eos_token")
-        }
-        return ShownCheck(self.agent.chat.template, tools, **names)
+        return ShownCheck(self.agent.chat.template, tools, **self.agent.chat.names)
 
     def _order(
         self,

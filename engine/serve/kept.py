@@ -29,7 +29,7 @@ from rocstar.engine.record.files import FRAMES, INDEX
 from rocstar.engine.record.reading import RecordError, Verdict
 from rocstar.engine.record.step_file import FrameFile, FramePlace, Judged, all_places
 from rocstar.engine.serve.conversation import UNJUDGED
-from rocstar.engine.types import Failed, Scored, Trajectory, TrajectoryKey, policy_text
+from rocstar.engine.types import Failed, Scored, Trajectory, TrajectoryKey, Turn
 
 TRAJECTORIES, FEEDBACK = "trajectories", "feedback.jsonl"
 PER_FILE = 256
@@ -72,7 +72,7 @@ class KeptConversations:
     Args:
         folder: gets `trajectories/` and `feedback.jsonl`; goes on with what it has.
         decode: text of token ids.
-        num_answers: how many answers a text has.
+        num_answers: how many answers some turns have.
         temperature: at which it would be learned.
         per_file: conversations of one file.
     """
@@ -82,7 +82,7 @@ class KeptConversations:
         folder: Path,
         *,
         decode: Callable[[Sequence[int]], str],
-        num_answers: Callable[[str], int],
+        num_answers: Callable[[Sequence[Turn]], int],
         temperature: float,
         per_file: int = PER_FILE,
     ) -> None:
@@ -285,7 +285,7 @@ class KeptConversations:
     def _judged(self, t: Trajectory, place: FramePlace) -> Judged:
         bucket = "served" if isinstance(t.outcome, Scored) else "failed"
         verdict = Verdict(bucket=bucket, penalty_error=None, penalty_format=None, advantage=None)
-        answers = self._num_answers(policy_text(t.turns))
+        answers = self._num_answers(t.turns)
         return Judged(trajectory=t, verdict=verdict, num_answers=answers, place=place)
 
 

@@ -9,14 +9,17 @@ stop text or of a tag. Where the text is cut into pieces changes nothing of what
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
+from rocstar.engine.chat.callforms import FORMS
 from rocstar.engine.chat.token_text import PART
-from rocstar.engine.chat.toolcalls import OPEN, without_tool_calls
+from rocstar.engine.chat.toolcalls import THOUGHT, without_tool_calls
 from rocstar.engine.serve.parts import Kind
+from rocstar.engine.types import TurnForm
 
 MAX_OPEN_TOKENS = 64
 """So many tokens in a row without a whole character are shown as they are."""
-THINKING = {"<think>": "</think>", "<reason>": "</reason>"}
+THINKING = {THOUGHT[0]: THOUGHT[1], "<reason>": "</reason>"}
 """What opens a thought, and what ends it."""
 
 
@@ -105,24 +108,29 @@ class Spoken:
     apart by a line end.
     """
 
-    def __init__(self, *, with_calls: bool) -> None:
-        """with_calls: `<tool_call>` begins what is no text."""
-        self._with_calls = with_calls
+    def __init__(self, form: TurnForm | None) -> None:
+        """form: of the turns; None where calls are text."""
+        self._form = form
+        self._calls = FORMS[form.calls] if form is not None else None
+        opens = self._calls.opens if self._calls else ()
+        self._mark = "<" if all(tag.startswith("<") for tag in opens) else ""
+        """With which every tag begins; empty if not all begin alike."""
         self._buffer = ""
         self._held: str | None = None
         """The text from the turn's first tool call on."""
-        self._thought_ends: str | None = None
-        """The tag that ends the present thought."""
+        self._ends: list[str] = []
+        """The tags that end the present thoughts, the innermost last."""
+        self._has_said = False
+        """Text of the present turn came out that is not in a thought."""
         self._space: dict[Kind, str] = {}
         self._is_fresh: dict[Kind, bool] = {}
         self._has_text: set[Kind] = set()
 
     def begin_turn(self, opening: str) -> None:
         """`opening`: what the template writes at the beginning of the policy's turn."""
-        self._thought_ends, self._held, self._buffer = None, None, ""
         begins, ends = thought_tags(opening)
-        if opening.rfind(begins) > opening.rfind(ends):
-            self._thought_ends = ends
+        self._ends = [ends] if opening.rfind(begins) > opening.rfind(ends) else []
+        self._held, self._buffer, self._has_said = None, "", False
         self._space = {"content": "", "reasoning_content": ""}
         self._is_fresh = {"content": True, "reasoning_content": True}
 
@@ -132,50 +140,61 @@ class Spoken:
             self._held += text
             return
         self._buffer += text
-        if "<" not in self._buffer:  # no tag begins; nearly always
+        if self._mark and self._mark not in self._buffer:  # no tag begins; nearly always
             text, self._buffer = self._buffer, ""
             yield from self._say(text)
             return
-        while True:
-            tags = self._tags()
-            at, tag = min(
-                ((self._buffer.find(tag), tag) for tag in tags if tag in self._buffer), default=(-1, "")
-            )
+        while self._buffer:
+            calls = self._call_tags()
+            tags = [*self._thought_tags(), *calls]
+            at, tag = _first(self._buffer, tags)
             if at < 0:
-                keep = _open_end(self._buffer, tags)
-                at = len(self._buffer) - keep
-                yield from self._say(self._buffer[:at])
-                self._buffer = self._buffer[at:]
-                return
+                at = len(self._buffer) - _open_end(self._buffer, tags)
             yield from self._say(self._buffer[:at])
-            if tag == OPEN:
-                self._held, self._buffer = self._buffer[at:], ""
+            self._buffer = self._buffer[at:]
+            if not tag:
                 return
-            self._buffer = self._buffer[at + len(tag) :]
-            self._thought_ends = THINKING.get(tag)
+            if tag not in calls:
+                self._pass(tag)
+            elif tag in self._call_tags():  # not where text was said before a call of the whole turn
+                self._held, self._buffer = self._buffer, ""
+                return
 
     def end_turn(self) -> Iterator[tuple[Kind, str]]:
         """What was held back of the turn, its calls apart."""
-        if self._held is not None:
-            self._buffer, self._held = without_tool_calls(self._held), None
-        # No tag can be open any more, and `<tool_call>` that is left is a mention.
-        while self._buffer:
-            tags = [tag for tag in self._tags() if tag != OPEN]
-            at, tag = min(
-                ((self._buffer.find(tag), tag) for tag in tags if tag in self._buffer), default=(-1, "")
-            )
+        if self._held is not None and self._form is not None:
+            form = replace(self._form, opens_thought=False)
+            self._buffer, self._held = without_tool_calls(self._held, form), None
+        while self._buffer:  # no tag can be open any more, and a call's tag that is left is a mention
+            at, tag = _first(self._buffer, self._thought_tags())
             yield from self._say(self._buffer if at < 0 else self._buffer[:at])
-            self._buffer = "" if at < 0 else self._buffer[at + len(tag) :]
-            if at >= 0:
-                self._thought_ends = THINKING.get(tag)
+            self._buffer = "" if at < 0 else self._buffer[at:]
+            if tag:
+                self._pass(tag)
 
-    def _tags(self) -> list[str]:
-        """What would end the present kind of text."""
-        tags = list(THINKING) if self._thought_ends is None else [self._thought_ends]
-        return [*tags, OPEN] if self._with_calls else tags
+    def _thought_tags(self) -> list[str]:
+        """What may begin or end a thought here: `<think>` may begin within `<reason>`."""
+        if not self._ends:
+            return list(THINKING)
+        return [THOUGHT[1]] if self._ends[-1] == THOUGHT[1] else [self._ends[-1], THOUGHT[0]]
+
+    def _call_tags(self) -> Sequence[str]:
+        """What may begin a call here."""
+        if self._form is None or self._calls is None or (self._calls.at_start and self._has_said):
+            return ()
+        is_hidden = self._form.skips_thoughts and self._ends[-1:] == [THOUGHT[1]]
+        return () if is_hidden else self._calls.opens
+
+    def _pass(self, tag: str) -> None:
+        """Go on behind the tag of a thought, with which the buffer begins."""
+        self._buffer = self._buffer[len(tag) :]
+        if tag in THINKING:
+            self._ends.append(THINKING[tag])
+        else:
+            self._ends.pop()
 
     def _say(self, text: str) -> Iterator[tuple[Kind, str]]:
-        kind: Kind = "content" if self._thought_ends is None else "reasoning_content"
+        kind: Kind = "reasoning_content" if self._ends else "content"
         text = self._space[kind] + text
         if self._is_fresh[kind]:
             text = text.lstrip()
@@ -186,6 +205,8 @@ class Spoken:
         if self._is_fresh[kind] and kind in self._has_text:
             said = "\n" + said
         self._is_fresh[kind] = False
+        if not self._ends or self._ends[-1] != THOUGHT[1]:
+            self._has_said = True
         self._has_text.add(kind)
         yield kind, said
 
@@ -204,6 +225,11 @@ class AsWritten:
     def end_turn(self) -> Iterator[tuple[Kind, str]]:
         """Nothing was held back."""
         yield from ()
+
+
+def _first(text: str, tags: Sequence[str]) -> tuple[int, str]:
+    """The first of the tags in the text, and its place; -1 and nothing if there is none."""
+    return min(((at, tag) for tag in tags if (at := text.find(tag)) >= 0), default=(-1, ""))
 
 
 def _open_end(text: str, tags: Sequence[str]) -> int:

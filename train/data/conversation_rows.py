@@ -116,15 +116,7 @@ def _bad_call(
 def _call_problem(function: Mapping[str, Any], schemas: Mapping[str, Any]) -> str | None:
     if function["name"] not in schemas:
         return f"no tool of the row has this name; it has {', '.join(map(repr, schemas)) or 'none'}"
-    arguments = function["arguments"]
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError) as error:
-            return f"the arguments are no JSON: {error}"
-    if not isinstance(arguments, dict):
-        return f"the arguments are no object: {shown(arguments)}"
-    return check_arguments(arguments, schemas[function["name"]])
+    return check_arguments(function["arguments"], schemas[function["name"]])
 
 
 @lru_cache(maxsize=4096)

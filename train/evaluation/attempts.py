@@ -20,7 +20,7 @@ from typing import Any
 
 from rocstar.engine.record.files import whole_file
 from rocstar.engine.record.reading import VERSION, RecordError, Verdict, to_record
-from rocstar.engine.types import Group, Scored, Task, Trajectory, policy_text
+from rocstar.engine.types import Group, Scored, Task, Trajectory
 from rocstar.train.groups.selection import FAILED, penalty_of
 from rocstar.train.tasks.verify import num_answers
 
@@ -37,7 +37,7 @@ def record_line(trajectory: Trajectory, decode: Decode) -> bytes:
         dataclasses.replace(trajectory, times=None),
         _verdict(trajectory),
         stage="eval",
-        num_answers=num_answers(policy_text(trajectory.turns)),
+        num_answers=num_answers(trajectory.turns),
         decode=decode,
     )
     return json.dumps(record, separators=(",", ":")).encode("ascii") + b"\n"

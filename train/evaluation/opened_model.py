@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from rocstar.engine.rollout.rollout import Agent
+from rocstar.engine.types import Turn
 from rocstar.train.evaluation.saved_model import open_agent, with_model
 from rocstar.train.learner.model_io import load_max_positions
 from rocstar.train.recipe.config import Recipe
@@ -23,14 +24,14 @@ class OpenedModel:
         recipe: with the model that was meant.
         max_context: tokens of a prompt and its answer together; None where that is not known here.
         isolation: what confines its tools; empty where the sandbox does not say.
-        num_answers: how many answers a text has.
+        num_answers: how many answers some turns have.
     """
 
     agent: Agent
     recipe: Recipe
     max_context: int | None
     isolation: str
-    num_answers: Callable[[str], int]
+    num_answers: Callable[[Sequence[Turn]], int]
 
 
 @contextlib.asynccontextmanager

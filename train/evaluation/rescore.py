@@ -141,8 +141,7 @@ class Regrader:
         """All that the built-in judge looks at; None for a judge of which that is not known."""
         if not isinstance(self._judge, MathJudge):
             return None
-        boxed_in = extract_answer(attempt.text), extract_answer(attempt.final_text)
-        return attempt.task.id, attempt.is_truncated, boxed_in
+        return attempt.task.id, attempt.is_truncated, extract_answer(attempt.turns)
 
     async def outcome(self, attempt: Attempt) -> Outcome:
         """Of one attempt."""

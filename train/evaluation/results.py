@@ -77,7 +77,7 @@ def row_of(trajectory: Trajectory, chosen: EvaluationSet) -> AttemptRow:
     t, outcome = trajectory, trajectory.outcome
     scored = outcome if isinstance(outcome, Scored) else None
     asks = chosen.asking is Asking.agent
-    answer = extract_answer(attempt_of(t).final_text).answer if asks else None
+    answer = extract_answer(t.turns).answer if asks else None
     return AttemptRow(
         is_correct=scored.is_correct if scored else None,
         reward=scored.reward if scored else None,

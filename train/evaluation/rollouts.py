@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.record.reading import record_files, to_record, write_records
-from rocstar.engine.types import Scored, Task, policy_text
+from rocstar.engine.types import Scored, Task
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.evaluation.evaluate import attempt
 from rocstar.train.evaluation.saved_model import last_stage, open_engine_and_agent, run_to_end, with_model
@@ -164,7 +164,7 @@ def _write(
     write_records(
         path,
         (
-            to_record(t, v, stage=stage.name, num_answers=num_answers(policy_text(t.turns)), decode=decode)
+            to_record(t, v, stage=stage.name, num_answers=num_answers(t.turns), decode=decode)
             for t, v in selection.verdicts
         ),
     )

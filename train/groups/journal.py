@@ -32,7 +32,7 @@ from rocstar.engine.record.files import (
 )
 from rocstar.engine.record.reading import RecordError, Verdict
 from rocstar.engine.record.step_file import FrameFile, FramePlace, Judged, StepFile, is_about, read_places
-from rocstar.engine.types import Failed, Group, Task, Trajectory, policy_text
+from rocstar.engine.types import Failed, Group, Task, Trajectory
 from rocstar.engine.waits import waiting
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
@@ -253,7 +253,7 @@ class Journal:
         for t, verdict in verdicts:
             attempt = t.task.id, t.key.sibling
             place = self._known(t.key.step).get(attempt) or self._known(step)[attempt]
-            answers = num_answers(policy_text(t.turns))
+            answers = num_answers(t.turns)
             judged.append(Judged(trajectory=t, verdict=verdict, num_answers=answers, place=place))
         self._file(step).seal(judged, stage=stage)
         for t, _ in verdicts:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from statistics import fmean
 
-from rocstar.engine.types import Failed, Scored, Trajectory, policy_text
+from rocstar.engine.types import Failed, Scored, Trajectory
 from rocstar.train.groups.selection import Selection
 from rocstar.train.groups.text_metrics import text_metrics
 from rocstar.train.tasks.verify import num_answers
@@ -86,7 +86,7 @@ def released_metrics(selection: Selection) -> dict[str, float]:
             solved[task] = solved.get(task, False) or trajectory.outcome.is_correct
     equal = [solved[task] for task, values in rewards.items() if len(values) == 1]
     ones, zeros = sum(equal), len(equal) - sum(equal)
-    answers = [num_answers(policy_text(t.turns)) for t, _ in selection.verdicts]
+    answers = [num_answers(t.turns) for t, _ in selection.verdicts]
     penalties = [v.penalty_error for _, v in selection.verdicts if v.penalty_error is not None]
     return {
         "reject_equal_reward/solve_equal_total_ratio": (zeros + ones) / max(1, len(rewards)),

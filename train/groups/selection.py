@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rocstar.engine.record.reading import Verdict
-from rocstar.engine.types import Group, Scored, Trajectory, policy_text
+from rocstar.engine.types import Group, Scored, Trajectory
 from rocstar.train.algorithm.advantages import Advantage, has_no_signal
 from rocstar.train.algorithm.roc import (
     Decision,
@@ -51,7 +51,7 @@ def stats_of(trajectory: Trajectory) -> TrajectoryStats:
     return TrajectoryStats(
         num_tool_calls=len(results),
         num_tool_errors=sum(r.is_error for r in results),
-        num_answers=num_answers(policy_text(trajectory.turns)),
+        num_answers=num_answers(trajectory.turns),
         num_turns=max(1, len(trajectory.turns)),
     )
 

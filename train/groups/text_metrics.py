@@ -38,7 +38,7 @@ def answers_alike(trajectories: Sequence[Trajectory]) -> float | None:
     truths: dict[str, str] = {}
     for trajectory in trajectories:
         if isinstance(trajectory.outcome, Scored) and trajectory.turns:
-            answer = extract_answer(trajectory.turns[-1].text).answer
+            answer = extract_answer(trajectory.turns).answer
             if answer is not None:
                 answers.setdefault(trajectory.task.id, Counter())[answer] += 1
                 truths[trajectory.task.id] = trajectory.task.answer.strip()

@@ -11,10 +11,11 @@ import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rocstar.engine.chat.boundaries import render
+from rocstar.engine.chat.callforms import FORMS
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.progress.progress import working
 from rocstar.engine.tools.results import result_text
-from rocstar.engine.types import Task
+from rocstar.engine.types import Task, TurnForm
 from rocstar.sandbox.types import Limits, Sandbox
 from rocstar.train.learner.bad_batch import stops_run
 from rocstar.train.learner.checkpoint import load_progress, source_kind
@@ -37,9 +38,17 @@ TOKENIZER_ROWS = 4000
 
 
 async def conversations_for(
-    recipe: Recipe, tasks: Sequence[Task], known: Sequence[Task], sandbox: Sandbox, listeners: Listeners
+    recipe: Recipe,
+    tasks: Sequence[Task],
+    known: Sequence[Task],
+    sandbox: Sandbox,
+    listeners: Listeners,
+    form: TurnForm,
 ) -> list[dict[str, Any]]:
-    """Chat rows of the recipe: read from its file, or demonstrated on tasks that are in no other set."""
+    """Chat rows of the recipe: read from its file, or demonstrated on tasks that are in no other set.
+
+    `form`: how the policy's turns are read; it says whether a call may have text in front.
+    """
     if recipe.sft.data != "demonstrations":
         return read_conversations(Path(recipe.sft.data))
     shared = overlap(tasks, known)
@@ -56,6 +65,7 @@ async def conversations_for(
         render_result=lambda result: result_text(result, tool.style),
         limits=Limits(wall_s=tool.limits.wall_s, memory_bytes=tool.limits.memory_bytes),
         flavour=tool.flavour,
+        speaks=not FORMS[form.calls].at_start,
     )
     listeners.note(f"cold start: {len(rows)} conversations, tool results from real executions")
     return rows
@@ -68,7 +78,8 @@ def build_from_nothing(
     template = load_template(scratch_template(recipe), None)
     tools = tool_box(recipe).schemas
     texts = (
-        render(template, row["messages"], tools, generation_prompt=False) for row in rows[:TOKENIZER_ROWS]
+        render(template, row["messages"], tools, generation_prompt=False, date=recipe.model.date)
+        for row in rows[:TOKENIZER_ROWS]
     )
     scratch = recipe.model.scratch
     with working("training a tokenizer"):

@@ -353,6 +353,8 @@ def examine(
         rows = found.of(lambda: read_conversations(Path(sft.data)))
         if rows is not None and found.has_template:
             found.of(lambda: PromptCheck(recipe).conversations(rows))
+            if dry and not found.problems:  # a run reads the calls back when it encodes the rows
+                found.of(lambda: PromptCheck(recipe).calls(rows))
     for look in _engine_checks(recipe, found, learns=learns, elsewhere=elsewhere, nodes=nodes):
         found.of(look)
     if os.environ.get("RANK", "0") == "0":  # who listens is rank 0's, and its code runs nowhere else

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from rocstar.engine.chat.boundaries import ChatError
-from rocstar.engine.chat.chat import load_template
+from rocstar.engine.chat.boundaries import ChatError, find_boundaries, load_template, rendering
+from rocstar.engine.chat.callforms import schemas_of
+from rocstar.engine.chat.chat import token_names, turn_form
+from rocstar.engine.chat.readback import check_read_back, turn_text
 from rocstar.engine.chat.shown import ShownCheck
 from rocstar.engine.types import Task
 from rocstar.train.learner.model_io import check_model_path, load_tokenizer
@@ -43,6 +46,24 @@ class PromptCheck:
                 where = f"{self._recipe.sft.data}, conversation {number}"
                 raise ConfigError(f"{where}: {self._refusal(error)}") from None
 
+    def calls(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """ConfigError for a conversation of sft.data whose calls the policy's parser would not read back."""
+        recipe, (template, names), own = self._recipe, self._template, tool_box(self._recipe).schemas
+        text = rendering(template, **names)
+        found = find_boundaries(template, own, thinking=recipe.model.thinking, **names)
+        form = turn_form(template, own, found, **names)
+        form = replace(form, skips_thoughts=recipe.model.thoughts == "skip")
+        for number, row in enumerate(rows, 1):
+            tools = row.get("tools") or own
+            for message in row["messages"]:
+                if not message.get("tool_calls"):
+                    continue
+                try:
+                    written = turn_text(text, message, tools, found)
+                    check_read_back(written, message["tool_calls"], form, schemas_of(tools))
+                except ChatError as error:
+                    raise ConfigError(f"{recipe.sft.data}, conversation {number}: {error}") from None
+
     def _refusal(self, error: ChatError) -> str:
         return (
             f"model.template = {self._recipe.model.template!r} cannot carry the row: {error}; take another "
@@ -52,6 +73,12 @@ class PromptCheck:
 
     @cached_property
     def _shown(self) -> ShownCheck:
+        template, names = self._template
+        return ShownCheck(template, tool_box(self._recipe).schemas, **names)
+
+    @cached_property
+    def _template(self) -> tuple[str, dict[str, str]]:
+        """The source, and what it writes by name."""
         recipe, names, own = self._recipe, {}, None
         name = recipe.model.template
         if self._model == "scratch":
@@ -60,9 +87,8 @@ class PromptCheck:
             check_model_path(self._model)
             tokenizer = load_tokenizer(self._model)
             own = getattr(tokenizer, "chat_template", None)
-            names = {key: getattr(tokenizer, key, None) or "" for key in ("bos_token", "eos_token")}
+            names = token_names(tokenizer)
         try:
-            template = load_template(name, own)
+            return load_template(name, own), {**names, "date": recipe.model.date}
         except ChatError as error:
             raise template_refused(recipe, error) from None
-        return ShownCheck(template, tool_box(recipe).schemas, **names)

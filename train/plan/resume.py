@@ -39,6 +39,8 @@ FIXED: Final[Mapping[str, str]] = {
     "lora.*": _IS,
     "model.template": _READS,
     "model.thinking": _READS,
+    "model.date": _READS,
+    "model.thoughts": "is part of what is executed and judged",
     "tools.*": _READS,
     "tool.text": _READS,
     "tool.flavour": "is what the policy's programs can import",

@@ -39,6 +39,16 @@ class ModelConfig(Section):
         description="what to do with a template that changes `<think>` blocks of earlier turns: keep what "
         "the policy wrote in the context, or refuse the template",
     )
+    thoughts: Expert[Literal["skip", "read"]] = Field(
+        "skip",
+        description="whether a tool call or an answer inside `<think>` is executed and judged: skip = it is "
+        "neither, read = both",
+    )
+    date: Expert[str] = Field(
+        "",
+        description="the day that a template shows which asks for today's, as '2026-01-31'; '' = such a "
+        "template is refused",
+    )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="of forward and backward; the learner's weights and moments are float32"
     )

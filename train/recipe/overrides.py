@@ -9,11 +9,14 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
+from rocstar.train.recipe.describe import find
 from rocstar.train.recipe.errors import ConfigError
 
 
 def apply_override(raw: dict[str, Any], option: str) -> str:
     """`--a.b=c` sets raw['a']['b'] to c, read as a TOML value, or as a string where that fails.
+
+    A number, a date, `nan` or `true` for a field of type text is the text that was typed.
 
     Returns the option with the number of the set that it means.
     """
@@ -21,9 +24,9 @@ def apply_override(raw: dict[str, Any], option: str) -> str:
     key, sign, text = body.partition("=")
     if not sign or not key or not option.startswith("--"):
         raise ConfigError(f"option {option!r} is not of the form --section.field=value")
-    value = _read_value(text)
     node: Any = raw
     *parents, last = _of_a_set(raw, key.split("."), option)
+    value = _read_value(text, ".".join((*parents, last)))
     for part in parents:
         node = _descend(node, part, option)
     if isinstance(node, list):
@@ -54,12 +57,23 @@ def _of_a_set(raw: dict[str, Any], parts: list[str], option: str) -> list[str]:
     return parts
 
 
-def _read_value(text: str) -> Any:
+def _read_value(text: str, field: str) -> Any:
     try:
         table = tomllib.loads(f"v = {text}")
     except tomllib.TOMLDecodeError:
         return text
-    return table["v"] if len(table) == 1 else text  # a line break in the text can begin another key
+    if len(table) > 1:  # a line break in the text can begin another key
+        return text
+    value = table["v"]
+    return value if isinstance(value, str | list | dict) or not _is_text(field) else text
+
+
+def _is_text(field: str) -> bool:
+    try:
+        _, found = find(field)
+    except ConfigError:  # validation names the unknown field
+        return False
+    return [one.type for one in found] == ["text"]
 
 
 def _descend(node: Any, part: str, option: str) -> Any:

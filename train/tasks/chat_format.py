@@ -8,7 +8,8 @@ from typing import cast
 from transformers import PreTrainedTokenizerBase
 
 from rocstar.engine.chat.boundaries import ChatError, find_boundaries
-from rocstar.engine.chat.chat import ChatFormat, Tokenizer, load_template
+from rocstar.engine.chat.chat import ChatFormat, Tokenizer, load_template, turn_form
+from rocstar.engine.types import TurnForm
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.paths import elsewhere
@@ -24,6 +25,8 @@ def chat_format(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> ChatForma
             source,
             tool_box(recipe).schemas,
             thinking=recipe.model.thinking,
+            skips_thoughts=recipe.model.thoughts == "skip",
+            date=recipe.model.date,
         )
     except ChatError as error:
         raise template_refused(recipe, error) from None
@@ -31,14 +34,16 @@ def chat_format(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> ChatForma
     return chat
 
 
-def check_scratch(recipe: Recipe) -> None:
-    """The template of a model from nothing must be a bundled one or a file, and carry tool calls."""
+def check_scratch(recipe: Recipe) -> TurnForm:
+    """How turns are read under the template of a model from nothing: a bundled one or a file.
+
+    ConfigError if it cannot carry tool calls.
+    """
     try:
-        find_boundaries(
-            load_template(scratch_template(recipe), None),
-            tool_box(recipe).schemas,
-            thinking=recipe.model.thinking,
-        )
+        template, tools = load_template(scratch_template(recipe), None), tool_box(recipe).schemas
+        date = recipe.model.date
+        found = find_boundaries(template, tools, thinking=recipe.model.thinking, date=date)
+        return turn_form(template, tools, found, date=date)
     except ChatError as error:
         raise template_refused(recipe, error) from None
 

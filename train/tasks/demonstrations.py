@@ -11,7 +11,6 @@ is a real execution. The result depends on (tasks, count, seed) alone, not on th
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -199,12 +198,14 @@ async def make_demonstrations(
     programs: Callable[[Task], Programs] = programs_for,
     num_workers: int = 32,
     call_deadline_s: float = 60.0,
+    speaks: bool = True,
 ) -> list[dict[str, Any]]:
     """`count` chat rows {"messages": [...], "tools"?: [...]}. Tasks are used in turn, then from the first.
 
     `programs` says what a task's right and wrong programs are: of the families above, if nothing else is
-    given. Tool calls are in OpenAI form with arguments as a JSON string. Raises ConfigError for a family
-    without a demonstrator, SandboxError when the sandbox itself fails.
+    given. `speaks`: a call may have text in front, which a call form of the whole turn excludes. Tool calls
+    are in OpenAI form, with arguments as objects. Raises ConfigError for a family without a demonstrator,
+    SandboxError when the sandbox itself fails.
     """
     if not tasks:
         raise ConfigError("there are no tasks to demonstrate; widen sft.demonstration_tasks")
@@ -219,6 +220,7 @@ async def make_demonstrations(
         noise=noise,
         programs=programs,
         call_deadline_s=call_deadline_s,
+        speaks=speaks,
     )
     rows: list[dict[str, Any]] = [{} for _ in range(count)]
     indices = iter(range(count))
@@ -254,6 +256,7 @@ class _Demonstrator:
     noise: Noise
     programs: Callable[[Task], Programs]
     call_deadline_s: float
+    speaks: bool
 
     async def solve(self, task: Task, rng: random.Random) -> list[dict[str, Any]]:
         """The messages of one conversation, the task's first."""
@@ -281,9 +284,9 @@ class _Demonstrator:
         return await self.sandbox.run(request, deadline=deadline)
 
     def _call(self, content: str, code: str, attempt: int) -> dict[str, Any]:
-        function = {"name": self.tool_name, "arguments": json.dumps({"code": code})}
+        function = {"name": self.tool_name, "arguments": {"code": code}}
         call = {"id": f"call_{attempt}", "type": "function", "function": function}
-        return {"role": "assistant", "content": content, "tool_calls": [call]}
+        return {"role": "assistant", "content": content if self.speaks else "", "tool_calls": [call]}
 
     def _result(self, output: str, attempt: int) -> dict[str, Any]:
         return {"role": "tool", "tool_call_id": f"call_{attempt}", "name": self.tool_name, "content": output}

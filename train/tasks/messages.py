@@ -2,6 +2,7 @@
 
     {"role", "content": text}         given as text, or as a list of text parts, which are joined
     {"role": "assistant", "content", "tool_calls": [{"type", "id"?, "function": {"name", "arguments"}}]}
+                                      arguments: an object; JSON text is decoded here, once
 
 Fields that are null are left out: Parquet gives every message the fields of all.
 """
@@ -12,6 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from rocstar.engine.chat.callforms import decoded_arguments
 from rocstar.train.recipe.errors import ConfigError
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -85,8 +87,8 @@ def _read_calls(value: Any, where: str) -> list[dict[str, Any]]:
     for call in value:
         function = call.get("function", call) if isinstance(call, Mapping) else None
         name = function.get("name") if isinstance(function, Mapping) else None
-        arguments = function.get("arguments") if isinstance(function, Mapping) else None
-        if not isinstance(name, str) or not isinstance(arguments, str | dict) or not _is_json(arguments):
+        arguments = decoded_arguments(function.get("arguments")) if isinstance(function, Mapping) else None
+        if not isinstance(name, str) or not isinstance(arguments, dict) or not _is_json(arguments):
             raise ConfigError(
                 f"{where}: the tool call {shown(call)} is not of the form "
                 '{"function": {"name": text, "arguments": an object, or its JSON as text}}'

@@ -74,7 +74,7 @@ class MathJudge:
         task = attempt.task
         if attempt.is_truncated:
             return Scored(reward=0.0, method="truncated")
-        extraction = extract_answer(attempt.final_text)
+        extraction = extract_answer(attempt.turns)
         if extraction.answer is None:
             return Scored(reward=0.0, method=str(extraction.failure))
         if extraction.answer and extraction.answer == task.answer.strip():

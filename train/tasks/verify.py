@@ -1,18 +1,21 @@
-"""The answer in a text: the boxed value of the last complete `<answer>` block, outside of tool calls. Pure.
+"""The answer in a text: the boxed value of the last complete `<answer>` block of what is said. Pure.
 
-    what the policy wrote last ──without tool calls──> last <answer>...</answer> ──> last \\boxed{...}
+    what the policy wrote last ──what it said──> last <answer>...</answer> ──> last \\boxed{...}
 
 The input is text that the policy wrote and nothing else: tool output in it could supply an answer, and so
-could a program that the policy sent to a tool. Several blocks are no failure here: they cost the penalty of
-format (`num_answers`), as in the paper. Source: arXiv 2508.20722, 2.1 and 2.2.
+could a program that the policy sent to a tool; an answer within a thought is a draft. Several blocks are no
+failure here: they cost the penalty of format (`num_answers`), as in the paper. Source: arXiv 2508.20722, 2.1
+and 2.2.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rocstar.engine.chat.toolcalls import without_tool_calls
+from rocstar.engine.chat.toolcalls import said
+from rocstar.engine.types import Turn
 from rocstar.train.tasks.latex import last_boxed
 
 OPEN_TAG = "<answer>"
@@ -38,20 +41,22 @@ class Extraction:
             raise ValueError(f"answer={self.answer!r} and failure={self.failure!r}: exactly one must be set")
 
 
-def num_answers(policy_text: str) -> int:
+def num_answers(written: str | Sequence[Turn]) -> int:
     """Number of answer blocks, for RoC's p_format (Eq. 5): 0 if no block is complete, else the larger
-    count of opening and closing tags, so that a stray tag counts as a further answer. Tool calls aside.
+    count of opening and closing tags, so that a stray tag counts as a further answer.
     """
-    said = without_tool_calls(policy_text)
-    start = said.find(OPEN_TAG)
-    if start < 0 or CLOSE_TAG not in said[start:]:
+    text = said(written)
+    start = text.find(OPEN_TAG)
+    if start < 0 or CLOSE_TAG not in text[start:]:
         return 0
-    return max(said.count(OPEN_TAG), said.count(CLOSE_TAG))
+    return max(text.count(OPEN_TAG), text.count(CLOSE_TAG))
 
 
-def extract_answer(final_text: str) -> Extraction:
-    """The content of the last `\\boxed{...}` inside the last complete `<answer>...</answer>` of the text."""
-    *closed, _ = without_tool_calls(final_text).split(CLOSE_TAG)
+def extract_answer(final: str | Sequence[Turn]) -> Extraction:
+    """The content of the last `\\boxed{...}` inside the last complete `<answer>...</answer>` of the text, or
+    of the last turn.
+    """
+    *closed, _ = said(final if isinstance(final, str) else final[-1:]).split(CLOSE_TAG)
     blocks = [part.rpartition(OPEN_TAG)[2] for part in closed if OPEN_TAG in part]
     if not blocks:
         return Extraction(failure=ExtractionFailure.no_answer)

@@ -30,7 +30,11 @@ LLAMA = """
 {{- '<|eot_id|>' }}
 {%- for message in messages %}
     {%- set role = 'ipython' if message.role == 'tool' else message.role %}
-    {{- '<|start_header_id|>' + role + '<|end_header_id|>\\n\\n' + (message.content | trim) + '<|eot_id|>' }}
+    {{- '<|start_header_id|>' + role + '<|end_header_id|>\\n\\n' + (message.content | trim) }}
+    {%- for call in message.tool_calls or [] %}
+        {{- '<tool_call>' + ({'name': call.function.name, 'arguments': call.function.arguments} | tojson) }}
+        {{- '</tool_call>' }}
+    {%- endfor %}{{- '<|eot_id|>' }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}
 """
@@ -332,7 +336,7 @@ def test_bos_comes_first_and_once() -> None:
 
 
 def test_a_template_may_end_its_turns_with_the_eos_token() -> None:
-    template = QWEN.replace("'<|im_end|>'", "eos_token")
+    template = QWEN.replace("'<|im_end|>'", "eos_token").replace("'<|im_end|>\\n' }}", "eos_token + '\\n' }}")
     chat = ChatFormat(ByteTokenizer(), template, [PYTHON_SCHEMA])
     assert chat.stop_text == "<|endoftext|>"
 

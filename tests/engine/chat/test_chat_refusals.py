@@ -160,8 +160,11 @@ def test_turn_must_end_with_something() -> None:
 def only_with_calls(change: Callable[[str], str]) -> ChatFormat:
     """A fit template that misbehaves for assistant messages with tool_calls, which only data sets have."""
     template = "{{ tools | length if tools else 0 }}" + FOR_EACH
+    called = IN_USER.replace("m.content", "m.content + call")
     template += (
-        "{% if m.tool_calls %}" + change(IN_USER) + "{% else %}" + IN_USER + "{% endif %}{% endfor %}" + GEN
+        "{% if m.tool_calls %}{% set call %}{% for c in m.tool_calls %}<tool_call>"
+        "{{ {'name': c.function.name, 'arguments': c.function.arguments} | tojson }}</tool_call>"
+        "{% endfor %}{% endset %}" + change(called) + "{% else %}" + IN_USER + "{% endif %}{% endfor %}" + GEN
     )
     return ChatFormat(ByteTokenizer(), template, [PYTHON_SCHEMA])
 
@@ -169,8 +172,8 @@ def only_with_calls(change: Callable[[str], str]) -> ChatFormat:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda turn: turn.replace("<|im_end|>", ""), "assistant message 1 does not end with"),
-        (lambda turn: turn.replace("<|im_start|>", "<|im_start|>:"), "rewrites earlier text"),
+        (lambda turn: turn.replace("<|im_end|>", ""), "begins or ends an assistant's turn with tool calls"),
+        (lambda turn: turn.replace("<|im_start|>", "<|im_start|>:"), "with tool calls differently"),
         (
             lambda turn: turn.replace("m.content", "('now' if loop.last else 'then')"),
             "rewrites earlier text when message 3 is added",

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.engine.chat.toolcalls import CLOSE, MAX_DEPTH, OPEN, parse_tool_calls, without_tool_calls
-from rocstar.engine.types import ToolCall
+from rocstar.engine.chat.toolcalls import (
+    CLOSE,
+    DEFAULT,
+    MAX_DEPTH,
+    OPEN,
+    parse_tool_calls,
+    said,
+    without_tool_calls,
+)
+from rocstar.engine.types import ToolCall, Turn, TurnForm
 
 
 def call(body: str) -> str:
@@ -183,3 +191,50 @@ def test_what_was_said_is_what_stands_outside_of_calls(made: list[tuple[str, Too
 def test_half_a_surrogate_is_decoded_and_left_to_the_tool() -> None:
     (found,) = parse_tool_calls(call(r'{"name": "f", "arguments": {"code": "\ud83d"}}'))
     assert found.arguments == {"code": "\ud83d"}
+
+
+# ---- thoughts ----
+
+DRAFT = f"<think>\nI could write {call(GOOD)} but <answer>1</answer> first.\n</think>\n\n"
+CALLED = (ToolCall(name="f", arguments={"code": "1"}),)
+
+
+def turn(text: str, form: TurnForm = DEFAULT) -> Turn:
+    return Turn(start=0, end=1, text=text, stopped=True, form=form)
+
+
+def test_a_draft_in_a_thought_is_no_call_and_is_not_said() -> None:
+    assert parse_tool_calls(DRAFT) == ()
+    assert parse_tool_calls(DRAFT + call(GOOD)) == CALLED
+    assert said([turn(f"a{DRAFT}b{call(GOOD)}c")]) == "a\n\nbc"
+    assert without_tool_calls(DRAFT) == DRAFT, "a stream has told the thought before"
+
+
+def test_a_thought_that_never_ends_hides_the_rest() -> None:
+    assert parse_tool_calls(f"<think>a{call(GOOD)}") == ()
+    assert said([turn(f"a<think>b{call(GOOD)}")]) == "a"
+
+
+def test_a_template_may_open_the_thought_of_a_turn() -> None:
+    opened = TurnForm(opens_thought=True)
+    text = f"I draft {call(GOOD)}</think>{call(GOOD)}"
+    assert parse_tool_calls(text, opened) == CALLED
+    assert parse_tool_calls(text, DEFAULT) == CALLED * 2
+    assert said([turn("a</think>b", opened), turn("c")]) == "b\nc"
+
+
+def test_a_recipe_may_read_thoughts() -> None:
+    read = TurnForm(skips_thoughts=False)
+    assert parse_tool_calls(DRAFT + call(GOOD), read) == CALLED * 2
+    assert "<answer>1</answer>" in said([turn(DRAFT, read)])
+
+
+def test_the_tag_of_a_thought_inside_a_call_is_text() -> None:
+    code = "print('<think>')"
+    wrote = call(json.dumps({"name": "f", "arguments": {"code": code}})) * 2
+    assert [one.arguments for one in parse_tool_calls(wrote)] == [{"code": code}] * 2
+    assert said([turn(f"a{wrote}b")]) == "ab"
+
+
+def test_the_reasoning_of_rstar2_is_no_thought() -> None:
+    assert parse_tool_calls(f"<reason>so {call(GOOD)}</reason>") == CALLED

@@ -25,7 +25,8 @@ from rocstar.engine.record.columns import (
     frame_told,
 )
 from rocstar.engine.record.packing import packed
-from rocstar.engine.types import Task, Trajectory
+from rocstar.engine.record.plain import decode_turn, encode_turn
+from rocstar.engine.types import Task, Trajectory, Turn, TurnForm
 
 from ..record_cases import fitting_trajectories, plain_trajectory
 
@@ -145,3 +146,13 @@ def test_a_frame_of_a_stranger_is_refused_before_memory_is_taken(frame: bytes) -
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_a_turn_keeps_how_it_was_read() -> None:
+    """The default is not written, so that records of it are as they were."""
+    turn = Turn(start=0, end=1, text="a", stopped=True)
+    assert "form" not in encode_turn(turn) and decode_turn(encode_turn(turn)) == turn
+    xml = dataclasses.replace(turn, form=TurnForm(calls="xml", skips_thoughts=False, opens_thought=True))
+    assert decode_turn(json.loads(json.dumps(encode_turn(xml)))) == xml
+    with pytest.raises(ValueError, match="call form 'yaml' is none of hermes, xml,"):
+        decode_turn({**encode_turn(turn), "form": {"calls": "yaml"}})

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocstar.engine.chat.chat import TEMPLATES, bundled_templates
+from rocstar.engine.chat.boundaries import TEMPLATES, bundled_templates
 from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.rollout.rollout import run_trajectory
 from rocstar.engine.serve.desk import DeskLimits

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from rocstar.engine.serve.parts import Said, ToolUse, merged
 from rocstar.engine.serve.spoken import Spoken, StopTexts, TurnText
 from rocstar.engine.testing.policy import ByteTokenizer
+from rocstar.engine.types import TurnForm
 
 CALL = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
 PIECES = [
@@ -34,7 +35,7 @@ def cut(text: str, places: Sequence[int]) -> list[str]:
 
 
 def said(turns: Sequence[Sequence[str]], opening: str = "") -> dict[str, str]:
-    spoken, found = Spoken(with_calls=True), {"content": "", "reasoning_content": ""}
+    spoken, found = Spoken(TurnForm()), {"content": "", "reasoning_content": ""}
     for pieces in turns:
         spoken.begin_turn(opening)
         for piece in pieces:

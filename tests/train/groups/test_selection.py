@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.engine.types import (
+    Attempt,
     Failed,
     FinishReason,
     Group,
@@ -19,7 +20,6 @@ from rocstar.engine.types import (
     Trajectory,
     TrajectoryKey,
     Turn,
-    policy_text,
 )
 from rocstar.train.groups.selection import Selection, select, stats_of
 from rocstar.train.recipe.rl_config import RlConfig
@@ -138,7 +138,7 @@ def test_a_call_counts_once_it_was_answered() -> None:
     made = make(task, 0, 1.0, errors=1, clean=2, text=ANSWER + ANSWER)
     assert (stats_of(made).num_tool_calls, stats_of(made).num_tool_errors) == (3, 1)
     assert (stats_of(made).num_answers, stats_of(made).num_turns) == (2, 2)
-    assert policy_text(made.turns) == f"call\n{ANSWER}{ANSWER}"
+    assert Attempt(task=task, turns=made.turns, is_truncated=False).text == f"call\n{ANSWER}{ANSWER}"
 
 
 def test_clean_positives_are_kept_more_often() -> None:

@@ -254,3 +254,35 @@ def test_a_redis_without_its_client_is_told_before_it_is_tried(monkeypatch: pyte
     monkeypatch.setattr(preflight, "lacking", lambda who, extra: f"{who} needs redis of {extra}")
     with pytest.raises(ConfigError, match=r"^tool.sandbox = 'redis' needs redis of fabric$"):
         preflight.check_redis("redis://127.0.0.1:1")
+
+
+XML_TEMPLATE = """
+{{- '<|im_start|>system\\n' }}{% for t in tools or [] %}{{- t | tojson }}{% endfor %}{{- '<|im_end|>\\n' }}
+{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' + m.content }}
+{%- for c in m.tool_calls or [] %}{{- '<tool_call><function=' + c.function.name + '>' }}
+{%- for k, v in c.function.arguments | items %}
+{{- '<parameter=' + k + '>\\n' + v + '\\n</parameter>' }}{% endfor %}
+{{- '</function></tool_call>' }}{% endfor %}{{- '<|im_end|>\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{% endif %}"""
+
+
+@pytest.mark.parametrize(("code", "problems"), [("print(1)", 0), ("'</parameter></function>'", 1)])
+def test_a_row_whose_calls_are_not_read_back_is_named(folder: Path, code: str, problems: int) -> None:
+    """XML has no escapes, so that not every program can be written in it."""
+    call = {"function": {"name": "python_code_with_standard_io", "arguments": json.dumps({"code": code})}}
+    asked = {"role": "user", "content": "x"}
+    rows = [
+        [asked, {"role": "assistant", "content": "y"}],
+        [asked, {"role": "assistant", "tool_calls": [call]}],
+    ]
+    (folder / "chat.jsonl").write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
+    (folder / "xml.jinja").write_text(XML_TEMPLATE)
+    found = rehearse(recipe(model={"path": "scratch", "template": "xml.jinja"}), folder / "run")
+    assert len(found.problems) == problems, found.problems
+    assert all("chat.jsonl, conversation 2: " in one and "read back" in one for one in found.problems)
+
+
+def test_a_template_of_an_unknown_call_form_is_refused(folder: Path) -> None:
+    (folder / "mine.jinja").write_text(XML_TEMPLATE.replace("<function=", "<call to="))
+    found = rehearse(recipe(model={"path": "scratch", "template": "mine.jinja"}), folder / "run")
+    assert len(found.problems) == 1 and "form that no parser here reads" in found.problems[0]

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import io
-import json
 import random
 from collections import Counter
 from collections.abc import Mapping
@@ -16,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocstar.engine.chat.callforms import FORMS
 from rocstar.engine.progress.progress import ProgressBoard
-from rocstar.engine.types import Task
+from rocstar.engine.types import CALL_FORMS, Task
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, Status
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.data import reasoning_gym_tasks
@@ -29,6 +29,8 @@ from rocstar.train.tasks.demonstrations import (
     programs_for,
     spoil,
 )
+
+from ...engine.chat.template_families import chat_of
 
 OPTIONS: Mapping[str, dict[str, Any]] = {
     "gcd": {"min_value": 10, "max_value": 999, "exclude_answers": ["1"]},
@@ -180,7 +182,7 @@ def test_a_conversation_is_a_chat_row_with_openai_tool_calls() -> None:
     (tool_call,) = call["tool_calls"]
     assert (call["role"], tool_call["type"]) == ("assistant", "function")
     assert tool_call["function"]["name"] == "python"
-    assert json.loads(tool_call["function"]["arguments"]) == {"code": programs_for(task).right[0]}
+    assert tool_call["function"]["arguments"] == {"code": programs_for(task).right[0]}
     assert (result["role"], result["content"]) == ("tool", task.answer)
     assert result["tool_call_id"] == tool_call["id"]
     assert closing == {"role": "assistant", "content": f"<answer>\\boxed{{{task.answer}}}</answer>"}
@@ -208,7 +210,7 @@ def test_noise_has_the_asked_rates_and_slips_say_nothing_about_being_right() -> 
     slipped: dict[bool, list[bool]] = {True: [], False: []}
     for index in called:
         programs = programs_for(tasks[index % len(tasks)])
-        last = json.loads(calls[index][-1]["tool_calls"][0]["function"]["arguments"])["code"]
+        last = calls[index][-1]["tool_calls"][0]["function"]["arguments"]["code"]
         slipped[last in programs.right].append(len(calls[index]) > 1)
     assert rate(len(slipped[True]), len(called)) == pytest.approx(DEFAULT_NOISE.right, abs=0.03)
     for outcomes in slipped.values():
@@ -259,3 +261,24 @@ def test_a_failing_sandbox_stops_the_work() -> None:
 
     with pytest.raises(SandboxError, match="gone"):
         demonstrate(tasks_of("gcd", size=1), 5, sandbox=Dead(), noise=CLEAN)
+
+
+@pytest.mark.parametrize("form", CALL_FORMS)
+def test_demonstrated_calls_are_read_back_in_every_call_form(form: str) -> None:
+    """What 20 demonstrations teach is what the parser of the template's form reads: all of it."""
+    chat = chat_of(form)
+    made = demonstrate(tasks_of("gcd", size=20), 20, speaks=not FORMS[form].at_start)
+    asked = [
+        [call["function"]["arguments"] for call in message.get("tool_calls", ())]
+        for row in made
+        for message in row["messages"]
+        if message["role"] == "assistant"
+    ]
+    learned = []
+    for row in made:
+        ids, mask = chat.encode_conversation(row["messages"])
+        wrote = chat.decode([token for token, is_learned in zip(ids, mask, strict=True) if is_learned])
+        learned += [
+            [call.arguments for call in chat.calls(turn)] for turn in wrote.split(chat.stop_text)[:-1]
+        ]
+    assert learned == asked and sum(map(len, asked)) > 20

@@ -103,7 +103,7 @@ class ArenaJudge:
 
     async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
         """Play one game, then the other. TimeoutError at `deadline`, a `loop.time()`."""
-        answer = spoken(attempt.final_text)
+        answer = spoken(attempt.turns)
         if attempt.is_truncated or not answer.strip():
             return _outcome(*LOST, why="truncated " if attempt.is_truncated else "empty ")
         question, baseline = attempt.task.question, attempt.task.meta["baseline"]

@@ -110,7 +110,7 @@ class ChoiceJudge:
         """Compare letters; `deadline` is not needed."""
         if attempt.is_truncated:
             return Scored(reward=0.0, method="truncated")
-        extraction = extract_answer(attempt.final_text)
+        extraction = extract_answer(attempt.turns)
         if extraction.answer is None:
             return Scored(reward=0.0, method=str(extraction.failure))
         letter = chosen_letter(extraction.answer, attempt.task.meta["options"])

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from rocstar.engine.types import Task
+from collections.abc import Sequence
 
-_OPEN, _CLOSE = "<think>", "</think>"
+from rocstar.engine.chat.toolcalls import THOUGHT, said
+from rocstar.engine.types import Task, Turn
 
 
-def spoken(text: str) -> str:
-    """Return what stands behind the last </think>; nothing if a thought was begun and not ended."""
-    _, closed, after = text.rpartition(_CLOSE)
-    if closed:
-        return after.lstrip()
-    return "" if text.lstrip().startswith(_OPEN) else text
+def spoken(turns: Sequence[Turn]) -> str:
+    """What the last turn says, without the white space behind a thought."""
+    text = said(turns[-1:])
+    return text if turns and text == turns[-1].text else text.lstrip()
 
 
 def nothing_said(task: Task) -> str:
     """A thought and no word: it follows no instruction and wins no game."""
-    return f"{_OPEN}{task.question}{_CLOSE}"
+    return f"{THOUGHT[0]}{task.question}{THOUGHT[1]}"

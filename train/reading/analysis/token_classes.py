@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rocstar.engine.chat.toolcalls import tool_call_spans
+from rocstar.engine.chat.toolcalls import DEFAULT, tool_call_spans
 from rocstar.engine.types import Origin, Segment, Trajectory
 from rocstar.train.reading.analysis.statistics.tally import Lead
 
@@ -73,6 +73,8 @@ class TurnTokens:
     """Characters before each token."""
     class_U: Ints
     """Indices into CLASSES."""
+    calls: tuple[tuple[int, int], ...]
+    """Characters [start, end) of its tool calls."""
 
 
 def turns_of(trajectory: Trajectory, decode: Decode, *, window: int) -> Iterator[TurnTokens]:
@@ -90,22 +92,23 @@ def turns_of(trajectory: Trajectory, decode: Decode, *, window: int) -> Iterator
             lead = Lead.asked if not is_answer else Lead.error if any(results) else Lead.ok
             ids = trajectory.ids[segment.start : segment.end]
             text, starts_U = placed(ids.tolist(), decode)
+            turn = turns.get(segment.start)
+            calls = tool_call_spans(text, turn.form if turn else DEFAULT)
             yield TurnTokens(
                 first=segment.start,
                 ids=ids,
                 lead=lead,
                 text=text,
                 starts_U=starts_U,
-                class_U=_classes(text, starts_U, lead, window),
+                class_U=_classes(text, calls, starts_U, lead, window),
+                calls=calls,
             )
-            turn = turns.get(segment.start)
             results = tuple(result.is_error for result in turn.results) if turn else ()
         before = segment
 
 
-def _classes(text: str, starts_U: Ints, lead: Lead, window: int) -> Ints:
+def _classes(text: str, calls: Sequence[tuple[int, int]], starts_U: Ints, lead: Lead, window: int) -> Ints:
     ends_U = np.append(starts_U[1:], len(text))
-    calls = tool_call_spans(text)
     rest = TokenClass.reason_before_call if calls else TokenClass.reason_before_answer
     class_U = np.full(len(starts_U), CLASSES.index(rest))
     answer = text.rfind(ANSWER)

@@ -13,7 +13,6 @@ from typing import Final
 
 import numpy as np
 
-from rocstar.engine.chat.toolcalls import tool_call_spans
 from rocstar.train.reading.analysis.statistics.tally import Lead
 from rocstar.train.reading.analysis.statistics.top_fifth import Floats
 from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass, TurnTokens
@@ -93,10 +92,10 @@ class Wordings:
 
     def _said(self, turn: TurnTokens, top_U: Floats) -> set[str]:
         """The wordings of a turn, outside of its calls."""
-        calls, found = tool_call_spans(turn.text), set()
+        found = set()
         for word, pattern in _PATTERNS.items():
             for match in pattern.finditer(turn.text):
-                if any(start <= match.start() < end for start, end in calls):
+                if any(start <= match.start() < end for start, end in turn.calls):
                     continue
                 token = int(np.searchsorted(turn.starts_U, match.start(), side="right")) - 1
                 seen = self.words[word, turn.lead != Lead.asked]

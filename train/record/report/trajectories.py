@@ -1,13 +1,14 @@
 """How a trajectory looks on the report. All its text is untrusted and escaped."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
 
 from markupsafe import Markup
 
+from rocstar.engine.chat.toolcalls import tool_call_spans
+from rocstar.engine.types import TurnForm
 from rocstar.train.record.report.page import MAX_TEXT, clipped, rendered
 from rocstar.train.record.report.sample import Record, calls_of, is_correct, reward_of
 
@@ -18,7 +19,6 @@ WHY = {
     "no_signal": "Not used: all scored siblings of the group have the same reward, so no advantage exists.",
     "failed": "Not used: lost to a failure of the system, so it has no reward.",
 }
-TOOL_CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|(?=<tool_call>)|\Z)", re.S)
 CODE = "code"
 """The argument that is a program, whatever the tool."""
 
@@ -121,11 +121,12 @@ def pieces(turn: Mapping[str, Any]) -> Iterator[str | Mapping[str, Any]]:
     """The policy's text of a turn with its tool calls in their places: `name`, `arguments` (pairs of name or
     None, and text), `is_error`, `status` and `result`."""
     text, calls, end = str(turn.get("text", "")), list(turn.get("calls") or []), 0
-    for match, call in zip_longest(list(TOOL_CALL.finditer(text)), calls):
-        if match is not None:
-            yield text[end : match.start()]
-            end = match.end()
-        raw = match.group() if match is not None else ""
+    spans = tool_call_spans(text, TurnForm(**turn.get("form", {})))
+    for span, call in zip_longest(spans, calls):
+        raw = ""
+        if span is not None:
+            yield text[end : span[0]]
+            raw, end = text[slice(*span)], span[1]
         yield raw if call is None else _shown(call, raw)
     yield text[end:]
 

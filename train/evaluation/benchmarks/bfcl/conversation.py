@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rocstar.engine.chat.toolcalls import CLOSE, OPEN
 from rocstar.engine.types import Turn
 from rocstar.train.evaluation.benchmarks.bfcl.calls import Call
 
@@ -50,7 +49,7 @@ def read_calls(turn: Turn) -> list[Call] | None:
     """The calls of a turn; None where one of them cannot be read. A last one whose tag never closes is no
     call."""
     written = turn.calls
-    if written and written[-1].malformed and turn.text.rfind(OPEN) > turn.text.rfind(CLOSE):
+    if written and (written[-1].malformed or "").startswith("missing "):
         written = written[:-1]
     calls = [(call.name, call.arguments) for call in written]
     read = [(name, arguments) for name, arguments in calls if name is not None and arguments is not None]

@@ -100,7 +100,7 @@ class InstructionJudge:
             return Scored(reward=0.0, method="truncated")
         instructions = instructions_of(attempt.task.meta)
         async with asyncio.timeout_at(deadline):
-            verdicts = await asyncio.to_thread(followed, instructions, spoken(attempt.final_text))
+            verdicts = await asyncio.to_thread(followed, instructions, spoken(attempt.turns))
         count = f"{sum(verdicts.strict)} of {len(instructions)} followed"
         return Scored(reward=float(all(verdicts.strict)), method=count)
 
@@ -114,7 +114,7 @@ def measures(attempt: Attempt) -> Mapping[str, float]:
     instructions = instructions_of(attempt.task.meta)
     if attempt.is_truncated:
         return dict.fromkeys(("loose", "instruction_strict", "instruction_loose", "fixed"), 0.0)
-    verdicts = followed(instructions, spoken(attempt.final_text))
+    verdicts = followed(instructions, spoken(attempt.turns))
     return {
         "loose": float(all(verdicts.loose)),
         "instruction_strict": sum(verdicts.strict) / len(instructions),
