@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox.service.auth import RUN_HEADER, Owner, Owners
+from rocstar.sandbox.loopback.tokens import Owner, Owners
+from rocstar.sandbox.service.auth import RUN_HEADER
 from rocstar.sandbox.testing import FakeSandbox, ok
 
 from ... import crooked_http
