@@ -346,6 +346,8 @@ BUGS = [
     Bug("run_stage", "run.step == end or (every and run.step % every == 0) or stuck or stops", "run.step == end or (every and run.step % every == 0) or stuck", "test_stages.py::test_a_run_that_a_callback_ends_is_saved_and_evaluated"),
     Bug("selection._resample", "[outcome.is_correct for outcome in outcomes]", "[outcome.reward > 0.5 for outcome in outcomes]", "groups/test_advantages.py::test_roc_divides_by_correct_whatever_the_reward"),
     Bug("selection._resample", "min(config.group_size, num_siblings)", "config.group_size", "groups/test_selection.py::test_a_group_that_was_served_has_as_many_siblings_as_were_asked_for"),
+    Bug("selection.stats_of", "sum(r.is_error for r in results)", "sum(r.is_error and r.status != 'malformed_call' for r in results)", "groups/test_selection.py::test_the_penalty_counts_every_call_that_is_not_ok[malformed_call]"),
+    Bug("selection.stats_of", "sum(r.is_error for r in results)", "sum(r.status == 'error' for r in results)", "groups/test_selection.py::test_the_penalty_counts_every_call_that_is_not_ok[timeout]"),
     Bug("settle_copies", "labels > 1", "labels > 2", "test_build.py::test_every_row_has_one_end_with_its_evidence"),
     Bug("settled_garbage", "gc.get_freeze_count() > 0", "False", "engine/test_garbage.py::test_what_was_frozen_is_so_behind_it_and_what_a_run_left_in_cycles_is_gone"),
     Bug("sft.cold_start", "enumerate(plan[done:], done + 1)", "enumerate(plan[: len(plan) - done], done + 1)", "test_cold_start.py::test_it_goes_on_with_the_same_bits"),
