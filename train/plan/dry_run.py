@@ -129,6 +129,8 @@ def what_rollout_needs(recipe: Recipe) -> Recipe:
 
 
 def _as_text(found: Findings) -> int:
+    for line in found.notes:
+        print(f"# {line}")
     for line in found.unknown:
         print(f"# not checked: {line}")
     found.refuse()
@@ -138,5 +140,6 @@ def _as_text(found: Findings) -> int:
 
 def _as_json(found: Findings, **more: object) -> int:
     ok = not found.problems
-    print(json.dumps({"ok": ok, "problems": found.problems, "not_checked": found.unknown, **more}))
+    seen = {"problems": found.problems, "not_checked": found.unknown, "notes": found.notes}
+    print(json.dumps({"ok": ok, **seen, **more}))
     return 0 if ok else 2

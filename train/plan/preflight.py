@@ -41,7 +41,7 @@ from rocstar.train.record.listening import check_callbacks
 from rocstar.train.record.run_directory import check_claim, complete_checkpoints
 from rocstar.train.serving.agent import REDIS_VARIABLE, workers_url
 from rocstar.train.serving.backend import backend_of, check_backend
-from rocstar.train.tasks.chat_format import chat_format, check_scratch
+from rocstar.train.tasks.chat_format import chat_format, check_scratch, conversation_format
 from rocstar.train.tasks.data import interleave_by_source, load_tasks, without_overlap
 from rocstar.train.tasks.own_reward import check_reward
 from rocstar.train.tasks.rows import DATA_DIR_VARIABLE
@@ -91,6 +91,8 @@ class Findings:
     problems: list[str] = field(default_factory=list)
     """A line each: field, reason, fix."""
     unknown: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What was counted of the data, a line each."""
     has_template: bool = True
     """Whether it can be seen here how a conversation is put in words."""
 
@@ -301,9 +303,10 @@ def examine(
     found, sft = Findings(), recipe.sft
     max_positions = found.of(lambda: _examine_model(recipe, found, dry=dry))
     if sft.steps and sft.data != "demonstrations":
-        rows = found.of(lambda: read_conversations(Path(sft.data)))
-        if rows is not None and found.has_template:
-            found.of(lambda: PromptCheck(recipe).conversations(rows))
+        rows = found.of(lambda: read_conversations(Path(sft.data), sft.tools))
+        is_bundled = (sft.template or recipe.model.template) != "model"
+        if rows is not None and (found.has_template or is_bundled):
+            found.notes += found.of(lambda: PromptCheck(recipe).conversations(rows)) or []
     for look in _engine_checks(recipe, found, learns=learns, elsewhere=elsewhere, nodes=nodes):
         found.of(look)
     if os.environ.get("RANK", "0") == "0":  # who listens is rank 0's, and its code runs nowhere else
@@ -339,7 +342,9 @@ def _examine_model(recipe: Recipe, found: Findings, *, dry: bool) -> int | None:
         return None
     tokenizer = found.of(lambda: load_tokenizer(model.path))
     if tokenizer is not None:
-        found.of(lambda: chat_format(recipe, tokenizer))
+        chat = found.of(lambda: chat_format(recipe, tokenizer))
+        if chat is not None and recipe.sft.steps:
+            found.of(lambda: conversation_format(recipe, chat))
     else:
         found.has_template = False
         if model.template != "model":

@@ -10,11 +10,14 @@ from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.chat.chat import load_template
 from rocstar.engine.chat.shown import ShownCheck
 from rocstar.engine.types import Task
-from rocstar.train.learner.model_io import check_model_path, load_tokenizer
+from rocstar.train.learner.model_io import check_model_path, is_here, load_tokenizer
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.chat_format import scratch_template, template_refused
 from rocstar.train.tasks.tools import tool_box
+
+ANSWER_FORMS = ("<answer>", "\\boxed")
+"""What the reward reads an answer from."""
 
 
 class PromptCheck:
@@ -33,30 +36,58 @@ class PromptCheck:
         except ChatError as error:
             raise ChatError(self._refusal(error)) from None
 
-    def conversations(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """ConfigError for a conversation of sft.data with a message that would not be learned or read."""
-        shown = self._shown
+    def conversations(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Lines that count the conversations of sft.data. ConfigError for one with a message that would not
+        be learned or read, and for more contradicting ones than sft.max_contradicting."""
+        sft = self._recipe.sft
+        field = "sft.template" if sft.template else "model.template"
+        shown = self._shown_by(sft.template or self._recipe.model.template, field)
+        lacking, contradicting = dict.fromkeys(ANSWER_FORMS, 0), list[int]()
         for number, row in enumerate(rows, 1):
             try:
                 shown.check_conversation(row["messages"], row.get("tools"))
+                asked = shown.first_prompt(row["messages"], row.get("tools"))
             except ChatError as error:
-                where = f"{self._recipe.sft.data}, conversation {number}"
-                raise ConfigError(f"{where}: {self._refusal(error)}") from None
+                where = f"{sft.data}, conversation {number}"
+                raise ConfigError(f"{where}: {self._refusal(error, field)}") from None
+            said = [m.get("content") or "" for m in row["messages"] if m["role"] == "assistant"]
+            demanded = [form for form in ANSWER_FORMS if said and form in asked]
+            missing = [form for form in demanded if form not in "\n".join(said)]
+            for form in missing:
+                lacking[form] += 1
+            contradicting += [number] if missing else []
+        share = len(contradicting) / max(1, len(rows))
+        line = (
+            f"sft.data = {sft.data!r}: {len(contradicting)} of {len(rows)} conversations ({share:.1%}) lack "
+            "the answer form that their prompt demands"
+        )
+        if share <= sft.max_contradicting:
+            return [line]
+        counts = ", ".join(f"{form} {count}" for form, count in lacking.items() if count)
+        raise ConfigError(
+            f"{line} (lacking: {counts}; the first is conversation {contradicting[0]}), more than "
+            f"sft.max_contradicting = {sft.max_contradicting}: the cold start would unlearn what RL rewards; "
+            "give the conversations an sft.template that demands no form, or answers in that form"
+        )
 
-    def _refusal(self, error: ChatError) -> str:
+    def _refusal(self, error: ChatError, field: str = "model.template") -> str:
+        name = self._recipe.sft.template if field == "sft.template" else self._recipe.model.template
         return (
-            f"model.template = {self._recipe.model.template!r} cannot carry the row: {error}; take another "
+            f"{field} = {name!r} cannot carry the row: {error}; take another "
             "template (the bundled ones show system messages, earlier turns and tool calls), or leave the "
             "message out"
         )
 
     @cached_property
     def _shown(self) -> ShownCheck:
+        return self._shown_by(self._recipe.model.template, "model.template")
+
+    def _shown_by(self, name: str, field: str) -> ShownCheck:
+        """The check of the template that `field` names."""
         recipe, names, own = self._recipe, {}, None
-        name = recipe.model.template
         if self._model == "scratch":
-            name = scratch_template(recipe)
-        else:
+            name = scratch_template(recipe) if name == "model" else name
+        elif name == "model" or is_here(self._model):
             check_model_path(self._model)
             tokenizer = load_tokenizer(self._model)
             own = getattr(tokenizer, "chat_template", None)
@@ -64,5 +95,5 @@ class PromptCheck:
         try:
             template = load_template(name, own)
         except ChatError as error:
-            raise template_refused(recipe, error) from None
+            raise template_refused(recipe, error, field=field) from None
         return ShownCheck(template, tool_box(recipe).schemas, **names)
