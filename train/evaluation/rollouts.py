@@ -30,6 +30,7 @@ from rocstar.train.groups.source import LiveGroups
 from rocstar.train.plan.preflight import load_all_tasks
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.sft_config import SftConfig
 from rocstar.train.recipe.stage_config import StageConfig
 from rocstar.train.recipe.toml import to_toml
 from rocstar.train.record.console import Console
@@ -99,7 +100,8 @@ def roll_out_steps(
 def _first_stage(recipe: Recipe) -> tuple[StageConfig, list[Task]]:
     last_stage(recipe)
     with StatusLine(), working("loading the tasks"):
-        return recipe.stages[0], load_all_tasks(recipe, built_in=load_tasks_of).stages[0]
+        alone = recipe.model_copy(update={"sft": SftConfig(steps=0)})  # its data are not needed here
+        return recipe.stages[0], load_all_tasks(alone, built_in=load_tasks_of).stages[0]
 
 
 def _settle(out: Path, recipe: Recipe) -> None:

@@ -28,7 +28,6 @@ from rocstar.train.record.callbacks import Listeners
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.run_directory import cold_start_of
 from rocstar.train.tasks.chat_format import conversation_format, scratch_template
-from rocstar.train.tasks.data import overlap, without_overlap
 from rocstar.train.tasks.demonstrations import make_demonstrations
 from rocstar.train.tasks.tools import demonstrated_tool, tool_box
 
@@ -37,18 +36,14 @@ TOKENIZER_ROWS = 4000
 
 
 async def conversations_for(
-    recipe: Recipe, tasks: Sequence[Task], known: Sequence[Task], sandbox: Sandbox, listeners: Listeners
+    recipe: Recipe, tasks: Sequence[Task], sandbox: Sandbox, listeners: Listeners
 ) -> list[dict[str, Any]]:
-    """Chat rows of the recipe: read from its file, or demonstrated on tasks that are in no other set."""
+    """Chat rows of the recipe: read from its file, or demonstrated on tasks."""
     if recipe.sft.data != "demonstrations":
         return read_conversations(Path(recipe.sft.data), recipe.sft.tools)
-    shared = overlap(tasks, known)
-    apart = without_overlap(tasks, known)
-    note = f"{len(tasks)} tasks to demonstrate, {shared:.1%} also in other sets and left out"
-    listeners.note(f"cold start: {note}")
     tool = demonstrated_tool(recipe)
     rows = await make_demonstrations(
-        apart,
+        tasks,
         recipe.sft.num_demonstrations,
         seed=recipe.run.seed,
         sandbox=sandbox,

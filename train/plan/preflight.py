@@ -13,6 +13,7 @@ from typing import TypeVar
 from rocstar.engine.types import Task
 from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.extras import lacking
+from rocstar.train.data.eval_questions import EvalQuestions
 from rocstar.train.groups.advantages import check_advantage
 from rocstar.train.learner import hub
 from rocstar.train.learner.checkpoint import checkpoint_bytes
@@ -36,13 +37,13 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.eval_config import EvalConfig
-from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.record.learned_questions import Learned, Question
 from rocstar.train.record.listening import check_callbacks
 from rocstar.train.record.run_directory import check_claim, complete_checkpoints
 from rocstar.train.serving.agent import REDIS_VARIABLE, workers_url
 from rocstar.train.serving.backend import backend_of, check_backend
 from rocstar.train.tasks.chat_format import chat_format, check_scratch, conversation_format
-from rocstar.train.tasks.data import interleave_by_source, load_tasks, without_overlap
+from rocstar.train.tasks.data import interleave_by_source, load_tasks
 from rocstar.train.tasks.own_reward import check_reward
 from rocstar.train.tasks.rows import DATA_DIR_VARIABLE
 from rocstar.train.tasks.tools import tool_box
@@ -61,8 +62,10 @@ class Tasks:
     heldout: Mapping[str, list[Task]]
     """Of each set of the evaluation, by its label."""
     demonstrations: list[Task]
-    given: list[Task] = field(default_factory=list)
-    """What the recipe gives to learn from, before the held-out ones are left out."""
+    learned: Learned = field(default_factory=Learned)
+    """What of the sets is in the recipe's tasks and conversations, before it is left out."""
+    notes: list[str] = field(default_factory=list)
+    """How many tasks were left out, a line for each source."""
 
     @property
     def all_heldout(self) -> list[Task]:
@@ -136,18 +139,62 @@ def load_all_tasks(
         else loaded[f"eval.{k}.data"]
         for k, config in enumerate(recipe.eval)
     }
+    rows = found.of(partial(_texts_of, recipe)) or []
     found.refuse()
+    return _apart(recipe, loaded, heldout, rows)
+
+
+def _apart(
+    recipe: Recipe, loaded: Mapping[str, list[Task]], heldout: Mapping[str, list[Task]], texts: Sequence[str]
+) -> Tasks:
+    """The tasks of the stages and demonstrations that are no questions of the evaluation."""
+    held, notes, in_tasks = EvalQuestions(heldout), list[str](), set[Question]()
+
+    def kept(name: str, tasks: list[Task], held: EvalQuestions) -> list[Task]:
+        rest, questions, note = _without_held_out(name, tasks, held)
+        in_tasks.update(questions)
+        notes.append(note)
+        return rest
+
     stages: list[list[Task]] = []
     for k, stage in enumerate(recipe.stages):
         tasks = loaded.get(f"stages.{k}.data")
-        stages.append(stages[-1] if tasks is None else _not_held_out(stage, tasks, heldout))
-    learned = [tasks for name, tasks in loaded.items() if not name.startswith("eval.")]
-    return Tasks(
-        stages=stages,
-        heldout=heldout,
-        demonstrations=loaded.get("sft.demonstration_tasks", []),
-        given=[task for tasks in learned for task in tasks],
+        stages.append(stages[-1] if tasks is None else kept(f"stages.{k}.data", tasks, held))
+        if not stages[-1]:
+            raise ConfigError(
+                f"stage {stage.name!r}: all {len(tasks or ())} tasks of its data are also in eval "
+                f"({', '.join(heldout)}); give one of them another source, split or seed"
+            )
+    shown = loaded.get("sft.demonstration_tasks", [])
+    if shown:
+        known = {**heldout, **{f"stages.{k}": tasks for k, tasks in enumerate(stages)}}
+        shown = kept("sft.demonstration_tasks", shown, EvalQuestions(known))
+    in_texts = {question for questions in held.of((text, "") for text in texts) for question in questions}
+    learned = Learned(
+        tasks=frozenset(in_tasks),
+        texts=frozenset(in_texts),
+        is_empty=not (texts or any(tasks for name, tasks in loaded.items() if not name.startswith("eval."))),
     )
+    return Tasks(stages=stages, heldout=heldout, demonstrations=shown, learned=learned, notes=notes)
+
+
+def _without_held_out(
+    name: str, tasks: list[Task], held: EvalQuestions
+) -> tuple[list[Task], set[Question], str]:
+    """The tasks that no set asks, the questions that the others are, and a line that counts them."""
+    found = held.of_tasks(tasks)
+    rest = [task for task, questions in zip(tasks, found, strict=True) if not questions]
+    note = f"{name}: {len(tasks) - len(rest):,} of {len(tasks):,} tasks are questions of eval, and left out"
+    return rest, {question for questions in found for question in questions}, note
+
+
+def _texts_of(recipe: Recipe) -> list[str]:
+    """What users say in the recipe's conversations."""
+    sft = recipe.sft
+    if not sft.steps or sft.data == "demonstrations":
+        return []
+    rows = read_conversations(Path(sft.data))
+    return [m["content"] for row in rows for m in row["messages"] if m["role"] == "user"]
 
 
 def load_heldout(k: int, config: EvalConfig, built_in: LoadSet) -> list[Task]:
@@ -175,16 +222,6 @@ def data_sources(recipe: Recipe) -> Iterator[tuple[str, DataConfig]]:
     source = recipe.sft.demonstration_tasks
     if recipe.sft.steps and recipe.sft.data == "demonstrations" and source:
         yield "sft.demonstration_tasks", source
-
-
-def _not_held_out(stage: StageConfig, tasks: list[Task], heldout: Mapping[str, Sequence[Task]]) -> list[Task]:
-    apart = without_overlap(tasks, (task for held in heldout.values() for task in held))
-    if not apart:
-        raise ConfigError(
-            f"stage {stage.name!r}: all {len(tasks)} tasks of its data are also in eval "
-            f"({', '.join(heldout)}); give one of them another source, split or seed"
-        )
-    return apart
 
 
 def _load(name: str, config: DataConfig, shown: PromptCheck | None) -> list[Task]:
@@ -279,15 +316,21 @@ def rehearse(
                 f"eval.{k}.set = {chosen.set!r}: its rows, which are read when the run starts"
             )
     if not away:
-        found.of(lambda: load_all_tasks(recipe, has_template=found.has_template, built_in=built_in))
+        tasks = found.of(lambda: load_all_tasks(recipe, has_template=found.has_template, built_in=built_in))
+        found.notes += tasks.notes if tasks else []
         return found
     shown = PromptCheck(recipe) if found.has_template else None
-    for name, config in data_sources(recipe):
-        if hub_name(config) is None:
-            found.of(partial(_load, name, config, shown))
-    for k, chosen in enumerate(recipe.eval):
-        if chosen.path:
-            found.of(partial(_load_set, k, chosen, built_in))
+    here = {name: config for name, config in data_sources(recipe) if hub_name(config) is None}
+    loaded = {name: found.of(partial(_load, name, config, shown)) or [] for name, config in here.items()}
+    heldout = {
+        chosen.label: (found.of(partial(_load_set, k, chosen, built_in)) or [])
+        if chosen.path
+        else loaded.get(f"eval.{k}.data", [])
+        for k, chosen in enumerate(recipe.eval)
+    }
+    held = EvalQuestions(heldout)
+    stages = [(name, tasks) for name, tasks in loaded.items() if name.startswith("stages.") and tasks]
+    found.notes += [_without_held_out(name, tasks, held)[2] for name, tasks in stages]
     return found
 
 

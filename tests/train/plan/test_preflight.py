@@ -56,7 +56,7 @@ def test_conversations_that_contradict_their_prompt_are_counted(
     (folder / "chat.jsonl").write_text(talks(*[BARE] * bare, *[BOXED] * (100 - bare)))
     found = rehearse(recipe(), folder / "run")
     words = f"{bare} of 100 conversations ({bare:.1f}%) lack the answer form"
-    (line,) = found.problems if refused else found.notes
+    line = (found.problems if refused else found.notes)[0]
     assert words in line and bool(found.problems) == refused
     if refused:
         assert "<answer> 2, \\boxed 2; the first is conversation 1" in line
