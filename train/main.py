@@ -272,7 +272,7 @@ class _Builder:
     async def live(self, tasks: Tasks) -> None:
         """Cold start, evaluation, every stage, evaluation."""
         recipe, saved, token = self.recipe, self.saved, new_token(self.recipe, self.world)
-        for note in tasks.notes:
+        for note in tasks.left_out:
             self.listeners.note(note)
         async with open_sandbox(recipe) as sandbox:
             made, tokenizer = await self._first_model(tasks, sandbox)

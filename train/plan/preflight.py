@@ -66,6 +66,8 @@ class Tasks:
     """What of the sets is in the recipe's tasks and conversations, before it is left out."""
     notes: list[str] = field(default_factory=list)
     """How many tasks were left out, a line for each source."""
+    left_out: list[str] = field(default_factory=list)
+    """The notes of sources of which some were."""
 
     @property
     def all_heldout(self) -> list[Task]:
@@ -149,11 +151,13 @@ def _apart(
 ) -> Tasks:
     """The tasks of the stages and demonstrations that are no questions of the evaluation."""
     held, notes, in_tasks = EvalQuestions(heldout), list[str](), set[Question]()
+    left_out = list[str]()
 
     def kept(name: str, tasks: list[Task], held: EvalQuestions) -> list[Task]:
         rest, questions, note = _without_held_out(name, tasks, held)
         in_tasks.update(questions)
         notes.append(note)
+        left_out.extend([note] if len(rest) < len(tasks) else [])
         return rest
 
     stages: list[list[Task]] = []
@@ -175,7 +179,9 @@ def _apart(
         texts=frozenset(in_texts),
         is_empty=not (texts or any(tasks for name, tasks in loaded.items() if not name.startswith("eval."))),
     )
-    return Tasks(stages=stages, heldout=heldout, demonstrations=shown, learned=learned, notes=notes)
+    return Tasks(
+        stages=stages, heldout=heldout, demonstrations=shown, learned=learned, notes=notes, left_out=left_out
+    )
 
 
 def _without_held_out(

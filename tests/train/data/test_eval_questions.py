@@ -78,6 +78,7 @@ def test_a_recipe_learns_no_question_of_its_evaluation(folder: Path) -> None:
     loaded = load_all_tasks(recipe())
     assert [one.question for one in loaded.stages[0]] == [OTHER]
     assert loaded.notes == ["stages.0.data: 1 of 2 tasks are questions of eval, and left out"]
+    assert loaded.left_out == loaded.notes
     (asked,) = loaded.all_heldout
     assert loaded.learned.tasks == {("heldout", asked.id)} and loaded.learned.texts == frozenset()
     found = loaded.learned.found("heldout", loaded.all_heldout, left_out=False)
