@@ -271,6 +271,8 @@ class _Builder:
     async def live(self, tasks: Tasks) -> None:
         """Cold start, evaluation, every stage, evaluation."""
         recipe, saved, token = self.recipe, self.saved, new_token(self.recipe, self.world)
+        for note in tasks.left_out:
+            self.listeners.note(note)
         async with open_sandbox(recipe) as sandbox:
             made, tokenizer = await self._first_model(tasks, sandbox)
             chat = chat_format(recipe, tokenizer)
@@ -307,7 +309,7 @@ class _Builder:
                 live = Live(
                     agent=agent,
                     heldout=tasks.heldout,
-                    given=tasks.given,
+                    learned=tasks.learned,
                     measure=opened.measure,
                     nodes=nodes,
                 )
@@ -387,11 +389,8 @@ class _Builder:
         self.thread.submit(checkpoint.set_threads, threads).result()
 
     async def _conversations(self, tasks: Tasks, sandbox: Sandbox, form: TurnForm) -> list[dict[str, Any]]:
-        """What the cold start learns; demonstrations show no task that another set has."""
-        known = [*tasks.all_heldout, *(task for stage in tasks.stages for task in stage)]
-        return await conversations_for(
-            self.recipe, tasks.demonstrations, known, sandbox, self.listeners, form
-        )
+        """What the cold start learns."""
+        return await conversations_for(self.recipe, tasks.demonstrations, sandbox, self.listeners, form)
 
     def _hand_over(self, made: Made, tokenizer: PreTrainedTokenizerBase) -> str:
         """Where the other ranks find rank 0's model: a directory, or the name it was loaded from."""

@@ -15,6 +15,7 @@ from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.record.callbacks import Listeners
+from rocstar.train.record.learned_questions import Learned
 from rocstar.train.record.loop_lag import LoopLag
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.time_budget import TimeBudget
@@ -28,8 +29,8 @@ class Live:
     agent: Agent
     heldout: Mapping[str, list[Task]]
     """Of each set of the evaluation, by its label."""
-    given: list[Task] = field(default_factory=list)
-    """What the recipe gives to learn from, held-out tasks among it."""
+    learned: Learned = field(default_factory=Learned)
+    """What of these the recipe gives to learn from."""
     measure: Measure = nothing_measured
     nodes: Nodes | None = None
     """Those that roll out, where there are several."""

@@ -92,10 +92,9 @@ async def demonstrated(options: argparse.Namespace, seed: int) -> list[dict[str,
 
     recipe = load_recipe(options.recipe, list(common(options, seed)))
     tasks = load_all_tasks(recipe, built_in=load_tasks_of)
-    known = [*tasks.all_heldout, *(task for stage in tasks.stages for task in stage)]
     async with open_sandbox(recipe) as sandbox:
         return await conversations_for(
-            recipe, tasks.demonstrations, known, sandbox, Listeners(Callback()), TurnForm()
+            recipe, tasks.demonstrations, sandbox, Listeners(Callback()), TurnForm()
         )
 
 

@@ -67,6 +67,13 @@ class ShownCheck:
         """Check the form of a finished conversation; what its texts become is found when it is encoded."""
         self._check_form(messages, self._tools if tools is None else tools, generation_prompt=False)
 
+    def first_prompt(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> str:
+        """The text in front of the assistant's first turn; none where it speaks first."""
+        roles = [message["role"] for message in messages]
+        end = roles.index("assistant") if "assistant" in roles else len(roles)
+        shown = self._tools if tools is None else tools
+        return self._render(messages[:end], shown, generation_prompt=True) if end else ""
+
     def check_finished(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
         """Check form and texts of a finished conversation. ChatError says what the template does not show."""
         self._check_form(messages, tools, generation_prompt=False)

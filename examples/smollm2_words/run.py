@@ -34,10 +34,10 @@ from rocstar.engine.tools.results import result_text
 from rocstar.engine.types import Task
 from rocstar.sandbox.types import Limits
 from rocstar.train.data.difficulty import rate_interval, read_attempts
+from rocstar.train.data.eval_questions import apart
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.serving.agent import open_sandbox
-from rocstar.train.tasks.data import without_overlap
 from rocstar.train.tasks.demonstrations import Noise, make_demonstrations
 from rocstar.train.tasks.rows import jsonl_rows
 from rocstar.train.tasks.tools import demonstrated_tool
@@ -137,9 +137,9 @@ def _raw_rows(raw: Path, recipe: Recipe, options: argparse.Namespace) -> None:
     write_rows(raw / "exam.jsonl", map(kinds.row_of, exam))
     write_rows(raw / "unseen.jsonl", map(kinds.row_of, kinds.mixed(unseen)))
     write_rows(raw / "gsm8k.jsonl", map(kinds.row_of, test))
-    write_rows(raw / "candidates.jsonl", map(kinds.row_of, kinds.mixed(without_overlap(candidates, asked))))
+    write_rows(raw / "candidates.jsonl", map(kinds.row_of, kinds.mixed(apart(candidates, {"asked": asked}))))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        shown = kinds.mixed(without_overlap(shown, asked))
+        shown = kinds.mixed(apart(shown, {"asked": asked}))
         rows = runner.run(_conversations(recipe, shown, options.conversations))
     write_rows(raw / "conversations.jsonl", rows)
 

@@ -136,7 +136,7 @@ def test_a_shipped_recipe_is_found_by_its_name(
     assert load_recipe("quickstart.toml").run.name == "mine", "what is here comes first"
     assert main(["train", "fast"]) == 2
     assert (
-        "shipped one: lora_7b_one_gpu, quickstart, report_cpu, rstar2_14b, smollm2_gsm8k"
+        "shipped one: lora_7b_one_gpu, quickstart, report_cpu, rstar2_14b, rstar2_4b_one_node, smollm2_gsm8k"
         in capsys.readouterr().err
     )
 

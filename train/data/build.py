@@ -35,7 +35,7 @@ from rocstar.train.data.work_file import discard_work, open_work
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.targets import make_folder
 
-RULES: Final = 1
+RULES: Final = 2
 """Grows when the same row may become something else; an unfinished build of older rules is begun anew."""
 WORK: Final = "work.db"
 DROPPED: Final = "dropped.jsonl"
@@ -153,9 +153,9 @@ class _Builder:
                     table.database.executemany("UPDATE rows SET met = ? WHERE number = ?", met)
                 met.clear()
 
-        for row, found in table.live("CASE WHEN met IS NULL THEN problem ELSE met END"):
+        for row, found in table.live("CASE WHEN met IS NULL THEN json_array(problem, label) ELSE met END"):
             if isinstance(found, str):
-                found = check.meet(found)
+                found = check.meet(*json.loads(found))
                 met.append((found, row.number))
             check.count(found)
             if len(met) == COMMITTED_ROWS:

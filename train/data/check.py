@@ -35,7 +35,11 @@ from rocstar.train.tasks.rows import rows_from
 Mode = Literal["coverage", "paper"]
 FIELDS: Final = ("question", "problem", "prompt", "messages", "input")
 """Where a row's problem is looked for, if no field is named."""
-RULES: Final = 1
+ANSWERS: Final = ("answer", "solution", "expected_answer", "ground_truth")
+"""Where a row's answer is looked for."""
+LONGEST_ANSWER: Final = 200
+"""Characters; a longer text is a solution, and its answer is not known."""
+RULES: Final = 2
 """Grows when the same row may be told otherwise; what an older version left half done is begun anew."""
 COMMITTED_ROWS: Final = 10_000
 """A killed check loses no more."""
@@ -107,9 +111,11 @@ def check_tasks(
 def read_questions(sets: Sequence[EvalSet]) -> list[EvalQuestion]:
     """The questions of evaluation sets. ConfigError if there is none, or a set cannot be used."""
     questions = [
-        EvalQuestion(file=_name(one.source), id=str(name), text=text)
+        EvalQuestion(file=_name(one.source), id=str(name), text=text, answer=answer)
         for one in sets
-        for name, text in problems(one.source, one.question or None, split=one.split, revision=one.revision)
+        for name, text, answer in problems(
+            one.source, one.question or None, split=one.split, revision=one.revision
+        )
     ]
     if not questions:
         raise ConfigError("--against has no question; give files of evaluation sets")
@@ -125,7 +131,7 @@ def digest_of(questions: Sequence[EvalQuestion]) -> str:
     """What tells these questions from others."""
     digest = hashlib.sha256()
     for one in questions:
-        digest.update(json.dumps([one.file, one.id, one.text]).encode())
+        digest.update(json.dumps([one.file, one.id, one.text, one.answer]).encode())
     return digest.hexdigest()
 
 
@@ -137,8 +143,8 @@ def _meet_all(database: sqlite3.Connection, check: Check, tasks: str, field: str
     """
     stored = database.execute("SELECT digest, met FROM met ORDER BY number")
     number, fresh, batch = -1, False, list[_Row]()
-    for number, (name, text) in enumerate(problems(tasks, field)):
-        shown = json.dumps([name, text]).encode()
+    for number, (name, text, answer) in enumerate(problems(tasks, field)):
+        shown = json.dumps([name, text, answer]).encode()
         digest = hashlib.blake2b(shown, digest_size=16).digest()
         known = None if fresh else stored.fetchone()
         if known is not None and known[0] == digest:
@@ -148,7 +154,7 @@ def _meet_all(database: sqlite3.Connection, check: Check, tasks: str, field: str
             fresh = True
             stored.close()
             database.execute("DELETE FROM met WHERE number >= ?", (number,))
-        met = check.meet(text)
+        met = check.meet(text, answer)
         check.count(met)
         batch.append((number, digest, json.dumps(name), met))
         if len(batch) == COMMITTED_ROWS:
@@ -200,8 +206,9 @@ def evidence_of(found: TaskVerdict, questions: Sequence[EvalQuestion]) -> dict[s
 
 def problems(
     source: str, field: str | None, *, split: str = "train", revision: str = ""
-) -> Iterator[tuple[str | int, str]]:
-    """The id of every row, its own or a hash of its text, and its problem. ConfigError names a bad row."""
+) -> Iterator[tuple[str | int, str, str]]:
+    """The id of every row, its own or a hash of its text, its problem, and its answer, empty if there is
+    none. ConfigError names a bad row."""
     for where, row in rows_from(source, Path(), split=split, revision=revision or None):
         if not isinstance(row, Mapping):
             raise ConfigError(f"{where} is no object; each row must map field names to values")
@@ -210,7 +217,14 @@ def problems(
         yield (
             given if isinstance(given, str | int) else content_id("", text, str(row.get("answer", ""))),
             text,
+            _answer(row),
         )
+
+
+def _answer(row: Mapping[str, Any]) -> str:
+    value = next((row[name] for name in ANSWERS if isinstance(row.get(name), str | int | float)), "")
+    text = str(value).rpartition("####")[2].strip()
+    return text if len(text) <= LONGEST_ANSWER else ""
 
 
 def _problem(row: Mapping[str, Any], field: str | None, where: str) -> str:

@@ -29,6 +29,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from rocstar.train.data.distinct import DistinctCounts
+from rocstar.train.data.evidence import agreement, is_telling, weight_of, without_instructions
 from rocstar.train.data.grams import GramIndex, gram_size
 from rocstar.train.data.words import masked, numbers_in, words_of
 
@@ -38,7 +39,13 @@ LEVELS: Final[tuple[Level, ...]] = ("duplicate", "near", "twin", "clean")
 DUPLICATE: Final = 0.6
 NEAR: Final = 0.45
 BOILERPLATE: Final = 5
-SAME_NUMBERS: Final = 0.5
+AGREED: Final = 0.5
+"""Enough where the answers agree, too."""
+WHOLE: Final = 0.95
+"""Of both texts, where the answers differ."""
+SAME_NUMBERS: Final = 0.75
+HALF_OF_NUMBERS: Final = 0.5
+"""Enough where the answers agree: 0.5 may be 1/2 in the copy."""
 TINY: Final = 12
 """A question of fewer words is a part of much that is longer: such a problem is near at most."""
 STRETCH: Final = 2.0
@@ -52,6 +59,8 @@ class EvalQuestion:
     file: str
     id: str
     text: str
+    answer: str = ""
+    """Empty where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +80,8 @@ class TaskVerdict:
 class Check(Protocol):
     """A rule that judges problems against questions, in two passes."""
 
-    def meet(self, text: str) -> bytes:
-        """What a problem has of any question; b"" if nothing."""
+    def meet(self, text: str, answer: str = "") -> bytes:
+        """What a problem has of any question; b"" if nothing. `answer`: empty where it is not known."""
         ...
 
     def count(self, met: bytes) -> None:
@@ -101,7 +110,9 @@ class _Met(msgspec.Struct, array_like=True, frozen=True):
     """What was found of a problem, until it can be judged; grams as native unsigned integers."""
 
     length: int
+    weight: float
     numbers: list[str]
+    answer: str
     equal: int | None
     grams: bytes
     digest: int
@@ -121,12 +132,16 @@ class _Side:
     index: GramIndex = field(init=False)
     equal: dict[tuple[str, ...], int] = field(init=False)
     frequency: DistinctCounts = field(init=False)
-    coverable: list[int] = field(init=False)
+    weights: list[list[float]] = field(init=False)
+    totals: list[float] = field(init=False)
+    coverable: list[float] = field(init=False)
 
     def __post_init__(self) -> None:
         self.index = GramIndex(self.questions)
         self.equal = {tuple(words): k for k, words in reversed(list(enumerate(self.questions))) if words}
         self.frequency = DistinctCounts(self.index.num_grams, most=BOILERPLATE + 1)
+        self.weights = [list(map(weight_of, words)) for words in self.questions]
+        self.totals = [sum(weights) for weights in self.weights]
         self.coverable = []
 
     def meet(self, words: Sequence[str]) -> tuple[int | None, bytes, int]:
@@ -137,9 +152,9 @@ class _Side:
         return self.equal.get(tuple(words)), grams.tobytes(), int.from_bytes(digest, "little")
 
     def close(self) -> None:
-        """Count the words of each question that lie in rare grams, now that these are known."""
+        """Weigh the words of each question that lie in rare grams, now that these are known."""
         rare = frozenset(gram for gram in range(self.index.num_grams) if self._is_rare(gram))
-        self.coverable = [self._num_covered(question, rare) for question in range(len(self.questions))]
+        self.coverable = [self.covered(question, rare) for question in range(len(self.questions))]
 
     def _is_rare(self, gram: int) -> bool:
         return self.frequency.count(gram) <= BOILERPLATE
@@ -149,20 +164,20 @@ class _Side:
         rare = frozenset(filter(self._is_rare, grams))
         shared, found = frozenset(grams), {}
         for question in {question for gram in rare for question in self.index.questions_with(gram)}:
-            of_rare = self._num_covered(question, rare) / self.coverable[question]
-            of_all = self._num_covered(question, shared) / self.index.lengths[question]
+            of_rare = self.covered(question, rare) / self.coverable[question]
+            of_all = self.covered(question, shared) / self.totals[question]
             found[question] = min(of_all, of_rare)
         return found
 
-    def _num_covered(self, question: int, chosen: frozenset[int]) -> int:
-        """How many of a question's words lie in its chosen grams."""
-        size = gram_size(self.index.lengths[question])
-        count = end = 0
+    def covered(self, question: int, chosen: frozenset[int]) -> float:
+        """The weight of a question's words that lie in its chosen grams."""
+        size, weights = gram_size(self.index.lengths[question]), self.weights[question]
+        weight, end = 0.0, 0
         for first, gram in enumerate(self.index.of_question[question]):
             if gram in chosen:
-                count += first + size - max(first, end)
+                weight += sum(weights[max(first, end) : first + size])
                 end = first + size
-        return count
+        return weight
 
     def longest_shared(self, question: int, grams: array[int]) -> str:
         """The longest stretch of a question's words that lies in grams of these, the first of equals."""
@@ -183,17 +198,19 @@ class OverlapCheck:
     """
 
     def __init__(self, questions: Sequence[EvalQuestion]) -> None:
-        words = [words_of(question.text) for question in questions]
+        words = [words_of(without_instructions(question.text)) for question in questions]
         self._plain, self._masked = _Side(words), _Side([masked(each) for each in words])
         self._numbers = [numbers_in(each) for each in words]
+        self._answers = [question.answer for question in questions]
 
-    def meet(self, text: str) -> bytes:
+    def meet(self, text: str, answer: str = "") -> bytes:
         """See `Check`."""
-        words = words_of(text)
+        words = words_of(without_instructions(text))
         plain, without = self._plain.meet(words), self._masked.meet(masked(words))
         if plain[0] is None and without[0] is None and not plain[1] and not without[1]:
             return b""
-        return _ENCODER.encode(_Met(len(words), sorted(numbers_in(words)), *plain, *without))
+        weight, numbers = sum(map(weight_of, words)), sorted(numbers_in(words))
+        return _ENCODER.encode(_Met(len(words), weight, numbers, answer, *plain, *without))
 
     def count(self, met: bytes) -> None:
         """See `Check`. A problem that is there a hundred times is no boilerplate: it counts once."""
@@ -214,29 +231,45 @@ class OverlapCheck:
     def _judged(self, met: _Met) -> TaskVerdict:
         if met.equal is not None:
             return _equal("duplicate", met.equal, "equal", self._plain)
-        if met.equal_masked is not None and self._differs(met, met.equal_masked):
+        if met.equal_masked is not None and self._same_numbers(met, met.equal_masked) < SAME_NUMBERS:
             return _equal("twin", met.equal_masked, "equal but for numbers", self._masked)
         plain, without = _grams(met.grams), _grams(met.grams_masked)
-        score, question = _best(self._plain.scores(plain))
-        if question is not None and score > DUPLICATE and not self._differs(met, question):
-            level: Level = "near" if self._is_part(met, question) else "duplicate"
-            return _covered(level, score, question, "coverage", self._plain, plain)
-        twin_score, twin = _best(self._masked.scores(without))
-        if (
-            twin is not None
-            and twin_score > DUPLICATE
-            and self._differs(met, twin)
-            and not self._is_part(met, twin)
-        ):
-            return _covered("twin", twin_score, twin, "coverage but for numbers", self._masked, without)
-        if question is not None and score > NEAR and not self._is_part(met, question):
+        found = self._plain.scores(plain)
+        levels = {question: self._level(met, question, score, plain) for question, score in found.items()}
+        score, question = _best({q: found[q] for q, level in levels.items() if level == "duplicate"})
+        if question is not None:
+            return _covered("duplicate", score, question, "coverage", self._plain, plain)
+        twins = self._masked.scores(without)
+        others = (q for q in twins if self._same_numbers(met, q) < SAME_NUMBERS and not self._is_part(met, q))
+        score, question = _best({q: twins[q] for q in others})
+        if question is not None and score > DUPLICATE:
+            return _covered("twin", score, question, "coverage but for numbers", self._masked, without)
+        score, question = _best({q: found[q] for q, level in levels.items() if level == "near"})
+        if question is not None:
             return _covered("near", score, question, "coverage", self._plain, plain)
-        return TaskVerdict(level="clean", score=score)
+        return TaskVerdict(level="clean", score=_best(found)[0])
 
-    def _differs(self, met: _Met, question: int) -> bool:
-        """Whether the numbers of a question are others in the problem."""
+    def _level(self, met: _Met, question: int, score: float, grams: array[int]) -> Level:
+        """What a problem is to one question, other numbers aside."""
+        if self._is_part(met, question):
+            return "near" if score > DUPLICATE else "clean"
+        agreed = agreement(self._answers[question], met.answer)
+        least, numbers = DUPLICATE, SAME_NUMBERS
+        if agreed == "agree" and is_telling(met.answer) and is_telling(self._answers[question]):
+            least, numbers = (AGREED, SAME_NUMBERS) if score <= DUPLICATE else (DUPLICATE, HALF_OF_NUMBERS)
+        elif agreed == "differ":  # a wrong label, or another wording of the same answer
+            least, numbers = WHOLE, 1.0
+            score = min(score, self._plain.covered(question, frozenset(grams)) / max(met.weight, 1e-9))
+        if score > least and self._same_numbers(met, question) >= numbers:
+            return "duplicate"
+        return "near" if score > (NEAR if agreed != "differ" else DUPLICATE) else "clean"
+
+    def _same_numbers(self, met: _Met, question: int) -> float:
+        """The share of a question's numbers for which the problem has no other; 1 where it has none."""
         asked = self._numbers[question]
-        return bool(asked) and len(asked.intersection(met.numbers)) < SAME_NUMBERS * len(asked)
+        shared = len(asked.intersection(met.numbers))
+        others = min(len(asked), len(met.numbers)) - shared
+        return 1 - others / len(asked) if asked else 1.0
 
     def _is_part(self, met: _Met, question: int) -> bool:
         """Whether a tiny question may occur in the problem by chance."""

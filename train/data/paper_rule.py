@@ -23,7 +23,7 @@ class PaperCheck:
             for gram in _grams(question.text):
                 self._grams.setdefault(gram, number)
 
-    def meet(self, text: str) -> bytes:
+    def meet(self, text: str, answer: str = "") -> bytes:
         """See `Check`: the first 8 words that a question has, too."""
         hit = next((gram for gram in _grams(text) if gram in self._grams), None)
         return b"" if hit is None else msgspec.msgpack.encode((self._grams[hit], " ".join(hit)))

@@ -41,7 +41,8 @@ _SYMBOLS: Final = str.maketrans({
     "′": "'", "’": "'", "‘": "'", "_": " ",
 })  # fmt: skip
 _COMMAND: Final = re.compile(r"\\([a-z]+)")
-_FIGURE: Final = re.compile(r"\[asy\].*?\[/asy\]", re.S)
+FIGURE: Final = re.compile(r"\[asy\].*?\[/asy\]", re.S)
+"""A figure in code."""
 _IDEOGRAPH: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
 _WORD: Final = re.compile(r"\d+|[^\W\d]+")
 _APOSTROPHE: Final = re.compile(r"(?<=[a-z])'(?=[a-z])")
@@ -57,7 +58,7 @@ def words_of(text: str) -> list[str]:
     """Runs of letters and of digits, in lower case; an ideograph is a word. Figures in code are left out."""
     text = unicodedata.normalize("NFKC", text).casefold()
     if "[asy]" in text:
-        text = _FIGURE.sub(" ", text)
+        text = FIGURE.sub(" ", text)
     if not text.isascii():
         text = _IDEOGRAPH.sub(r" \g<0> ", text.translate(_SYMBOLS))
     text = _APOSTROPHE.sub("", text)

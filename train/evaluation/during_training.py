@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Sequence
 
 from rocstar.engine.types import Group, Scored, Task
-from rocstar.train.evaluation.contamination import Trained
 from rocstar.train.evaluation.evaluate import Evaluation
 from rocstar.train.evaluation.evidence import (
     data_facts,
@@ -97,7 +96,7 @@ async def _evaluate(
             step=run.step,
             decode=run.decode,
             nodes=live.nodes,
-            contaminants=OfRecipe(trained=Trained.of(recipe, live.given), left_out=True),
+            contaminants=OfRecipe(learned=live.learned, left_out=True),
         )
         entry["files"] = file_digests(folder.directory, folder.files(list(found)))
     return found

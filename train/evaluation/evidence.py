@@ -138,6 +138,7 @@ def settings_facts(recipe: Recipe, sets: Sequence[EvaluationSet], *, step: int) 
     return {
         "engine": recipe.engine.model_dump(mode="json"),
         "dtype": recipe.model.dtype,
+        "task_prompt": recipe.model.task_prompt,
         "threads": recipe.run.threads,
         "seed": recipe.run.seed,
         "noise_seed": recipe.run.seed + EVAL_SEED,

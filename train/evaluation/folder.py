@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rocstar.engine.record.reading import from_record, read_records
-from rocstar.train.evaluation.contamination import FOUND, Trained
 from rocstar.train.evaluation.evaluate import Evaluation, nothing_scored
 from rocstar.train.evaluation.results import evaluation, read_questions, results_text, set_results
 from rocstar.train.evaluation.sets import EvaluationSet
+from rocstar.train.record.learned_questions import FOUND, Learned
 from rocstar.train.record.run_directory import replace_text
 
 ATTEMPTS, RESULTS = "attempts", "results.json"
@@ -83,12 +83,12 @@ class Contaminants(Protocol):
 class OfRecipe:
     """What the tasks and conversations of the recipe have of it."""
 
-    trained: Trained
+    learned: Learned
     left_out: bool
     """The recipe that trained it holds these very sets out."""
 
     def found(self, chosen: EvaluationSet) -> Mapping[str, Any] | None:
-        return self.trained.found(chosen.tasks, left_out=self.left_out)
+        return self.learned.found(chosen.name, chosen.tasks, left_out=self.left_out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

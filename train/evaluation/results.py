@@ -134,7 +134,7 @@ def evaluation(questions: Mapping[str, Question], *, k: int) -> Evaluation:
 def set_results(
     questions: Mapping[str, Question], chosen: EvaluationSet, contaminated: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """All numbers of a set as JSON. `contaminated`: `contamination.found`; None where nothing is known.
+    """All numbers of a set as JSON. `contaminated`: `Learned.found`; None where nothing is known.
 
     The numbers over questions are made in `_scores` and nowhere else.
     """

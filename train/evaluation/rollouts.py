@@ -29,6 +29,7 @@ from rocstar.train.groups.source import LiveGroups
 from rocstar.train.plan.preflight import loaded_tasks
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.sft_config import SftConfig
 from rocstar.train.recipe.stage_config import StageConfig
 from rocstar.train.recipe.toml import to_toml
 from rocstar.train.record.console import Console
@@ -97,7 +98,8 @@ def roll_out_steps(
 
 def _first_stage(recipe: Recipe) -> tuple[StageConfig, list[Task]]:
     last_stage(recipe)
-    return recipe.stages[0], loaded_tasks(recipe, built_in=load_tasks_of).stages[0]
+    alone = recipe.model_copy(update={"sft": SftConfig(steps=0)})  # its data are not needed here
+    return recipe.stages[0], loaded_tasks(alone, built_in=load_tasks_of).stages[0]
 
 
 def _settle(out: Path, recipe: Recipe) -> None:

@@ -21,7 +21,6 @@ from rocstar.engine.inference.base import RolloutEngine
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
-from rocstar.train.evaluation.contamination import Trained
 from rocstar.train.evaluation.evaluate import Evaluation
 from rocstar.train.evaluation.evidence import (
     data_facts,
@@ -175,7 +174,7 @@ def _evaluation_into(
     sets = evaluation_sets(recipe, tasks.heldout)
     if backend_of(recipe).reads_weights:
         check_room(recipe, load_max_positions(recipe.model.path))
-    contaminants = OfRecipe(trained=Trained.of(recipe, tasks.given), left_out=order.is_own)
+    contaminants = OfRecipe(learned=tasks.learned, left_out=order.is_own)
     text, path = to_toml(recipe), out / CONFIG
     if order.resume and tomllib.loads(path.read_text(encoding="utf-8")) != tomllib.loads(text):
         raise ConfigError(

@@ -99,6 +99,7 @@ def agent_for(agent: Agent, chosen: EvaluationSet) -> Agent:
         limits=limits,
         sampling=sampling,
         functions=functions[chosen.asking],
+        prompt=agent.prompt if chosen.asking is Asking.agent else None,
         judge=agent.judge if judge is None else judge(),
         counterpart=None if counterpart is None else counterpart(),
     )

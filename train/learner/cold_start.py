@@ -28,8 +28,7 @@ from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.record.callbacks import Listeners
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.run_directory import cold_start_of
-from rocstar.train.tasks.chat_format import scratch_template
-from rocstar.train.tasks.data import overlap, without_overlap
+from rocstar.train.tasks.chat_format import conversation_format, scratch_template
 from rocstar.train.tasks.demonstrations import make_demonstrations
 from rocstar.train.tasks.tools import demonstrated_tool, tool_box
 
@@ -38,26 +37,17 @@ TOKENIZER_ROWS = 4000
 
 
 async def conversations_for(
-    recipe: Recipe,
-    tasks: Sequence[Task],
-    known: Sequence[Task],
-    sandbox: Sandbox,
-    listeners: Listeners,
-    form: TurnForm,
+    recipe: Recipe, tasks: Sequence[Task], sandbox: Sandbox, listeners: Listeners, form: TurnForm
 ) -> list[dict[str, Any]]:
-    """Chat rows of the recipe: read from its file, or demonstrated on tasks that are in no other set.
+    """Chat rows of the recipe: read from its file, or demonstrated on tasks.
 
     `form`: how the policy's turns are read; it says whether a call may have text in front.
     """
     if recipe.sft.data != "demonstrations":
-        return read_conversations(Path(recipe.sft.data))
-    shared = overlap(tasks, known)
-    apart = without_overlap(tasks, known)
-    note = f"{len(tasks)} tasks to demonstrate, {shared:.1%} also in other sets and left out"
-    listeners.note(f"cold start: {note}")
+        return read_conversations(Path(recipe.sft.data), recipe.sft.tools)
     tool = demonstrated_tool(recipe)
     rows = await make_demonstrations(
-        apart,
+        tasks,
         recipe.sft.num_demonstrations,
         seed=recipe.run.seed,
         sandbox=sandbox,
@@ -97,13 +87,14 @@ async def run_cold_start(
     metrics: MetricsWriter,
     saved: Path | None = None,
 ) -> None:
-    """Learn the conversations; about fifty rows of metrics tell how it went.
+    """Learn the conversations; about fifty rows of metrics tell how it went. `chat` is the rollouts'.
 
     `saved` is a checkpoint from inside of it, whose weights the team has. ConfigError: it learned others.
     """
     sft = recipe.sft
     with working(f"cold start: tokens of {len(rows):,} conversations"):
-        conversations, skipped = tokenise(rows, chat, max_tokens=sft.max_tokens)
+        shown = conversation_format(recipe, chat)
+        conversations, skipped = tokenise(rows, shown, max_tokens=sft.max_tokens)
     if skipped:
         listeners.note(f"cold start: {skipped} of {len(rows)} conversations skipped (too long or empty)")
     total, run_dir = sft.steps, metrics.path.parent

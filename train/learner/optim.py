@@ -13,8 +13,6 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from rocstar.train.learner.host_memory import sent
 
-BETAS = (0.9, 0.95)
-
 
 class Optimizers:
     """Several optimizers stepped as one, under one schedule."""
@@ -127,6 +125,8 @@ class OptimSpec:
     warmup_steps: int
     total_steps: int = 0
     decay_fraction: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.95)
+    """Of AdamW. Muon's momentum is 0.95."""
 
     def rate(self, step: int) -> float:
         """Share of `lr` at the 0-based step."""
@@ -138,19 +138,34 @@ class OptimSpec:
 
 
 def build(model: nn.Module, spec: OptimSpec) -> Optimizers:
-    """AdamW over everything, or Muon over the matrices of the layers and AdamW over the rest."""
+    """AdamW over everything, or Muon over the matrices of the layers and AdamW over the rest. Only matrices
+    decay, and of these the embeddings do not."""
     parameters: list[tuple[str, Tensor]] = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
 
-    def adamw(chosen: list[Tensor]) -> torch.optim.Optimizer:
-        # One pass over weights and moments instead of a dozen.
-        return torch.optim.AdamW(chosen, lr=spec.lr, betas=BETAS, weight_decay=spec.weight_decay, fused=True)
+    def adamw(chosen: list[tuple[str, Tensor]]) -> torch.optim.Optimizer:
+        decays = [p.ndim > 1 and "embed" not in n for n, p in chosen]
+        groups = [
+            {"params": [p for (_, p), one in zip(chosen, decays, strict=True) if one == decay], **settings}
+            for decay, settings in ((True, {}), (False, {"weight_decay": 0.0}))
+        ]
+        if not spec.weight_decay:  # one group, whose order is that of the model
+            groups = [{"params": [p for _, p in chosen]}]
+        return torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=spec.lr,
+            betas=spec.betas,
+            weight_decay=spec.weight_decay,
+            fused=True,  # one pass over weights and moments instead of a dozen
+        )
 
     if spec.kind == "adamw":
-        return Optimizers([adamw([p for _, p in parameters])], spec.rate)
+        return Optimizers([adamw(parameters)], spec.rate)
     matrices = [p for n, p in parameters if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
     chosen = {id(p) for p in matrices}
     muon = torch.optim.Muon(
         matrices, lr=spec.lr, momentum=0.95, weight_decay=spec.weight_decay, adjust_lr_fn="match_rms_adamw"
     )
-    rest = [p for _, p in parameters if id(p) not in chosen]  # none where adapters learn: all are matrices
+    rest = [
+        (n, p) for n, p in parameters if id(p) not in chosen
+    ]  # none where adapters learn: all are matrices
     return Optimizers([muon, adamw(rest)] if rest else [muon], spec.rate)

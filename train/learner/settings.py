@@ -34,6 +34,7 @@ def stage_optimizer(recipe: Recipe) -> OptimSpec:
     return OptimSpec(
         kind="adamw",
         lr=rl.lr,
+        betas=(rl.betas[0], rl.betas[1]),
         weight_decay=rl.weight_decay,
         grad_clip=rl.grad_clip,
         warmup_steps=rl.warmup_steps * rl.num_updates_per_batch,

@@ -10,7 +10,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -35,14 +35,19 @@ class Conversation:
     mask: list[int]
 
 
-def read_conversations(path: Path) -> list[dict[str, Any]]:
-    """Rows {"messages": [...], "tools"?: [...]} of a chat JSONL file; blank lines are skipped."""
+def read_conversations(path: Path, tools: Literal["recipe", "row"] = "recipe") -> list[dict[str, Any]]:
+    """Rows {"messages": [...], "tools": ...} of a chat JSONL file; blank lines are skipped.
+
+    `tools` of a row without any: None, which is the recipe's, or with "row" an empty list.
+    """
     if not path.is_file():
         raise ConfigError(
             f"sft.data = {str(path)!r} does not exist{elsewhere(path)}; give 'demonstrations' or a chat "
             "JSONL file"
         )
     rows = [_read_conversation(row, where) for where, row in jsonl_rows(path)]
+    if tools == "row":
+        rows = [{**row, "tools": row["tools"] or []} for row in rows]
     if not rows:
         raise ConfigError(f"sft.data = {str(path)!r} holds no conversation; write one JSON object per line")
     return rows
@@ -131,6 +136,7 @@ async def cold_start(
         OptimSpec(
             kind=config.optimizer,
             lr=config.lr,
+            betas=(config.betas[0], config.betas[1]),
             weight_decay=0.0,
             grad_clip=1.0,
             warmup_steps=config.warmup_steps,

@@ -130,10 +130,10 @@ def what_rollout_needs(recipe: Recipe) -> Recipe:
 
 
 def _as_text(found: Findings) -> int:
-    for line in found.unknown:
-        print(f"# not checked: {line}")
     for line in found.notes:
         print(f"# {line}")
+    for line in found.unknown:
+        print(f"# not checked: {line}")
     found.refuse()
     print("# nothing is missing")
     return 0

@@ -16,6 +16,7 @@ from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.types import Task
 from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.extras import lacking
+from rocstar.train.data.eval_questions import EvalQuestions
 from rocstar.train.groups.advantages import check_advantage
 from rocstar.train.learner import hub
 from rocstar.train.learner.checkpoint import checkpoint_bytes
@@ -40,14 +41,14 @@ from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.eval_config import EvalConfig
 from rocstar.train.recipe.reward_config import RewardConfig
-from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.record.learned_questions import Learned, Question
 from rocstar.train.record.listening import check_callbacks
 from rocstar.train.record.run_directory import check_claim, complete_checkpoints
 from rocstar.train.serving.agent import REDIS_VARIABLE, workers_url
 from rocstar.train.serving.backend import backend_of, check_backend
-from rocstar.train.tasks.chat_format import chat_format, check_scratch
+from rocstar.train.tasks.chat_format import chat_format, check_scratch, conversation_format
 from rocstar.train.tasks.compare import unreadable_truths
-from rocstar.train.tasks.data import interleave_by_source, load_tasks, without_overlap
+from rocstar.train.tasks.data import interleave_by_source, load_tasks
 from rocstar.train.tasks.own_reward import check_reward
 from rocstar.train.tasks.rows import DATA_DIR_VARIABLE
 from rocstar.train.tasks.tools import tool_box
@@ -66,10 +67,14 @@ class Tasks:
     heldout: Mapping[str, list[Task]]
     """Of each set of the evaluation, by its label."""
     demonstrations: list[Task]
-    given: list[Task] = field(default_factory=list)
-    """What the recipe gives to learn from, before the held-out ones are left out."""
+    learned: Learned = field(default_factory=Learned)
+    """What of the sets is in the recipe's tasks and conversations, before it is left out."""
+    unreadable: list[str] = field(default_factory=list)
+    """A line for each source with answers that the judge cannot read."""
     notes: list[str] = field(default_factory=list)
-    """What should be known of the data, a line for each source."""
+    """How many tasks were left out, a line for each source."""
+    left_out: list[str] = field(default_factory=list)
+    """The notes of sources of which some were."""
 
     @property
     def all_heldout(self) -> list[Task]:
@@ -99,7 +104,7 @@ class Findings:
     """A line each: field, reason, fix."""
     unknown: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What is not wrong, and should be known: a line each."""
+    """What was counted of the data, a line each."""
     has_template: bool = True
     """Whether it can be seen here how a conversation is put in words."""
 
@@ -145,27 +150,84 @@ def load_all_tasks(
         else loaded[f"eval.{k}.data"]
         for k, config in enumerate(recipe.eval)
     }
+    rows = found.of(partial(_texts_of, recipe)) or []
     found.refuse()
+    return _apart(recipe, loaded, heldout, rows, found.notes)
+
+
+def _apart(
+    recipe: Recipe,
+    loaded: Mapping[str, list[Task]],
+    heldout: Mapping[str, list[Task]],
+    texts: Sequence[str],
+    unreadable: list[str],
+) -> Tasks:
+    """The tasks of the stages and demonstrations that are no questions of the evaluation."""
+    held, notes, in_tasks = EvalQuestions(heldout), list[str](), set[Question]()
+    left_out = list[str]()
+
+    def kept(name: str, tasks: list[Task], held: EvalQuestions) -> list[Task]:
+        rest, questions, note = _without_held_out(name, tasks, held)
+        in_tasks.update(questions)
+        notes.append(note)
+        left_out.extend([note] if len(rest) < len(tasks) else [])
+        return rest
+
     stages: list[list[Task]] = []
     for k, stage in enumerate(recipe.stages):
         tasks = loaded.get(f"stages.{k}.data")
-        stages.append(stages[-1] if tasks is None else _not_held_out(stage, tasks, heldout))
-    learned = [tasks for name, tasks in loaded.items() if not name.startswith("eval.")]
+        stages.append(stages[-1] if tasks is None else kept(f"stages.{k}.data", tasks, held))
+        if not stages[-1]:
+            raise ConfigError(
+                f"stage {stage.name!r}: all {len(tasks or ())} tasks of its data are also in eval "
+                f"({', '.join(heldout)}); give one of them another source, split or seed"
+            )
+    shown = loaded.get("sft.demonstration_tasks", [])
+    if shown:
+        known = {**heldout, **{f"stages.{k}": tasks for k, tasks in enumerate(stages)}}
+        shown = kept("sft.demonstration_tasks", shown, EvalQuestions(known))
+    in_texts = {question for questions in held.of((text, "") for text in texts) for question in questions}
+    learned = Learned(
+        tasks=frozenset(in_tasks),
+        texts=frozenset(in_texts),
+        is_empty=not (texts or any(tasks for name, tasks in loaded.items() if not name.startswith("eval."))),
+    )
     return Tasks(
         stages=stages,
         heldout=heldout,
-        demonstrations=loaded.get("sft.demonstration_tasks", []),
-        given=[task for tasks in learned for task in tasks],
-        notes=found.notes,
+        demonstrations=shown,
+        learned=learned,
+        unreadable=unreadable,
+        notes=notes,
+        left_out=left_out,
     )
 
 
+def _without_held_out(
+    name: str, tasks: list[Task], held: EvalQuestions
+) -> tuple[list[Task], set[Question], str]:
+    """The tasks that no set asks, the questions that the others are, and a line that counts them."""
+    found = held.of_tasks(tasks)
+    rest = [task for task, questions in zip(tasks, found, strict=True) if not questions]
+    note = f"{name}: {len(tasks) - len(rest):,} of {len(tasks):,} tasks are questions of eval, and left out"
+    return rest, {question for questions in found for question in questions}, note
+
+
+def _texts_of(recipe: Recipe) -> list[str]:
+    """What users say in the recipe's conversations."""
+    sft = recipe.sft
+    if not sft.steps or sft.data == "demonstrations":
+        return []
+    rows = read_conversations(Path(sft.data))
+    return [m["content"] for row in rows for m in row["messages"] if m["role"] == "user"]
+
+
 def loaded_tasks(recipe: Recipe, model: str | None = None, *, built_in: LoadSet) -> Tasks:
-    """The same for a run: says that it loads, and on standard error what should be known of the data."""
+    """The same for a run; on standard error the answers that the judge cannot read."""
     with StatusLine(), working("loading the tasks"):
         tasks = load_all_tasks(recipe, model, built_in=built_in)
-    for note in tasks.notes:
-        print(note, file=sys.stderr)
+    for line in tasks.unreadable:
+        print(line, file=sys.stderr)
     return tasks
 
 
@@ -194,16 +256,6 @@ def data_sources(recipe: Recipe) -> Iterator[tuple[str, DataConfig]]:
     source = recipe.sft.demonstration_tasks
     if recipe.sft.steps and recipe.sft.data == "demonstrations" and source:
         yield "sft.demonstration_tasks", source
-
-
-def _not_held_out(stage: StageConfig, tasks: list[Task], heldout: Mapping[str, Sequence[Task]]) -> list[Task]:
-    apart = without_overlap(tasks, (task for held in heldout.values() for task in held))
-    if not apart:
-        raise ConfigError(
-            f"stage {stage.name!r}: all {len(tasks)} tasks of its data are also in eval "
-            f"({', '.join(heldout)}); give one of them another source, split or seed"
-        )
-    return apart
 
 
 def _load(name: str, config: DataConfig, shown: PromptCheck | None) -> list[Task]:
@@ -325,16 +377,24 @@ def rehearse(
                 f"eval.{k}.set = {chosen.set!r}: its rows, which are read when the run starts"
             )
     if not away:
-        loaded = found.of(lambda: load_all_tasks(recipe, has_template=found.has_template, built_in=built_in))
-        found.notes += loaded.notes if loaded else []
+        tasks = found.of(lambda: load_all_tasks(recipe, has_template=found.has_template, built_in=built_in))
+        found.notes += [*tasks.unreadable, *tasks.notes] if tasks else []
         return found
     shown = PromptCheck(recipe) if found.has_template else None
-    for name, config in data_sources(recipe):
-        if hub_name(config) is None:
-            found.of(partial(_load_read, name, config, shown, recipe.reward, found))
-    for k, chosen in enumerate(recipe.eval):
-        if chosen.path:
-            found.of(partial(_load_set, k, chosen, built_in))
+    here = {name: config for name, config in data_sources(recipe) if hub_name(config) is None}
+    loaded = {
+        name: found.of(partial(_load_read, name, config, shown, recipe.reward, found)) or []
+        for name, config in here.items()
+    }
+    heldout = {
+        chosen.label: (found.of(partial(_load_set, k, chosen, built_in)) or [])
+        if chosen.path
+        else loaded.get(f"eval.{k}.data", [])
+        for k, chosen in enumerate(recipe.eval)
+    }
+    held = EvalQuestions(heldout)
+    stages = [(name, tasks) for name, tasks in loaded.items() if name.startswith("stages.") and tasks]
+    found.notes += [_without_held_out(name, tasks, held)[2] for name, tasks in stages]
     return found
 
 
@@ -350,9 +410,10 @@ def examine(
     found, sft = Findings(), recipe.sft
     max_positions = found.of(lambda: _examine_model(recipe, found, dry=dry))
     if sft.steps and sft.data != "demonstrations":
-        rows = found.of(lambda: read_conversations(Path(sft.data)))
-        if rows is not None and found.has_template:
-            found.of(lambda: PromptCheck(recipe).conversations(rows))
+        rows = found.of(lambda: read_conversations(Path(sft.data), sft.tools))
+        is_bundled = (sft.template or recipe.model.template) != "model"
+        if rows is not None and (found.has_template or is_bundled):
+            found.notes += found.of(lambda: PromptCheck(recipe).conversations(rows)) or []
             if dry and not found.problems:  # a run reads the calls back when it encodes the rows
                 found.of(lambda: PromptCheck(recipe).calls(rows))
     for look in _engine_checks(recipe, found, learns=learns, elsewhere=elsewhere, nodes=nodes):
@@ -390,7 +451,9 @@ def _examine_model(recipe: Recipe, found: Findings, *, dry: bool) -> int | None:
         return None
     tokenizer = found.of(lambda: load_tokenizer(model.path))
     if tokenizer is not None:
-        found.of(lambda: chat_format(recipe, tokenizer))
+        chat = found.of(lambda: chat_format(recipe, tokenizer))
+        if chat is not None and recipe.sft.steps:
+            found.of(lambda: conversation_format(recipe, chat))
     else:
         found.has_template = False
         if model.template != "model":

@@ -13,11 +13,14 @@ from rocstar.engine.chat.chat import token_names, turn_form
 from rocstar.engine.chat.readback import check_read_back, turn_text
 from rocstar.engine.chat.shown import ShownCheck
 from rocstar.engine.types import Task
-from rocstar.train.learner.model_io import check_model_path, load_tokenizer
+from rocstar.train.learner.model_io import check_model_path, is_here, load_tokenizer
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.chat_format import scratch_template, template_refused
 from rocstar.train.tasks.tools import tool_box
+
+ANSWER_FORMS = ("<answer>", "\\boxed")
+"""What the reward reads an answer from."""
 
 
 class PromptCheck:
@@ -36,19 +39,44 @@ class PromptCheck:
         except ChatError as error:
             raise ChatError(self._refusal(error)) from None
 
-    def conversations(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """ConfigError for a conversation of sft.data with a message that would not be learned or read."""
-        shown = self._shown
+    def conversations(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Lines that count the conversations of sft.data. ConfigError for one with a message that would not
+        be learned or read, and for more contradicting ones than sft.max_contradicting."""
+        sft = self._recipe.sft
+        name, field = self._of_conversations
+        shown = self._shown_by(name, field)
+        lacking, contradicting = dict.fromkeys(ANSWER_FORMS, 0), list[int]()
         for number, row in enumerate(rows, 1):
             try:
                 shown.check_conversation(row["messages"], row.get("tools"))
+                asked = shown.first_prompt(row["messages"], row.get("tools"))
             except ChatError as error:
-                where = f"{self._recipe.sft.data}, conversation {number}"
-                raise ConfigError(f"{where}: {self._refusal(error)}") from None
+                where = f"{sft.data}, conversation {number}"
+                raise ConfigError(f"{where}: {self._refusal(error, field)}") from None
+            said = [m.get("content") or "" for m in row["messages"] if m["role"] == "assistant"]
+            demanded = [form for form in ANSWER_FORMS if said and form in asked]
+            missing = [form for form in demanded if form not in "\n".join(said)]
+            for form in missing:
+                lacking[form] += 1
+            contradicting += [number] if missing else []
+        share = len(contradicting) / max(1, len(rows))
+        line = (
+            f"sft.data = {sft.data!r}: {len(contradicting)} of {len(rows)} conversations ({share:.1%}) lack "
+            "the answer form that their prompt demands"
+        )
+        if share <= sft.max_contradicting:
+            return [line]
+        counts = ", ".join(f"{form} {count}" for form, count in lacking.items() if count)
+        raise ConfigError(
+            f"{line} (lacking: {counts}; the first is conversation {contradicting[0]}), more than "
+            f"sft.max_contradicting = {sft.max_contradicting}: the cold start would unlearn what RL rewards; "
+            "give the conversations an sft.template that demands no form, or answers in that form"
+        )
 
     def calls(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """ConfigError for a conversation of sft.data whose calls the policy's parser would not read back."""
-        recipe, (template, names), own = self._recipe, self._template, tool_box(self._recipe).schemas
+        recipe, own = self._recipe, tool_box(self._recipe).schemas
+        template, names = self._template(*self._of_conversations)
         text = rendering(template, **names)
         found = find_boundaries(template, own, thinking=recipe.model.thinking, **names)
         form = turn_form(template, own, found, **names)
@@ -64,26 +92,36 @@ class PromptCheck:
                 except ChatError as error:
                     raise ConfigError(f"{recipe.sft.data}, conversation {number}: {error}") from None
 
-    def _refusal(self, error: ChatError) -> str:
+    def _refusal(self, error: ChatError, field: str = "model.template") -> str:
+        name = self._recipe.sft.template if field == "sft.template" else self._recipe.model.template
         return (
-            f"model.template = {self._recipe.model.template!r} cannot carry the row: {error}; take another "
+            f"{field} = {name!r} cannot carry the row: {error}; take another "
             "template (the bundled ones show system messages, earlier turns and tool calls), or leave the "
             "message out"
         )
 
     @cached_property
     def _shown(self) -> ShownCheck:
-        template, names = self._template
+        return self._shown_by(self._recipe.model.template, "model.template")
+
+    @property
+    def _of_conversations(self) -> tuple[str, str]:
+        """The name of the conversations' template and the field that gives it."""
+        if self._recipe.sft.template:
+            return self._recipe.sft.template, "sft.template"
+        return self._recipe.model.template, "model.template"
+
+    def _shown_by(self, name: str, field: str) -> ShownCheck:
+        """The check of the template that `field` names."""
+        template, names = self._template(name, field)
         return ShownCheck(template, tool_box(self._recipe).schemas, **names)
 
-    @cached_property
-    def _template(self) -> tuple[str, dict[str, str]]:
-        """The source, and what it writes by name."""
+    def _template(self, name: str, field: str) -> tuple[str, dict[str, str]]:
+        """The source of the template that `field` names, and what it writes by name."""
         recipe, names, own = self._recipe, {}, None
-        name = recipe.model.template
         if self._model == "scratch":
-            name = scratch_template(recipe)
-        else:
+            name = scratch_template(recipe) if name == "model" else name
+        elif name == "model" or is_here(self._model):
             check_model_path(self._model)
             tokenizer = load_tokenizer(self._model)
             own = getattr(tokenizer, "chat_template", None)
@@ -91,4 +129,4 @@ class PromptCheck:
         try:
             return load_template(name, own), {**names, "date": recipe.model.date}
         except ChatError as error:
-            raise template_refused(recipe, error) from None
+            raise template_refused(recipe, error, field=field) from None

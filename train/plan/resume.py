@@ -38,6 +38,7 @@ FIXED: Final[Mapping[str, str]] = {
     "model.head_dtype": "rounds the policy's log-probs, which are compared with those on record",
     "lora.*": _IS,
     "model.template": _READS,
+    "model.task_prompt": _READS,
     "model.thinking": _READS,
     "model.date": _READS,
     "model.thoughts": "is part of what is executed and judged",

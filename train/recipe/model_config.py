@@ -10,6 +10,8 @@ from rocstar.train.recipe.section import Expert, Section, Unit
 
 Dimensions = Annotated[int, Unit("dimensions")]
 Heads = Annotated[int, Unit("heads")]
+QUESTION = "{question}"
+"""Where `task_prompt` shows the question of a task."""
 
 
 class ScratchConfig(Section):
@@ -33,6 +35,11 @@ class ModelConfig(Section):
         "model",
         description="chat template: 'model' (its own), 'compact', 'llama3', 'qwen3', 'rstar2', 'smollm2', or "
         "a .jinja file",
+    )
+    task_prompt: Expert[str] = Field(
+        QUESTION,
+        description="the user's message of a task and of an evaluation that is asked like one: text around "
+        "{question}, such as how to write the answer",
     )
     thinking: Expert[Literal["keep", "refuse"]] = Field(
         "refuse",
@@ -73,6 +80,13 @@ class ModelConfig(Section):
         "servers take the learner's place",
     )
     scratch: ScratchConfig = Field(ScratchConfig(), description="architecture for path = 'scratch'")
+
+    @field_validator("task_prompt")
+    @classmethod
+    def _has_one_question(cls, value: str) -> str:
+        if value.count(QUESTION) != 1:
+            raise ValueError(f"task_prompt = {value!r} must contain {QUESTION} once")
+        return value
 
     @field_validator("activation_checkpointing", mode="before")
     @classmethod

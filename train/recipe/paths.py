@@ -107,6 +107,7 @@ def _paths(raw: dict[str, Any]) -> Iterator[tuple[Place, dict[str, Any], str, Ca
         (("sft", "data"), _is_conversations_path),
         (("model", "path"), _is_model_path),
         (("model", "template"), _is_template_path),
+        (("sft", "template"), _is_template_path),
     ]
     for place, is_path in fields:
         table = table_at(raw, place[:-1])
@@ -147,7 +148,7 @@ def _is_template_path(value: str, start: Path) -> bool:
         bundled_templates,  # only here: not every `--help` reads templates
     )
 
-    if value == "model" or value in bundled_templates():
+    if value in ("", "model") or value in bundled_templates():
         return False
     is_file = any(os.path.isfile(each) for each in (start / value, value))
     return is_file or "/" in value or value.endswith(".jinja")

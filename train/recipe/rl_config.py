@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from rocstar.train.recipe.reward_config import is_reference
 from rocstar.train.recipe.section import (
+    Betas,
     Expert,
     LearningRate,
     Section,
@@ -51,7 +52,10 @@ class RlConfig(Section):
     )
     lr: LearningRate = Field(1e-6, gt=0, description="learning rate after the warm-up, then constant")
     warmup_steps: Expert[Steps] = Field(20, ge=0, description="first steps, in which the rate rises linearly")
-    weight_decay: Expert[Annotated[float, Unit("factor")]] = Field(0.0, ge=0, description="of AdamW")
+    betas: Expert[Betas] = Field([0.9, 0.95], description="of AdamW: of the first and of the second moment")
+    weight_decay: Expert[Annotated[float, Unit("factor")]] = Field(
+        0.0, ge=0, description="of AdamW, on the matrices alone: norms, biases and embeddings do not decay"
+    )
     grad_clip: Expert[Annotated[float, Unit("norm")]] = Field(
         1.0, gt=0, description="longer gradients are scaled down to this norm"
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 T = TypeVar("T")
 
@@ -45,4 +45,13 @@ Tokens = Annotated[int, Unit("tokens")]
 Turns = Annotated[int, Unit("turns")]
 Seed = Annotated[int, Unit("seed")]
 Temperature = Annotated[float, Unit("divisor of the logits")]
+
+
+def _two_shares(value: list[float]) -> list[float]:
+    if len(value) != 2 or not all(0 <= beta < 1 for beta in value):
+        raise ValueError(f"betas = {value}: give two numbers from 0 to below 1")
+    return value
+
+
+Betas = Annotated[list[float], Unit("share kept per update"), AfterValidator(_two_shares)]
 LearningRate = Annotated[float, Unit("per update")]

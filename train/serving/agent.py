@@ -6,18 +6,21 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.inference.base import Inference, Sampling
 from rocstar.engine.progress.progress import working
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
+from rocstar.engine.types import Task
 from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.fabric.cli import URL_VARIABLES, redis_url
 from rocstar.sandbox.pool.pool import AUTO, SandboxPool
 from rocstar.sandbox.types import BatchSandbox, SandboxError, SessionSandbox
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
+from rocstar.train.recipe.model_config import QUESTION
 from rocstar.train.tasks.own_reward import make_judge
 from rocstar.train.tasks.reward import VERIFIER_FLAVOUR
 from rocstar.train.tasks.tools import tool_box
@@ -138,4 +141,10 @@ def make_agent(
             timeout_s=recipe.engine.trajectory_timeout_s,
         ),
         sampling=Sampling(temperature=recipe.rl.temperature),
+        prompt=partial(_task_prompt, chat, recipe.model.task_prompt),
     )
+
+
+def _task_prompt(chat: ChatFormat, around: str, task: Task) -> list[int]:
+    """Ids of a task's prompt, its question within the text of model.task_prompt."""
+    return chat.prompt_ids(around.replace(QUESTION, task.question), task.context)

@@ -34,6 +34,36 @@ def chat_format(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> ChatForma
     return chat
 
 
+def conversation_format(recipe: Recipe, chat: ChatFormat) -> ChatFormat:
+    """The format of the cold start's conversations; `chat` is that of the rollouts. ConfigError as above."""
+    if not recipe.sft.template:
+        return chat
+    try:
+        shown = ChatFormat(
+            chat.tokenizer,
+            load_template(recipe.sft.template, None),
+            chat.tools,
+            thinking=recipe.model.thinking,
+            skips_thoughts=recipe.model.thoughts == "skip",
+            date=recipe.model.date,
+        )
+    except ChatError as error:
+        raise template_refused(recipe, error, field="sft.template") from None
+    if shown.stop_id != chat.stop_id:
+        raise ConfigError(
+            f"sft.template = {recipe.sft.template!r}: a turn ends with {shown.stop_text!r}, and with "
+            f"{chat.stop_text!r} in model.template = {recipe.model.template!r}: the policy would not learn "
+            "to end its turns; take a template with the same end"
+        )
+    if shown.form.calls != chat.form.calls:
+        raise ConfigError(
+            f"sft.template = {recipe.sft.template!r}: its calls have the form {shown.form.calls!r}, and "
+            f"{chat.form.calls!r} in model.template = {recipe.model.template!r}: the policy would learn "
+            "calls that RL reads as malformed; take a template with the same form"
+        )
+    return shown
+
+
 def check_scratch(recipe: Recipe) -> TurnForm:
     """How turns are read under the template of a model from nothing: a bundled one or a file.
 
@@ -53,8 +83,8 @@ def scratch_template(recipe: Recipe) -> str:
     return "compact" if recipe.model.template == "model" else recipe.model.template
 
 
-def template_refused(recipe: Recipe, error: ChatError) -> ConfigError:
+def template_refused(recipe: Recipe, error: ChatError, *, field: str = "model.template") -> ConfigError:
     """What a template is refused with; if it is a file that is not there, where it may be."""
-    name = recipe.model.template
+    name = recipe.sft.template if field == "sft.template" else recipe.model.template
     hint = elsewhere(Path(name)) if not Path(name).exists() else ""
-    return ConfigError(f"model.template = {name!r}: {error}{hint}")
+    return ConfigError(f"{field} = {name!r}: {error}{hint}")

@@ -12,7 +12,7 @@ import json
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -229,7 +229,7 @@ def answer_text(value: Any, name: str, where: str) -> str:
     )
 
 
-# ---------------------------------------------------------------- order, overlap
+# ---------------------------------------------------------------- order
 
 
 def content_id(kind: str, question: str, answer: str) -> str:
@@ -257,30 +257,6 @@ def interleave_by_source(tasks: Sequence[Task]) -> list[Task]:
     ]
     placed.sort(key=lambda item: item[:2])
     return [task for _, _, task in placed]
-
-
-def overlap(tasks: Sequence[Task], against: Iterable[Task]) -> float:
-    """Share of `tasks` whose problem also occurs in `against`, whitespace and case aside; 0 for no tasks.
-
-    A problem is the question with the turns before it: "And now?" says nothing alone. Another system message
-    makes no other problem.
-    """
-    if not tasks:
-        return 0.0
-    return 1.0 - len(without_overlap(tasks, against)) / len(tasks)
-
-
-def without_overlap(tasks: Iterable[Task], against: Iterable[Task]) -> list[Task]:
-    """`tasks` less those whose problem occurs in `against`."""
-    taken = {problem_of(task) for task in against}
-    return [task for task in tasks if problem_of(task) not in taken]
-
-
-def problem_of(task: Task) -> str:
-    """What is asked, turns before it included, whitespace and case aside: two tasks of one text are one."""
-    turns = [m for m in task.context if m["role"] not in ("system", "developer")]
-    said = [json.dumps([m["role"], m["content"], m.get("tool_calls", [])], sort_keys=True) for m in turns]
-    return " ".join("\0".join([*said, task.question]).casefold().split())
 
 
 class TaskCursor:

@@ -1,6 +1,7 @@
 """Boundaries, prompts and masks: append-only, and content never becomes control."""
 
 import re
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ LLAMA = """
 """
 
 UPSTREAM = Path(__file__).parents[1] / "templates"
+RSTAR2_RECIPE = Path(__file__).parents[3] / "train" / "recipes" / "rstar2_14b.toml"
 QWEN = (UPSTREAM / "qwen2.5.jinja").read_text(encoding="utf-8")
 QWEN3 = (UPSTREAM / "qwen3.jinja").read_text(encoding="utf-8")
 TEMPLATES = {
@@ -403,8 +405,12 @@ What is 2 < 3 & "é"?<|im_end|>
 
 
 def test_rstar2_prompt_is_the_originals() -> None:
+    """With the words in front of a problem, which are the recipe's: conversations have none."""
     chat = FORMATS["rstar2", False]
-    assert chat.decode(chat.prompt_ids('What is 2 < 3 & "é"?')) == RSTAR2_PROMPT
+    around: str = tomllib.loads(RSTAR2_RECIPE.read_text(encoding="utf-8"))["model"]["task_prompt"]
+    asked = around.replace("{question}", 'What is 2 < 3 & "é"?')
+    assert chat.decode(chat.prompt_ids(asked)) == RSTAR2_PROMPT
+    assert "boxed" not in chat.decode(chat.prompt_ids("Q"))
     assert chat.boundaries.opening == "<reason>"
 
 

@@ -27,6 +27,9 @@ GARDEN = (
     "waters the first one twice as long as each of the others. How many minutes does the watering of one "
     "bed take?"
 )
+STORY = (
+    "The masons of the northern quarry bring a stone for each arch that the old town builds over its brook."
+)
 SHORT = "What is $17$ percent of $350$?"
 MIDDLE = "Two trains leave Ulm at noon and meet a cyclist near Biberach; who rode for three hours?"
 QUESTIONS = [
@@ -63,7 +66,7 @@ def test_one_changed_word_hides_nothing() -> None:
 def test_other_numbers_are_a_twin() -> None:
     assert level(GARDEN.replace("12", "30").replace("40", "25")) == "twin"
     assert level(SHORT.replace("17", "8").replace("350", "200")) == "twin"
-    assert level(GARDEN.replace("12", "30")) == "duplicate", "half of the numbers are still there"
+    assert level(GARDEN.replace("12", "30")) == "twin", "one of two numbers is another"
 
 
 def test_another_problem_is_clean() -> None:
@@ -96,13 +99,14 @@ def other_problems(count: int) -> list[str]:
         "quarry",
     ]
     return [
-        f"The {rng.choice(nouns)} and the {rng.choice(nouns)} number {k} differ. {TAIL}" for k in range(count)
+        f"The {rng.choice(nouns)} and the {rng.choice(nouns)} number {k} differ. {STORY}"
+        for k in range(count)
     ]
 
 
 def test_what_many_problems_say_is_no_evidence() -> None:
     questions = [
-        EvalQuestion(file="set.jsonl", id="0", text=f"A coin is tossed until heads come up twice. {TAIL}")
+        EvalQuestion(file="set.jsonl", id="0", text=f"A coin is tossed until heads come up twice. {STORY}")
     ]
     assert {found.level for found in judged(other_problems(BOILERPLATE), questions)} == {"duplicate"}
     assert {found.level for found in judged(other_problems(BOILERPLATE + 1), questions)} == {"clean"}
@@ -214,9 +218,9 @@ def test_a_killed_check_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: p
         real_commit(*arguments)
         raise KeyboardInterrupt
 
-    def meet(check: OverlapCheck, text: str) -> bytes:
+    def meet(check: OverlapCheck, text: str, answer: str = "") -> bytes:
         met.append(text)
-        return real_meet(check, text)
+        return real_meet(check, text, answer)
 
     monkeypatch.setattr(OverlapCheck, "meet", meet)
     monkeypatch.setattr(check_module, "_commit", commit)

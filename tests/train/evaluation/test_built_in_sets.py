@@ -23,15 +23,16 @@ from rocstar.engine.types import (
     TrajectoryKey,
     Turn,
 )
+from rocstar.train.data.eval_questions import EvalQuestions
 from rocstar.train.evaluation.benchmarks import registry
 from rocstar.train.evaluation.benchmarks.benchmark import Benchmark, Published
 from rocstar.train.evaluation.benchmarks.digest import answers_digest, tasks_digest
 from rocstar.train.evaluation.benchmarks.math_sets import after_marks, contest_integer, integer, math_set
 from rocstar.train.evaluation.benchmarks.registry import BENCHMARKS, find, load_set
-from rocstar.train.evaluation.contamination import Trained
 from rocstar.train.evaluation.rescore import Regrader, beside, boxed, gold_text, near_miss_text
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.eval_config import SETS, EvalConfig
+from rocstar.train.record.learned_questions import Learned
 from rocstar.train.tasks.rows import DATA_DIR_VARIABLE
 
 MATH = ("aime24", "aime25", "hmmt_feb_2025", "math500", "amc23", "gsm8k")
@@ -240,18 +241,28 @@ QUESTIONS = [
 ]
 
 
+def learned(tasks: list[Task], texts: list[str]) -> Learned:
+    held = EvalQuestions({"set": QUESTIONS})
+    return Learned(
+        tasks=frozenset(q for found in held.of_tasks(tasks) for q in found),
+        texts=frozenset(q for found in held.of((text, "") for text in texts) for q in found),
+        is_empty=not (tasks or texts),
+    )
+
+
 def test_contaminated_is_what_is_learned_whitespace_and_case_aside() -> None:
-    trained = Trained([Task(id="x", source="t", question="how  MANY?", answer="2")])
-    found = trained.found(QUESTIONS, left_out=False)
+    trained = learned([Task(id="x", source="t", question="how  MANY?", answer="2")], [])
+    found = trained.found("set", QUESTIONS, left_out=False)
     assert found is not None and (found["overlap"], found["questions"]) == (1, ["a"])
-    left = trained.found(QUESTIONS, left_out=True)
+    left = trained.found("set", QUESTIONS, left_out=True)
     assert left is not None and (left["overlap"], left["questions"]) == (1, []), "the stages leave it out"
+    assert "data check" in found["rule"]
 
 
 def test_what_a_conversation_asks_is_learned_whatever_the_stages_leave_out() -> None:
-    found = Trained([], ["why?"]).found(QUESTIONS, left_out=True)
+    found = learned([], ["why?"]).found("set", QUESTIONS, left_out=True)
     assert found is not None and found["questions"] == ["b"]
 
 
 def test_of_a_model_without_training_nothing_is_known() -> None:
-    assert Trained([]).found(QUESTIONS, left_out=False) is None
+    assert learned([], []).found("set", QUESTIONS, left_out=False) is None

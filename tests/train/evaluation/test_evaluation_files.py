@@ -35,12 +35,14 @@ from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.eval_config import EvalConfig
 from rocstar.train.recipe.run_config import RunConfig
+from rocstar.train.record.learned_questions import Learned
 from rocstar.train.record.manifest import read_manifest
 from rocstar.train.record.time_budget import TimeBudget
 
 TASKS = [Task(id=f"task{k}", source="s", question=f"q{k}", answer="1") for k in range(4)]
 LOST = Failed(kind="deadline", retryable=False, detail="too late")
 OWN = DataConfig(source="held.jsonl")
+LEARNED = Learned(tasks=frozenset({("heldout", "task0"), ("seldom", "task0")}), is_empty=False)
 
 
 def attempt(task: Task, sibling: int, outcome: Scored | Failed) -> Trajectory:
@@ -95,7 +97,7 @@ def run(tmp_path: Path) -> Any:
         recipe=Recipe(run=RunConfig(seed=11), eval=sets),
         directory=tmp_path,
         live=SimpleNamespace(
-            agent=agent, heldout={"heldout": TASKS, "seldom": TASKS}, given=TASKS[:1], nodes=None
+            agent=agent, heldout={"heldout": TASKS, "seldom": TASKS}, learned=LEARNED, nodes=None
         ),
         decode=plain,
         budget=TimeBudget(),

@@ -1,6 +1,7 @@
 """Every trajectory is in one bucket, a failed one has no advantage, the order of groups does not matter."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -21,8 +22,12 @@ from rocstar.engine.types import (
     TrajectoryKey,
     Turn,
 )
-from rocstar.train.groups.selection import Selection, select, stats_of
+from rocstar.sandbox import testing as fake
+from rocstar.sandbox.types import ExecResult, Status
+from rocstar.train.groups.selection import Selection, penalty_of, select, stats_of
 from rocstar.train.recipe.rl_config import RlConfig
+
+from ...engine.tool_calls import box, call, execute
 
 BUCKETS = {"kept", "dropped_positive", "dropped_negative", "no_signal", "failed"}
 FAILURE = Failed(kind="sandbox_lost", retryable=True, detail="")
@@ -139,6 +144,41 @@ def test_a_call_counts_once_it_was_answered() -> None:
     assert (stats_of(made).num_tool_calls, stats_of(made).num_tool_errors) == (3, 1)
     assert (stats_of(made).num_answers, stats_of(made).num_turns) == (2, 2)
     assert Attempt(task=task, turns=made.turns, is_truncated=False).text == f"call\n{ANSWER}{ANSWER}"
+
+
+ENDS: dict[Status, ExecResult] = {
+    Status.OK: fake.ok("1"),
+    Status.ERROR: fake.error("NameError"),
+    Status.SIGNALED: fake.signaled(),
+    Status.TIMEOUT: fake.timeout(),
+    Status.MEMORY_LIMIT: fake.memory_limit(),
+    Status.OUTPUT_LIMIT: fake.output_limit(),
+    Status.DENIED: fake.denied(),
+}
+REFUSED: dict[str, ToolCall] = {
+    "malformed_call": ToolCall(name=None, arguments=None, malformed="not JSON"),
+    "unknown_tool": call("ok", name="search"),
+    "bad_arguments": call(1),
+}
+
+
+@pytest.mark.parametrize("status", [*Status, *REFUSED, "too_many_calls"])
+async def test_the_penalty_counts_every_call_that_is_not_ok(status: str) -> None:
+    """Eq. 4 over what the tools answer: each status once, beside one call that is ok."""
+    other = REFUSED.get(status) or call("beyond" if status == "too_many_calls" else status)
+    tools = box(
+        {"ok": fake.ok("1"), "fine": fake.ok("1"), **ENDS},
+        max_parallel_calls=1 if status == "too_many_calls" else 2,
+    )
+    calls = (call("fine"), other)
+    results = await execute(tools, *calls)
+    assert [result.status for result in results] == ["ok", status]
+
+    made = make(Task(id="t", source="s", question="q", answer="1"), 0, 1.0, clean=1)
+    made = replace(made, turns=(replace(made.turns[0], calls=calls, results=results), made.turns[1]))
+    errors = int(status != "ok")
+    assert (stats_of(made).num_tool_calls, stats_of(made).num_tool_errors) == (2, errors)
+    assert penalty_of(made).error == errors / 2
 
 
 def test_clean_positives_are_kept_more_often() -> None:

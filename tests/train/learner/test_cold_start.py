@@ -29,6 +29,7 @@ from rocstar.train.recipe.sft_config import SftConfig
 from rocstar.train.record.callbacks import Listeners
 from rocstar.train.record.metrics import MetricsWriter, read_metrics
 from rocstar.train.record.run_directory import cold_start_of
+from rocstar.train.tasks.chat_format import conversation_format
 
 torch.set_num_threads(1)
 
@@ -78,10 +79,12 @@ async def learn(
     dies_at: int = 0,
     saved: Path | None = None,
     rows: list[dict[str, Any]] = ROWS,
+    template: str = "",
 ) -> PreTrainedModel:
     recipe = Recipe(
         sft=SftConfig(
             data="chat.jsonl",
+            template=template,
             steps=8,
             batch_size=5,
             lr=1e-2,
@@ -124,6 +127,38 @@ async def test_it_goes_on_with_the_same_bits(
     rows = [read_metrics(folder / "metrics.jsonl") for folder in (broken, whole)]
     for row, other_row in zip(*rows, strict=True):
         assert row | {"time_s": 0} == other_row | {"time_s": 0}
+
+
+def test_its_template_is_its_own(chat: ChatFormat, tmp_path: Path) -> None:
+    def shown(template: str) -> ChatFormat:
+        return conversation_format(Recipe(sft=SftConfig(template=template)), chat)
+
+    assert shown("") is chat
+    text = shown("qwen3").decode(shown("qwen3").messages_ids(ROWS[0]["messages"][:1]))
+    assert "boxed" in chat.decode(chat.messages_ids(ROWS[0]["messages"][:1])) and "boxed" not in text
+    with pytest.raises(ConfigError, match=r"sft\.template = 'llama3': an assistant turn ends with"):
+        shown("llama3")
+    other_end = tmp_path / "other_end.jinja"
+    other_end.write_text(chat.template.replace("<|im_end|>", "<|endoftext|>"))
+    with pytest.raises(ConfigError, match=r"a turn ends with '<\|endoftext\|>'"):
+        shown(str(other_end))
+    with pytest.raises(ConfigError, match=r"sft\.template = 'gone\.jinja'"):
+        shown("gone.jinja")
+
+
+async def test_it_learns_the_conversations_in_its_own_template(
+    chat: ChatFormat, tmp_path: Path, thread: ThreadPoolExecutor
+) -> None:
+    digests = []
+    for template in ("", "qwen3"):
+        folder = tmp_path / f"t{template}"
+        folder.mkdir()
+        rows = [{**row, "tools": []} for row in ROWS]
+        await learn(chat, folder, thread, optimizer="adamw", rows=rows, template=template)
+        saved = checkpoint.latest(cold_start_of(folder))
+        assert saved is not None
+        digests.append(checkpoint.load_progress(saved)["conversations"])
+    assert digests[0] != digests[1]
 
 
 def test_it_is_gone_when_the_runs_first_checkpoint_is_whole(tmp_path: Path) -> None:

@@ -10,6 +10,9 @@ from torch import nn
 
 from rocstar.train.learner.optim import OptimSpec, build
 from rocstar.train.learner.scratch import build_model
+from rocstar.train.learner.settings import stage_optimizer
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.recipe.model_config import ScratchConfig
 
 
@@ -77,6 +80,32 @@ def test_every_parameter_is_in_one_optimizer(kind: str) -> None:
     if kind == "muon":
         names = {id(p): name for name, p in model.named_parameters()}
         assert {names[p] for p in held[0]} == {n for n in names.values() if "proj" in n}
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_matrices_decay_and_norms_and_embeddings_do_not(kind: str, tied: bool) -> None:
+    """Without gradient a step of a decayed weight is its decay alone."""
+    scratch = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
+    model = build_model(scratch, 40, seed=0)
+    if not tied:
+        model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    made = build(model, OptimSpec(kind=kind, lr=0.1, weight_decay=0.5, grad_clip=1, warmup_steps=0))  # type: ignore[arg-type]
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    made.step()
+    decayed = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+    assert decayed == {name for name in before if "proj" in name or name == "lm_head.weight"}
+    assert decayed.isdisjoint(name for name in before if "norm" in name or "embed" in name)
+
+
+def test_betas_are_those_of_the_recipe() -> None:
+    recipe = parse_recipe({"rl": {"betas": [0.8, 0.9]}, "sft": {"betas": [0.7, 0.99]}}, where="test")
+    assert build(nn.Linear(1, 1), stage_optimizer(recipe)).optimizers[0].defaults["betas"] == (0.8, 0.9)
+    for wrong in ([0.9], [0.9, 1.0], [-0.1, 0.9]):
+        with pytest.raises(ConfigError, match="two numbers from 0 to below 1"):
+            parse_recipe({"rl": {"betas": wrong}}, where="test")
 
 
 def test_frozen_parameters_are_left_out() -> None:

@@ -122,6 +122,18 @@ def test_a_bad_row_is_named_by_its_line(tmp_path: Path, line: str, words: str) -
     assert words in str(refused.value) and str(path) in str(refused.value)
 
 
+def test_a_row_without_tools_shows_those_of_the_recipe_or_none(tmp_path: Path, chat: ChatFormat) -> None:
+    path = tmp_path / "chat.jsonl"
+    path.write_text(json.dumps({"messages": TALK}) + "\n")
+    shown = []
+    for tools in ("recipe", "row"):
+        rows = read_conversations(path, tools)
+        (only,), _ = tokenise(rows, chat, max_tokens=2000)
+        shown.append(chat.decode(only.ids))
+    name = chat.tools[0]["function"]["name"]
+    assert [name in text for text in shown] == [True, False]
+
+
 def test_a_file_that_is_empty_or_no_text(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("\n\n")
     with pytest.raises(ConfigError, match="holds no conversation"):
@@ -157,12 +169,13 @@ async def test_the_loss_falls_and_every_step_is_told(team: LearnerTeam) -> None:
     await cold_start(
         team,
         [conversation(4 + k % 3, digits=k % 2) for k in range(12)],
-        SftConfig(steps=9, batch_size=4, lr=1e-2, warmup_steps=2),
+        SftConfig(steps=9, batch_size=4, lr=1e-2, warmup_steps=2, betas=[0.9, 0.96]),
         digit_ids=frozenset({7}),
         tokens_per_microbatch=8,
         seed=0,
         on_step=lambda *row: told.append(row),
     )
+    assert team.learner.optimizers.optimizers[0].defaults["betas"] == (0.9, 0.96)
     assert [step for step, _, _ in told] == list(range(1, 10))
     losses = [loss for _, loss, _ in told]
     assert losses[0] == pytest.approx(3.7, abs=0.6), "the first is about that of 40 equal tokens"

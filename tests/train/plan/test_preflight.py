@@ -36,6 +36,52 @@ def recipe(**sections: Any) -> Recipe:
     return parse_recipe(raw, where="test")
 
 
+def talks(*answers: str) -> str:
+    """Rows of one question each, and these answers."""
+    said = [
+        [{"role": "user", "content": f"{k}?"}, {"role": "assistant", "content": answer}]
+        for k, answer in enumerate(answers)
+    ]
+    return "".join(json.dumps({"messages": messages}) + "\n" for messages in said)
+
+
+BOXED, BARE = "<answer>\\boxed{2}</answer>", "It is 2."
+
+
+@pytest.mark.parametrize(("bare", "refused"), [(0, False), (1, False), (2, True)])
+def test_conversations_that_contradict_their_prompt_are_counted(
+    folder: Path, bare: int, refused: bool
+) -> None:
+    """The template "compact" demands an answer in both forms; 1 in 100 may lack it."""
+    (folder / "chat.jsonl").write_text(talks(*[BARE] * bare, *[BOXED] * (100 - bare)))
+    found = rehearse(recipe(), folder / "run")
+    words = f"{bare} of 100 conversations ({bare:.1f}%) lack the answer form"
+    line = (found.problems if refused else found.notes)[0]
+    assert words in line and bool(found.problems) == refused
+    if refused:
+        assert "<answer> 2, \\boxed 2; the first is conversation 1" in line
+        sft = {"steps": 1, "data": "chat.jsonl"}
+        for changed in ({"template": "qwen3"}, {"max_contradicting": 0.02}):
+            assert rehearse(recipe(sft=sft | changed), folder / "run").problems == [], changed
+
+
+def test_half_a_form_is_none(folder: Path) -> None:
+    (folder / "chat.jsonl").write_text(talks("<answer>2</answer>"))
+    (problem,) = rehearse(recipe(), folder / "run").problems
+    assert "lacking: \\boxed 1;" in problem
+
+
+def test_the_answer_form_of_the_models_absent_folder_is_counted_too(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bundled template needs no model: a dry run away from the model counts as the run will."""
+    monkeypatch.setattr(hub, "exists", lambda *_: True)
+    (folder / "chat.jsonl").write_text(talks(BARE))
+    away = recipe(model={"path": "owner/model", "template": "rstar2"})
+    (problem,) = rehearse(away, folder / "run").problems
+    assert "1 of 1 conversations" in problem
+
+
 def offline(*_: object) -> bool:
     raise hub.Unreachable("no network")
 

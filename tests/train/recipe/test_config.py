@@ -80,7 +80,8 @@ def test_every_shipped_recipe_loads_and_explains_itself(
     code = main(["train", str(path), "--dry-run", "--world=1x1", "--output-dir", str(tmp_path / "run")])
     printed, missing = capsys.readouterr()
     lacking = {
-        "rstar2_14b": ("data/rstar2_sft.jsonl", "sglang"),
+        "rstar2_14b": ("data/rstar2_sft/conversations.jsonl", "data/rstar2_rl/tasks.jsonl", "sglang"),
+        "rstar2_4b_one_node": ("data/rstar2_sft/conversations.jsonl", "data/rstar2_rl/tasks.jsonl", "sglang"),
         "lora_7b_one_gpu": ("sglang",),
         "report_cpu": ("conversations/conversations.jsonl",),
         "smollm2_words": ("raw/conversations.jsonl",),

@@ -4,12 +4,16 @@ from typing import Any, Self
 
 import pytest
 
+from rocstar.engine.chat.chat import ChatFormat, load_template
+from rocstar.engine.testing.policy import CHATML_TOKENS, ByteTokenizer
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.jupyter import JUPYTER_SCHEMA, JupyterTool
 from rocstar.engine.tools.python import PYTHON_SCHEMA, PythonTool
+from rocstar.engine.types import Task
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.testing import FakeSandbox
 from rocstar.sandbox.types import Limits, SandboxError
+from rocstar.train.evaluation.sets import agent_for, evaluation_sets
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.load import parse_recipe
@@ -19,6 +23,28 @@ from rocstar.train.tasks.tools import tool_box
 
 def recipe_of(**sections: Any) -> Recipe:
     return parse_recipe(sections, where="test")
+
+
+def test_a_task_is_asked_within_the_recipes_words_and_another_set_is_not() -> None:
+    template = load_template("qwen3", None)
+    chat = ChatFormat(ByteTokenizer(special=CHATML_TOKENS), template, [])
+    sets = [{"set": "math500"}, {"set": "ifeval"}]
+    recipe = recipe_of(model={"task_prompt": "Box it.\n{question}"}, eval=sets)
+    nothing: Any = None
+    made = agent.make_agent(recipe, nothing, chat, nothing)
+    asked = Task(id="t", source="s", question="{question}?", answer="1")
+    assert made.prompt is not None
+    assert chat.decode(made.prompt(asked)).partition("assistant")[0] == (
+        "<|im_start|>user\nBox it.\n{question}?<|im_end|>\n<|im_start|>"
+    )
+    maths, instructions = evaluation_sets(recipe, {"math500": [asked], "ifeval": [asked]})
+    assert agent_for(made, maths).prompt is made.prompt
+    assert agent_for(made, instructions).prompt is None, "IFEval's prompts are the benchmark's own"
+
+
+def test_the_words_around_a_question_contain_it() -> None:
+    with pytest.raises(ConfigError, match=r"must contain \{question\} once"):
+        recipe_of(model={"task_prompt": "Box it."})
 
 
 @pytest.fixture

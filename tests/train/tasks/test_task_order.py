@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from rocstar.engine.types import Task
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.tasks.data import TaskCursor, interleave_by_source, overlap, without_overlap
+from rocstar.train.tasks.data import TaskCursor, interleave_by_source
 
 
 def make_tasks(sizes: dict[str, int]) -> list[Task]:
@@ -37,31 +36,6 @@ def test_every_stretch_has_about_the_mix_of_the_whole(sizes: dict[str, int], len
         counts = Counter(task.source for task in mixed[start : start + length])
         for source, size in sizes.items():
             assert abs(counts[source] - length * size / total) <= len(sizes) + 1
-
-
-def test_overlap_is_measured_and_removed() -> None:
-    tasks = make_tasks({"a": 4})
-    against = [Task(id="x", source="y", question=" A  1 ", answer="other")]
-    assert overlap(tasks, against) == 0.25
-    rest = without_overlap(tasks, against)
-    assert [task.id for task in rest] == ["a0", "a2", "a3"]
-    assert overlap(rest, against) == 0.0
-    assert overlap([], against) == 0.0
-
-
-def test_a_problem_is_the_question_with_the_turns_before_it() -> None:
-    """Another system message makes no other problem; "And now?" behind other turns is one."""
-    user, reply = {"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}
-
-    def asked(*context: dict[str, Any], question: str = "And now?") -> list[Task]:
-        return [Task(id="t", source="s", question=question, answer="1", context=context)]
-
-    system = {"role": "system", "content": "You are a pirate."}
-    assert overlap(asked(system), asked()) == 1.0
-    assert overlap(asked(system, user, reply), asked(user, reply, question="and  NOW?")) == 1.0
-    assert overlap(asked(user, reply), asked()) == 0.0
-    assert overlap(asked(user, reply), asked(user, {**reply, "content": "3"})) == 0.0
-    assert overlap(asked(user, {**reply, "tool_calls": [{"id": "1"}]}), asked(user, reply)) == 0.0
 
 
 SIZES = st.dictionaries(st.sampled_from("abc"), st.integers(1, 7), min_size=1)

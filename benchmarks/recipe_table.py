@@ -1,0 +1,72 @@
+"""The table of what a recipe has of its report, and of what it has otherwise, beside the recipe.
+
+python benchmarks/recipe_table.py [--check]
+
+recipes/NAME.toml + recipes/report/NAME.toml  ──>  recipes/NAME.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.load import RECIPES, load_recipe
+
+REPORTS = RECIPES / "report"
+HEAD = "| | report | where | recipe | why not the same |\n|---|---|---|---|---|"
+
+
+def table(name: str) -> str:
+    """The page of a recipe. ValueError for a row that says nothing, or a difference without a reason."""
+    recipe = load_recipe(RECIPES / f"{name}.toml")
+    rows = tomllib.loads((REPORTS / f"{name}.toml").read_text(encoding="utf-8"))["row"]
+    lines = [line(recipe, row) for row in rows]
+    title = f"# What `{name}` has of its report"
+    return "\n".join([title, "", "Made by `python benchmarks/recipe_table.py`.", "", HEAD, *lines, ""])
+
+
+def line(recipe: Recipe, row: Mapping[str, Any]) -> str:
+    field, report, why = row.get("field"), row["report"], row.get("why", "")
+    ours = value_of(recipe, field) if field else row["ours"]
+    if field and (ours == report) == bool(why):
+        what = "is the report's, and has a reason" if why else f"is not the report's {report!r}: say why"
+        raise ValueError(f"{field} = {ours!r} {what}")
+    name = f"`{field}`" if field else row["what"]
+    return f"| {name} | {shown(report)} | {row['where']} | {shown(ours)} | {why} |"
+
+
+def value_of(recipe: Recipe, field: str) -> Any:
+    node: Any = recipe
+    for part in field.split("."):
+        node = node[int(part)] if part.isdecimal() else getattr(node, part)
+    return node
+
+
+def shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="change no file; 1 if one is not up to date")
+    options = parser.parse_args()
+    stale = 0
+    for report in sorted(REPORTS.glob("*.toml")):
+        page, text = RECIPES / f"{report.stem}.md", table(report.stem)
+        if page.exists() and page.read_text(encoding="utf-8") == text:
+            continue
+        stale += 1
+        if options.check:
+            print(f"{page} is not up to date: run python benchmarks/recipe_table.py")
+        else:
+            page.write_text(text, encoding="utf-8")
+    return int(bool(stale) and options.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""Which tasks and texts of a recipe are questions of its evaluation, by the rule of `rocstar data check`.
+
+sets by label ──EvalQuestions──> of(problems): for each problem the (label, task id) that it is a question of
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from rocstar.engine.types import Task
+from rocstar.train.data.overlap import EvalQuestion, OverlapCheck
+from rocstar.train.record.learned_questions import Question
+
+LEFT_OUT: Final = ("duplicate", "near")
+"""Levels of tasks that are not learned from where they are questions of an evaluation."""
+
+
+def problem_of(task: Task) -> str:
+    """What a task asks: the turns before it and the question, without system messages."""
+    turns = [m for m in task.context if m["role"] not in ("system", "developer")]
+    said = [f"{m['content']} {m.get('tool_calls') or ''}" for m in turns]
+    return "\n".join([*said, task.question])
+
+
+class EvalQuestions:
+    """The questions of a recipe's sets, to look problems up in."""
+
+    def __init__(self, sets: Mapping[str, Sequence[Task]]) -> None:
+        # Two sets may have the same tasks, and a problem names one question.
+        self._names: dict[tuple[str, str], list[Question]] = {}
+        for label, tasks in sets.items():
+            for task in tasks:
+                self._names.setdefault((problem_of(task), task.answer), []).append((label, task.id))
+        self._asked = [EvalQuestion(file="", id="", text=text, answer=answer) for text, answer in self._names]
+
+    def of(self, problems: Iterable[tuple[str, str]]) -> list[list[Question]]:
+        """For each (problem, answer) the questions that it is; answers are empty where they are not known."""
+        if not self._asked:
+            return [[] for _ in problems]
+        check, names = OverlapCheck(self._asked), list(self._names.values())
+        found = [check.meet(text, answer) for text, answer in problems]
+        for met in found:
+            check.count(met)
+        check.close()
+        verdicts = map(check.judge, found)
+        return [
+            names[verdict.question] if verdict.question is not None and verdict.level in LEFT_OUT else []
+            for verdict in verdicts
+        ]
+
+    def of_tasks(self, tasks: Sequence[Task]) -> list[list[Question]]:
+        """The same of tasks."""
+        return self.of((problem_of(task), task.answer) for task in tasks)
+
+
+def apart(tasks: Sequence[Task], sets: Mapping[str, Sequence[Task]]) -> list[Task]:
+    """`tasks` less those that are questions of the sets."""
+    found = EvalQuestions(sets).of_tasks(tasks)
+    return [task for task, questions in zip(tasks, found, strict=True) if not questions]

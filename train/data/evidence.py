@@ -1,0 +1,135 @@
+"""What speaks for two problems being one, besides equal words: how rare the words are, which sentences only
+say how to answer, and whether the answers agree. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Final, Literal
+
+from rocstar.train.data.words import FIGURE
+
+Agreement = Literal["agree", "differ", "unknown"]
+
+_COMMON: Final = """
+the of and a is in that how to are find many what if for be x n number each frac value with has positive as
+at on integers such b let all two by m
+|
+where have integer one can an sum answer he c than there numbers from form three does it possible y k then
+much she will which sqrt triangle total his please p area ab more when prime square did d her real f not this
+first point provide your compute every given same times four points they bc abc length or smallest so per i
+after between digits its other end probability digit least day express their e twice was angle side half s
+any them equal values determine distinct circle less left
+|
+largest set common different relatively line original these some into exactly overline both but ac only
+equation r following money second gcd up z suppose fraction begin time no sides sequence make product right
+written cost divided give hours five respectively were q divisible abcd had take maximum shown also through
+third greatest minutes week out radius expressed we cd order get last hour pi buy days six base plane
+remainder long minimum wants vertices calculate takes whose new bought do polynomial t remaining distance
+need satisfy amount pairs roots ways over squares function people example ordered below units lengths costs
+ad while random pair terms rest g tangent average needs red contains spend cos school students years ratio
+sin chosen before next would another year now th ax xy center pay must multiple who row feet miles dollars
+parallel defined lines regular randomly format him either buys solutions non store perimeter consecutive
+inches made define figure box gets segment together greater once denote you consider triangles difference
+game month rectangle circles odd degrees could satisfying intersect complex friends old divisors decimal
+region o unit using blue volume drawn perfect during equilateral expression used simplest h lfloor even
+rfloor graph quadrilateral class bd ten makes john enter pmatrix mathbf vector positive real
+"""
+_TIERS: Final = (0.05, 0.2, 0.4)
+"""Weights of the words above: their share of 28,817 problems is more than 1/8, 1/30 and 1/100. Another word
+weighs 1."""
+_WEIGHTS: Final = {
+    word: weight for words, weight in zip(_COMMON.split("|"), _TIERS, strict=True) for word in words.split()
+}
+_WEIGHT_BY_DIGITS: Final = (0.1, 0.25, 0.5)
+"""Of a number of one digit, of two, and of more."""
+
+_SENTENCE: Final = re.compile(r"(?<=[.?!])(?:\\[\])]|\$+)?\s+|\n+")
+_SAYS_HOW: Final = re.compile(
+    r"""your\ (final\ )?answer | (final|original)\ answer | relatively\ prime | coprime | lowest\ terms
+    | answer\ (is|can\ be|should\ be)\ (in|of|a|an|the|written|expressed|given)\b
+    | (simplest|simplified|reduced|exact)\ (radical\ )?form | common\ fraction | \\boxed | step[ -]by[ -]step
+    | \#{4}
+    """,
+    re.VERBOSE,
+)
+_BEGINS: Final = re.compile(
+    r"""(the\ )?answer\b | (solution|question)\W*$ | (please\ )?round\b | enter\b
+    | (please\ )?(express|give|enter|write|present|provide|state|report|output|leave|answer)\b
+      (?=.*\b(answer|value|decimal|fraction|integer|number|pair|form|terms|letter|variable|place|exact|option)s?\b)
+    | (find|compute|determine|what\ is|evaluate)\ (the\ value\ of\ )?\W*[a-z](\s*\+\s*[a-z])+\W*$
+    | solve\ the\ following | you\ are\ given\ a\ problem | think\ carefully | remember\ to
+    """,
+    re.VERBOSE,
+)
+_SHORTEST: Final = 24
+"""Characters: a problem of fewer is taken with its instructions, for it may be nothing else."""
+_WRAPPING: Final = re.compile(
+    r"\\(text|mathrm|mbox|left|right|displaystyle|!|,|;)\b|[\s{}$]|\\[!,;]|\^\\circ"
+)
+_BARE_FRACTION: Final = re.compile(r"\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
+
+
+def without_instructions(text: str) -> str:
+    """The problem without figures in code and without what only says how to answer; the whole where little
+    would be left."""
+    if "[asy]" in text:
+        text = FIGURE.sub(" ", text)
+    kept = " ".join(filter(None, map(_asked, _SENTENCE.split(text))))
+    return kept if len(kept) >= _SHORTEST else text
+
+
+def _asked(sentence: str) -> str:
+    """A sentence up to its instruction."""
+    sentence = sentence.strip()
+    folded = sentence.casefold()
+    if _BEGINS.match(folded):
+        return ""
+    if found := _SAYS_HOW.search(folded):
+        sentence = sentence[: found.start()]
+        return sentence if len(sentence) >= _SHORTEST else ""
+    return sentence
+
+
+def weight_of(word: str) -> float:
+    """How much a word that two problems share says, from 0 to 1."""
+    if word.isdecimal():
+        return _WEIGHT_BY_DIGITS[min(len(word), 3) - 1]
+    return _WEIGHTS.get(word, 1.0)
+
+
+def agreement(answer: str, other: str) -> Agreement:
+    """Whether two answers can be of one problem: they are equal, or one is the sum of the other's numbers.
+
+    "m/n in lowest terms; find m + n" is how data sets make whole numbers of answers: 17/3 agrees with 20.
+    """
+    if not answer.strip() or not other.strip():
+        return "unknown"
+    one, two = _bare(answer), _bare(other)
+    if one == two or (_number(one) is not None and _number(one) == _number(two)):
+        return "agree"
+    return "agree" if _is_sum(one, two) or _is_sum(two, one) else "differ"
+
+
+def is_telling(answer: str) -> bool:
+    """Whether equal answers say much: a letter, a word or a small number is shared by chance."""
+    digits = re.sub(r"\D", "", answer)
+    return len(digits) >= 2
+
+
+def _bare(answer: str) -> str:
+    text = _BARE_FRACTION.sub(r"\1/\2", answer.casefold())
+    return _WRAPPING.sub("", text).removesuffix(".").replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
+
+
+def _number(text: str) -> Fraction | None:
+    try:
+        return Fraction(text.replace(",", "")) if len(text) < 40 else None
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def _is_sum(whole: str, parts: str) -> bool:
+    numbers = [int(one) for one in re.findall(r"\d+", parts) if len(one) < 10]
+    return len(numbers) > 1 and whole.isdecimal() and len(whole) < 10 and int(whole) == sum(numbers)
