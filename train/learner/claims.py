@@ -51,7 +51,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredTensor:
     """A tensor in a file."""
 
     file: Path
@@ -68,7 +68,7 @@ class CheckedFolder:
     path: Path
     model: PreTrainedModel
     """Its modules on the device `meta`, in float32."""
-    tensors: Mapping[str, Stored]
+    tensors: Mapping[str, StoredTensor]
     """The model's tensors by their names in the files; the constants of `_OLD_BUFFERS` are left out."""
 
     @property
@@ -186,7 +186,7 @@ def _rope_tables(rope: Any) -> Iterator[Mapping[str, Any]]:
         yield from nested or [rope]
 
 
-def _read_headers(folder: Path) -> tuple[dict[str, Stored], list[str]]:
+def _read_headers(folder: Path) -> tuple[dict[str, StoredTensor], list[str]]:
     """Every tensor in the files of a model, and what the index says otherwise. ConfigError: no such files."""
     there = {path.name: path for path in sorted(folder.glob("*.safetensors"))}
     index = _weight_map(folder / INDEX)
@@ -198,7 +198,7 @@ def _read_headers(folder: Path) -> tuple[dict[str, Stored], list[str]]:
     problems = []
     if surplus := sorted(there.keys() - wanted):
         problems.append(f"{some(surplus)} {'is' if len(surplus) == 1 else 'are'} not in the index")
-    stored: dict[str, Stored] = {}
+    stored: dict[str, StoredTensor] = {}
     for name in sorted(wanted):
         here = list(_tensors_of(there[name]))
         if twice := [one.name for one in here if one.name in stored]:
@@ -226,14 +226,16 @@ def _weight_map(path: Path) -> dict[str, str] | None:
     return found
 
 
-def _tensors_of(path: Path) -> Iterator[Stored]:
+def _tensors_of(path: Path) -> Iterator[StoredTensor]:
     with refused(f"{str(path)!r} cannot be loaded"), safe_open(path, "pt") as file:
         for name in file.keys():  # noqa: SIM118  # it is no mapping
             header = file.get_slice(name)
-            yield Stored(path, name, tuple(header.get_shape()), header.get_dtype())
+            yield StoredTensor(path, name, tuple(header.get_shape()), header.get_dtype())
 
 
-def _compare_tensors(model: Any, stored: Mapping[str, Stored]) -> tuple[dict[str, Stored], list[str]]:
+def _compare_tensors(
+    model: Any, stored: Mapping[str, StoredTensor]
+) -> tuple[dict[str, StoredTensor], list[str]]:
     """The tensors that the model takes, and what is missing, surplus or of another shape."""
     conversions = get_model_conversion_mapping(model)
     without_memory = {name: torch.empty(one.shape, device="meta") for name, one in stored.items()}
@@ -267,7 +269,7 @@ def _compare_tensors(model: Any, stored: Mapping[str, Stored]) -> tuple[dict[str
     return {name: one for name, one in stored.items() if not _OLD_BUFFERS.search(name)}, problems
 
 
-def _are_equal(one: Stored, other: Stored, rows: int = 4096) -> bool:
+def _are_equal(one: StoredTensor, other: StoredTensor, rows: int = 4096) -> bool:
     """Whether two tensors have the same type, shape and values; they are read part by part."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
@@ -277,7 +279,7 @@ def _are_equal(one: Stored, other: Stored, rows: int = 4096) -> bool:
         return all(torch.equal(a[part], b[part]) for part in parts)
 
 
-def _type_problems(raw: Mapping[str, Any], tensors: Iterable[Stored]) -> list[str]:
+def _type_problems(raw: Mapping[str, Any], tensors: Iterable[StoredTensor]) -> list[str]:
     problems = []
     types = {one.dtype for one in tensors if one.shape}
     if odd := sorted(types - FLOATS.keys()):
