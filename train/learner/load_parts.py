@@ -19,7 +19,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from rocstar.engine.progress.progress import working
 from rocstar.train.learner import adapters
-from rocstar.train.learner.claims import UNUSABLE, Stored
+from rocstar.train.learner.claims import UNUSABLE, StoredTensor
 from rocstar.train.learner.model_io import check_finite, checked_folder, is_finite, load_model
 from rocstar.train.learner.team import World, is_apart, local_device, place_adapted, shard
 from rocstar.train.recipe.config import Recipe
@@ -89,7 +89,7 @@ def read_parts(path: str, parted: Parted) -> PreTrainedModel | None:
     return model
 
 
-def _fits(there: Stored | None, parameter: Tensor) -> bool:
+def _fits(there: StoredTensor | None, parameter: Tensor) -> bool:
     return there is not None and parameter.ndim > 0 and there.shape == tuple(parameter.shape)
 
 

@@ -14,7 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
-from rocstar.train.learner.claims import Stored
+from rocstar.train.learner.claims import StoredTensor
 from rocstar.train.learner.export.source import ExportSource
 from rocstar.train.learner.model_io import check_finite, is_finite
 from rocstar.train.recipe.errors import ConfigError
@@ -187,7 +187,7 @@ def _text(token: Any) -> str:
     return str(token.get("content", "")) if isinstance(token, Mapping) else str(token or "")
 
 
-def _stored(source: ExportSource) -> list[Stored]:
+def _stored(source: ExportSource) -> list[StoredTensor]:
     """The tensors that are written, in order; a tied head is not."""
     written = [one for one in source.checked.tensors.values() if not _is_tied_copy(source, one.name)]
     return sorted(written, key=attrgetter("file", "name"))
