@@ -48,7 +48,9 @@ EXIT_HANDLERS = [
     "import atexit\natexit.register(lambda: atexit.register(print, 'nested'))",
     "import atexit, sys\natexit.register(lambda: sys.stdout.write('no newline'))",
     "import atexit\natexit.register(exec, 'raise KeyboardInterrupt')",
-    "import atexit, threading\natexit.register(threading.Thread(target=print, args=('late',)).start)",
+    # It is joined: without that, the end may come between a thread's text and its newline.
+    "import atexit, threading\nt = threading.Thread(target=print, args=('late',))\n"
+    "atexit.register(t.join)\natexit.register(t.start)",
     "import atexit\natexit.register(input)\n",
     "import atexit\natexit.register(lambda: print(input()))",
 ]

@@ -137,7 +137,7 @@ async def test_long_texts_come_whole_however_they_were_asked_for(pool: SandboxPo
     await session.close()
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "../x", "", "a//b", "a\nb"])
+@pytest.mark.parametrize("name", ["../x", "", "a//b", "a\nb"])
 async def test_a_name_of_no_file_of_a_program_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="fetch has the name"):
         ExecRequest(code="", fetch=(name,))

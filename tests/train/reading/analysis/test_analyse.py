@@ -210,5 +210,5 @@ def test_a_model_of_another_vocabulary_is_refused(run: Path, tmp_path: Path, wei
     model = build_model(SCRATCH, 60, seed=3)
     save_model(other, model, full_weights(model), tokenizer())
     source = source_of(run, step=2, checkpoint=str(other), temperature=None)
-    with pytest.raises(ConfigError, match="outside the vocabulary of 60"):
+    with pytest.raises(ConfigError, match="the model only 60 rows"):
         analyse(source, number=4, window=8, seed=0)
