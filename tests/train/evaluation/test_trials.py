@@ -242,6 +242,28 @@ def test_a_filter_that_is_killed_rolls_no_attempt_out_twice(
     assert not judges[2].ended
 
 
+def test_a_group_that_ended_on_another_node_is_not_rolled_out_again(tmp_path: Path) -> None:
+    load = KvLoad(total=1 << 20, used=0, running=0, waiting=0)
+
+    async def life(seconds: float, judge: Dying) -> list[str]:
+        """Groups that ended on the other node, of a filter that is cancelled after so many seconds."""
+        made = agent(
+            ScriptedPolicy(lambda r: Reply(text=str(r.sibling), delay_s=5.0), TOKENIZER), judge=judge
+        )
+        node = FakeNode("1", made)
+        async with Nodes([node], home_load=lambda: load, part=4, max_groups=1) as nodes:
+            run = a_run(tmp_path, made, nodes, goes_on=True, engine={"max_running": K})
+            with contextlib.closing(run.metrics), contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await during_training.filter_by_difficulty(run, STAGE, tasks(20))
+        return node.ended
+
+    judges = [Dying(-1), Dying(-1)]
+    assert run_inline(life(22.0, judges[0])) and run_inline(life(3600.0, judges[1]))
+    assert 2 * K < judges[0].ended.total() < 20 * K and not judges[0].ended & judges[1].ended
+    assert (judges[0].ended + judges[1].ended).total() == 20 * K
+
+
 @pytest.mark.parametrize("changes", [{"run": {"seed": 9}}, {"goes_on": False}])
 def test_the_filter_of_another_recipe_or_run_is_made_again(tmp_path: Path, changes: dict[str, Any]) -> None:
     for options, expected in [({}, 16), ({}, 0), (changes, 16)]:
