@@ -16,7 +16,6 @@ from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.types import Failed, FinishReason, Group, Scored, Task, Trajectory, TrajectoryKey
 from rocstar.train import loop
 from rocstar.train.evaluation import during_training
-from rocstar.train.evaluation.trials import Unscored
 from rocstar.train.groups.source import Batch, Roller, Source
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.checkpoint_writer import Order
@@ -98,6 +97,8 @@ class SavingTeam:
 
 class SettledJournal:
     """Of a run that rolls nothing out."""
+
+    goes_on = False
 
     async def settled(self) -> None:
         pass
@@ -306,15 +307,12 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, list[float 
             what: str,
             on_group: Callable[[Group], Awaitable[None]],
             **__: Any,
-        ) -> Unscored:
+        ) -> None:
             assert what.endswith(": difficulty filter"), "who watches must not take it for an evaluation"
             await asyncio.sleep(0)
-            unscored = Unscored(total=10, most=1.0)
             for task in tasks:
                 made = tuple(attempt(task, k, reward) for k, reward in enumerate(table[task.id]))
                 await on_group(Group(task=task, trajectories=made))
-                unscored.add(Group(task=task, trajectories=made))
-            return unscored
 
         monkeypatch.setattr(during_training, "attempts", attempts)
 
@@ -322,10 +320,14 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, list[float 
 
 
 async def test_only_tasks_solved_every_time_are_dropped(
-    make_run: MakeRun, attempts: Callable[[dict[str, list[float | None]]], None]
+    make_run: MakeRun,
+    attempts: Callable[[dict[str, list[float | None]]], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = make_run()
     run.dropped_tasks = ["before"]
+    notes: list[str] = []
+    monkeypatch.setattr(run.listeners, "note", notes.append)
     attempts({"task0": [1, 1], "task1": [1, 0], "task2": [0, 0], "task3": [1, None], "task4": [1, 1]})
     left = await during_training.filter_by_difficulty(run, stage(filter_rollouts=2), TASKS)
     assert [task.id for task in left] == ["task1", "task2", "task3"], "one attempt of task3 failed: it stays"
@@ -333,6 +335,8 @@ async def test_only_tasks_solved_every_time_are_dropped(
     row = read_metrics(run.metrics.path)[0]
     assert (row["difficulty/tasks_seen"], row["difficulty/tasks_dropped"], row["phase"]) == (5, 2, "eval")
     assert row["difficulty/failed"] == 1
+    (note,) = notes
+    assert "3 of 5 tasks" in note and "1 of 10 attempts have no score (" in note
 
 
 async def test_without_rollouts_nothing_is_filtered(make_run: MakeRun) -> None:

@@ -6,10 +6,12 @@ A run that learns from records (`run.live` is None) neither evaluates nor filter
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 
-from rocstar.engine.types import Group, Scored, Task
+from rocstar.engine.types import Failed, Group, Outcome, Scored, Task, Trajectory, TrajectoryKey
 from rocstar.train.evaluation.evaluate import Evaluation
 from rocstar.train.evaluation.evidence import (
     data_facts,
@@ -21,19 +23,22 @@ from rocstar.train.evaluation.evidence import (
     verifier_digest,
 )
 from rocstar.train.evaluation.folder import Folder, OfRecipe, replace_folder, run_folder
-from rocstar.train.evaluation.making import evaluate_sets
+from rocstar.train.evaluation.making import Road, evaluate_sets, roll_out_share, shares_of
 from rocstar.train.evaluation.report.eval_report import write_eval_report
 from rocstar.train.evaluation.sets import EvaluationSet, evaluation_sets
 from rocstar.train.evaluation.trials import attempts
-from rocstar.train.groups.source import Roller, agent_for
+from rocstar.train.groups.journal import Journal, may_be_tried, origin_of
+from rocstar.train.groups.source import agent_for
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.stage_config import StageConfig
 from rocstar.train.record.manifest import recorded
+from rocstar.train.record.run_directory import write_json
 from rocstar.train.run import Live, Run
-from rocstar.train.serving.window import window_for
 
 FILTER_SEED = 2_000_003
 """Added to the run's seed: the filter draws other noise than training and evaluation."""
+FILTERS = "filters"
+"""Folder of a run: the journal of the difficulty filter in progress, and the results of the finished ones."""
 
 
 async def run_evaluation(run: Run, *, between: bool = False) -> dict[str, Evaluation] | None:
@@ -103,33 +108,17 @@ async def _evaluate(
 
 
 async def filter_by_difficulty(run: Run, stage: StageConfig, tasks: Sequence[Task]) -> list[Task]:
-    """Drop tasks that the policy solves in all of k attempts (paper: 8 of 8, before stage 3)."""
+    """Drop tasks that the policy solves in all of k attempts (paper: 8 of 8, before stage 3).
+
+    A task with an attempt that has no score stays. Each attempt is journaled when it ends, and the result
+    when all have: a resumed run rolls out what is missing. With `engine.deterministic` the attempts that
+    share a forward are journaled together, and made again together.
+    """
     k = stage.filter_rollouts
     if not k or run.live is None:
         return list(tasks)
-    seed = run.recipe.run.seed + FILTER_SEED
-    agent = agent_for(run.live.agent, stage)
-    mastered: set[str] = set()
-
-    async def look(group: Group) -> None:
-        if all(isinstance(t.outcome, Scored) and t.outcome.is_correct for t in group.trajectories):
-            mastered.add(group.task.id)
-
-    engine, nodes = run.recipe.engine, run.live.nodes
-    roller = Roller(agent=agent, nodes=nodes, whole_groups=engine.deterministic)
-    tokens = agent.limits.max_response_tokens
-    window = window_for(run.recipe, agent.inference.load, nodes, size=k, limit_tokens=tokens)
     with run.budget.phase("eval"):
-        unscored = await attempts(
-            roller,
-            tasks,
-            k,
-            seed,
-            run.step,
-            in_flight=window,
-            on_group=look,
-            what=f"{stage.name}: difficulty filter",
-        )
+        mastered, failures = await _mastered(run, run.live, stage, tasks)
     _forget_counts(run.live)
     kept = [task for task in tasks if task.id not in mastered]
     run.dropped_tasks = sorted({*run.dropped_tasks, *mastered})
@@ -137,15 +126,92 @@ async def filter_by_difficulty(run: Run, stage: StageConfig, tasks: Sequence[Tas
         {
             "difficulty/tasks_seen": float(len(tasks)),
             "difficulty/tasks_dropped": float(len(mastered)),
-            "difficulty/failed": float(unscored.count),
+            "difficulty/failed": float(failures.total()),
         },
         stage=stage.name,
         phase="eval",
     )
-    run.listeners.note(
-        f"{stage.name}: {len(kept)} of {len(tasks)} tasks are not mastered yet ({k} attempts each)"
-    )
+    note = f"{stage.name}: {len(kept)} of {len(tasks)} tasks are not mastered yet ({k} attempts each)"
+    if failures:
+        kinds = ", ".join(f"{number} {kind}" for kind, number in failures.most_common())
+        note += f"; {failures.total()} of {k * len(tasks)} attempts have no score ({kinds}), their tasks stay"
+    run.listeners.note(note)
     return kept
+
+
+async def _mastered(
+    run: Run, live: Live, stage: StageConfig, tasks: Sequence[Task]
+) -> tuple[set[str], Counter[str]]:
+    """Ids of the tasks solved in all attempts, and the attempts without a score by kind of failure.
+
+    The result is final once an attempt has a score: if none has, a resume tries again what may succeed.
+    """
+    about = {**origin_of(run.recipe), "version": run.publisher.version}
+    folder = run.directory / FILTERS
+    result = folder / f"step_{run.step:06d}.json"
+    if run.journal.goes_on and result.exists():
+        former = json.loads(result.read_text(encoding="utf-8"))
+        if former["about"] == about:
+            return set(former["mastered"]), Counter(former["failures"])
+    journal = Journal(folder, about, decode=run.decode, goes_on=run.journal.goes_on)
+    async with journal:
+        outcomes = await _filter_outcomes(run, live, stage, tasks, journal)
+    mastered = {
+        name for name, of in outcomes.items() if all(isinstance(o, Scored) and o.is_correct for o in of)
+    }
+    failures = Counter(o.kind for of in outcomes.values() for o in of if isinstance(o, Failed))
+    if failures.total() < stage.filter_rollouts * len(tasks):
+        write_json(result, {"about": about, "mastered": sorted(mastered), "failures": failures})
+        shutil.rmtree(journal.folder)
+    return mastered, failures
+
+
+async def _filter_outcomes(
+    run: Run, live: Live, stage: StageConfig, tasks: Sequence[Task], journal: Journal
+) -> dict[str, list[Outcome]]:
+    """The outcomes of k attempts at each task, by its id: those of the journal, and others that it takes."""
+    k, step, seed = stage.filter_rollouts, run.step, run.recipe.run.seed + FILTER_SEED
+    deterministic, what = run.recipe.engine.deterministic, f"{stage.name}: difficulty filter"
+    outcomes: dict[str, list[Outcome]] = {}
+    written: set[TrajectoryKey] = set()
+
+    async def found(task: Task) -> list[Trajectory]:
+        known = await journal.attempts(step, task, size=k)
+        written.update(t.key for t in known)
+        return known
+
+    async def attempt_ended(trajectory: Trajectory) -> None:
+        if not may_be_tried(trajectory):  # the journal gives no such attempt back
+            await journal.ended(step, Group(task=trajectory.task, trajectories=(trajectory,)))
+            written.add(trajectory.key)
+
+    async def ended(group: Group) -> None:
+        for trajectory in group.trajectories:
+            if trajectory.key not in written:  # it ended on another node
+                await attempt_ended(trajectory)
+        outcomes[group.task.id] = [t.outcome for t in group.trajectories]
+
+    road = Road(
+        recipe=run.recipe,
+        agent=agent_for(live.agent, stage),
+        nodes=live.nodes,
+        ended=None if deterministic else attempt_ended,
+    )
+    window = road.window(k)
+    if not deterministic:
+        await attempts(
+            road.roller, tasks, k, seed, step, in_flight=window, on_group=ended, found=found, what=what
+        )
+        return outcomes
+    for share in shares_of(tasks, window.most):
+        known = [await found(task) for task in share]
+        if all(len(siblings) == k for siblings in known):
+            groups = [Group(task=t, trajectories=tuple(of)) for t, of in zip(share, known, strict=True)]
+        else:  # what shares a forward shows in its rounding
+            groups = await roll_out_share(road, share, k, seed, step, what)
+        for group in groups:
+            await ended(group)
+    return outcomes
 
 
 def _forget_counts(live: Live) -> None:

@@ -9,21 +9,24 @@ Who waits: a group for its records to lie on the disk; the sets one after the ot
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from rocstar.engine.nodes.nodes import Nodes
 from rocstar.engine.nodes.window import Window
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.types import Group, Task
+from rocstar.engine.types import Group, Task, Trajectory
 from rocstar.train.evaluation.attempts import AttemptsFile, Decode
 from rocstar.train.evaluation.evaluate import EVAL_SEED, Evaluation
 from rocstar.train.evaluation.folder import Contaminants, Folder, write_numbers
 from rocstar.train.evaluation.sets import EvaluationSet, agent_for
-from rocstar.train.evaluation.trials import Unscored, attempts
+from rocstar.train.evaluation.trials import TRIES, attempts
 from rocstar.train.groups.source import Roller
 from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.serving.window import window_for
+
+MOST_UNSCORED = 0.01
 
 
 async def evaluate_sets(
@@ -65,22 +68,37 @@ async def evaluate_sets(
     found = write_numbers(sets, folder, seed=recipe.run.seed, step=step, contaminants=contaminants)
     for chosen in sets:
         failures = Counter(found[chosen.name].failures)
-        Unscored(total=len(chosen.tasks) * chosen.samples, kinds=failures).check()
+        check_unscored(failures, total=len(chosen.tasks) * chosen.samples)
     return found
+
+
+def check_unscored(failures: Counter[str], *, total: int) -> None:
+    """TrainingStopped if more than MOST_UNSCORED of `total` attempts failed; `failures` are by kind."""
+    count = failures.total()
+    if count > MOST_UNSCORED * total:
+        kinds = ", ".join(f"{number} {kind}" for kind, number in failures.most_common())
+        raise TrainingStopped(
+            f"{count} of {total} attempts stayed without a score, more than {MOST_UNSCORED:.0%}: a mean of "
+            "the others would not be a mean of all; failures, after "
+            f"{TRIES} tries where that can help: {kinds}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Road:
-    """How the attempts at a set are rolled out."""
+    """How the attempts at a set, or of a difficulty filter, are rolled out."""
 
     recipe: Recipe
     agent: Agent
     """Asks as the set does."""
     nodes: Nodes | None
+    ended: Callable[[Trajectory], Awaitable[None]] | None = None
+    """As of `Roller`."""
 
     @property
     def roller(self) -> Roller:
-        return Roller(agent=self.agent, nodes=self.nodes, whole_groups=self.recipe.engine.deterministic)
+        whole = self.recipe.engine.deterministic
+        return Roller(agent=self.agent, nodes=self.nodes, whole_groups=whole, ended=self.ended)
 
     def window(self, k: int) -> Window:
         """Groups of `k` in flight."""
@@ -99,23 +117,27 @@ async def _make(road: Road, chosen: EvaluationSet, file: AttemptsFile, step: int
     if not engine.deterministic:
         left = [task for task in chosen.tasks if task.id not in file.done]
         window = road.window(k)
-        await attempts(
-            road.roller, left, k, seed, step, in_flight=window, on_group=ended, what=what, most_unscored=1.0
-        )
+        await attempts(road.roller, left, k, seed, step, in_flight=window, on_group=ended, what=what)
         return
     # Which rows share a forward shows in its rounding: whoever goes on must share as the first one did.
-    size = max(1, engine.max_running * engine.num_replicas // k)
-    shares = [chosen.tasks[at : at + size] for at in range(0, len(chosen.tasks), size)]
+    shares = shares_of(chosen.tasks, max(1, engine.max_running * engine.num_replicas // k))
     whole = [share for share in shares if all(task.id in file.done for task in share)]
     if not file.is_settled:
         file.keep({task.id for share in whole for task in share})
     for number, share in enumerate(shares, 1):
         if any(task.id not in file.done for task in share):
             part = what if len(shares) == 1 else f"{what}, share {number} of {len(shares)}"
-            await file.append(await _share(road, share, k, seed, step, part), decode)
+            await file.append(await roll_out_share(road, share, k, seed, step, part), decode)
 
 
-async def _share(road: Road, share: Sequence[Task], k: int, seed: int, step: int, what: str) -> list[Group]:
+def shares_of(tasks: Sequence[Task], size: int) -> list[Sequence[Task]]:
+    """The tasks in order, `size` at a time."""
+    return [tasks[at : at + size] for at in range(0, len(tasks), size)]
+
+
+async def roll_out_share(
+    road: Road, share: Sequence[Task], k: int, seed: int, step: int, what: str
+) -> list[Group]:
     """The groups of tasks that are all in flight together, in the order of the tasks."""
     made: dict[str, Group] = {}
 
@@ -123,7 +145,5 @@ async def _share(road: Road, share: Sequence[Task], k: int, seed: int, step: int
         made[group.task.id] = group
 
     window = Window(size=k, trajectories=lambda: k * len(share))
-    await attempts(
-        road.roller, share, k, seed, step, in_flight=window, on_group=keep, what=what, most_unscored=1.0
-    )
+    await attempts(road.roller, share, k, seed, step, in_flight=window, on_group=keep, what=what)
     return [made[task.id] for task in share]

@@ -1,7 +1,6 @@
 """k attempts at each of many tasks: on every node, some groups at a time, and failures tried again.
 
-    tasks ──Window──> Roller: a group in flight ──> what failed retryably, again ──> on_group(group)
-                                                                    └─ left unscored: counted, 1% at most
+    tasks ──Window──> found, or Roller: a group in flight ──> what failed retryably, again ──> on_group(group)
 
 Who waits: `attempts` for the next group to end; a task for its place in the window. Only groups in flight are
 in memory: what is kept of an ended one is `on_group`'s matter. A sibling that is tried again has the key, and
@@ -11,74 +10,25 @@ so the noise, of the one that failed.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 
 from rocstar.engine.nodes.window import Window
 from rocstar.engine.progress.progress import Attempts, working
-from rocstar.engine.types import Failed, Group, Task, Trajectory
+from rocstar.engine.types import Group, Task, Trajectory
+from rocstar.train.groups.journal import may_be_tried
 from rocstar.train.groups.source import Roller
-from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 
 TRIES = 3
 FIRST_REST_S = 1.0
 """Before a failed sibling is tried again; four times as long before the next try."""
-MOST_UNSCORED = 0.01
+
+Found = Callable[[Task], Awaitable[Sequence[Trajectory]]]
+"""The attempts at a task that an earlier process made; they may be fewer than k."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Unscored:
-    """The attempts that stayed without a score: how many of `total` by kind, and what the last one said."""
-
-    total: int
-    most: float = MOST_UNSCORED
-    kinds: Counter[str] = field(default_factory=Counter)
-    lengths: list[int] = field(default_factory=list)
-    """Tokens of the shortest and the longest prompt that was too long."""
-    last: str = ""
-
-    @property
-    def count(self) -> int:
-        return self.kinds.total()
-
-    def add(self, group: Group) -> None:
-        """Count a group that is not tried again."""
-        for trajectory in group.trajectories:
-            if isinstance(trajectory.outcome, Failed):
-                self._count(trajectory, trajectory.outcome)
-
-    def check(self) -> None:
-        """Whether they are too many; they can only become more.
-
-        Raises:
-            ConfigError: more than `most` of all, for prompts have no room.
-            TrainingStopped: ... for other reasons.
-        """
-        if self.count > self.most * self.total:
-            raise self._error()
-
-    def _count(self, trajectory: Trajectory, failed: Failed) -> None:
-        self.kinds[failed.kind] += 1
-        self.last = failed.detail
-        if failed.kind == "too_long":
-            lengths = [*self.lengths, trajectory.prompt_length]
-            self.lengths = [min(lengths), max(lengths)]
-
-    def _error(self) -> Exception:
-        share = f"{self.count} of {self.total} attempts stayed without a score, more than {self.most:.0%}"
-        if set(self.kinds) == {"too_long"} and self.lengths:
-            return ConfigError(
-                f"{share}: prompts of {self.lengths[0]} to {self.lengths[1]} tokens are too long "
-                f"({self.last}); take a model with more positions, a shorter model.template or shorter "
-                "tasks, or give the engine more room"
-            )
-        counts = ", ".join(f"{number} {kind}" for kind, number in self.kinds.most_common())
-        return TrainingStopped(
-            f"{share}: a mean of the others would not be a mean of all; failures, after {TRIES} tries where "
-            f"that can help: {counts}; the last: {self.last}"
-        )
+async def none_found(_: Task) -> Sequence[Trajectory]:
+    return ()
 
 
 async def attempts(
@@ -90,10 +40,10 @@ async def attempts(
     *,
     in_flight: Window,
     on_group: Callable[[Group], Awaitable[None]],
+    found: Found = none_found,
     what: str = "evaluation",
-    most_unscored: float = MOST_UNSCORED,
-) -> Unscored:
-    """Roll out k attempts at each task; same (seed, step) = same noise. Returns what stayed unscored.
+) -> None:
+    """Roll out k attempts at each task; same (seed, step) = same noise.
 
     Args:
         roller: rolls out siblings, on whichever node.
@@ -103,63 +53,64 @@ async def attempts(
         step: as it stands in the keys.
         in_flight: how many groups at a time.
         on_group: takes a group when it has ended, in no order, perhaps several at a time; nothing is kept.
+        found: what is not rolled out again; with `roller.whole_groups` a group is found whole or not at all.
         what: as who watches knows it.
-        most_unscored: share of all attempts.
-
-    Raises:
-        ConfigError, TrainingStopped: more than that stays unscored (`Unscored.check`).
     """
-    unscored = Unscored(total=k * len(tasks), most=most_unscored)
-    counted = Attempts(total=unscored.total)
+    counted = Attempts(total=k * len(tasks))
     supply, running = iter(tasks), set[asyncio.Future[Group]]()
     with working(what, unit="tasks", total=len(tasks), attempts=counted) as work:
 
         async def group_of(task: Task) -> Group:
-            group = await _tried(roller, task, k, seed, step, counted)
+            known = {t.key.sibling: t for t in await found(task)}
+            counted.total -= len(known)
+            group = await _completed(roller, task, known, k, seed, step, counted)
             await on_group(group)
             return group
 
         make = work.counting(group_of)
         try:
             while True:
-                is_wave = roller.whole_groups and running  # who shares a forward is settled at its start
-                room = 0 if is_wave else max(0, in_flight.most - len(running))
+                room = max(0, in_flight.most - len(running))
                 running |= {asyncio.ensure_future(make(task)) for task in islice(supply, room)}
                 if not running:
-                    return unscored
+                    return
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for group in [one.result() for one in done]:
                     in_flight.ended(group)
-                    unscored.add(group)
-                unscored.check()
         finally:  # a bug in one, or a cancellation, ends the others
             for one in running:
                 one.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
 
-async def _tried(roller: Roller, task: Task, k: int, seed: int, step: int, counted: Attempts) -> Group:
-    """The group, with what failed retryably tried again."""
-    group = await roller.roll_out(task, size=k, seed=seed, step=step)
-    for number in range(TRIES - 1):
-        lost = [t.key.sibling for t in group.trajectories if _may_be_tried(t)]
+async def _completed(
+    roller: Roller, task: Task, made: dict[int, Trajectory], k: int, seed: int, step: int, counted: Attempts
+) -> Group:
+    """The group of `made`, by sibling, and of what is missing; what fails retryably is tried again."""
+    for number in range(TRIES):
+        lost = [sibling for sibling in range(k) if sibling not in made or may_be_tried(made[sibling])]
         if not lost:
             break
-        await asyncio.sleep(FIRST_REST_S * 4**number)
         if roller.whole_groups:
-            counted.total += k
-            group = await roller.roll_out(task, size=k, seed=seed, step=step)
-            continue
-        counted.total += len(lost)
-        async with asyncio.TaskGroup() as siblings:
+            lost = list(range(k))
+        if number:
+            await asyncio.sleep(FIRST_REST_S * 4 ** (number - 1))
+            counted.total += len(lost)
+        made |= await _rolled_out(roller, task, lost, k, seed, step)
+    return Group(task=task, trajectories=tuple(made[sibling] for sibling in range(k)))
+
+
+async def _rolled_out(
+    roller: Roller, task: Task, siblings: Sequence[int], k: int, seed: int, step: int
+) -> dict[int, Trajectory]:
+    """Attempts by sibling: all k as one group, some of them one by one."""
+    if len(siblings) == k:
+        groups = [await roller.roll_out(task, size=k, seed=seed, step=step)]
+    else:
+        async with asyncio.TaskGroup() as running:
             made = [
-                siblings.create_task(roller.roll_out(task, size=1, seed=seed, step=step, first=sibling))
-                for sibling in lost
+                running.create_task(roller.roll_out(task, size=1, seed=seed, step=step, first=sibling))
+                for sibling in siblings
             ]
-        again = {t.key.sibling: t for one in made for t in one.result().trajectories}
-        group = Group(task=task, trajectories=tuple(again.get(t.key.sibling, t) for t in group.trajectories))
-    return group
-
-
-def _may_be_tried(trajectory: Trajectory) -> bool:
-    return isinstance(trajectory.outcome, Failed) and trajectory.outcome.retryable
+        groups = [one.result() for one in made]
+    return {t.key.sibling: t for group in groups for t in group.trajectories}

@@ -56,6 +56,11 @@ _Attempt = tuple[str, int]
 """Task and sibling."""
 
 
+def may_be_tried(trajectory: Trajectory) -> bool:
+    """Whether it failed in a way that another try may mend."""
+    return isinstance(trajectory.outcome, Failed) and trajectory.outcome.retryable
+
+
 def origin_of(recipe: Recipe) -> dict[str, Any]:
     """What a journal says of itself: groups are taken from one that says the same and from no other."""
     told = recipe.model_dump(mode="json", exclude_none=True)
@@ -134,7 +139,12 @@ class Journal:
         Of a step that was not judged none with a failure that another try may mend: the end of the process
         may have been its cause.
         """
-        return await self._do(self._look, step, task, size) if self.goes_on else None
+        found = await self.attempts(step, task, size=size)
+        return Group(task=task, trajectories=tuple(found)) if len(found) == size else None
+
+    async def attempts(self, step: int, task: Task, *, size: int) -> list[Trajectory]:
+        """The siblings below `size` that `found` would take, by number; a group may lack some of them."""
+        return await self._do(self._look, step, task, size) if self.goes_on else []
 
     async def learned(self, step: int, tasks: Mapping[str, Task]) -> list[Group] | None:
         """The batch from which a step was learned in an earlier process; None where that is not known.
@@ -199,19 +209,15 @@ class Journal:
                     self._places[step][key.task_id, key.sibling] = place
         return self._places[step]
 
-    def _look(self, step: int, task: Task, size: int) -> Group | None:
-        known = self._known(step)
-        places = [known[task.id, k] for k in range(size) if (task.id, k) in known]
-        if len(places) != size:
-            return None
-        try:
-            trajectories = tuple(decode_frame(place.read(), task).trajectory for place in places)
-        except (FrameError, RecordError):
-            return None
-        broken = [isinstance(t.outcome, Failed) and t.outcome.retryable for t in trajectories]
-        if any(broken) and not is_sealed(self._path(step)):
-            return None
-        return Group(task=task, trajectories=trajectories)
+    def _look(self, step: int, task: Task, size: int) -> list[Trajectory]:
+        known, is_judged = self._known(step), is_sealed(self._path(step))
+        found = []
+        for place in [known[task.id, k] for k in range(size) if (task.id, k) in known]:
+            with contextlib.suppress(FrameError, RecordError):
+                trajectory = decode_frame(place.read(), task).trajectory
+                if is_judged or not may_be_tried(trajectory):
+                    found.append(trajectory)
+        return found
 
     def _batch(self, step: int, tasks: Mapping[str, Task]) -> list[Group] | None:
         path = self._path(step)

@@ -12,11 +12,13 @@ works.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from rocstar.engine.inference.base import EngineTimes
@@ -26,7 +28,7 @@ from rocstar.engine.progress.progress import Attempts, Work, working
 from rocstar.engine.rollout.feed import Ticket
 from rocstar.engine.rollout.group import all_groups, run_group
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.types import Group, Task
+from rocstar.engine.types import Group, Task, Trajectory
 from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.waiting_times import WaitingTimes
 from rocstar.train.recipe.rl_config import RlConfig
@@ -79,11 +81,13 @@ class Roller:
     nodes: Nodes | None = None
     whole_groups: bool = False
     """What shares a forward is a group and nothing else: it is made again as a whole, or its bits change."""
+    ended: Callable[[Trajectory], Awaitable[None]] | None = None
+    """Takes each trajectory that ends in this process, before its group ends."""
 
     async def roll_out(self, task: Task, *, size: int, seed: int, step: int, first: int = 0) -> Group:
         """`size` siblings of a task, from number `first` on; other nodes take the agent's limits."""
         if self.nodes is None:
-            return await run_group(self.agent, task, size=size, seed=seed, step=step, first=first)
+            return await self._at_home(task, size=size, seed=seed, step=step, first=first)
         order = GroupOrder(
             task=task,
             step=step,
@@ -93,12 +97,27 @@ class Roller:
             limits=self.agent.limits,
             temperature=self.agent.sampling.temperature,
         )
-        return await self.nodes.roll_out(order, self._at_home)
+        return await self.nodes.roll_out(order, self._ordered)
 
-    async def _at_home(self, order: GroupOrder) -> Group:
-        return await run_group(
-            self.agent, order.task, size=order.size, seed=order.seed, step=order.step, first=order.first
+    async def _ordered(self, order: GroupOrder) -> Group:
+        return await self._at_home(
+            order.task, size=order.size, seed=order.seed, step=order.step, first=order.first
         )
+
+    async def _at_home(self, task: Task, *, size: int, seed: int, step: int, first: int) -> Group:
+        roll_out = partial(run_group, self.agent, task, seed=seed, step=step)
+        if self.ended is None:
+            return await roll_out(size=size, first=first)
+        ended = self.ended
+
+        async def one(sibling: int) -> Trajectory:
+            (trajectory,) = (await roll_out(size=1, first=sibling)).trajectories
+            await ended(trajectory)
+            return trajectory
+
+        async with asyncio.TaskGroup() as siblings:
+            running = [siblings.create_task(one(sibling)) for sibling in range(first, first + size)]
+        return Group(task=task, trajectories=tuple(sibling.result() for sibling in running))
 
 
 def roller(agent: Agent, rl: RlConfig, *, seed: int, nodes: Nodes | None) -> RollOut:
