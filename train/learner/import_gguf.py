@@ -18,9 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocstar.engine.inference.weights import let_readers_in
-from rocstar.train.learner.claims import check_folder, refused
-from rocstar.train.learner.gguf_header import check_imported, checked_header
-from rocstar.train.learner.model_io import check_finite, is_finite, load_tokenizer
 from rocstar.train.recipe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,6 +36,9 @@ def import_gguf(source: str, out: Path) -> None:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"output {str(out)!r} exists and is not empty; remove it or give another directory")
+    from rocstar.train.learner.claims import check_folder  # it loads torch, which --help does not need
+    from rocstar.train.learner.model_io import load_tokenizer
+
     with tempfile.TemporaryDirectory(prefix="rocstar-gguf-") as scratch:
         gguf = locate_gguf(source, Path(scratch))
         model, tokenizer = _load(gguf)
@@ -112,9 +112,14 @@ def _load(gguf: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
             f"reading GGUF needs transformers {'.'.join(map(str, TRANSFORMERS))} or newer, and {found} is "
             "installed, which gives some texts other tokens; run: pip install --upgrade 'rocstar[gguf]'"
         )
-    header = checked_header(gguf)
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from rocstar.train.learner.claims import refused
+    from rocstar.train.learner.gguf_header import check_imported, checked_header
+    from rocstar.train.learner.model_io import check_finite, is_finite
+
+    header = checked_header(gguf)
 
     with refused(f"{str(gguf)!r} cannot be read as a causal language model"):
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
