@@ -42,6 +42,11 @@ class RlConfig(Section):
     roc_min_each: Expert[Trajectories] = Field(
         2, ge=1, description="at least so many of each sign, where they exist"
     )
+    timeouts: Expert[Literal["leave_out", "negative"]] = Field(
+        "leave_out",
+        description="trajectories beyond engine.trajectory_timeout_s: left out, or of reward 0 if the policy "
+        "was at work until then (docs/reference/contracts.md, 16)",
+    )
     advantage: Expert[str] = Field(
         "grpo",
         description="'grpo', 'dr_grpo', 'rloo', 'reinforce_pp' (train/algorithm/advantages/), or "

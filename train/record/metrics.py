@@ -89,6 +89,7 @@ METRICS = _listed({
     "ledger/dropped_negative": ("trajectories", "wrong, not drawn by RoC"),
     "ledger/no_signal": ("trajectories", "of a group whose rewards are all equal"),
     "ledger/failed": ("trajectories", "lost to a failure of ours; they have no reward"),
+    "ledger/timed_out": ("trajectories", "that outlived engine.trajectory_timeout_s; each has a bucket too"),
     "failed/{kind}": ("trajectories", "lost to this kind of failure"),
     "nodes/up": ("nodes", "nodes that may be granted groups now; listed where there are several"),
     "nodes/groups/{node}": ("groups", "groups or shares of one, rolled out by this node since the last step"),
