@@ -116,6 +116,7 @@ BUGS = [
     Bug("Learner._linear_loss", "float(self.world_size)", "1.0", "learner/test_learner.py"),
     Bug("Learner._come_back", "self._is_away", "False", "test_adapters.py::test_a_learner_gets_its_frozen_weights_back_before_a_forward"),
     Bug("Learner._gradient", "good = math.isfinite(norm) and math.isfinite(loss)", "good = True", "test_learner.py"),
+    Bug("Learner._measure_start", "self.start.logprobs(micros, temperature)", "self.logprobs(micros, temperature)", "test_learner.py::test_the_distance_to_the_start_policy_is_of_the_batch_start_and_changes_no_bit"),
     Bug("Learner.policy_backward", "start_T, tis_T = old_logprobs_T, None", "start_T, tis_T = None, None", "test_learner.py"),
     Bug("Listeners._tell", "self._others.remove(listener)", "pass", "test_callbacks.py::test_one_that_fails_is_told_of_once_and_hears_no_more"),
     Bug("Listeners.row", "MappingProxyType(row)", "row", "test_callbacks.py::test_what_is_heard_cannot_be_changed"),

@@ -115,6 +115,7 @@ METRICS = _listed({
     "mismatch_kl/mean": ("nats", "mean rollout minus learner log-prob at the batch start, per loss token"),
     "mismatch_kl/after_tool": ("nats", "the same over loss tokens behind tool output of their trajectory"),
     "mismatch_kl/elsewhere": ("nats", "the same over the other loss tokens"),
+    "start_kl/mean": ("nats", "mean k3 estimate of KL(policy || policy at the start of RL), per loss token"),
     "mismatch_ratio/p99": ("ratio", "99% of loss tokens: their two probabilities lie at most so far apart"),
     "mismatch_ratio/p99_after_tool": ("ratio", "the same over loss tokens behind tool output"),
     "mismatch_ratio/p99_elsewhere": ("ratio", "the same over the other loss tokens"),
