@@ -53,6 +53,9 @@ async def run_stages(
         await run_evaluation(run)
         await run.team.use(stage_optimizer(run.recipe))
         await save(run, None, None, first_step=0)
+    if run.recipe.rl.start_kl_every and run.recipe.stages:
+        await run.team.finish_saving()
+        await run.team.load_start(checkpoint.step_directory(run.directory, 0), run.recipe)
     first, fresh = 0, False
     for stage, stage_tasks in zip(run.recipe.stages, tasks, strict=True):
         if run.listeners.stop is not None:
@@ -134,7 +137,9 @@ async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[s
         async with waiting(f"step {step}", "the learner", kind="learn", deadline=None):
             with working(f"step {step}, learning", unit="microbatches", count=lambda: learner.gone_through):
                 marks = MarksPlace(folder=run.journal.folder, step=step)
-                stats = await run.team.policy_step(updates, loss_settings(run.recipe), run.bad_steps, marks)
+                stats = await run.team.policy_step(
+                    updates, loss_settings(run.recipe, step), run.bad_steps, marks
+                )
     note_gate(run, step, stats)
     for problem in stats.unwritten:
         run.listeners.note(problem)

@@ -38,6 +38,7 @@ class TrajectoryClock:
         """The same moment, in seconds since 1970."""
         self.granted_s: float | None = None
         """When the first grant came, by `now_s`."""
+        self._signed, self._quiet_s = self._began, 0.0
         self._limit = RunningLimit(timeout_s, self._over)
         self._wait: Wait | None = None
 
@@ -55,8 +56,18 @@ class TrajectoryClock:
         """The first grant; later ones change nothing."""
         if self._limit.seconds is None:
             self.granted_s = self.now_s
+            self._signed = self._loop.time()
             self._limit.start()
             self._granted()
+
+    def sign(self) -> None:
+        """The policy or a tool answered something now."""
+        self._quiet_s, self._signed = self.quiet_s, self._loop.time()
+
+    @property
+    def quiet_s(self) -> float:
+        """Seconds of the longest time between two signs, from the first grant to now."""
+        return max(self._quiet_s, self._loop.time() - self._signed)
 
     @property
     def now_s(self) -> float:

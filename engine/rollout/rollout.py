@@ -16,7 +16,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from rocstar.engine.chat.chat import ChatFormat
-from rocstar.engine.inference.base import Generation, Inference, InferenceError, Sampling, StopReason
+from rocstar.engine.inference.base import (
+    Generation,
+    Inference,
+    InferenceError,
+    Sampling,
+    StopReason,
+    TellsTokens,
+)
 from rocstar.engine.inference.written import Written
 from rocstar.engine.progress.progress import turn_ended
 from rocstar.engine.rollout.clock import TrajectoryClock
@@ -42,6 +49,11 @@ from rocstar.engine.types import (
     VersionSpan,
 )
 from rocstar.sandbox.types import SandboxError
+
+TRAJECTORY_TIMEOUT, POLICY_TIMEOUT = "trajectory_timeout", "policy_timeout"
+"""Kinds of Failed for a trajectory that outlives its clock; the second only if the policy was at work."""
+MAX_QUIET_SHARE = 0.1
+"""Of the time limit. A longer time without a token or a tool result may be an outage of engine or sandbox."""
 
 
 class Judge(Protocol):
@@ -89,6 +101,8 @@ class Agent:
     """What a task's prompt shows in place of the tools; a turn that calls them is then the answer."""
     prompt: Callable[[Task], list[int]] | None = None
     """The ids of a task's prompt, where they are not those of its question and context."""
+    listens: bool = False
+    """Each token is a sign of life of the policy; otherwise the end of a turn is."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -141,6 +155,8 @@ async def _attempt(agent: Agent, task: Task, key: TrajectoryKey, clock: Trajecto
     request_id = str(key)
     finish = FinishReason.aborted
     agent.inference.on_grant(request_id, clock.start)
+    if agent.listens and isinstance(agent.inference, TellsTokens):
+        agent.inference.on_tokens(request_id, lambda place, token: clock.sign())
     try:
         async with agent.tools.open(seed=stream_of(key, purpose="tools")) as tools:
             finish = await _converse(agent, tools, task, key, draft, clock)
@@ -154,9 +170,7 @@ async def _attempt(agent: Agent, task: Task, key: TrajectoryKey, clock: Trajecto
     except (InferenceError, SandboxError, ToolFailure) as error:
         outcome = Failed(kind=error.kind, retryable=error.retryable, detail=str(error))
     except TimeoutError:
-        outcome = Failed(
-            kind="deadline", retryable=True, detail=f"not done within {agent.limits.timeout_s} s of its grant"
-        )
+        outcome = _late(clock, at_work=finish is FinishReason.aborted)
     finally:
         agent.inference.release(request_id)
     return Trajectory(
@@ -171,6 +185,15 @@ async def _attempt(agent: Agent, task: Task, key: TrajectoryKey, clock: Trajecto
         outcome=outcome,
         times=draft.times(clock),
     )
+
+
+def _late(clock: TrajectoryClock, *, at_work: bool) -> Failed:
+    """Return the failure of a trajectory whose wait ended by a deadline. at_work: not at the judge."""
+    kind = "deadline"
+    if clock.is_over:
+        is_quiet = clock.quiet_s > MAX_QUIET_SHARE * clock.timeout_s
+        kind = POLICY_TIMEOUT if at_work and not is_quiet else TRAJECTORY_TIMEOUT
+    return Failed(kind=kind, retryable=True, detail=f"not done within {clock.timeout_s} s of its grant")
 
 
 async def _converse(
@@ -198,6 +221,7 @@ async def _converse(
                 deadline=clock.latest,
             )
         clock.start()  # at the latest, whatever the engine told
+        clock.sign()
         draft.append_generation(generation)
         turn_ended(who, len(generation.ids))
         text = agent.chat.turn_text(generation.ids)
@@ -219,6 +243,7 @@ async def _converse(
             return FinishReason.max_turns
         async with clock.waiting(who, "its tools", kind="tool"):
             said = await _reply(agent, tools, task, draft.turns, clock.latest)
+        clock.sign()
         if said is None:
             return FinishReason.answered
         if at_end and isinstance(said, tuple):

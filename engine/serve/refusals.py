@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rocstar.engine.rollout.rollout import POLICY_TIMEOUT, TRAJECTORY_TIMEOUT
+
 RETRY_AFTER_S = 1
 
 
@@ -55,7 +57,7 @@ def failed(kind: str, detail: str, *, retryable: bool) -> ServeRefusal:
         )
     if kind == "bad_token":
         return ServeRefusal(f"the model does not know an id: {detail}", param="prompt", code=kind)
-    if kind == "deadline":
+    if kind in ("deadline", TRAJECTORY_TIMEOUT, POLICY_TIMEOUT):
         return ServeRefusal(f"the conversation was not done in time: {detail}", status=504, code="deadline")
     if kind == "queue_timeout":
         return ServeRefusal(f"no place was free in time: {detail}", status=503, code=kind)

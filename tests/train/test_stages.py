@@ -24,6 +24,7 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.eval_config import EvalConfig
+from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.recipe.run_config import CheckpointConfig
 from rocstar.train.recipe.stage_config import StageConfig
 from rocstar.train.record.callbacks import Callback, Listeners, StopRun
@@ -92,6 +93,9 @@ class SavingTeam:
         self.saved.append((order.directory.name, order.progress, len(read_metrics(self.metrics))))
 
     def check_saved(self) -> None:
+        pass
+
+    async def finish_saving(self) -> None:
         pass
 
 
@@ -405,6 +409,28 @@ async def test_a_run_goes_through_its_stages(make_run: MakeRun, scripted: list[s
     ]  # fmt: skip
     ids = [task.id for task in TASKS]
     assert opened.calls == [("one", ids, None), ("two", ids[:3], None)]
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+async def test_the_start_policy_is_that_of_step_0_also_when_resumed(
+    make_run: MakeRun,
+    scripted: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    is_resumed: bool,
+) -> None:
+    async def load_start(team: SavingTeam, directory: Path, recipe: Recipe) -> None:
+        scripted.append(f"start of {directory.name}")
+
+    monkeypatch.setattr(SavingTeam, "load_start", load_start, raising=False)
+    rl = RlConfig(start_kl_every=2)
+    run = make_run(Recipe.model_construct(**dict(TWO_STAGES) | {"rl": rl}))
+    if is_resumed:
+        await resumed(run, monkeypatch, tmp_path, progress_at(3))
+    else:
+        await loop.run_stages(run, [TASKS, TASKS[:3]], Opened(), None)
+    assert [event for event in scripted if "start" in event] == ["start of step_0"]
+    assert scripted.index("start of step_0") < scripted.index("step 4" if is_resumed else "step 1")
 
 
 async def test_it_goes_on_inside_a_stage_where_the_source_stood(

@@ -5,6 +5,7 @@ precision, weights that never arrived. Three answers, all from the log-probs of 
 
     correct    a constant factor per token: truncated importance sampling, or IcePop's mask
     measure    mismatch KL and the spread of the ratios, apart for tokens after tool output
+    start_kl   distance of the policy to the policy at the start of RL
     gate       no update after several steps too far apart
 
 Legend: `_T` packed tokens that carry loss, `_S` sequences, in the same order. Everywhere
@@ -197,6 +198,24 @@ def measure(
         sums[MASKED] = corrected.is_masked_T.cpu()[chosen_T].sum()
         sums[FIRST_BIN:] = torch.bincount(bin_T[chosen_T], minlength=NUM_BINS)
     return result
+
+
+def start_kl(logprobs_T: Tensor, start_logprobs_T: Tensor) -> Tensor:
+    """Return each token's estimate of KL(policy || policy at the start of RL): nats, float64, at least 0.
+
+    k3_t = exp(d_t) - 1 - d_t, with d_t = start - present log-prob of the token, clamped to +-MAX_LOG_RATIO.
+
+    Its expectation is the KL of the next-token distributions where the present policy drew the tokens
+    (Schulman 2020, "Approximating KL Divergence", k3). Tokens of trajectories that RoC kept are not drawn
+    evenly, so their mean shows a trend rather than an unbiased KL.
+
+    Args:
+        logprobs_T, start_logprobs_T: of the same T tokens, under either policy.
+    """
+    gap_T = (start_logprobs_T.detach().double() - logprobs_T.detach().double()).clamp(
+        -MAX_LOG_RATIO, MAX_LOG_RATIO
+    )
+    return gap_T.expm1() - gap_T
 
 
 # ---- when to stop ----

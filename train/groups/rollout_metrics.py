@@ -33,6 +33,7 @@ def rollout_metrics(selection: Selection) -> dict[str, float]:
         "is_truncated/mean": _mean(t.is_truncated for t in trajectories),
         "num_turns/mean": _mean(len(t.turns) for t in trajectories),
         "ledger/generated": float(len(trajectories)),
+        "ledger/timed_out": float(selection.num_timed_out),
         "groups/used": float(selection.groups_used),
         "groups/no_signal": float(selection.groups_no_signal),
         "tokens/generated": float(sum(t.num_policy_tokens for t in trajectories)),

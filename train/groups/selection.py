@@ -9,10 +9,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rocstar.engine.record.reading import Verdict
-from rocstar.engine.types import Group, Scored, Trajectory
+from rocstar.engine.rollout.rollout import POLICY_TIMEOUT, TRAJECTORY_TIMEOUT
+from rocstar.engine.types import Failed, Group, Origin, Scored, Trajectory
 from rocstar.train.algorithm.advantages import Advantage, has_no_signal
 from rocstar.train.algorithm.roc import (
     Decision,
@@ -39,6 +40,8 @@ class Selection:
     verdicts: list[tuple[Trajectory, Verdict]]
     groups_used: int
     groups_no_signal: int
+    num_timed_out: int = 0
+    """Trajectories that outlived their clock, whatever bucket they are in."""
 
     def ledger(self) -> Counter[str]:
         """Trajectories per bucket; the buckets sum to what was generated."""
@@ -66,6 +69,10 @@ def select(groups: Sequence[Group], config: RlConfig, *, seed: int, step: int) -
 
     Draws depend on (seed, step, task) only, so that the order in which groups finish does not matter.
     """
+    late = (TRAJECTORY_TIMEOUT, POLICY_TIMEOUT)
+    num_timed_out = sum(_kind(t) in late for g in groups for t in g.trajectories)
+    if config.timeouts == "negative":
+        groups = [replace(g, trajectories=tuple(map(_negative_if_late, g.trajectories))) for g in groups]
     resampled = [
         _resample(group, config, random.Random(f"{seed}|roc|{step}|{group.task.id}"))
         for group in sorted(groups, key=lambda g: g.task.id)
@@ -82,10 +89,36 @@ def select(groups: Sequence[Group], config: RlConfig, *, seed: int, step: int) -
         verdicts=[],
         groups_used=len(used),
         groups_no_signal=len(groups) - len(used),
+        num_timed_out=num_timed_out,
     )
     for group in resampled:
         selection.verdicts.extend(group.verdicts(of_group.get(id(group), [])))
     return selection
+
+
+def _kind(trajectory: Trajectory) -> str | None:
+    return trajectory.outcome.kind if isinstance(trajectory.outcome, Failed) else None
+
+
+def _negative_if_late(trajectory: Trajectory) -> Trajectory:
+    """Return a POLICY_TIMEOUT with reward 0, cut behind the policy's last token; any other as it is.
+
+    What the policy wrote of the turn in which the clock ended is lost: without an earlier turn the trajectory
+    has no token with loss and counts in the baseline of its group only.
+    """
+    if _kind(trajectory) != POLICY_TIMEOUT:
+        return trajectory
+    segments = trajectory.segments
+    while len(segments) > 1 and segments[-1].origin is not Origin.policy:
+        segments = segments[:-1]
+    end = segments[-1].end
+    return replace(
+        trajectory,
+        ids=trajectory.ids[:end],
+        logprobs=trajectory.logprobs[:end],
+        segments=segments,
+        outcome=Scored(reward=0.0, method=POLICY_TIMEOUT),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -30,7 +30,15 @@ from rocstar.kernels.cpu_products import fast_products
 from rocstar.kernels.linear_loss import head_logits, linear_logprobs, linear_loss
 from rocstar.kernels.row_loss import LossOf, RowLoss
 from rocstar.train.algorithm.loss import CLIP_HIGH, CLIP_LOW, clip, imitation_loss, policy_loss
-from rocstar.train.algorithm.off_policy import Corrected, Correction, Gate, correct, measure, token_factors
+from rocstar.train.algorithm.off_policy import (
+    Corrected,
+    Correction,
+    Gate,
+    correct,
+    measure,
+    start_kl,
+    token_factors,
+)
 from rocstar.train.learner.adapters import send_frozen
 from rocstar.train.learner.batch import CHECKED, MicroBatch, last_token
 from rocstar.train.learner.freed import Freed, give_back
@@ -77,6 +85,8 @@ class LossSettings:
     cap: float = 2.0
     floor: float = 0.5
     gate: Gate | None = None
+    measures_start: bool = False
+    """Score the batch under the start policy too."""
 
     def correct(self, micro: MicroBatch, start_logprobs_T: Tensor) -> Corrected:
         """The correction of every token, on the device of the log-probs.
@@ -114,6 +124,8 @@ class Learner:
         """Entered for each batch, in the learner's thread: who works beside it may take less meanwhile."""
         self.marks: TokenMarks | None = None
         """Hears what becomes of each token of the next batch; None: nobody asks."""
+        self.start: Learner | None = None
+        """The policy at the start of RL, which never changes; None: no step measures the distance to it."""
         self.gone_through = (0, 0)
         """Microbatches done and in all of the batch that is learned now. Any thread may look."""
         self.offloads_moments = False
@@ -300,12 +312,23 @@ class Learner:
             if k == 0:
                 for part, starts in zip(updates, [logprobs, *later], strict=True):
                     _measure(part, starts, settings, total)
+                    if settings.measures_start:
+                        self._measure_start(part, starts, settings.temperature, total)
                 if not self._passes(total, settings.gate, bad_before):
                     self.optimizers.zero_grad()
                     self._mark_measured(updates[1:], later)
                     return total
             self._step(norm, total)
         return total
+
+    def _measure_start(
+        self, micros: Sequence[MicroBatch], logprobs: Sequence[Tensor], temperature: float, total: LossStats
+    ) -> None:
+        """Add the distance to the start policy; a forward of that. `logprobs`: of the batch start."""
+        assert self.start is not None, "a recipe that measures the distance has the start policy loaded"
+        for now_T, start_T in zip(logprobs, self.start.logprobs(micros, temperature), strict=True):
+            total.start_kl += float(start_kl(now_T, start_T).sum())
+            total.start_tokens += len(now_T)
 
     def _mark_measured(
         self, updates: Sequence[Sequence[MicroBatch]], starts: Sequence[Sequence[Tensor]]

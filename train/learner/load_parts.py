@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from transformers import GenerationConfig, PreTrainedModel
 
 from rocstar.engine.progress.progress import working
@@ -27,11 +28,13 @@ from rocstar.train.recipe.config import Recipe
 Parted = Callable[[PreTrainedModel], None]
 
 
-def load_learner(path: str, world: World, recipe: Recipe) -> PreTrainedModel:
+def load_learner(
+    path: str, world: World, recipe: Recipe, *, mesh: DeviceMesh | None = None
+) -> PreTrainedModel:
     """This rank's part of the model at `path`, in float32 on its device. ConfigError: no model to learn.
 
     With adapters: the recipe's model in the recipe's type, and the adapters of `path` where that is one of
-    the run's checkpoints.
+    the run's checkpoints. `mesh`: see `shard`.
     """
     tokens = recipe.rl.tokens_per_microbatch
     if recipe.lora.rank:
@@ -45,7 +48,7 @@ def load_learner(path: str, world: World, recipe: Recipe) -> PreTrainedModel:
         return model
 
     def parted(model: PreTrainedModel) -> None:
-        shard(model, world, recipe.model, tokens_per_microbatch=tokens)
+        shard(model, world, recipe.model, tokens_per_microbatch=tokens, mesh=mesh)
 
     part = read_parts(path, parted) if is_apart(world, recipe.model) else None
     if part is None:

@@ -42,6 +42,10 @@ class LossStats:
     entropy: float = 0.0
     clipped_low: float = 0.0
     clipped_high: float = 0.0
+    start_kl: float = 0.0
+    """Sum over `start_tokens`; see algorithm/off_policy.py."""
+    start_tokens: float = 0.0
+    """Tokens of the batch that the start policy scored; 0 in most steps."""
     max_ratio: float = 0.0
     mismatch: Mismatch = field(default_factory=Mismatch)
     worst: list[WorstToken] = field(default_factory=list)
@@ -53,7 +57,7 @@ class LossStats:
     unwritten: list[str] = field(default_factory=list)
     """Why marks of the step before were not written (marks.py), of each rank that could not."""
 
-    SUMS = ("loss", "tokens", "entropy", "clipped_low", "clipped_high")
+    SUMS = ("loss", "tokens", "entropy", "clipped_low", "clipped_high", "start_kl", "start_tokens")
 
     def add(self, other: LossStats) -> None:
         for name in self.SUMS:

@@ -8,9 +8,10 @@ from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.recipe.config import Recipe
 
 
-def loss_settings(recipe: Recipe) -> LossSettings:
-    """What a recipe says about the policy loss."""
+def loss_settings(recipe: Recipe, step: int = 0) -> LossSettings:
+    """What a recipe says about the policy loss. step: of the run, from 1; 0: of no run."""
     rl, off_policy = recipe.rl, recipe.off_policy
+    every = rl.start_kl_every
     return LossSettings(
         temperature=rl.temperature,
         clip_low=rl.clip_low,
@@ -19,6 +20,7 @@ def loss_settings(recipe: Recipe) -> LossSettings:
         cap=off_policy.cap,
         floor=off_policy.floor,
         gate=off_policy_gate(recipe),
+        measures_start=every > 0 and step > 0 and step % every == 0,
     )
 
 

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
 from rocstar.engine.inference.weight_stream import WeightStream
@@ -48,6 +49,7 @@ from rocstar.train.learner.policy_model import check_head, checkpoint_activation
 from rocstar.train.learner.roles import Roles
 from rocstar.train.learner.store_line import StoreLine, travels
 from rocstar.train.learner.weight_file import write_owned
+from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.model_config import ModelConfig
 
@@ -254,7 +256,12 @@ def is_apart(world: World, config: ModelConfig) -> bool:
 
 
 def shard(
-    model: PreTrainedModel, world: World, config: ModelConfig, *, tokens_per_microbatch: int = 0
+    model: PreTrainedModel,
+    world: World,
+    config: ModelConfig,
+    *,
+    tokens_per_microbatch: int = 0,
+    mesh: DeviceMesh | None = None,
 ) -> None:
     """Make a float32 model one rank's part of the learner, on its device. ConfigError: see `check_head`.
 
@@ -270,6 +277,7 @@ def shard(
         world: the ranks that learn.
         config: of the recipe.
         tokens_per_microbatch: as many are learned at a time; "auto" activation checkpointing asks for it.
+        mesh: of another model on the same ranks: the groups of two meshes hang each other; None makes one.
     """
     check_head(model)
     any_model: Any = model  # transformers has no types for what follows
@@ -286,7 +294,8 @@ def shard(
 
     if not dist.is_initialized():
         dist.init_process_group(_backend(), store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    mesh = make_mesh(local_device().type, mesh_shape(config.sharding, world.size, world.local_size))
+    if mesh is None:
+        mesh = make_mesh(local_device().type, mesh_shape(config.sharding, world.size, world.local_size))
     # The inputs of a forward are ids, and hidden states of the right type already.
     precision = MixedPrecisionPolicy(
         param_dtype=DTYPES[config.dtype], reduce_dtype=torch.float32, cast_forward_inputs=False
@@ -399,6 +408,7 @@ class LearnerTeam:
             "save": self._save,
             "finish_saving": self.writer.finish,
             "load_optimizer": self._load_optimizer,
+            "load_start": self._load_start,
         }
         """What every rank does with the payload that rank 0 scatters; `stop` ends `follow`."""
 
@@ -534,6 +544,10 @@ class LearnerTeam:
     async def load_optimizer(self, directory: Path) -> None:
         await self._everywhere("load_optimizer", [(str(directory),)] * self.world.size)
 
+    async def load_start(self, directory: Path, recipe: Recipe) -> None:
+        """Have every rank hold its part of the policy in the checkpoint `directory` as the start policy."""
+        await self._everywhere("load_start", [(str(directory), recipe)] * self.world.size)
+
     async def stop(self) -> None:
         """Let the other ranks go home, and nodes that only serve. ServerLost: one of these is gone."""
         if self.world.size > 1:
@@ -606,6 +620,15 @@ class LearnerTeam:
 
     def _load_optimizer(self, directory: str) -> None:
         checkpoint.load_optimizer(Path(directory), self.learner)
+
+    def _load_start(self, directory: str, recipe: Recipe) -> None:
+        from rocstar.train.learner.load_parts import load_learner  # it imports this module
+
+        mesh = getattr(next(self.learner.model.parameters()), "device_mesh", None)
+        model = load_learner(directory, self.world, recipe, mesh=mesh)
+        model.requires_grad_(False)
+        head_dtype = self.learner.policy.head_dtype
+        self.learner.start = Learner(model, world_size=self.world.size, head_dtype=head_dtype)
 
     def _save(self, order: Order) -> None:
         self.writer.begin(order, self.learner)

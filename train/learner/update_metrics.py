@@ -12,6 +12,8 @@ from rocstar.train.learner.loss_stats import LossStats
 def update_metrics(stats: LossStats) -> dict[str, float]:
     """Everything the optimizer steps of one batch told; of a paused step only what was measured."""
     metrics = mismatch_metrics(stats)
+    if stats.start_tokens:
+        metrics["start_kl/mean"] = stats.start_kl / stats.start_tokens
     if stats.is_paused:
         return metrics
     tokens = max(1.0, stats.tokens)

@@ -42,6 +42,11 @@ class RlConfig(Section):
     roc_min_each: Expert[Trajectories] = Field(
         2, ge=1, description="at least so many of each sign, where they exist"
     )
+    timeouts: Expert[Literal["leave_out", "negative"]] = Field(
+        "leave_out",
+        description="trajectories beyond engine.trajectory_timeout_s: left out, or of reward 0 if the policy "
+        "was at work until then (docs/reference/contracts.md, 16)",
+    )
     advantage: Expert[str] = Field(
         "grpo",
         description="'grpo', 'dr_grpo', 'rloo', 'reinforce_pp' (train/algorithm/advantages/), or "
@@ -70,6 +75,12 @@ class RlConfig(Section):
     )
     clip_low: Expert[Ratio] = Field(0.2, gt=0, lt=1, description="the ratio is clipped below 1 - clip_low")
     clip_high: Expert[Ratio] = Field(0.28, gt=0, description="the ratio is clipped above 1 + clip_high")
+    start_kl_every: Expert[Steps] = Field(
+        0,
+        ge=0,
+        description="steps from one measure of the distance to the policy at the start of RL to the next "
+        "(start_kl/mean); each rank then holds its part of that policy, 4 bytes a parameter; 0 = never",
+    )
     tokens_per_microbatch: Tokens = Field(
         8192, ge=16, description="of one forward and backward: what the learner's memory holds"
     )

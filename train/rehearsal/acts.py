@@ -60,6 +60,8 @@ class LearnerOnStage:
                 for parameter in model.parameters():
                     gpu.ledger.made(parameter)
             del any_model.to
+            self._start = [p.detach().clone() for p in model.parameters()] if recipe.rl.start_kl_every else []
+            """The start policy of rl.start_kl_every."""
         head_dtype = HEAD_DTYPES[recipe.model.head_dtype]
         self.learner = Learner(model, world_size=world.size, head_dtype=head_dtype)
         book_gradients(model, gpu.ledger)

@@ -142,6 +142,7 @@ def make_agent(
         ),
         sampling=Sampling(temperature=recipe.rl.temperature),
         prompt=partial(_task_prompt, chat, recipe.model.task_prompt),
+        listens=recipe.rl.timeouts == "negative",
     )
 
 

@@ -53,7 +53,7 @@ def test_waiting_for_a_first_slot_takes_nothing_from_the_limit() -> None:
     group = run_virtual(run_group(agent(90.0, max_running=2), TASK, size=40, seed=0, step=0))
     assert kinds(group) == ["scored"] * 40
     group = run_virtual(run_group(agent(110.0, max_running=2), TASK, size=4, seed=0, step=0))
-    assert kinds(group) == ["deadline"] * 4
+    assert kinds(group) == ["trajectory_timeout"] * 4
 
 
 def test_who_waits_for_a_first_slot_can_be_cancelled_and_is_seen_and_ended_by_the_watchdog() -> None:
@@ -95,7 +95,7 @@ def test_a_limit_that_passes_while_our_loop_stands_still_is_no_verdict(at_s: flo
     """The policy needs another two limits, but most of that time nobody could hear its answer."""
     assert blocked(agent(99.0 + at_s), at_s=at_s, for_s=150.0)[0] == ["scored"] * 2
     outcomes, ended = blocked(agent(1e6), at_s=at_s, for_s=150.0)
-    assert outcomes == ["deadline"] * 2
+    assert outcomes == ["trajectory_timeout"] * 2
     assert 250.0 - MAX_BEAT_S <= ended <= 250.0 + 2 * MAX_BEAT_S, "moved by what the loop stood still"
 
 

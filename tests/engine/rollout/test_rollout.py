@@ -261,8 +261,47 @@ def test_sandbox_error_is_data_and_never_text(retryable: bool) -> None:
 
 def test_policy_that_takes_too_long() -> None:
     t = roll(agent([Reply(text="4", delay_s=3600.0)], timeout_s=10.0))
-    assert failed(t) == ("deadline", True)
+    assert failed(t) == ("trajectory_timeout", True)
     assert isinstance(t.outcome, Failed) and "10.0 s" in t.outcome.detail
+
+
+@pytest.mark.parametrize(
+    ("listens", "pause_s", "kind"),
+    [
+        (True, 0.0, "policy_timeout"),
+        (False, 0.0, "trajectory_timeout"),
+        (True, 1.5, "trajectory_timeout"),
+    ],
+)
+def test_only_a_policy_at_work_until_the_end_has_itself_to_blame(
+    listens: bool, pause_s: float, kind: str
+) -> None:
+    """Tokens each 0.05 s up to a clock of 10 s; a pause of 1.5 s may be an outage."""
+    replies = [Reply(text=call("a")), Reply(text="x" * 500, delay_s=pause_s)]
+    policy = ScriptedPolicy(lambda r: replies[r.turn - 1], TOKENIZER, token_s=0.05)
+    made = dataclasses.replace(agent(policy, timeout_s=10.0), listens=listens)
+    t = roll(made)
+    assert failed(t) == (kind, True) and len(t.turns) == 1
+
+
+@pytest.mark.parametrize("whose", ["tool", "judge"])
+def test_a_clock_that_ends_at_a_hung_tool_or_at_the_judge_blames_nobody(whose: str) -> None:
+    class Slow(FakeSandbox):
+        async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
+            await asyncio.sleep(3600.0)
+            raise AssertionError
+
+    class SlowJudge(Judge):
+        async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
+            await asyncio.sleep(0.5)
+            return await super().score(attempt, deadline=deadline)
+
+    text = "x" * 98 if whose == "judge" else call("a")
+    policy = ScriptedPolicy(lambda _: text, TOKENIZER, token_s=0.1 if whose == "judge" else 0.01)
+    made = dataclasses.replace(agent(policy, Slow({}), judge=SlowJudge(), timeout_s=10.0), listens=True)
+    t = roll(made)
+    assert failed(t) == ("trajectory_timeout", True)
+    assert (t.finish_reason is FinishReason.answered) == (whose == "judge")
 
 
 def test_judge_that_takes_too_long() -> None:
@@ -286,7 +325,7 @@ def test_tool_that_takes_too_long() -> None:
             raise AssertionError
 
     t = roll(agent([call("a"), "4"], Slow(), timeout_s=10.0))
-    assert failed(t) == ("deadline", True) and t.results == ()
+    assert failed(t) == ("trajectory_timeout", True) and t.results == ()
 
 
 @pytest.mark.parametrize("at_s", [0.0, 0.5])
@@ -469,7 +508,11 @@ def test_any_conversation_keeps_the_invariants(replies: list[Any], **limits: int
     assert made.inference.released == ["s3/t/1/2"]
     assert t.response_length <= limits["max_response_tokens"] and len(t.turns) <= limits["max_turns"]
     if isinstance(t.outcome, Failed):
-        assert made.judge.calls == [] and t.outcome.kind in {"engine_stopped", "zygote_died", "deadline"}
+        assert made.judge.calls == [] and t.outcome.kind in {
+            "engine_stopped",
+            "zygote_died",
+            "trajectory_timeout",
+        }
         return
     ((text, _, truncated, _),) = made.judge.calls
     assert text == "\n".join(turn.text for turn in t.turns)

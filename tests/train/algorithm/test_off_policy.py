@@ -16,6 +16,7 @@ from rocstar.train.algorithm.off_policy import (
     Mismatch,
     correct,
     measure,
+    start_kl,
 )
 
 CAP, FLOOR = 2.0, 0.5
@@ -187,6 +188,16 @@ OFFSET = apart([0.06] * 100)
 TOO_LOW = apart([-0.06] * 100)
 WIDE = apart([1.0, -1.0] + [0.0] * 98)
 ONE_WIDE = apart([1.0] + [0.0] * 99)
+
+
+def test_k3_has_the_kl_as_its_expectation_and_is_never_negative() -> None:
+    now_V, start_V = (torch.log_softmax(torch.tensor(x), -1) for x in ([1.0, 0.0, -2.0], [0.5, 1.5, -1.0]))
+    found_V = start_kl(now_V, start_V)
+    kl = (now_V.double().exp() * (now_V - start_V)).sum()
+    assert (found_V > 0).all() and torch.equal(start_kl(now_V, now_V), torch.zeros(3, dtype=torch.float64))
+    assert float((now_V.double().exp() * found_V).sum()) == pytest.approx(float(kl), rel=1e-5)
+    far = start_kl(torch.tensor([-1e9, 0.0]), torch.tensor([0.0, -1e9]))
+    assert far.isfinite().all(), "the log-ratio is clamped"
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from rocstar.engine.types import (
 from rocstar.sandbox import testing as fake
 from rocstar.sandbox.types import ExecResult, Status
 from rocstar.train.groups.selection import Selection, penalty_of, select, stats_of
+from rocstar.train.learner.batch import policy_examples
 from rocstar.train.recipe.rl_config import RlConfig
 
 from ...engine.tool_calls import box, call, execute
@@ -126,6 +127,54 @@ def test_the_draw_does_not_depend_on_the_order_of_groups(
 def test_a_group_that_was_served_has_as_many_siblings_as_were_asked_for() -> None:
     selection = select([group("task", [(1.0, 0, 1), (0.0, 0, 1)])], config(4, 8), seed=0, step=1)
     assert len(selection.kept) == 2 and selection.groups_used == 1
+
+
+def late(name: str, kind: str) -> Group:
+    """A right sibling, a wrong one, and two failed ones: in the first turn, and in the second."""
+    made = group(name, [(1.0, 0, 1), (0.0, 0, 0), (None, 0, 0), (None, 0, 0)])
+    right, wrong, first, second = made.trajectories
+    lost = Failed(kind=kind, retryable=True, detail="")
+    prompt = right.segments[0]
+    tool = Segment(start=3, end=5, origin=Origin.tool)
+    first = replace(
+        first, outcome=lost, ids=(1,), logprobs=(None,), segments=(prompt,), turns=(), finish_reason=ABORTED
+    )
+    second = replace(
+        second,
+        outcome=lost,
+        ids=(1, 2, 3, 4, 5),
+        logprobs=(None, -0.5, -0.5, None, None),
+        segments=(*second.segments, tool),
+        finish_reason=ABORTED,
+    )
+    return replace(made, trajectories=(right, wrong, first, second))
+
+
+ABORTED = FinishReason.aborted
+
+
+@pytest.mark.parametrize(
+    ("timeouts", "kind", "failures"),
+    [
+        ("negative", "policy_timeout", 0),
+        ("negative", "trajectory_timeout", 2),
+        ("negative", "sandbox_lost", 2),
+        ("leave_out", "policy_timeout", 2),
+    ],
+)
+def test_a_policy_that_outlives_the_clock_is_a_negative_where_the_recipe_says_so(
+    timeouts: str, kind: str, failures: int
+) -> None:
+    rl = RlConfig(rollouts_per_task=4, group_size=4, timeouts=timeouts)  # type: ignore[arg-type]
+    selection = select([late("task", kind)], rl, seed=0, step=1)
+    assert selection.ledger() == {"kept": 4 - failures, **({"failed": failures} if failures else {})}
+    assert selection.num_timed_out == (0 if kind == "sandbox_lost" else 2)
+    assert selection.advantages[0] == pytest.approx(0.5**0.5 if failures else 1.5, rel=1e-3)
+    if not failures:
+        cut, trimmed = selection.kept[2:]
+        assert (len(cut.ids), len(trimmed.ids)) == (1, 3)
+        assert cut.outcome == trimmed.outcome == Scored(reward=0.0, method="policy_timeout")
+        assert len(policy_examples([*selection.kept[:2], trimmed], [1.0] * 3)) == 3
 
 
 def test_the_draw_depends_on_seed_and_step() -> None:

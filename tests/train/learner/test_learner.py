@@ -561,6 +561,21 @@ def weights_of(made: Learner) -> list[Tensor]:
     return [p.detach().clone() for p in made.model.parameters()]
 
 
+def test_the_distance_to_the_start_policy_is_of_the_batch_start_and_changes_no_bit() -> None:
+    made, other = learner(), learner()
+    made.start = Learner(model())
+    measuring = dataclasses.replace(SETTINGS, measures_start=True)
+    parts = [pack(rows, tokens_per_microbatch=16) for rows in (examples()[:2], examples()[2:])]
+    before = [t for part in parts for t in made.logprobs(part, SETTINGS.temperature)]
+    first, second = (made.policy_step(parts, measuring) for _ in range(2))
+    assert [other.policy_step(parts, SETTINGS).start_tokens for _ in range(2)] == [0.0, 0.0]
+    assert first.start_kl == pytest.approx(0.0, abs=1e-9) and second.start_kl > 1e-3
+    assert first.start_tokens == second.start_tokens == sum(map(sum, MASKS))
+    assert all(torch.equal(a, b) for a, b in zip(weights_of(made), weights_of(other), strict=True))
+    after = [t for part in parts for t in made.start.logprobs(part, SETTINGS.temperature)]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True)), "the start stays"
+
+
 @pytest.mark.parametrize("num_updates", [1, 2])
 def test_the_third_bad_step_changes_no_weight_and_a_good_one_does_again(num_updates: int) -> None:
     gated = settings("none", gate=Gate(kl=0.05, ratio_p99=2.0, steps=3))

@@ -119,7 +119,22 @@ def test_what_is_given_back_is_counted(learned: dict[tuple[str, int], Any]) -> N
         assert result["freed"].gradients == result["gradients"] > 0, (name, size)
 
 
-def test_activation_checkpointing_changes_no_number(learned: dict[tuple[str, int], Any]) -> None:
+def test_every_rank_adds_the_distance_to_the_start_policy_of_its_tokens(
+    learned: dict[tuple[str, int], Any],
+) -> None:
+    """Of the weights at the batch start; `test_ranks_learn_what_one_process_learns` compares the sums."""
+    for (name, size), result in learned.items():
+        sft, first, second = result["stats"]
+        is_measured = name != "checkpointing"
+        for stats in (first, second):
+            assert stats["start_tokens"] == is_measured * stats["tokens"], (name, size)
+        assert sft["start_kl"] == 0.0
+        assert (0.0 < first["start_kl"] < second["start_kl"]) == is_measured, (name, size)
+
+
+def test_activation_checkpointing_and_the_distance_to_the_start_change_no_number(
+    learned: dict[tuple[str, int], Any],
+) -> None:
     found, expected = learned["checkpointing", 2], learned["qwen3 tied", 2]
     assert found["grad_norms"] == expected["grad_norms"]
     assert all(torch.equal(w, expected["weights"][name]) for name, w in found["weights"].items())

@@ -34,6 +34,7 @@ from rocstar.train.learner.loss_stats import LossStats
 from rocstar.train.learner.marks import MarksPlace
 from rocstar.train.learner.optim import OptimSpec, bytes_here
 from rocstar.train.learner.team import LearnerTeam, World, shard
+from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.model_config import ModelConfig
 
 SIZES = (1, 2, 4)
@@ -129,9 +130,10 @@ async def streamed(team: LearnerTeam, folder: Path) -> dict[str, torch.Tensor]:
     return got
 
 
-async def lead(team: LearnerTeam, settings: LossSettings, kept: Path) -> dict[str, Any]:
+async def lead(team: LearnerTeam, settings: LossSettings, kept: Path, case: Case) -> dict[str, Any]:
     spec = OptimSpec(kind="adamw", lr=1e-3, weight_decay=0.1, grad_clip=1.0, warmup_steps=2)
     await team.use(spec)
+    await team.load_start(kept / "start", Recipe(model=case.config))
     found: list[LossStats] = [await team.imitation_step(updates(9)[0])]
     for batch in range(2):
         place = MarksPlace(folder=kept / "trajectories", step=batch)
@@ -218,10 +220,13 @@ def learn(rank: int, size: int, out: Path) -> None:
             if rank:
                 team.follow()
                 continue
-            settings = dataclasses.replace(SETTINGS, correction=case.correction)
+            settings = dataclasses.replace(
+                SETTINGS, correction=case.correction, measures_start=name != "checkpointing"
+            )
             kept = out / "kept" / f"{name} {size}"
             kept.mkdir(parents=True)
-            torch.save(asyncio.run(lead(team, settings, kept)), out / f"{name} {size}.pt")
+            build(case).save_pretrained(kept / "start")
+            torch.save(asyncio.run(lead(team, settings, kept, case)), out / f"{name} {size}.pt")
     world.leave()
 
 

@@ -97,6 +97,11 @@ def test_a_rank_holds_its_share_of_the_state(four_ranks: Rehearsal) -> None:
     assert 2 * params < held(four_ranks, "publish")[Category.gathers] < 3 * params, "bfloat16, whole"
 
 
+def test_the_start_policy_is_counted(four_ranks: Rehearsal) -> None:
+    with_start = held(rehearse(small(rl_start_kl_every=5), "rl"))
+    assert with_start[Category.parameters] == 2 * held(four_ranks)[Category.parameters]
+
+
 def test_a_broadcast_has_two_buckets_there_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """By disk it is one tensor, with this rank's part of it."""
     monkeypatch.setattr(gather, "BUCKET_BYTES", 20_000)
