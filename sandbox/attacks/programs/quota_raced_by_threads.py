@@ -17,7 +17,9 @@ start = threading.Barrier(32)
 def make(number: int) -> None:
     start.wait()
     for at in range(40):
-        libc.open(b"f%d_%d" % (number, at), os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600)
+        file = libc.open(b"f%d_%d" % (number, at), os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600)
+        if file >= 0:
+            libc.close(file)
 
 
 threads = [threading.Thread(target=make, args=(number,)) for number in range(32)]
