@@ -508,9 +508,9 @@ async def test_who_may_ask(serving: Serving) -> None:
 
 
 async def test_tokens_are_read_again_and_the_log_names_owners(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    short_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file, path, log = tmp_path / "tokens", tmp_path / "socket", logging.getLogger("access")
+    file, path, log = short_path / "tokens", short_path / "socket", logging.getLogger("access")
     first, second = "first-0123456789abcdef", "second-0123456789abcdef"
     file.write_text(f"ann {first}\n")
     owners, notes = read_owners(str(file), {}), asyncio.Queue[str]()

@@ -60,8 +60,8 @@ def test_a_port_that_is_taken_in_one_family_is_no_free_one() -> None:
             pass  # what was bound before the failure is free again
 
 
-def test_a_unix_socket_is_its_users_alone_and_replaces_a_stale_one(tmp_path: Path) -> None:
-    path = tmp_path / "s"
+def test_a_unix_socket_is_its_users_alone_and_replaces_a_stale_one(short_path: Path) -> None:
+    path = short_path / "s"
     for _ in range(2):  # the second time there is what the first has left
         (one,) = bind(Address(port=0, unix=str(path)))
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -73,8 +73,8 @@ def test_a_unix_socket_is_its_users_alone_and_replaces_a_stale_one(tmp_path: Pat
         one.close()
 
 
-def test_a_unix_socket_of_a_group_is_open_to_it(tmp_path: Path) -> None:
-    path, group = tmp_path / "s", grp.getgrgid(os.getgid())
+def test_a_unix_socket_of_a_group_is_open_to_it(short_path: Path) -> None:
+    path, group = short_path / "s", grp.getgrgid(os.getgid())
     (one,) = bind(Address(port=0, unix=str(path), unix_group=group.gr_name))
     one.close()
     found = path.stat()
@@ -91,12 +91,12 @@ def test_a_unix_socket_of_a_group_is_open_to_it(tmp_path: Path) -> None:
     ],
 )
 def test_a_path_that_cannot_be_listened_on_is_refused(
-    tmp_path: Path, path: str, group: str, why: str
+    short_path: Path, path: str, group: str, why: str
 ) -> None:
-    (tmp_path / "file").write_text("kept")
+    (short_path / "file").write_text("kept")
     with pytest.raises(ValueError, match=rf"cannot listen on --unix .*{why}"):
-        bind(Address(port=0, unix=str(tmp_path / path), unix_group=group))
-    assert (tmp_path / "file").read_text() == "kept"
+        bind(Address(port=0, unix=str(short_path / path), unix_group=group))
+    assert (short_path / "file").read_text() == "kept"
 
 
 def request_of(peer: str, **headers: str) -> web.BaseRequest:

@@ -252,8 +252,8 @@ async def test_the_access_log_is_a_line_per_request_without_the_token() -> None:
 ANN, ANN_LATER, BOB = "ann-0123456789abcdef", "ann-later-0123456789", "bob-0123456789abcdef"
 
 
-async def test_tokens_are_read_again_and_sessions_live_on(tmp_path: Path) -> None:
-    file, path = tmp_path / "tokens", tmp_path / "socket"
+async def test_tokens_are_read_again_and_sessions_live_on(short_path: Path) -> None:
+    file, path = short_path / "tokens", short_path / "socket"
     file.write_text(f"ann {ANN}\nbob {BOB}\n")
     file.chmod(0o600)
     process = await asyncio.create_subprocess_exec(
