@@ -13,6 +13,7 @@ it reads it. Frames that no row names are of a group that was rolled out again, 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -117,12 +118,21 @@ class FrameFile:
         begin = _begin_of_frames(path, self._about)
         if begin is None:
             path.with_suffix(INDEX).unlink(missing_ok=True)
-            self._file: BinaryIO = path.open("w+b")
+        self._file: BinaryIO = path.open("w+b" if begin is None else "r+b")
+        try:
+            self._settle(begin)
+        except OSError:
+            with contextlib.suppress(OSError):  # what is buffered cannot be written either
+                self._file.close()
+            raise
+
+    def _settle(self, begin: int | None) -> None:
+        """Write the head of a new file, or find the end of the last whole frame."""
+        if begin is None:
             self._file.write(_head(_FRAMES_MAGIC, self._about))
             self.end = self._file.tell()
         else:
-            self._file = path.open("r+b")
-            self.places = list(_whole_frames(self._file, path, begin))
+            self.places = list(_whole_frames(self._file, self.path, begin))
             self.end = self.places[-1].offset + self.places[-1].size if self.places else begin
         self._file.seek(self.end)
         self._file.truncate()

@@ -320,7 +320,7 @@ def test_who_waits_for_a_first_grant_has_no_deadline_and_who_waits_for_a_later_o
         if trajectory.key.sibling % 3 == 0:
             assert isinstance(outcome, Scored)
         else:
-            assert isinstance(outcome, Failed) and outcome.kind == "deadline"
+            assert isinstance(outcome, Failed) and outcome.kind == "trajectory_timeout"
 
 
 async def ask(fleet: Fleet, name: str, prompt: int = 10, limit: int = 500, **options: Any) -> Generation:

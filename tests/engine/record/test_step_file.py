@@ -1,5 +1,6 @@
 """The file of a step: groups survive a death, and any one trajectory is opened by itself."""
 
+import errno
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -191,3 +192,17 @@ def test_a_damaged_file_says_where(tmp_path: Path) -> None:
     index.write_bytes(b"something else, and longer than a head is")
     with pytest.raises(RecordError, match="not records of version 2"):
         StepFile(path)
+
+
+def test_a_file_whose_head_cannot_be_written_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: FrameFile, begin: int | None) -> None:
+        opened.append(file._file)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    opened: list[Any] = []
+    monkeypatch.setattr(FrameFile, "_settle", full)
+    with pytest.raises(OSError, match="No space"):
+        FrameFile(tmp_path / "step_000001.columns", {})
+    assert opened[0].closed
