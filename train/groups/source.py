@@ -115,8 +115,11 @@ class Roller:
             await ended(trajectory)
             return trajectory
 
-        async with asyncio.TaskGroup() as siblings:
-            running = [siblings.create_task(one(sibling)) for sibling in range(first, first + size)]
+        try:
+            async with asyncio.TaskGroup() as siblings:
+                running = [siblings.create_task(one(sibling)) for sibling in range(first, first + size)]
+        except ExceptionGroup as failures:  # a full disk ends several; one says why
+            raise failures.exceptions[0] from None
         return Group(task=task, trajectories=tuple(sibling.result() for sibling in running))
 
 

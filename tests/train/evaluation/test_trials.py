@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
@@ -43,6 +44,7 @@ from rocstar.train.evaluation import during_training
 from rocstar.train.evaluation.evaluate import summarise
 from rocstar.train.evaluation.making import check_unscored
 from rocstar.train.evaluation.trials import TRIES, attempts
+from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.source import Roller
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
@@ -410,3 +412,14 @@ def test_where_kv_is_known_the_window_grows_as_answers_prove_short() -> None:
     window.ended(group)
     assert window.most > FILL * 8000 / (4 * 1000)
     assert summarise([group], k=4).failed == 0
+
+
+def test_a_filter_whose_journal_cannot_be_written_ends_with_one_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Journal, "_append", full)
+    with pytest.raises(TrainingStopped, match="cannot be written"):
+        filtered(tmp_path, Dying(-1), goes_on=False, deterministic=False)
