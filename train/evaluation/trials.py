@@ -75,7 +75,7 @@ async def attempts(
                 if not running:
                     return
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for group in [one.result() for one in done]:
+                for group in await asyncio.gather(*done):
                     in_flight.ended(group)
         finally:  # a bug in one, or a cancellation, ends the others
             for one in running:
