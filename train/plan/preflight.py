@@ -413,9 +413,10 @@ def examine(
         rows = found.of(lambda: read_conversations(Path(sft.data), sft.tools))
         is_bundled = (sft.template or recipe.model.template) != "model"
         if rows is not None and (found.has_template or is_bundled):
-            found.notes += found.of(lambda: PromptCheck(recipe).conversations(rows)) or []
+            prompts = PromptCheck(recipe)
+            found.notes += found.of(lambda: prompts.conversations(rows)) or []
             if dry and not found.problems:  # a run reads the calls back when it encodes the rows
-                found.of(lambda: PromptCheck(recipe).calls(rows))
+                found.of(lambda: prompts.calls(rows))
     for look in _engine_checks(recipe, found, learns=learns, elsewhere=elsewhere, nodes=nodes):
         found.of(look)
     if os.environ.get("RANK", "0") == "0":  # who listens is rank 0's, and its code runs nowhere else

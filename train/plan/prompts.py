@@ -122,11 +122,15 @@ class PromptCheck:
         if self._model == "scratch":
             name = scratch_template(recipe) if name == "model" else name
         elif name == "model" or is_here(self._model):
-            check_model_path(self._model)
-            tokenizer = load_tokenizer(self._model)
-            own = getattr(tokenizer, "chat_template", None)
-            names = token_names(tokenizer)
+            own = getattr(self._tokenizer, "chat_template", None)
+            names = token_names(self._tokenizer)
         try:
             return load_template(name, own), {**names, "date": recipe.model.date}
         except ChatError as error:
             raise template_refused(recipe, error, field=field) from None
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        """The model's; loading it takes a second, and two templates may ask for it."""
+        check_model_path(self._model)
+        return load_tokenizer(self._model)
