@@ -1,6 +1,7 @@
 """Where a server listens: addresses of this machine, a Unix socket, or both; and its options for a shell."""
 
 import argparse
+import contextlib
 import errno
 import grp
 import os
@@ -107,10 +108,10 @@ class _PortTaken(Exception):
 def _bind(address: Address, *, last_try: bool) -> list[socket.socket]:
     bound: list[socket.socket] = []
     port = address.port
-    try:
+    with contextlib.ExitStack() as opened:
         for family, host in _places(address):
             try:
-                bound.append(_bind_tcp(family, host, port))
+                bound.append(opened.enter_context(_bind_tcp(family, host, port)))
             except OSError as error:
                 if bound and not address.hosts and error.errno in _NO_FAMILY:
                     continue  # a machine without IPv6
@@ -123,11 +124,8 @@ def _bind(address: Address, *, last_try: bool) -> list[socket.socket]:
                 ) from None
             port = bound[0].getsockname()[1]
         if address.unix:
-            bound.append(_bind_unix(address.unix, address.unix_group))
-    except BaseException:
-        for one in bound:
-            one.close()
-        raise
+            bound.append(opened.enter_context(_bind_unix(address.unix, address.unix_group)))
+        opened.pop_all()  # all are bound: none is closed here
     return bound
 
 
