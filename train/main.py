@@ -409,7 +409,8 @@ class _Builder:
         tokenizer = load_tokenizer(path)
         chat = chat_format(self.recipe, tokenizer)
         team = LearnerTeam(self._load_sharded(path), self.world, self.thread, self.recipe.model)
-        self.listeners.note(f"learning from {records}: nothing is rolled out or evaluated")
+        refill = ", rl.refill draws nothing" if self.recipe.rl.refill else ""
+        self.listeners.note(f"learning from {records}: nothing is rolled out or evaluated{refill}")
         run = self._assemble(team, VersionCounter(), chat, None)
         no_tasks: list[list[Task]] = [[] for _ in self.recipe.stages]
         await self._finish(run, tokenizer, no_tasks, partial(recorded_source, records))

@@ -43,6 +43,7 @@ class SlotBuffer(Generic[Group]):
 
     Between `take` and `advance` the learner is at work, and what starts is born at the step before: a batch
     less has room then. `max_staleness` 0 is synchronous training: nothing starts while the learner learns.
+    After `take_more(k)` the current step takes k further groups, and k more may start.
     """
 
     def __init__(self, *, batch: int, max_staleness: int, step: int = 0) -> None:
@@ -52,8 +53,8 @@ class SlotBuffer(Generic[Group]):
                 f"got batch={batch}, max_staleness={max_staleness}, step={step}"
             )
         self.batch, self.max_staleness, self.step = batch, max_staleness, step
-        self.is_learning = False
-        """A batch was taken and its step is not done."""
+        self.room = batch
+        """Groups that the current step may still take; 0 while the learner is at work."""
         self._running: dict[str, _Slot[Group]] = {}
         self._finished: dict[str, _Slot[Group]] = {}
         self._events = 0
@@ -61,7 +62,12 @@ class SlotBuffer(Generic[Group]):
     @property
     def num_slots(self) -> int:
         """Groups that may be here now."""
-        return self.batch * (self.max_staleness + 1 - self.is_learning)
+        return self.batch * self.max_staleness + self.room
+
+    @property
+    def is_learning(self) -> bool:
+        """Whether a batch was taken and its step is not done."""
+        return not self.room
 
     @property
     def running(self) -> list[str]:
@@ -128,38 +134,47 @@ class SlotBuffer(Generic[Group]):
             raise SlotBufferError(f"group {key!r} is not in flight")
 
     def can_take(self, count: int | None = None) -> bool:
-        """Whether a batch is there: `count` groups (default: a full batch), and all that must go now."""
-        return self._choose(self.batch if count is None else count) is not None
+        """Whether a batch is there: `count` groups (default: `room`), and all that must go now."""
+        return self._choose(count) is not None
 
     def take(self, count: int | None = None) -> list[tuple[str, Group, int]]:
         """The next batch: (key, group, staleness), first those that must go now, then the first finished.
 
-        It has `count` groups, or more if more must go now; never more than a full batch.
+        It has `count` groups (default: `room`), or more if more must go now; never more than `room`.
 
         Raises:
             SlotBufferError: `can_take` is False.
         """
-        chosen = self._choose(self.batch if count is None else count)
+        chosen = self._choose(count)
         if chosen is None:
             raise SlotBufferError("the next batch is not complete")
-        self.is_learning = True
+        self.room = 0
         for slot in chosen:
             del self._finished[slot.key]
         return [(slot.key, _filled(slot), self.step - slot.born) for slot in chosen]
+
+    def take_more(self, count: int) -> None:
+        """Let the current step take `count` (1 to `batch`) groups in addition to those that it took."""
+        if not self.is_learning:
+            raise SlotBufferError("no batch was taken for this step")
+        if not 1 <= count <= self.batch:
+            raise ValueError(f"a step takes 1 to {self.batch} more groups at a time, got {count}")
+        self.room = count
 
     def advance(self) -> None:
         """The learner has done its step, and its weights serve what starts from now on."""
         if not self.is_learning:
             raise SlotBufferError("no batch was taken for this step")
-        self.is_learning = False
+        self.room = self.batch
         self.step += 1
 
-    def _choose(self, count: int) -> list[_Slot[Group]] | None:
+    def _choose(self, count: int | None) -> list[_Slot[Group]] | None:
         """A batch after which the invariant still holds, or None. Oldest-finished first within the need."""
-        if not 1 <= count <= self.batch:
-            raise ValueError(f"a batch has 1 to {self.batch} groups, got {count}")
         if self.is_learning:
             return None
+        count = self.room if count is None else count
+        if not 1 <= count <= self.room:
+            raise ValueError(f"a batch has 1 to {self.room} groups, got {count}")
         rest = sorted(self._finished.values(), key=lambda slot: slot.order)
         chosen: list[_Slot[Group]] = []
         for born, need in self._demands():  # nested: from the oldest births on

@@ -109,7 +109,7 @@ class GroupFeed:
                 if self._bug is not None:
                     raise self._bug
                 left = len(self._buffer.running) + len(self._buffer.finished)
-                count = min(self._buffer.batch, left) if self._is_dry else self._buffer.batch
+                count = min(self._buffer.room, left) if self._is_dry else self._buffer.room
                 if not count:
                     return []
                 if self._buffer.can_take(count):
@@ -122,6 +122,12 @@ class GroupFeed:
             del self._tickets[key]
         self._start()
         return batch
+
+    def take_more(self, count: int) -> None:
+        """Let `batch` return `count` further groups for the current step; the supply may have grown."""
+        self._buffer.take_more(count)
+        self._is_dry = False
+        self._start()
 
     def advance(self) -> None:
         """The learner's step is done and its weights serve."""

@@ -19,6 +19,8 @@ OPTIONS = (
     f"--stages.0.steps={STEPS}",
     "--stages.1.steps=0",
     "--engine.deterministic=true",
+    "--rl.rollouts_per_task=4",
+    "--rl.refill=2",
     "--tool.wall_s=60.0",  # the machine may be busy: a timeout would be another rollout
     "--checkpoint.keep_last=1",
     "--checkpoint.keep_every=4",
@@ -36,7 +38,7 @@ def alive() -> Iterator[list[subprocess.Popen[str]]]:
 
 
 def test_kills_at_any_moment_change_no_bit(
-    workshop: Any, finished: Path, alive: list[subprocess.Popen[str]]
+    workshop: Any, finished: Path, alive: list[subprocess.Popen[str]], read_rows: Any
 ) -> None:
     model = f"--model.path={finished / 'checkpoints' / 'step_0'}"
     whole, killed = workshop.directory / "never_killed", workshop.directory / "often_killed"
@@ -58,6 +60,7 @@ def test_kills_at_any_moment_change_no_bit(
     assert (found["weights"], found["rows"]) == ([], []), kills
     assert found["num_rows"][0] == found["num_rows"][1]
     assert found["num_updates"] > 0, "without one there is nothing to lose"
+    assert any(row["groups/refilled"] for row in read_rows(whole, "rl")), "no kill is between rounds"
     for directory in (whole, killed):
         names = sorted(path.name for path in (directory / "checkpoints").iterdir())
         assert names == ["step_0", "step_4", "step_6"], "and nothing half-written is left"

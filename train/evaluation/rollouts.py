@@ -145,7 +145,10 @@ async def _all_steps(
             )
             for step in range(1, steps + 1):
                 if step in done:
-                    cursor.take(recipe.rl.tasks_per_step)
+                    if recipe.rl.refill:  # which tasks it took depends on its rewards
+                        await source.take(step)
+                    else:
+                        cursor.take(recipe.rl.tasks_per_step)
                     continue
                 groups = (await source.take(step)).groups
                 selection = select(groups, recipe.rl, seed=recipe.run.seed, step=step)

@@ -3,6 +3,9 @@
     cursor -> tickets -> GroupFeed (engine/rollout/feed.py; the bound is buffer.py's) -> take(step)
                 journal ──^ what an earlier process had rolled out
 
+With `rl.refill` a step takes one further group for each group without signal, and the supply grows by as many
+tickets. No group is discarded because another ended earlier: a later step takes it.
+
 Who waits: `take` for the groups of its batch, which may have been finished long ago; the rollouts for nobody.
 They go on while the learner works, evaluates or saves, as far as the engine serves meanwhile.
 """
@@ -23,7 +26,8 @@ from rocstar.engine.rollout.feed import GroupFeed, Ticket
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group, Task
 from rocstar.train.groups.journal import Journal
-from rocstar.train.groups.source import Batch, Journaled, roller, staleness
+from rocstar.train.groups.selection import num_missing
+from rocstar.train.groups.source import Batch, Journaled, counts, roller, staleness, work_name
 from rocstar.train.groups.waiting_times import WaitingTimes
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.record.time_budget import TimeBudget
@@ -80,10 +84,10 @@ class Tickets:
 
 
 class AheadGroups:
-    """Rolls out up to `max_staleness` steps ahead.
+    """Rolls out up to `rl.max_staleness` steps ahead.
 
-    Invariant: no token of a batch is older than `max_staleness` versions. `state` keeps the tickets of what
-    is in flight or waits; the tokens of what had ended of it are in the journal.
+    Invariant: no token of a batch is older than `rl.max_staleness` versions. `state` keeps the tickets of
+    what is in flight or waits; the tokens of what had ended of it are in the journal.
 
     After a resume the batches that were learned from come again as they were, and nothing is rolled out
     meanwhile; then what else had ended is taken, as old as it is.
@@ -96,7 +100,7 @@ class AheadGroups:
         *,
         tasks: Mapping[str, Task],
         engine: EngineTimes,
-        max_staleness: int,
+        rl: RlConfig,
         batch_timeout_s: float,
         budget: TimeBudget,
         idle: WaitingTimes,
@@ -106,7 +110,7 @@ class AheadGroups:
         """attempts: those that the feed's groups count in. tasks: of the stage, by id."""
         self._road, self._tickets, self._tasks, self._engine = road, tickets, tasks, engine
         self._attempts = attempts
-        self._max_staleness, self._batch_timeout_s = max_staleness, batch_timeout_s
+        self._rl, self._batch_timeout_s = rl, batch_timeout_s
         self._budget, self._waits, self._nodes = budget, idle, nodes
         self._feed: GroupFeed | None = None
         self._has_taken = False
@@ -128,27 +132,39 @@ class AheadGroups:
         """The step before is learned by now. AssertionError if a token is too old: never, says the buffer."""
         if self._feed is None:
             if (again := await self._learned(step)) is not None:
-                return Batch(groups=again, staleness=staleness(again, self._engine.version))
+                return again
             self._feed = await self._begin()
         if self._has_taken:
             self._feed.advance()
         self._has_taken = True
+        groups = await self._taken(self._feed, step, self._tickets.batch, [])
+        wanted = len(groups)
+        for _ in range(self._rl.refill):
+            if missing := num_missing(groups, self._rl, wanted=wanted):
+                self._tickets.left += missing
+                self._feed.take_more(missing)
+                groups += await self._taken(self._feed, step, missing, groups)
+        found, bound = staleness(groups, self._engine.version), self._rl.max_staleness
+        assert found <= bound, f"a token is {found} versions old, {bound} allowed"
+        return self._batch(groups, len(groups) - wanted, self._nodes)
+
+    async def _taken(self, feed: GroupFeed, step: int, count: int, former: Sequence[Group]) -> list[Group]:
+        """Return the next `count` groups of a step, fewer if the supply ends; `former`: those it has."""
         deadline = asyncio.get_running_loop().time() + self._batch_timeout_s
-        feed, batch = self._feed, self._tickets.batch
         shown = working(
-            f"step {step}",
+            work_name(step, former),
             unit="groups",
-            count=lambda: (min(batch, feed.num_finished), batch),
+            count=lambda: (min(count, feed.num_finished), count),
             attempts=self._attempts,
         )
         with self._waits.divided(self._budget), shown:
-            aged = await feed.batch(deadline)
-        groups = [one.group for one in aged]
-        found = staleness(groups, self._engine.version)
-        assert found <= self._max_staleness, f"a token is {found} versions old, {self._max_staleness} allowed"
-        return Batch(groups=groups, staleness=found, metrics=self._nodes.counts() if self._nodes else {})
+            return [one.group for one in await feed.batch(deadline)]
 
-    async def _learned(self, step: int) -> list[Group] | None:
+    def _batch(self, groups: list[Group], num_refilled: int, nodes: Nodes | None) -> Batch:
+        found = staleness(groups, self._engine.version)
+        return Batch(groups=groups, staleness=found, metrics=counts(self._rl, num_refilled, nodes))
+
+    async def _learned(self, step: int) -> Batch | None:
         """The batch of a step that an earlier process learned from, and that this stage supplies."""
         if self._road.journal is None:
             return None
@@ -156,12 +172,26 @@ class AheadGroups:
         if groups is None:
             return None
         keys = [Ticket(step=group.trajectories[0].key.step, task=group.task).key for group in groups]
-        return groups if self._road.may_take(groups) and self._tickets.take_out(keys) else None
+        num_refilled = max(0, len(groups) - self._tickets.batch)
+        self._tickets.left += num_refilled
+        if self._road.may_take(groups) and self._tickets.take_out(keys):
+            return self._batch(groups, num_refilled, None)
+        self._tickets.left -= num_refilled
+        return None
+
+    async def _made(self, ticket: Ticket) -> Group:
+        """Return the group of a ticket that starts now. Its birth in the buffer is this step: a group of an
+        earlier process is reused only if the current weights wrote all of it."""
+        found = await self._road.found(ticket)
+        if found is not None and staleness([found], self._engine.version) == 0:
+            return found
+        return await self._road.made(ticket)
 
     async def _begin(self) -> GroupFeed:
         """Start to roll out, with what an earlier process had rolled out."""
-        buffer: SlotBuffer[Group] = SlotBuffer(batch=self._tickets.batch, max_staleness=self._max_staleness)
-        feed = GroupFeed(self._attempts.counting(self._road.made), self._tickets, buffer)
+        bound = self._rl.max_staleness
+        buffer: SlotBuffer[Group] = SlotBuffer(batch=self._tickets.batch, max_staleness=bound)
+        feed = GroupFeed(self._attempts.counting(self._made), self._tickets, buffer)
         first = list(islice(self._tickets, buffer.num_slots))
         left = []
         for ticket in first:
@@ -226,7 +256,7 @@ def ahead_source(
         tickets,
         tasks={task.id: task for task in tasks},
         engine=engine,
-        max_staleness=rl.max_staleness,
+        rl=rl,
         batch_timeout_s=BATCH_TIMEOUT_FACTOR * agent.limits.timeout_s,
         budget=budget,
         idle=idle,

@@ -264,6 +264,11 @@ class Journal:
         self._file(step).seal(judged, stage=stage)
         for t, _ in verdicts:
             self._known(t.key.step).pop((t.task.id, t.key.sibling), None)
+        for other in {t.key.step for t, _ in verdicts} - {step}:
+            # With rl.refill numbers run ahead of the steps, so that no step may ever prune this file.
+            if not self._known(other) and not is_sealed(self._path(other)):
+                self._close(other)
+                self._path(other).unlink(missing_ok=True)
         self._close(step)
         self._prune(step)
 

@@ -71,8 +71,7 @@ def select(groups: Sequence[Group], config: RlConfig, *, seed: int, step: int) -
     """
     late = (TRAJECTORY_TIMEOUT, POLICY_TIMEOUT)
     num_timed_out = sum(_kind(t) in late for g in groups for t in g.trajectories)
-    if config.timeouts == "negative":
-        groups = [replace(g, trajectories=tuple(map(_negative_if_late, g.trajectories))) for g in groups]
+    groups = [_with_negatives(group, config) for group in groups]
     resampled = [
         _resample(group, config, random.Random(f"{seed}|roc|{step}|{group.task.id}"))
         for group in sorted(groups, key=lambda g: g.task.id)
@@ -94,6 +93,20 @@ def select(groups: Sequence[Group], config: RlConfig, *, seed: int, step: int) -
     for group in resampled:
         selection.verdicts.extend(group.verdicts(of_group.get(id(group), [])))
     return selection
+
+
+def num_missing(groups: Sequence[Group], config: RlConfig, *, wanted: int) -> int:
+    """Return `wanted` less the number of groups with signal, those that `select` uses; at least 0."""
+    outcomes_of = [[t.outcome for t in _with_negatives(g, config).trajectories] for g in groups]
+    rewards_of = [[o.reward for o in outcomes if isinstance(o, Scored)] for outcomes in outcomes_of]
+    return max(0, wanted - sum(not has_no_signal(rewards) for rewards in rewards_of))
+
+
+def _with_negatives(group: Group, config: RlConfig) -> Group:
+    """Return the group with the late trajectories as negatives, where the recipe says so."""
+    if config.timeouts != "negative":
+        return group
+    return replace(group, trajectories=tuple(map(_negative_if_late, group.trajectories)))
 
 
 def _kind(trajectory: Trajectory) -> str | None:

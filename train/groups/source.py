@@ -30,6 +30,7 @@ from rocstar.engine.rollout.group import all_groups, run_group
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group, Task, Trajectory
 from rocstar.train.groups.journal import Journal
+from rocstar.train.groups.selection import num_missing
 from rocstar.train.groups.waiting_times import WaitingTimes
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.recipe.stage_config import StageConfig
@@ -45,7 +46,7 @@ class Batch:
     staleness: int | None
     """The learner's version less the oldest that wrote a token; None where another run counted them."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Metrics of the nodes that rolled out, where there are several."""
+    """Metrics of the nodes that rolled out, where there are several, and of the refill."""
 
 
 class Source(Protocol):
@@ -170,6 +171,9 @@ class Journaled:
 class LiveGroups:
     """Rolls out the step's groups when they are asked for; those that a journal has are there already.
 
+    If groups have no signal, up to `rl.refill` rounds follow, each of as many tasks as groups are missing.
+    `take` waits for all groups of a round: to take the first that end would prefer short answers.
+
     With `wave`, so many groups at a time: what shares a forward decides the last bits, so that a group of
     which the others are lost is rolled out again with them.
     """
@@ -192,23 +196,33 @@ class LiveGroups:
         self._roll_out = roller(self._waits.watching(self.agent), self.rl, seed=self.seed, nodes=self.nodes)
 
     async def take(self, step: int) -> Batch:
-        # An epoch may end inside a batch: a task then comes once, for two attempts would be the same attempt.
-        tasks = {task.id: task for task in self.cursor.take(self.rl.tasks_per_step)}
-        attempts = Attempts(total=len(tasks) * self.rl.rollouts_per_task)
-        with (
-            self._waits.divided(self.budget),
-            working(f"step {step}", unit="groups", total=len(tasks), attempts=attempts) as work,
-        ):
-            tickets = [Ticket(step=step, task=t) for t in tasks.values()]
-            groups: list[Group] = []
-            wave = self.wave or len(tickets)
-            for at in range(0, len(tickets), wave):
-                groups += await self._wave(tickets[at : at + wave], work)
-        found = staleness(groups, self.engine.version)
-        return Batch(groups=groups, staleness=found, metrics=self.nodes.counts() if self.nodes else {})
+        groups = await self._round(step, self.rl.tasks_per_step, [])
+        wanted = len(groups)
+        for _ in range(self.rl.refill):
+            if missing := num_missing(groups, self.rl, wanted=wanted):
+                groups += await self._round(step, missing, groups)
+        metrics = counts(self.rl, len(groups) - wanted, self.nodes)
+        return Batch(groups=groups, staleness=staleness(groups, self.engine.version), metrics=metrics)
 
     def state(self) -> dict[str, Any]:
         return self.cursor.state()
+
+    async def _round(self, step: int, count: int, former: Sequence[Group]) -> list[Group]:
+        """Return the groups of the next `count` tasks; the step has the groups `former` already."""
+        # An epoch may end in a step: a task then comes once, for two attempts would be the same attempt.
+        seen = {group.task.id for group in former}
+        tasks = {task.id: task for task in self.cursor.take(count) if task.id not in seen}
+        tickets = [Ticket(step=step, task=task) for task in tasks.values()]
+        attempts = Attempts(total=len(tickets) * self.rl.rollouts_per_task)
+        groups: list[Group] = []
+        with (
+            self._waits.divided(self.budget),
+            working(work_name(step, former), unit="groups", total=len(tickets), attempts=attempts) as work,
+        ):
+            wave = self.wave or max(1, len(tickets))
+            for at in range(0, len(tickets), wave):
+                groups += await self._wave(tickets[at : at + wave], work)
+        return groups
 
     async def _wave(self, tickets: Sequence[Ticket], work: Work) -> list[Group]:
         """The groups of tickets that are rolled out together."""
@@ -223,6 +237,17 @@ class LiveGroups:
             return await all_groups(work.counting(road.made), tickets)
         work.done += len(groups)
         return groups
+
+
+def work_name(step: int, former: Sequence[Group]) -> str:
+    """Return the name under which progress shows the wait for groups of a step that has `former` already."""
+    return f"step {step}, refill" if former else f"step {step}"
+
+
+def counts(rl: RlConfig, num_refilled: int, nodes: Nodes | None) -> dict[str, float]:
+    """Return the metrics of a batch: those of several nodes, and of the refill if the recipe has one."""
+    refilled = {"groups/refilled": float(num_refilled)} if rl.refill else {}
+    return (nodes.counts() if nodes else {}) | refilled
 
 
 def newest(groups: Sequence[Group]) -> int:

@@ -47,6 +47,12 @@ class RlConfig(Section):
         description="trajectories beyond engine.trajectory_timeout_s: left out, or of reward 0 if the policy "
         "was at work until then (docs/reference/contracts.md, 16)",
     )
+    refill: Expert[Annotated[int, Unit("rounds")]] = Field(
+        0,
+        ge=0,
+        description="most rounds of further tasks in a step, each of as many tasks as the step lacks groups "
+        "with signal; their tokens are part of its cost, and tasks of medium difficulty gain weight",
+    )
     advantage: Expert[str] = Field(
         "grpo",
         description="'grpo', 'dr_grpo', 'rloo', 'reinforce_pp' (train/algorithm/advantages/), or "

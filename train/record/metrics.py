@@ -96,6 +96,7 @@ METRICS = _listed({
     "nodes/regranted": ("groups", "groups granted again since the last step, for their node failed them"),
     "groups/used": ("groups", "groups that gave an advantage"),
     "groups/no_signal": ("groups", "groups whose rewards are all equal"),
+    "groups/refilled": ("groups", "groups rolled out beyond the first round, for want of signal (rl.refill)"),
     "reject_equal_reward/solve_equal_total_ratio": ("share", "groups whose rewards are all equal"),
     "reject_equal_reward/solve_equal_zeros": ("groups", "of these, groups without a correct trajectory"),
     "reject_equal_reward/solve_equal_non_all_zeros": ("groups", "of these, groups with a correct trajectory"),

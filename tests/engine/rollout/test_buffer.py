@@ -10,7 +10,8 @@ from rocstar.engine.rollout.buffer import SlotBuffer, SlotBufferError
 
 
 def play(batch: int, max_staleness: int, events: int, rng: random.Random, *, greedy: float) -> int:
-    """A random host: starts, finishes and takes in any order it may. Returns the largest staleness seen."""
+    """A random host: starts, finishes and takes in any order it may, several times for one step. Returns the
+    largest staleness seen."""
     buffer: SlotBuffer[str] = SlotBuffer(batch=batch, max_staleness=max_staleness)
     started = worst = 0
     born: dict[str, int] = {}
@@ -25,7 +26,7 @@ def play(batch: int, max_staleness: int, events: int, rng: random.Random, *, gre
             key = rng.choice(buffer.running)
             buffer.finish(key, f"group {key}") if rng.random() < 0.95 else buffer.cancel(key)
         elif buffer.is_learning:
-            buffer.advance()
+            buffer.take_more(rng.randint(1, batch)) if choice > 0.95 else buffer.advance()
         elif buffer.can_take():
             before = buffer.step
             for key, group, staleness in buffer.take():
@@ -63,14 +64,34 @@ def test_whatever_finishes_first_the_learner_is_never_stuck(
     buffer: SlotBuffer[int] = SlotBuffer(batch=batch, max_staleness=bound)
     started = 0
     for _ in range(8):
-        while buffer.may_start():
-            buffer.start(str(started))
-            started += 1
-        while not buffer.can_take():
-            key = data.draw(st.sampled_from(buffer.running))
-            buffer.finish(key, 0)
-        assert len(buffer.take()) == batch
+        for count in (batch, data.draw(st.integers(0, batch))):
+            if buffer.is_learning and count:
+                buffer.take_more(count)
+            while buffer.may_start():
+                buffer.start(str(started))
+                started += 1
+            while count and not buffer.can_take():
+                key = data.draw(st.sampled_from(buffer.running))
+                buffer.finish(key, 0)
+            assert not count or len(buffer.take()) == count
         buffer.advance()
+
+
+@pytest.mark.parametrize("bound", [0, 1, 2])
+def test_a_step_that_takes_more_waits_for_so_many_and_starts_so_many(bound: int) -> None:
+    buffer = full(bound)  # batches of 2
+    for key in "01":
+        buffer.finish(key, key)
+    buffer.take()
+    with pytest.raises(ValueError, match="1 to 2 more groups at a time, got 3"):
+        buffer.take_more(3)
+    buffer.take_more(1)
+    assert buffer.may_start() and not buffer.is_learning
+    buffer.start("more")
+    assert not buffer.may_start() and not buffer.can_take()
+    buffer.finish("more", "m")
+    assert buffer.take() == [("more", "m", 0)]
+    assert buffer.is_learning and not buffer.may_start()
 
 
 def full(bound: int) -> SlotBuffer[str]:
@@ -159,6 +180,8 @@ def test_breaking_the_protocol_is_an_error() -> None:
     buffer.cancel("1")
     with pytest.raises(SlotBufferError, match="here already"):
         buffer.start("0")
+    with pytest.raises(SlotBufferError, match="no batch was taken"):
+        buffer.take_more(1)
     with pytest.raises(ValueError, match="a batch has 1 to 2 groups, got 3"):
         buffer.can_take(3)
     with pytest.raises(ValueError, match="batch=0"):

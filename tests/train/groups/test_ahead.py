@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -28,10 +30,12 @@ AGENT = Agent(inference=NOTHING, chat=NOTHING, tools=NOTHING, judge=NOTHING, lim
 
 
 class World:
-    """An engine with versions, and groups of one trajectory that remember the versions they saw."""
+    """An engine with versions, and groups of two trajectories that remember the versions they saw. A group
+    of a key in `dead` has no signal."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
+        self.dead: Callable[[str], bool] = lambda key: False
         self.engine = SimpleNamespace(version=0, busy_s=0.0, starved_s=0.0)
         self.keys: list[str] = []
 
@@ -45,18 +49,22 @@ class World:
         spans = [VersionSpan(start=0, end=1, version=first)]
         if self.engine.version > first:
             spans.append(VersionSpan(start=1, end=2, version=self.engine.version))
-        trajectory = Trajectory(
-            key=key,
-            task=task,
-            ids=(),
-            logprobs=(),
-            segments=(),
-            version_spans=tuple(spans),
-            turns=(),
-            finish_reason=FinishReason.answered,
-            outcome=Scored(reward=1.0, method="strict"),
-        )
-        return Group(task=task, trajectories=(trajectory,))
+        rewards = (1.0, 1.0) if self.dead(str(key)) else (1.0, 0.0)
+        trajectories = [
+            Trajectory(
+                key=dataclasses.replace(key, sibling=sibling),
+                task=task,
+                ids=(),
+                logprobs=(),
+                segments=(),
+                version_spans=tuple(spans),
+                turns=(),
+                finish_reason=FinishReason.answered,
+                outcome=Scored(reward=reward, method="strict"),
+            )
+            for sibling, reward in enumerate(rewards)
+        ]
+        return Group(task=task, trajectories=tuple(trajectories))
 
 
 @pytest.fixture
@@ -68,9 +76,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 @contextlib.asynccontextmanager
 async def opened(
-    world: World, tickets: Tickets, bound: int, journal: Any = None
+    world: World, tickets: Tickets, bound: int, journal: Any = None, refill: int = 0
 ) -> AsyncIterator[AheadGroups]:
-    rl = RlConfig(tasks_per_step=tickets.batch, max_staleness=bound)
+    rl = RlConfig(tasks_per_step=tickets.batch, max_staleness=bound, refill=refill)
     budget = TimeBudget(asyncio.get_running_loop().time)
     async with ahead_source(
         AGENT, world.engine, tickets, rl, seed=0, budget=budget, tasks=TASKS, journal=journal
@@ -100,6 +108,20 @@ def supply(steps: int, batch: int = 3) -> Tickets:
     return Tickets(TaskCursor(TASKS, seed=0), batch=batch, planned=steps * batch, next_step=1)
 
 
+def half(key: str) -> bool:
+    """Half of all keys."""
+    return random.Random(key).random() < 0.5
+
+
+def keys_of(batches: Iterable[list[Group]]) -> list[str]:
+    return [str(group.trajectories[0].key) for groups in batches for group in groups]
+
+
+def first_keys(count: int) -> list[str]:
+    """The keys of the first groups that a stage of any length begins."""
+    return [f"{ticket.key}/0" for ticket in islice(supply(count), count)]
+
+
 @pytest.mark.parametrize("bound", [0, 1, 2])
 def test_no_token_is_older_than_the_bound_in_versions(world: World, bound: int) -> None:
     async def main() -> None:
@@ -113,6 +135,32 @@ def test_no_token_is_older_than_the_bound_in_versions(world: World, bound: int) 
                 world.engine.version += step % 5 != 0  # some steps have no update
         assert worst == bound
         assert len(set(world.keys)) == len(world.keys) == 90
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("bound", [0, 1, 2])
+@pytest.mark.parametrize("refill", [1, 3])
+def test_a_step_without_signal_takes_further_groups_within_the_bound(
+    world: World, bound: int, refill: int
+) -> None:
+    """All that was rolled out is in some batch, and the supply ends with the stage."""
+
+    async def main() -> None:
+        batches, world.dead = list[list[Group]](), half
+        async with opened(world, supply(30), bound, refill=refill) as source:
+            for step in range(1, 31):
+                batch = await source.take(step)
+                batches.append(batch.groups)
+                used = sum(not half(key) for key in keys_of([batch.groups]))
+                assert used <= 3 <= len(batch.groups) <= 3 * (1 + refill)
+                assert batch.metrics == {"groups/refilled": len(batch.groups) - 3.0}
+                assert used == 3 or len(batch.groups) >= 3 + refill, "a round was left out"
+                assert batch.staleness is not None and batch.staleness <= bound
+                await asyncio.sleep(2.0)
+                world.engine.version += step % 5 != 0
+        seen = keys_of(batches)
+        assert len(seen) > 90 and sorted(seen) == sorted(world.keys) == sorted(first_keys(len(seen)))
 
     run_virtual(main())
 
@@ -140,17 +188,17 @@ def test_after_a_resume_what_was_in_flight_comes_again_and_nothing_is_lost(world
 
 
 @pytest.mark.parametrize(("saved", "died"), [(0, 1), (0, 4), (2, 3), (2, 6), (3, 4)])
-@pytest.mark.parametrize("bound", [1, 2])
+@pytest.mark.parametrize(("bound", "refill"), [(1, 0), (2, 0), (1, 2), (2, 2)])
 def test_a_killed_process_costs_no_group_that_had_ended(
-    world: World, bound: int, saved: int, died: int
+    world: World, bound: int, refill: int, saved: int, died: int
 ) -> None:
     """Killed in the wait for batch `died`: what was learned behind the checkpoint comes as it was."""
 
     async def main() -> None:
-        journal, learned = Remembered(), dict[int, list[Group]]()
+        journal, learned, world.dead = Remembered(), dict[int, list[Group]](), half
         tickets = supply(9)
         state, version = {}, 0
-        async with opened(world, tickets, bound, journal) as source:
+        async with opened(world, tickets, bound, journal, refill) as source:
             for step in range(1, died):
                 if step == saved + 1:
                     state, version = source.state(), world.engine.version
@@ -164,18 +212,42 @@ def test_a_killed_process_costs_no_group_that_had_ended(
         begun, world.keys, world.engine.version = len(world.keys), [], version
         assert begun > len(had_ended) - 1
         again = tickets_from(state, TaskCursor(TASKS, seed=0), TASKS, 3, planned=27)
-        async with opened(world, again, bound, journal) as source:
+        async with opened(world, again, bound, journal, refill) as source:
             for step in range(saved + 1, 10):
                 batch = await source.take(step)
                 assert step >= died or batch.groups == learned[step]
+                assert batch.metrics == ({"groups/refilled": len(batch.groups) - 3.0} if refill else {})
                 learned[step] = batch.groups
                 assert batch.staleness is not None and 0 <= batch.staleness <= bound
                 await asyncio.sleep(2.0)
                 world.engine.version += 1
         twice = had_ended & set(world.keys)
         assert not twice, "rolled out again"
-        seen = [str(group.trajectories[0].key) for groups in learned.values() for group in groups]
-        assert sorted(seen) == sorted(f"{ticket.key}/0" for ticket in supply(9))
+        seen = keys_of(learned.values())
+        assert sorted(seen) == sorted(first_keys(len(seen))) and (len(seen) == 27) == (not refill)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("dies_at", range(2, 12))
+def test_a_process_killed_while_it_refills_costs_no_group_that_had_ended(world: World, dies_at: int) -> None:
+    async def main() -> None:
+        journal, world.dead = Remembered(), lambda key: True
+        async with opened(world, supply(2), 1, journal, 2) as source:
+            state = source.state()
+            taking = asyncio.ensure_future(source.take(1))
+            await asyncio.sleep(dies_at)
+            taking.cancel()
+            had_ended = {str(group.trajectories[0].key) for group in journal.groups.values()}
+        world.keys = []
+        again = tickets_from(state, TaskCursor(TASKS, seed=0), TASKS, 3, planned=6)
+        async with opened(world, again, 1, journal, 2) as source:
+            batches = [(await source.take(1)).groups]
+            assert len(batches[0]) == 9
+            world.engine.version += 1
+            batches.append((await source.take(2)).groups)
+        assert not had_ended & set(world.keys), "rolled out again"
+        assert sorted(keys_of(batches)) == sorted(first_keys(18))
 
     run_virtual(main())
 

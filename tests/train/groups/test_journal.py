@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.record.files import is_sealed
 from rocstar.engine.record.learned import write_learned
 from rocstar.engine.record.reading import Verdict, read_folder, record_files
 from rocstar.engine.record.step_file import FrameFile
@@ -151,7 +150,23 @@ async def test_what_a_step_learned_stands_in_its_file_whenever_it_was_begun(tmp_
     found = [(r["id"], r["segments"][0]["text"]) for r in read_folder(tmp_path / "trajectories")]
     names = ["s2/b/0", "s2/b/1", "s1/a/0", "s1/a/1", "s7/c/0", "s7/c/1"]
     assert found == [(name, "1 tokens") for name in names]
-    assert not is_sealed(records_file(tmp_path, 1))
+    assert not records_file(tmp_path, 1).exists(), "all of it lies in step 2"
+
+
+async def test_a_file_of_a_step_to_come_stays_until_all_of_it_was_learned(tmp_path: Path) -> None:
+    """A step that refills takes groups of numbers that no step of the run may ever have."""
+    first, second = group("a", step=9), group("b", step=9)
+    async with journal(tmp_path) as records:
+        await records.ended(9, first)
+        await records.ended(9, second)
+        await records.seal(1, judged(first), stage="one")
+        await records.settled()
+        assert records_file(tmp_path, 9).exists()
+        await records.seal(2, judged(second), stage="one")
+    assert not records_file(tmp_path, 9).exists()
+    assert [r["id"] for r in read_folder(tmp_path / "trajectories")] == [
+        f"s9/{name}/{k}" for name in "ab" for k in range(2)
+    ]
 
 
 async def test_old_records_go_and_those_that_a_resume_needs_stay(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocstar.engine.rollout.rollout import POLICY_TIMEOUT
 from rocstar.engine.types import (
     Attempt,
     Failed,
@@ -24,7 +25,7 @@ from rocstar.engine.types import (
 )
 from rocstar.sandbox import testing as fake
 from rocstar.sandbox.types import ExecResult, Status
-from rocstar.train.groups.selection import Selection, penalty_of, select, stats_of
+from rocstar.train.groups.selection import Selection, num_missing, penalty_of, select, stats_of
 from rocstar.train.learner.batch import policy_examples
 from rocstar.train.recipe.rl_config import RlConfig
 
@@ -96,6 +97,19 @@ def test_the_ledger_has_every_trajectory_once(groups: list[Group], mode: str, ke
         assert (verdict.bucket == "failed") == isinstance(trajectory.outcome, Failed)
         assert (verdict.advantage is not None) == (verdict.bucket == "kept")
         assert (verdict.penalty_error is None) == (verdict.bucket == "failed")
+
+
+@given(groups=batches, wanted=st.integers(0, 6), timeouts=st.sampled_from(["leave_out", "negative"]))
+def test_what_is_missing_is_what_the_selection_does_not_use(
+    groups: list[Group], wanted: int, timeouts: str
+) -> None:
+    late = Failed(kind=POLICY_TIMEOUT, retryable=False, detail="")
+    first = groups[0]
+    timed_out = tuple(replace(t, outcome=late) for t in first.trajectories[:2]) + first.trajectories[2:]
+    groups = [replace(first, trajectories=timed_out), *groups[1:]]
+    rl = config(8, 8).model_copy(update={"timeouts": timeouts})
+    used = select(groups, rl, seed=0, step=1).groups_used
+    assert num_missing(groups, rl, wanted=wanted) == max(0, wanted - used)
 
 
 @given(groups=batches, mode=modes, keep=st.integers(2, 8))

@@ -17,6 +17,7 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.model_config import ModelConfig, ScratchConfig
+from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.recipe.stage_config import StageConfig
 
 SCRATCH = ScratchConfig(vocab_size=1000, hidden_size=96, num_layers=4, num_heads=6, num_kv_heads=3)
@@ -115,6 +116,12 @@ def test_the_world_is_torchruns_unless_told(monkeypatch: pytest.MonkeyPatch) -> 
     for huge in ("999999999999x8", "8x100001", "1x8+100001x8"):
         with pytest.raises(ConfigError, match="has a number above 100000"):
             Machines.parse(huge)
+
+
+@pytest.mark.parametrize(("refill", "worst"), [(0, 25_600), (2, 76_800)])
+def test_rounds_of_refill_are_in_the_worst_case(refill: int, worst: int) -> None:
+    plan = describe(recipe_of(ModelConfig(scratch=SCRATCH), rl=RlConfig(refill=refill)), "r.toml", Machines())
+    assert f"{worst:,}\n" in plan and ("rl.refill" in plan) == bool(refill)
 
 
 def test_the_command_prints_a_recipe_and_its_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -1,0 +1,97 @@
+"""A run with `rl.refill`, in turns and ahead; replay, `--from-rollouts`, `rollout --steps` of its steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.engine.record.reading import read_records
+from rocstar.train.record.run_directory import records_file
+
+Rows = Callable[..., list[dict[str, Any]]]
+TASKS, SIBLINGS, ROUNDS, STEPS = 4, 2, 2, 3
+OPTIONS = (
+    "--sft.steps=0",
+    f"--rl.tasks_per_step={TASKS}",
+    f"--rl.rollouts_per_task={SIBLINGS}",
+    f"--rl.group_size={SIBLINGS}",
+    f"--rl.refill={ROUNDS}",
+    f"--stages.0.steps={STEPS}",
+    "--stages.1.steps=0",
+    "--eval.samples_per_task=1",
+    "--eval.data.limit=1",
+)
+
+
+def run(workshop: Any, finished: Path, name: str, *more: str) -> Path:
+    directory: Path = workshop.directory / name
+    model = f"--model.path={finished / 'checkpoints' / 'step_0'}"
+    ended = workshop.main("train", "coin.toml", "--output-dir", str(directory), model, *OPTIONS, *more)
+    assert ended.returncode == 0, ended.stderr
+    assert ("rl.refill draws nothing" in ended.stderr) == ("--from-rollouts" in more)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def refilled(workshop: Any, finished: Path) -> Path:
+    return run(workshop, finished, "refilled")
+
+
+def check(rows: list[dict[str, Any]]) -> None:
+    assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+    for row in rows:
+        num_groups = row["groups/used"] + row["groups/no_signal"]
+        assert num_groups == TASKS + row["groups/refilled"] <= TASKS * (1 + ROUNDS)
+        assert row["groups/used"] <= TASKS
+        assert row["ledger/generated"] == num_groups * SIBLINGS
+        assert row["ledger/kept"] == row["groups/used"] * SIBLINGS
+    assert any(row["groups/refilled"] for row in rows), "every group had a signal: the run tests nothing"
+
+
+def test_a_step_takes_further_groups_and_accounts_for_all(refilled: Path, read_rows: Rows) -> None:
+    rows = read_rows(refilled, "rl")
+    check(rows)
+    for row in rows:
+        records = list(read_records(records_file(refilled, row["step"])))
+        assert len({r["id"] for r in records}) == len(records) == row["ledger/generated"]
+
+
+def test_a_run_ahead_does_so_too(workshop: Any, finished: Path, read_rows: Rows) -> None:
+    directory = run(workshop, finished, "refilled_ahead", "--rl.max_staleness=1")
+    check(read_rows(directory, "rl"))
+    names = sorted(path.name for path in (directory / "trajectories").glob("*.columns"))
+    assert names == [records_file(directory, step).name for step in range(1, STEPS + 1)]
+
+
+def test_its_records_give_the_same_losses_again(
+    workshop: Any, finished: Path, refilled: Path, read_rows: Rows
+) -> None:
+    directory = run(workshop, finished, "refilled_again", "--from-rollouts", str(refilled))
+    names = ("loss/policy", "optim/grad_norm", "ledger/kept", "ledger/no_signal")
+    live, again = (
+        [{k: row.get(k) for k in names} for row in read_rows(d, "rl")] for d in (refilled, directory)
+    )
+    assert live == again and any(row["loss/policy"] for row in live)
+    ended = workshop.main("replay", str(refilled), f"--step={STEPS}", "--json")
+    assert ended.returncode == 0 and json.loads(ended.stdout)["agrees"], ended.stderr
+
+
+def test_rollout_takes_the_same_groups_also_after_a_resume(
+    workshop: Any, finished: Path, refilled: Path
+) -> None:
+    model = f"--model={finished / 'checkpoints' / 'step_0'}"
+    found = []
+    for name, parts in (("refilled_whole", ["2"]), ("refilled_parts", ["1", "2"])):
+        out = workshop.directory / name
+        for k, steps in enumerate(parts):
+            more = ["--resume"] if k else []
+            command = ["rollout", "coin.toml", model, "--out", str(out), f"--steps={steps}", *OPTIONS, *more]
+            ended = workshop.main(*command)
+            assert ended.returncode == 0, ended.stderr
+        found.append([[r["id"] for r in read_records(records_file(out, step))] for step in (1, 2)])
+    assert found[0] == found[1]
+    assert found[0][0] == [r["id"] for r in read_records(records_file(refilled, 1))]
