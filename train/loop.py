@@ -1,6 +1,7 @@
 """The training loop: every stage, step by step. A step is the same wherever its groups come from.
 
-    [evaluation] -> per stage: difficulty filter -> source -> steps, evaluations, checkpoints -> [evaluation]
+    [boxed answers, evaluation] -> per stage: difficulty filter -> source -> steps, evaluations, checkpoints
+    -> [evaluation]
     step: source.take -> select (RoC, advantages) -> pack -> team.policy_step -> publish -> record
 
 Who waits: the step waits for its batch (source.py), then the publisher waits for the learner. Published
@@ -17,7 +18,11 @@ from pathlib import Path
 from rocstar.engine.progress.progress import working
 from rocstar.engine.types import Task
 from rocstar.engine.waits import waiting
-from rocstar.train.evaluation.during_training import filter_by_difficulty, run_evaluation
+from rocstar.train.evaluation.during_training import (
+    filter_by_difficulty,
+    measure_cold_start,
+    run_evaluation,
+)
 from rocstar.train.groups.packing import over_budget, pack_updates
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
@@ -50,6 +55,8 @@ async def run_stages(
         if progress["version"] > run.publisher.version:
             await run.publisher.publish(progress["version"])
     else:
+        if run.recipe.stages:
+            await measure_cold_start(run, run.recipe.stages[0], tasks[0])
         await run_evaluation(run)
         await run.team.use(stage_optimizer(run.recipe))
         await save(run, None, None, first_step=0)

@@ -48,6 +48,7 @@ from rocstar.train.learner.roles import Roles
 from rocstar.train.learner.team import LearnerTeam, World, is_apart, local_device, shard
 from rocstar.train.loop import run_stages, tell_saved
 from rocstar.train.plan.preflight import Tasks, check, loaded_tasks
+from rocstar.train.plan.prompts import dated
 from rocstar.train.plan.resume import bytes_to_keep, check_same_kind, complete, take_recipe
 from rocstar.train.reading.diagnosis.watch import Watch
 from rocstar.train.reading.view.report import write_report
@@ -88,6 +89,7 @@ def train(
     `callbacks` listen beside those that the recipe names; of several ranks, rank 0's. A resumed run that is
     complete says so and is left as it is.
     """
+    recipe = dated(recipe, former=run_dir if resume else rollouts)
     if resume and _told_complete(recipe, run_dir, rollouts):
         return
     if Roles.of().serves:
@@ -115,6 +117,7 @@ async def train_in_loop(
     callbacks: Sequence[Callback] = (),
 ) -> None:
     """`train` in a loop that runs already, as one process. Cancelled, it leaves what Ctrl-C leaves."""
+    recipe = dated(recipe, former=run_dir if resume else rollouts)
     if resume and _told_complete(recipe, run_dir, rollouts):
         return
     with (
@@ -284,7 +287,7 @@ class _Builder:
                 learned = made()
                 made = partial(_the_same, learned)
                 if self.world.servers:
-                    self.tell(Start(path="", token=token))
+                    self.tell(Start(path="", token=token, date=recipe.model.date))
                 tokens = recipe.rl.tokens_per_microbatch
                 shard(learned, self.world, recipe.model, tokens_per_microbatch=tokens)
             team = LearnerTeam(learned, self.world, self.thread, recipe.model)
@@ -420,7 +423,7 @@ class _Builder:
     def _load_sharded(self, path: str, token: str | None = None) -> PreTrainedModel:
         """This rank's part of the model at `path`, which the other ranks load too."""
         if self.world.size > 1 or self.world.servers:
-            self.tell(Start(path=path, token=token))
+            self.tell(Start(path=path, token=token, date=self.recipe.model.date))
         return load_learner(path, self.world, self.recipe)
 
     def _assemble(self, team: LearnerTeam, publisher: Publisher, chat: ChatFormat, live: Live | None) -> Run:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import jinja2
+from jinja2 import meta
 from jinja2.ext import Extension
 from jinja2.nodes import CallBlock, Node
 from jinja2.parser import Parser
@@ -124,6 +125,15 @@ def _strftime_at(date: str) -> Callable[[str], str]:
             ) from None
 
     return strftime_now
+
+
+def shows_date(template: str) -> bool:
+    """Whether the template asks for the date of the day. ChatError for one that cannot be read."""
+    try:
+        tree = _compile(template).environment.parse(template)
+        return "strftime_now" in meta.find_undeclared_variables(tree)
+    except (jinja2.TemplateError, TypeError) as error:  # TypeError: a tokenizer may have several by name
+        raise ChatError(f"the chat template cannot be read: {error}") from None
 
 
 def render(

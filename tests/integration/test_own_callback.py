@@ -41,7 +41,7 @@ def test_the_run_ends_early_and_goes_on_with_resume(
     assert (folder / "report.html").exists()
     rows = read_metrics(folder / "metrics.jsonl")
     assert [row["step"] for row in rows if row["phase"] == "rl"] == [1, 2, 3, 4]
-    assert [row["step"] for row in rows if row["phase"] == "eval"] == [0, 2, 4]
+    assert [row["step"] for row in rows if row["phase"] == "eval"] == [0, 0, 2, 4]
 
 
 def test_the_file_says_what_the_metrics_say(

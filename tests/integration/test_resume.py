@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import hashlib
 import json
 import shutil
@@ -14,10 +15,12 @@ from typing import Any
 
 import pytest
 
+from rocstar.engine.chat.boundaries import load_template
+from rocstar.engine.record.reading import read_records
 from rocstar.train.cli.own_command import own_command
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import load_recipe
-from rocstar.train.record.run_directory import cold_start_of
+from rocstar.train.record.run_directory import cold_start_of, records_file
 
 Rows = Callable[..., list[dict[str, Any]]]
 
@@ -151,6 +154,35 @@ def test_a_resume_that_fails_before_its_first_row_costs_none(
     assert ended.returncode == 0, ended.stderr
     again = [json.loads(line) for line in whole.splitlines()]
     assert places(read_rows(run_dir)) == places(again)
+
+
+def test_a_run_keeps_the_date_of_its_start(workshop: Any, tmp_path: Path) -> None:
+    """A resume, an evaluation and a rollout on other days show the day that the run began."""
+    dated = tmp_path / "dated.jinja"
+    compact = load_template("compact", None)
+    dated.write_text(compact.replace("{{- 'Solve it", "{{- strftime_now('%d %b %Y. ') -}}{{- 'Solve it"))
+    directory, config = tmp_path / "run", tmp_path / "run" / "config.toml"
+    command = ["train", "coin.toml", "--output-dir", str(directory), f"--model.template={dated}"]
+    command += ["--sft.steps=20", "--stages.1.steps=0", "--stages.1.filter_rollouts=0"]
+    ended = workshop.main(*command, "--stages.0.steps=1")
+    today = load_recipe(config).model.date
+    assert ended.returncode == 0, ended.stderr
+    assert datetime.date.fromisoformat(today) and ended.stderr.count(f"the date; {today} is used") == 1
+    config.write_text(config.read_text().replace(today, "2020-01-02"))  # as if it had begun then
+
+    again = workshop.main(*command, "--stages.0.steps=2", "--resume")
+    assert again.returncode == 0, again.stderr
+    assert "the date; 2020-01-02 is used" in again.stderr and load_recipe(config).model.date == "2020-01-02"
+    records = list(read_records(records_file(directory, 2)))
+    assert records and all("02 Jan 2020. Solve it" in r["segments"][0]["text"] for r in records)
+
+    made, model = tmp_path / "made", str(directory / "checkpoints" / "step_2")
+    told = ["coin.toml", "--model", model, "--out", str(made), f"--model.template={dated}"]
+    for verb, options in (("eval", ["--limit=1"]), ("rollout", ["--steps=1"])):
+        ended = workshop.main(verb, *told, *options)
+        assert ended.returncode == 0, ended.stderr
+        assert load_recipe(made / "config.toml").model.date == "2020-01-02"
+        shutil.rmtree(made)
 
 
 def interrupted(workshop: Any, *arguments: str, at: str) -> tuple[int, str]:

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from hogs import cores, taken
 
 from rocstar.engine.record.reading import read_folder
+from rocstar.train.evaluation import during_training
 
 Rows = Callable[..., list[dict[str, Any]]]
 OPTIONS = (
@@ -65,6 +66,17 @@ def test_weights_rows_and_records_are_those_of_the_quiet_machine(
     assert rows[0] == rows[1]
     assert any(row.get("loss/policy") for row in rows[0]), "nothing was learned"
     assert records(quiet) == records(busy)
+
+
+def test_the_measure_after_the_cold_start_changes_no_bit_of_the_run(
+    workshop: Any, runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_rows: Rows
+) -> None:
+    monkeypatch.setattr(during_training, "SMOKE_TASKS", 0)
+    ended = workshop.main("train", "coin.toml", "--output-dir", str(tmp_path / "run"), *OPTIONS)
+    assert ended.returncode == 0, ended.stderr
+    measured, bare = ([without_times(row) for row in read_rows(run)] for run in (runs[0], tmp_path / "run"))
+    assert [row for row in measured if "sft/boxed" not in row] == bare != measured
+    assert records(tmp_path / "run") == records(runs[0])
 
 
 def test_evaluating_a_checkpoint_gives_the_same_twice(workshop: Any, runs: tuple[Path, Path]) -> None:

@@ -67,6 +67,8 @@ def test_every_metric_is_listed_and_every_phase_logged(finished: Path, read_rows
     evaluations = [row["step"] for row in rows if "eval/heldout/avg@2" in row]
     assert evaluations == [0, 4]
     assert [row["step"] for row in rows if "difficulty/tasks_seen" in row] == [2]
+    (boxed,) = (row["sft/boxed"] for row in rows if "sft/boxed" in row)
+    assert boxed > 0.5 and "greedy answers are in a box" in (finished / "logs" / "console.log").read_text()
     assert len([row for row in rows if row["phase"] == "sft"]) >= 50
     assert [row["time_s"] for row in rows] == sorted(row["time_s"] for row in rows)
 
@@ -240,7 +242,7 @@ def test_a_finished_run_resumed_does_nothing_again(workshop: Any, read_rows: Row
         result = workshop.main("train", "coin.toml", "--output-dir", str(directory), *fewer, *resume)
         assert result.returncode == 0, result.stderr
     steps = [(row["phase"], row["step"]) for row in read_rows(directory) if row["phase"] != "sft"]
-    assert steps == [("eval", 0), ("rl", 1), ("eval", 1)]
+    assert steps == [("eval", 0), ("eval", 0), ("rl", 1), ("eval", 1)]
 
 
 def test_ctrl_c_ends_with_130_and_the_last_checkpoint_whole(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
@@ -12,8 +13,9 @@ from typing import Any, cast
 
 import pytest
 
+from rocstar.engine.inference.base import Sampling
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
-from rocstar.engine.types import Failed, FinishReason, Group, Scored, Task, Trajectory, TrajectoryKey
+from rocstar.engine.types import Failed, FinishReason, Group, Scored, Task, Trajectory, TrajectoryKey, Turn
 from rocstar.train import loop
 from rocstar.train.evaluation import during_training
 from rocstar.train.groups.source import Batch, Roller, Source
@@ -22,10 +24,13 @@ from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.plan.resume import check_same_kind
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.data_config import DataConfig
+from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.eval_config import EvalConfig
+from rocstar.train.recipe.reward_config import RewardConfig
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.recipe.run_config import CheckpointConfig
+from rocstar.train.recipe.sft_config import SftConfig
 from rocstar.train.recipe.stage_config import StageConfig
 from rocstar.train.record.callbacks import Callback, Listeners, StopRun
 from rocstar.train.record.loop_lag import LoopLag
@@ -347,6 +352,125 @@ async def test_without_rollouts_nothing_is_filtered(make_run: MakeRun) -> None:
     run = make_run()
     assert await during_training.filter_by_difficulty(run, stage(), TASKS) == TASKS
     assert read_metrics(run.metrics.path) == []
+
+
+# ---- the measure after the cold start ----
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[str | None]], list[Any]]:
+    """Answers to the tasks in order, None for an attempt that failed; gives back how they were asked."""
+
+    def script(texts: Sequence[str | None]) -> list[Any]:
+        asked: list[Any] = []
+
+        async def roll_out(
+            road: Any, share: Sequence[Task], k: int, seed: int, step: int, what: str
+        ) -> list[Group]:
+            asked.append((road.agent, [task.id for task in share], k, seed))
+            return [
+                Group(task=task, trajectories=(saying(task, text),))
+                for task, text in zip(share, texts, strict=True)
+            ]
+
+        monkeypatch.setattr(during_training, "roll_out_share", roll_out)
+        return asked
+
+    return script
+
+
+def saying(task: Task, text: str | None) -> Trajectory:
+    cut = text is not None and text.endswith("CUT")
+    return dataclasses.replace(
+        attempt(task, 0, None if text is None else 0.0),
+        turns=(Turn(start=1, end=2, text=text or "", stopped=not cut),),
+        finish_reason=FinishReason.max_tokens if cut else FinishReason.answered,
+    )
+
+
+BOXED = "<answer>\\boxed{7}</answer>"
+COLD = SftConfig(steps=9, data="chat.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("texts", "share", "warns"),
+    [
+        ([BOXED, BOXED, "\\boxed{7}", f"{BOXED}CUT", None], 0.5, False),
+        ([BOXED, "7", "<answer>7</answer>", f"{BOXED}CUT", ""], 0.2, True),
+    ],
+)
+async def test_readable_answers_after_the_cold_start_are_counted(
+    make_run: MakeRun,
+    answers: Callable[[Sequence[str | None]], list[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    texts: Sequence[str | None],
+    share: float,
+    warns: bool,
+) -> None:
+    """An attempt that a limit cut has no answer; one that failed counts neither way."""
+    run, notes, asked = make_run(Recipe(sft=COLD)), list[str](), answers(texts)
+    assert run.live is not None
+    sampled = dataclasses.replace(run.live.agent, sampling=Sampling(temperature=1.0))
+    run.live = dataclasses.replace(run.live, agent=sampled)
+    monkeypatch.setattr(run.listeners, "note", notes.append)
+    await during_training.measure_cold_start(run, stage(), TASKS)
+    ((agent, ids, k, seed),) = asked
+    assert (agent.sampling.temperature, agent.limits.max_response_tokens, k) == (0.0, 9, 1)
+    assert ids == [task.id for task in TASKS] and seed != run.recipe.run.seed
+    (row,) = read_metrics(run.metrics.path)
+    assert (row["sft/boxed"], row["step"], row["stage"], row["phase"]) == (share, 0, "sft", "eval")
+    (note,) = notes
+    assert ("sft.steps" in note) == warns and note.startswith("cold start: ")
+
+
+async def test_of_many_tasks_the_first_32_are_measured(
+    make_run: MakeRun, answers: Callable[[Sequence[str | None]], list[Any]]
+) -> None:
+    """No more at a time than the engine runs: with others the answers might round otherwise."""
+    asked = answers([BOXED] * 16)
+    run = make_run(Recipe(sft=COLD, engine=EngineConfig(max_running=16)))
+    assert run.live is not None
+    run.live = dataclasses.replace(
+        run.live, agent=dataclasses.replace(run.live.agent, sampling=Sampling(temperature=1.0))
+    )
+    many = [dataclasses.replace(TASKS[0], id=f"task{k}") for k in range(40)]
+    await during_training.measure_cold_start(run, stage(), many)
+    assert [name for _, ids, _, _ in asked for name in ids] == [f"task{k}" for k in range(32)]
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(),
+        Recipe(sft=COLD, reward=RewardConfig(kind="own:score")),
+        Recipe(sft=COLD, reward=RewardConfig(mode="fused")),
+    ],
+    ids=["no cold start", "own reward", "the original's graders"],
+)
+async def test_where_no_box_is_read_nothing_is_measured(
+    make_run: MakeRun, answers: Callable[[Sequence[str | None]], list[Any]], recipe: Recipe
+) -> None:
+    run, asked = make_run(recipe), answers([])
+    await during_training.measure_cold_start(run, stage(), TASKS)
+    assert asked == [] and read_metrics(run.metrics.path) == []
+
+
+async def test_the_first_checkpoint_has_the_measure_after_the_cold_start(
+    make_run: MakeRun, scripted: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A run that goes on from a checkpoint has measured."""
+    measured: list[str] = []
+
+    async def measure(run: Run, stage: StageConfig, tasks: Sequence[Task]) -> None:
+        measured.append(f"{stage.name}, {len(tasks)} tasks")
+        run.log({"sft/boxed": 1.0}, stage="sft", phase="eval")
+
+    monkeypatch.setattr(loop, "measure_cold_start", measure)
+    run = make_run(TWO_STAGES)
+    await loop.run_stages(run, [TASKS, TASKS[:3]], Opened(), None)
+    assert cast(Any, run.team).saved[0][::2] == ("step_0", 2), "its row and the evaluation's"
+    await resumed(make_run(TWO_STAGES, "again"), monkeypatch, tmp_path, progress_at(0))
+    assert measured == ["one, 5 tasks"]
 
 
 async def test_a_run_that_stays_paused_is_saved_and_ends(

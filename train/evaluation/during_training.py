@@ -1,18 +1,20 @@
-"""What a run asks of its present policy between two steps: held-out tasks, and which tasks it has mastered.
+"""What a run asks of its present policy between two steps: held-out tasks, and which tasks it has mastered;
+and after the cold start, whether it answers in a box.
 
-A run that learns from records (`run.live` is None) neither evaluates nor filters.
+A run that learns from records (`run.live` is None) does none of this.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import shutil
 from collections import Counter
 from collections.abc import Sequence
 
 from rocstar.engine.types import Failed, Group, Outcome, Scored, Task, Trajectory, TrajectoryKey
-from rocstar.train.evaluation.evaluate import Evaluation
+from rocstar.train.evaluation.evaluate import EVAL_SEED, Evaluation
 from rocstar.train.evaluation.evidence import (
     data_facts,
     file_digests,
@@ -34,9 +36,12 @@ from rocstar.train.recipe.stage_config import StageConfig
 from rocstar.train.record.manifest import recorded
 from rocstar.train.record.run_directory import write_json
 from rocstar.train.run import Live, Run
+from rocstar.train.tasks.verify import extract_answer
 
 FILTER_SEED = 2_000_003
 """Added to the run's seed: the filter draws other noise than training and evaluation."""
+SMOKE_TASKS, FEW_BOXED = 32, 0.5
+"""The measure after the cold start: number of tasks, and the share of boxed answers below which it warns."""
 FILTERS = "filters"
 """Folder of a run: the journal of the difficulty filter in progress, and the results of the finished ones."""
 
@@ -105,6 +110,37 @@ async def _evaluate(
         )
         entry["files"] = file_digests(folder.directory, folder.files(list(found)))
     return found
+
+
+async def measure_cold_start(run: Run, stage: StageConfig, tasks: Sequence[Task]) -> None:
+    """Log the share of greedy answers to the stage's first tasks whose box the judge can read.
+
+    Nothing without a cold start, and for a reward that does not read a box.
+    """
+    recipe, reward = run.recipe, run.recipe.reward
+    if run.live is None or not recipe.sft.steps or (reward.kind, reward.mode) != ("math", "strict"):
+        return
+    agent = agent_for(run.live.agent, stage)
+    greedy = dataclasses.replace(agent, sampling=dataclasses.replace(agent.sampling, temperature=0.0))
+    road = Road(recipe=recipe, agent=greedy, nodes=run.live.nodes)
+    groups: list[Group] = []
+    seed, at_once = recipe.run.seed + EVAL_SEED, recipe.engine.max_running * recipe.engine.num_replicas
+    with run.budget.phase("eval"):
+        for share in shares_of(tasks[:SMOKE_TASKS], at_once):
+            groups += await roll_out_share(road, share, 1, seed, run.step, "answers after the cold start")
+    _forget_counts(run.live)
+    scored = [t for group in groups for t in group.scored]
+    if not scored:
+        return
+    boxed = sum(not t.is_truncated and extract_answer(t.turns).answer is not None for t in scored)
+    run.log({"sft/boxed": boxed / len(scored)}, stage="sft", phase="eval")
+    note = f"cold start: {boxed} of {len(scored)} greedy answers are in a box (sft/boxed)"
+    if boxed < FEW_BOXED * len(scored):
+        note += (
+            ": RL starts with a reward near 0; raise sft.steps, or give conversations that end with "
+            "<answer>\\boxed{...}</answer> within the first stage's max_response_tokens"
+        )
+    run.listeners.note(note)
 
 
 async def filter_by_difficulty(run: Run, stage: StageConfig, tasks: Sequence[Task]) -> list[Task]:

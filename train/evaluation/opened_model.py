@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Turn
 from rocstar.train.evaluation.saved_model import open_agent, with_model
 from rocstar.train.learner.model_io import load_max_positions
+from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.serving.backend import backend_of
 from rocstar.train.tasks.verify import num_answers
@@ -32,6 +34,11 @@ class OpenedModel:
     max_context: int | None
     isolation: str
     num_answers: Callable[[Sequence[Turn]], int]
+
+
+def with_date_of(out: Path | None, recipe: Recipe) -> Recipe:
+    """The recipe with the date that its prompts show: that of the records in `out`, where there are some."""
+    return dated(recipe, former=out)
 
 
 @contextlib.asynccontextmanager

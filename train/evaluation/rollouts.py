@@ -27,6 +27,7 @@ from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
 from rocstar.train.groups.source import LiveGroups
 from rocstar.train.plan.preflight import loaded_tasks
+from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.sft_config import SftConfig
@@ -58,7 +59,7 @@ def roll_out_file(
             only, the message says where the records are.
     """
     check_file(out, force=force, instead=", or --steps for a folder of steps")
-    out = out.resolve()
+    out, recipe = out.resolve(), dated(recipe, model)
     stage, tasks = _first_stage(recipe)
     seed, tasks = recipe.run.seed, tasks[:limit]
 
@@ -85,7 +86,7 @@ def roll_out_steps(
     Raises:
         ConfigError: the folder has records and `resume` is false, or they are of another recipe or a run.
     """
-    recipe = with_model(recipe, model)
+    recipe = dated(with_model(recipe, model), former=out)
     stage, tasks = _first_stage(recipe)
     with claim(out, resume=resume, mark=TRAJECTORIES):
         try:

@@ -47,6 +47,7 @@ from rocstar.train.learner.model_io import (
 )
 from rocstar.train.learner.team import local_device
 from rocstar.train.plan.preflight import check_engine, check_sets, loaded_tasks
+from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.stage_config import StageConfig
@@ -120,6 +121,7 @@ def _evaluation(
 ) -> Iterator[Coroutine[None, None, Evaluated]]:
     """The work, to be run to its end inside."""
     check_sets(recipe)
+    recipe = dated(recipe, model, former=order.out if order.resume else None)
     if order.out is None:
         with tempfile.TemporaryDirectory(prefix="rocstar-") as folder:
             with _evaluation_into(Path(folder), recipe, model, order) as work:

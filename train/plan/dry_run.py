@@ -20,6 +20,7 @@ from rocstar.train.plan.preflight import (
     examine_directory,
     rehearse,
 )
+from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.sft_config import SftConfig
@@ -61,6 +62,7 @@ def dry_run_of_training(
     """
     machines = Machines.parse(world)
     elsewhere = world is not None
+    recipe = dated(recipe, former=run_dir if resume else rollouts, fetches=False)
     if rollouts is None:
         found = rehearse(
             recipe, run_dir, resume=resume, elsewhere=elsewhere, nodes=machines.all_nodes, built_in=built_in
@@ -109,7 +111,8 @@ def dry_run_alone(
     needed = found.of(lambda: what(recipe))
     if path is not None and needed is not None:
         given = needed.model.model_copy(update={"path": path})
-        seen = rehearse(needed.model_copy(update={"model": given}), None, built_in=built_in)
+        needed = dated(needed.model_copy(update={"model": given}), former=out, fetches=False)
+        seen = rehearse(needed, None, built_in=built_in)
         found.problems += seen.problems
         found.unknown += seen.unknown
         found.notes += seen.notes

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import datetime
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from rocstar.engine.chat.boundaries import ChatError, find_boundaries, load_template, rendering
+from rocstar.engine.chat.boundaries import ChatError, find_boundaries, load_template, rendering, shows_date
 from rocstar.engine.chat.callforms import schemas_of
 from rocstar.engine.chat.chat import token_names, turn_form
 from rocstar.engine.chat.readback import check_read_back, turn_text
 from rocstar.engine.chat.shown import ShownCheck
 from rocstar.engine.types import Task
-from rocstar.train.learner.model_io import check_model_path, is_here, load_tokenizer
+from rocstar.train.learner.model_io import check_can_load, check_model_path, is_here, load_tokenizer
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.tasks.chat_format import scratch_template, template_refused
+from rocstar.train.recipe.load import config_of_model, load_recipe
+from rocstar.train.record.run_directory import CONFIG
+from rocstar.train.tasks.chat_format import scratch_template, template_refused, with_date
 from rocstar.train.tasks.tools import tool_box
 
 ANSWER_FORMS = ("<answer>", "\\boxed")
@@ -134,3 +140,56 @@ class PromptCheck:
         """The model's; loading it takes a second, and two templates may ask for it."""
         check_model_path(self._model)
         return load_tokenizer(self._model)
+
+
+def dated(
+    recipe: Recipe,
+    model: str | None = None,
+    *,
+    former: Path | None = None,
+    fetches: bool = True,
+    today: Callable[[], datetime.date] = datetime.date.today,
+) -> Recipe:
+    """The recipe with `model.date` set where it is empty and a template shows the date.
+
+    The date is that of the recipe in `former`, else that of the run whose checkpoint the model is, else
+    today's. Rank 0 prints it. A template that cannot be loaded changes nothing: the preflight refuses it.
+
+    Args:
+        recipe: of a run, or of another verb that renders prompts.
+        model: the one that reads the prompts, if it is not the recipe's.
+        former: a folder whose work goes on, or whose records are learned.
+        fetches: download the tokenizer if the hub's cache lacks it.
+        today: the clock.
+    """
+    path = model or recipe.model.path
+    if recipe.model.date or not _shows_date(recipe, path, fetches=fetches):
+        return recipe
+    date, why = today().isoformat(), "today's"
+    for config in (former / CONFIG if former else None, config_of_model(path)):
+        if config is not None and config.is_file() and (kept := load_recipe(config).model.date):
+            date, why = kept, f"as in {str(config)!r}"
+            break
+    if os.environ.get("RANK", "0") == "0":
+        print(
+            f"model.date: the chat template shows the date; {date} is used ({why}), so that the same seed "
+            "gives the same tokens every day",
+            file=sys.stderr,
+        )
+    return with_date(recipe, date)
+
+
+def _shows_date(recipe: Recipe, path: str, *, fetches: bool) -> bool:
+    """Whether a template in use shows the date; false for one that cannot be loaded."""
+    names, sft, own = [recipe.model.template], recipe.sft, None
+    if sft.steps and sft.template:
+        names.append(sft.template)
+    try:
+        if path == "scratch":
+            names[0] = scratch_template(recipe)
+        elif "model" in names and (fetches or is_here(path)):
+            check_can_load(path)
+            own = load_tokenizer(path).chat_template
+        return any(shows_date(load_template(name, own)) for name in names)
+    except (ChatError, ConfigError):
+        return False

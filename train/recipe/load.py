@@ -48,12 +48,18 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, others: str 
 
 def recipe_of_model(model: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe of a model's folder: of the run whose checkpoint it is, else one that says nothing else."""
-    model = Path(os.path.abspath(model))
-    config = model.parents[1] / "config.toml" if model.parent.name == "checkpoints" else None
-    if config is not None and config.is_file():
+    model, config = Path(os.path.abspath(model)), config_of_model(model)
+    if config is not None:
         return load_recipe(config, [*overrides, f"--model.path={model}"])
     raw: dict[str, Any] = {"model": {"path": str(model)}}
     return _finished(raw, overrides, folder=Path(), where=str(model))
+
+
+def config_of_model(model: str | Path) -> Path | None:
+    """The recipe of the run whose checkpoint the folder is; None for another folder."""
+    model = Path(os.path.abspath(model))
+    config = model.parent.parent / "config.toml"
+    return config if model.parent.name == "checkpoints" and config.is_file() else None
 
 
 def _finished(raw: dict[str, Any], overrides: Sequence[str], *, folder: Path, where: str) -> Recipe:

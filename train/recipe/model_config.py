@@ -53,8 +53,8 @@ class ModelConfig(Section):
     )
     date: Expert[str] = Field(
         "",
-        description="the day that a template shows which asks for today's, as '2026-01-31'; '' = such a "
-        "template is refused",
+        description="the date that a template shows which asks for today's, as '2026-01-31'; '' = the day "
+        "of the run's start, which the run then keeps",
     )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="of forward and backward; the learner's weights and moments are float32"

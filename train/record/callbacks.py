@@ -70,7 +70,8 @@ class Callback:
         """
 
     def on_evaluation(self, row: Mapping[str, Any]) -> None:
-        """Hear of an evaluation, as its row; `stage` is "eval", or that of a difficulty filter."""
+        """Hear of an evaluation, as its row; `stage` is "eval", that of a difficulty filter, or "sft"
+        for the measure after the cold start."""
 
     def on_checkpoint(self, step: int, directory: Path) -> None:
         """Hear that the checkpoint of a step is whole: a Hugging Face directory, until it is pruned."""

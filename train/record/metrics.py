@@ -109,6 +109,7 @@ METRICS = _listed({
     "difficulty/failed": ("trajectories", "attempts of the difficulty filter that stayed without a score"),
     "loss/policy": ("loss", "clipped token-level policy loss of the step"),
     "loss/sft": ("nats", "mean cross-entropy per assistant token"),
+    "sft/boxed": ("share", "greedy answers to 32 RL tasks after the cold start whose box the judge can read"),
     "clip/low_fraction": ("share", "loss tokens clipped at 1 - clip_low"),
     "clip/high_fraction": ("share", "loss tokens clipped at 1 + clip_high"),
     "entropy/mean": ("nats", "mean entropy of the policy at the loss tokens"),
@@ -244,7 +245,7 @@ def rows_behind(path: Path, num_bytes: int) -> list[tuple[Row, int]]:
 def num_succeeded(old: Sequence[Row], row: Row) -> int:
     """How many of the `old` rows, in the order of a run, came before `row` would, or are its predecessor.
 
-    An evaluation and the difficulty filter behind it share step and phase, and differ in the stage.
+    Evaluation, difficulty filter and the measure after the cold start share step and phase, not the stage.
     """
     place = _place(row)
     same = [k for k, o in enumerate(old) if _place(o) == place and o["stage"] == row["stage"]]

@@ -7,6 +7,7 @@ recipe | run | checkpoint ──> recipe ──> engine and sandbox ──> Endp
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 import tomllib
@@ -24,7 +25,7 @@ from rocstar.sandbox.loopback.access import Network, access_log
 from rocstar.sandbox.loopback.listening import Address
 from rocstar.sandbox.loopback.printable import printable_line
 from rocstar.sandbox.loopback.tokens import Owners, reread_on_hangup
-from rocstar.train.evaluation.opened_model import OpenedModel, open_model
+from rocstar.train.evaluation.opened_model import OpenedModel, open_model, with_date_of
 from rocstar.train.evaluation.saved_model import run_to_end
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
@@ -81,6 +82,7 @@ def serve(order: ServeOrder) -> None:
 @contextlib.asynccontextmanager
 async def serving(order: ServeOrder) -> AsyncIterator[tuple[OpenedModel, Listening]]:
     """The endpoint over the model, while the block runs."""
+    order = dataclasses.replace(order, recipe=with_date_of(order.out, order.recipe))
     stages = order.recipe.stages
     tokens, turns = (
         (stages[-1].max_response_tokens, stages[-1].max_turns) if stages else (RESPONSE_TOKENS, TURNS)

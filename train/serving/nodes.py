@@ -48,6 +48,7 @@ from rocstar.train.serving.backend import backend_of
 from rocstar.train.serving.node_address import NodeAddress, http_url, own_address
 from rocstar.train.serving.orders import Orders, serve_node
 from rocstar.train.serving.serving_node import follow_orders
+from rocstar.train.tasks.chat_format import with_date
 
 T = TypeVar("T")
 Weights = list[tuple[str, Tensor]]
@@ -59,10 +60,16 @@ PUBLISH_TIMEOUT_S = 900.0
 @travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What rank 0 tells the others. token: of the nodes' services; None where no other node rolls out."""
+    """What rank 0 tells the others.
+
+    Attributes:
+        token: of the nodes' services; None where no other node rolls out.
+        date: `model.date` of rank 0, whose clock may show another day.
+    """
 
     path: str
     token: str | None = None
+    date: str = ""
 
 
 def new_token(recipe: Recipe, world: World) -> str | None:
@@ -108,6 +115,7 @@ def follow(recipe: Recipe, world: World) -> None:
     start: Start | None = world.broadcast(None)
     if start is None:  # rank 0 could not begin; its message says why
         return
+    recipe = with_date(recipe, start.date)
     model = load_learner(start.path, world, recipe)
     with ThreadPoolExecutor(1) as thread:
         team = LearnerTeam(model, world, thread, recipe.model)
@@ -122,7 +130,7 @@ def serve_alone(recipe: Recipe, world: World) -> None:
     start: Start | None = world.broadcast(None)
     if start is None or start.token is None:  # rank 0 could not begin, or rolls nothing out
         return
-    _until_told(_serve_alone(recipe, world, start.token))
+    _until_told(_serve_alone(with_date(recipe, start.date), world, start.token))
 
 
 async def _serve_alone(recipe: Recipe, world: World, token: str) -> None:

@@ -78,6 +78,11 @@ def check_scratch(recipe: Recipe) -> TurnForm:
         raise template_refused(recipe, error) from None
 
 
+def with_date(recipe: Recipe, date: str) -> Recipe:
+    """The recipe with the date that its templates show."""
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"date": date})})
+
+
 def scratch_template(recipe: Recipe) -> str:
     """Name of the chat template: a model from nothing has none of its own."""
     return "compact" if recipe.model.template == "model" else recipe.model.template

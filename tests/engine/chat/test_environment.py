@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from rocstar.engine.chat.boundaries import ChatError, bundled_templates, load_template, render
+from rocstar.engine.chat.boundaries import ChatError, bundled_templates, load_template, render, shows_date
 from rocstar.engine.tools.python import PYTHON_SCHEMA
 
 from .template_families import FAMILIES, template_of
@@ -70,3 +70,22 @@ def test_a_date_is_the_recipes() -> None:
 def test_a_template_that_shows_the_date_needs_one(date: str) -> None:
     with pytest.raises(ChatError, match=rf"strftime_now.*model\.date = '{date}' is none: set model\.date to"):
         render("{{ strftime_now('%Y') }}", [], None, generation_prompt=False, date=date)
+
+
+@pytest.mark.parametrize(
+    ("template", "shows"),
+    [
+        ("{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% endif %}", True),
+        ("{% generation %}{% if false %}{{ strftime_now('%Y') }}{% endif %}{% endgeneration %}", True),
+        ("{# strftime_now #}{{ 'strftime_now' }}", False),
+        ("{% set strftime_now = 1 %}{{ strftime_now }}", False),
+    ],
+)
+def test_a_template_shows_the_date_if_it_may_ask_for_it(template: str, shows: bool) -> None:
+    assert shows_date(template) == shows
+
+
+@pytest.mark.parametrize("template", ["{% if %}", {"default": "", "rag": ""}])
+def test_a_template_that_cannot_be_read_is_refused(template: Any) -> None:
+    with pytest.raises(ChatError, match="cannot be read"):
+        shows_date(template)
