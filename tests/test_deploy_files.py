@@ -44,7 +44,7 @@ def check_rocstar(arguments: list[str]) -> argparse.Namespace:
     """Parses what follows `rocstar`, recipe and overrides included. Raises SystemExit or ConfigError."""
     if arguments[0] == "sandbox":
         return build_parser().parse_args(arguments[1:])
-    options, rest = dispatch._parser().parse_known_args(arguments)
+    options, rest = dispatch.build_parser().parse_known_args(arguments)
     recipe = options.node if arguments[0] == "doctor" else options.recipe
     if recipe or rest:
         load_recipe(recipe.removeprefix(IMAGE_RECIPES), rest)

@@ -17,7 +17,7 @@ import pytest
 
 from rocstar.engine.chat.boundaries import load_template
 from rocstar.engine.record.reading import read_records
-from rocstar.train.cli.own_command import own_command
+from rocstar.train.cli.training import executable_name
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record.run_directory import cold_start_of, records_file
@@ -66,7 +66,7 @@ def test_a_complete_run_is_left_as_it_is(resume: Callable[..., Any], run_dir: Pa
         assert ended.returncode == 0, ended.stderr
         assert "this run is complete" in ended.stderr and "step_4" in ended.stderr
         with contextlib.chdir(run_dir):  # as the command did not run beside its environment either
-            rocstar = own_command()
+            rocstar = executable_name()
         view, chat = f"look into it: {rocstar} view {run_dir}", f"talk with it: {rocstar} chat {run_dir}"
         assert ended.stdout == f"report: {run_dir / 'report.html'}\n{view}\n{chat}\n"
         assert state_of(run_dir) == before

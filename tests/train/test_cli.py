@@ -13,7 +13,7 @@ import pytest
 
 from rocstar import train
 from rocstar.train.cli import main
-from rocstar.train.cli.train import without_stages
+from rocstar.train.cli.training import without_stages
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record import version
@@ -231,7 +231,7 @@ def test_sft_alone_has_no_stages(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
     seen = []
     monkeypatch.setattr(composition, "train", lambda recipe, directory, **_: seen.append((recipe, directory)))
-    monkeypatch.setattr("rocstar.train.cli.train.own_command", lambda: "rocstar")  # it depends on PATH
+    monkeypatch.setattr("rocstar.train.cli.training.executable_name", lambda: "rocstar")  # it depends on PATH
     assert main(["sft", "recipes/quickstart.toml", "--output-dir=x", "--run.seed=5"]) == 0
     recipe, directory = seen[0]
     assert recipe.stages == [] and recipe.run.seed == 5 and str(directory) == "x"

@@ -1,7 +1,6 @@
-"""`rocstar VERB`: dispatch.py finds the verb; each has a file, with its options (`add`) and its work (`run`).
+"""`rocstar VERB`: verbs.py is the table of verbs, dispatch.py runs one.
 
-What a verb does lies in the room of its subject; here it is only asked for and printed. Nothing here imports
-torch before the work begins.
+The work of a verb is in the package of its subject. No module here imports torch before the work begins.
 """
 
 from rocstar.train.cli.dispatch import main as main

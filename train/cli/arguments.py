@@ -1,4 +1,4 @@
-"""What the verbs share: how a verb is added, a recipe given and loaded, a number read."""
+"""Arguments that several verbs share: recipe and its fields, output directory, numbers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import argparse
 import contextlib
 import difflib
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
@@ -20,19 +18,12 @@ FIELDS = "fields are set with --section.field=value or --section.field value, sw
 RECIPE_HELP = f"a TOML file, or one of {', '.join(shipped_recipes())}; {FIELDS}"
 
 
-def new_verb(verbs: Any, name: str, text: str) -> argparse.ArgumentParser:
-    # Abbreviations would let a mistyped recipe field pass for an option.
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, allow_abbrev=False)
-    parser.set_defaults(known=lambda: re.findall(r"--([a-z][a-z-]*)", parser.format_usage()))
-    return parser
-
-
 def recipe_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", help=RECIPE_HELP)
 
 
 def refuse_misspelt(options: argparse.Namespace, rest: list[str]) -> None:
-    """Raises ConfigError for what was left over of a verb's options and is nearly one of them."""
+    """Raise ConfigError for an unknown option whose name is close to one of the verb's."""
     for option in rest:
         name = option.removeprefix("--").partition("=")[0]
         if not option.startswith("--") or "." in name or name in Recipe.model_fields:
@@ -41,13 +32,8 @@ def refuse_misspelt(options: argparse.Namespace, rest: list[str]) -> None:
             raise ConfigError(f"option {option!r} is not known; did you mean --{near[0]}?")
 
 
-def nothing_more(rest: list[str], hint: str) -> None:
-    """Raises ConfigError where there is an option that the verb does not know; `hint` says what it takes."""
-    if rest:
-        raise ConfigError(f"option {rest[0]!r} is not known; {hint}")
-
-
 def check_fields(rest: list[str]) -> None:
+    """Raise ConfigError for an argument that does not have the form of a recipe field."""
     for option in rest:
         field, given, _ = option.removeprefix("--").partition("=")
         is_section = bool(given) and field in Recipe.model_fields
@@ -58,12 +44,11 @@ def check_fields(rest: list[str]) -> None:
 
 
 def load(options: argparse.Namespace, rest: list[str]) -> Recipe:
-    check_fields(rest)
     return load_recipe(options.recipe, rest)
 
 
 def directory_of(options: argparse.Namespace, recipe: Recipe) -> Path:
-    """ConfigError: `--output-dir "$EMPTY"`, which must not become somebody's default folder."""
+    """Return the run directory. Raise ConfigError for `--output-dir "$UNSET"`, never take the default."""
     if options.output_dir == "":
         raise ConfigError("--output-dir is empty; name a folder, or leave it out for runs/NAME")
     return Path(options.output_dir or f"runs/{recipe.run.name}")
@@ -71,7 +56,7 @@ def directory_of(options: argparse.Namespace, recipe: Recipe) -> Path:
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """Show the import of torch, which takes seconds, on a busy machine a minute; of one rank is enough."""
+    """Show on rank 0 that torch is being imported: it takes seconds, on a busy machine a minute."""
     from rocstar.engine.progress.progress import working
     from rocstar.engine.progress.status import StatusLine
 

@@ -1,4 +1,4 @@
-"""What a person is told to type is found by the shell that they type it into."""
+"""The command in our messages runs in the shell of the reader."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rocstar.train.cli.own_command import own_command
+from rocstar.train.cli.training import executable_name
 
 
 @pytest.fixture
@@ -24,19 +24,19 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_by_its_name_where_the_path_leads_to_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", os.pathsep.join([str(place / "my env" / "bin"), str(place / "other" / "bin")]))
-    assert own_command() == "rocstar"
+    assert executable_name() == "rocstar"
 
 
 def test_by_its_place_where_it_leads_nowhere_or_to_another(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert own_command() == "'my env/bin/rocstar'"
+    assert executable_name() == "'my env/bin/rocstar'"
     monkeypatch.setenv("PATH", str(place / "other" / "bin"))
-    assert own_command() == "'my env/bin/rocstar'"
+    assert executable_name() == "'my env/bin/rocstar'"
     monkeypatch.chdir(place / "other")
-    assert own_command() == f"'{place}/my env/bin/rocstar'"
+    assert executable_name() == f"'{place}/my env/bin/rocstar'"
 
 
 def test_by_its_name_where_no_script_was_installed(place: Path) -> None:
     (place / "my env" / "bin" / "rocstar").unlink()
-    assert own_command() == "rocstar"
+    assert executable_name() == "rocstar"

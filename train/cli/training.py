@@ -1,23 +1,25 @@
-"""`rocstar train`, `rocstar sft`: a whole recipe, or its cold start alone; --dry-run: what it would need."""
+"""`rocstar train`, `rocstar sft` and `rocstar rollout`."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
-from rocstar.train.cli.arguments import directory_of, load, loading, new_verb, recipe_argument
-from rocstar.train.cli.own_command import own_command
+from rocstar.train.cli.arguments import directory_of, load, loading, positive, recipe_argument, step_number
 from rocstar.train.recipe.config import Recipe, with_eval_limits
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.ending import run_interrupted
 
 
-def add(verbs: Any) -> None:
-    parser = new_verb(verbs, "train", "run a whole recipe: cold start, RL stages, evaluation")
+def add_train(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `rocstar train`."""
     parser.epilog = "Every field of a recipe: rocstar recipe."
     recipe_argument(parser)
     parser.add_argument("--output-dir", help="run directory; default runs/NAME")
@@ -25,15 +27,15 @@ def add(verbs: Any) -> None:
     text = "learn from the trajectories of another run or of `rocstar rollout`; nothing is rolled out"
     parser.add_argument("--from-rollouts", type=Path, metavar="PATH", help=text)
     _add_dry_run(parser)
-    parser.set_defaults(verb=run, only_sft=False)
+    parser.set_defaults(only_sft=False)
 
 
-def add_sft(verbs: Any) -> None:
-    parser = new_verb(verbs, "sft", "the cold start alone, with the evaluation after it")
+def add_sft(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `rocstar sft`."""
     recipe_argument(parser)
     parser.add_argument("--output-dir", help="run directory; default runs/NAME")
     _add_dry_run(parser)
-    parser.set_defaults(verb=run, resume=False, from_rollouts=None, only_sft=True)
+    parser.set_defaults(resume=False, from_rollouts=None, only_sft=True)
 
 
 def _add_dry_run(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +58,8 @@ def _memory(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is not the memory of a GPU in GiB, 80 or 192 for example")
 
 
-def run(options: argparse.Namespace, rest: list[str]) -> int:
+def train(options: argparse.Namespace, rest: list[str]) -> int:
+    """Train by a recipe, or with --dry-run print its plan."""
     recipe = load(options, rest)
     if options.only_sft:
         recipe = without_stages(recipe)
@@ -83,12 +86,12 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.world:
         raise ConfigError("--world describes a plan; it needs --dry-run (torchrun says how many ranks run)")
     with loading():
-        from rocstar.train.main import train
+        from rocstar.train import main
 
-    train(recipe, directory, resume=options.resume, rollouts=options.from_rollouts)
+    main.train(recipe, directory, resume=options.resume, rollouts=options.from_rollouts)
     if os.environ.get("RANK", "0") == "0":
         print(f"report: {directory / 'report.html'}")
-        rocstar = own_command()
+        rocstar = executable_name()
         print(f"look into it: {rocstar} view {shlex.quote(str(directory))}")
         if not options.only_sft:
             print(f"talk with it: {rocstar} chat {shlex.quote(str(directory))}")
@@ -96,7 +99,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _rehearsal(options: argparse.Namespace) -> Any:
-    """What rehearses the learner for GPUs of the given memory; None where none is given."""
+    """Return a function that rehearses the learner on GPUs of --gpu-memory-gb, or None without it."""
     if options.gpu_memory_gb is None:
         return None
 
@@ -112,7 +115,7 @@ def _rehearsal(options: argparse.Namespace) -> Any:
 
 
 def without_stages(recipe: Recipe) -> Recipe:
-    """The cold start alone; its evaluation keeps the limits that the last stage would have given it."""
+    """Return the recipe without its stages; its evaluation keeps the limits of the last stage."""
     return with_eval_limits(recipe).model_copy(update={"stages": []})
 
 
@@ -122,3 +125,65 @@ def interrupted(options: argparse.Namespace, rest: list[str], arguments: list[st
     except ConfigError:
         return "interrupted"
     return run_interrupted(directory, arguments, resumes=not options.only_sft)
+
+
+def add_rollout(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `rocstar rollout`."""
+    recipe_argument(parser)
+    parser.add_argument("--model", help="Hugging Face directory, checkpoint, or hub name; default model.path")
+    text = "a JSONL file for one step, or with --steps a folder for `train --from-rollouts`"
+    parser.add_argument("--out", required=True, type=Path, help=text)
+    number = parser.add_mutually_exclusive_group()
+    number.add_argument("--limit", type=positive, default=8, help="number of tasks of the one step")
+    number.add_argument("--steps", type=step_number, help="so many steps of rl.tasks_per_step tasks")
+    text = "with --steps: roll out the steps that the folder does not have yet"
+    parser.add_argument("--resume", action="store_true", help=text)
+    text = "replace the file --out if there is one; it stays until the new one is whole"
+    parser.add_argument("--force", action="store_true", help=text)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    text = "check model, data and engine and --out; load nothing large"
+    parser.add_argument("--dry-run", action="store_true", help=text)
+
+
+def rollout(options: argparse.Namespace, rest: list[str]) -> int:
+    """Roll out and save trajectories, or with --dry-run check what that needs."""
+    recipe = load(options, rest)
+    if options.dry_run:
+        from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
+        from rocstar.train.plan.dry_run import dry_run_alone, what_rollout_needs
+
+        return dry_run_alone(
+            recipe,
+            options.model,
+            what=what_rollout_needs,
+            out=options.out,
+            as_json=options.json,
+            built_in=load_tasks_of,
+        )
+    with loading():
+        from rocstar.train.evaluation.rollouts import roll_out_file, roll_out_steps
+
+    if options.steps and options.force:
+        raise ConfigError("--force replaces the file of one step; with --steps go on with --resume instead")
+    if options.steps:
+        out, steps = options.out, options.steps
+        summary = roll_out_steps(recipe, options.model, out=out, steps=steps, resume=options.resume)
+    elif options.resume:
+        raise ConfigError("--resume goes on with the steps of a folder; it needs --steps")
+    else:
+        summary = roll_out_file(
+            recipe, options.model, out=options.out, limit=options.limit, force=options.force
+        )
+    lines = "\n".join(f"{key}  {value:.3f}" for key, value in summary.items())
+    print(json.dumps(summary) if options.json else lines)
+    return 0
+
+
+def executable_name() -> str:
+    """Return `rocstar` if PATH leads to this installation, else its path, quoted for a shell."""
+    script = Path(sys.executable).with_name("rocstar")
+    found = shutil.which("rocstar")
+    if not script.exists() or (found is not None and os.path.samefile(found, script)):
+        return "rocstar"
+    with_folder = script.is_relative_to(Path.cwd())
+    return shlex.quote(str(script.relative_to(Path.cwd()) if with_folder else script))
