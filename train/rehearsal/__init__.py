@@ -1,1 +1,1 @@
-"""The learner of a recipe on a GPU that is not there: what it holds, and whether that fits."""
+"""Simulate the learner of a recipe on an absent GPU, and check that its memory fits."""

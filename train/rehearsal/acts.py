@@ -1,9 +1,9 @@
-"""The acts of a rehearsal: the real learner on a GPU that is not there, and what it held in each.
+"""The acts of a rehearsal: the real learner on a simulated GPU, and the memory that each act holds.
 
     moments ─> sft step ─> [moments] ─> rl step ─> publish ─> checkpoint
 
-An act begins with what the one before leaves: weights and moments are there when a step begins, as in every
-step of a run but the first.
+An act begins with the memory that the act before leaves: weights and moments exist when a step begins, as in
+every step of a run but the first.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from rocstar.train.rehearsal.scopes import book_gradients, book_moments
 
 @dataclass(slots=True, kw_only=True)
 class Acts:
-    """What was held, act by act, in bytes; and where the host waits for the GPU to tell a value."""
+    """The bytes held in each act, and the lines where the host waits for a value from the GPU."""
 
     gpu: list[MemoryPeak] = field(default_factory=list)
     host: list[MemoryPeak] = field(default_factory=list)
     reads: dict[str, int] = field(default_factory=dict)
     state: int = 0
-    """What the learner holds between steps: weights and moments."""
+    """The memory of the learner between steps: weights and moments."""
     runs_again: bool = False
     """Whether layers keep their input alone and are run again in backward."""
 
@@ -53,7 +53,7 @@ class LearnerOnStage:
         with gpu.ledger.scope(Category.parameters):
             give_memory(model, gpu.weights)
             any_model: Any = model
-            any_model.to = lambda *_, **__: model  # it lies there already, and torch cannot swap fake tensors
+            any_model.to = lambda *_, **__: model  # it is there already, and torch cannot swap fake tensors
             place = place_adapted if recipe.lora.rank else shard
             place(model, world, recipe.model, tokens_per_microbatch=recipe.rl.tokens_per_microbatch)
             if recipe.lora.rank:  # no op has made any of it anew
@@ -80,7 +80,7 @@ class LearnerOnStage:
             self.learner.policy_step(updates, loss_settings(self._recipe))
 
     def publish(self) -> None:
-        """The weights on their way to whoever serves them, as rank 0 has them at one time."""
+        """The weights in transfer to the servers, as rank 0 holds them at one time."""
         with self._gpu.ledger.act("publish"), self._gpu.host.act("publish"):
             with self._gpu.ledger.scope(Category.gathers):
                 self._weights_go()

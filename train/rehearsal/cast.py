@@ -19,7 +19,7 @@ from rocstar.train.recipe.model_config import ModelConfig
 
 
 def learner_without_weights(recipe: Recipe) -> PreTrainedModel:
-    """What learns, on `meta`: the model in float32, or in the recipe's type with adapters in float32."""
+    """Build the trained model on `meta`: in float32, or in the recipe's type with adapters in float32."""
     any_model: Any = model_without_weights(recipe.model)  # transformers has no types for it
     model: PreTrainedModel = any_model
     if recipe.lora.rank:

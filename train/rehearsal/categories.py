@@ -1,4 +1,4 @@
-"""What GPU memory is held for, and the most that was held. Pure, stdlib only."""
+"""Categories of GPU memory, and the peak of each. Pure, stdlib only."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ GIB = 1 << 30
 
 
 class Category(StrEnum):
-    """What a piece of memory is held for."""
+    """The purpose of a block of memory."""
 
     parameters = "parameters"  # this rank's part, float32
     gradients = "gradients"  # this rank's part, summed over ranks
     moments = "moments"  # of the optimizer
-    activations = "activations"  # what the forward makes, kept for backward or not
+    activations = "activations"  # tensors of the forward pass, kept for backward or not
     gathers = "gathers"  # whole weights of an FSDP unit, and what its collectives need
     head = "head"  # logits of a chunk, and the gradients that the loss makes
     temporary = "temporary"  # of backward and of the optimizer
-    engine = "engine"  # an embedded engine's copy of the weights, its KV, and what a step of it makes
+    engine = "engine"  # an embedded engine's copy of the weights, its KV and the tensors of its step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class MemoryPeak:
     act: str
     by_category: Mapping[Category, int]
     held_after: int = 0
-    """What is still held when the act is over."""
+    """The bytes still held at the end of the act."""
 
     @property
     def total(self) -> int:
@@ -42,18 +42,18 @@ class MemoryPeak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineMemory:
-    """What the embedded engines of a rank hold, in bytes."""
+    """The memory of the embedded engines of a rank, in bytes."""
 
     weights: int
-    """Of the copy that they decode with; 0 if that is the learner's own."""
+    """The copy of the weights that they decode with; 0 if they share the learner's."""
     kv: int
     """Keys and values of all rows at their longest."""
     workspace: int
     """The most that one forward and its sampling make; engines run in turns."""
     rows: int
-    """Of each engine."""
+    """Rows of each engine."""
     tokens: int
-    """Of the longest row, prompt included."""
+    """Tokens of the longest row, prompt included."""
 
     @property
     def total(self) -> int:

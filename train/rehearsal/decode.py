@@ -29,13 +29,13 @@ STEPS = 3
 
 
 def decode(gpu: FakeGpu, recipe: Recipe, model: PreTrainedModel, *, own_weights: bool = True) -> EngineMemory:
-    """Decode on `gpu` as an act of its ledger, and return what the engines hold. Raises what `FakeGpu` does.
+    """Decode on `gpu` as an act of its ledger; return the memory of the engines. Raises as `FakeGpu` does.
 
     Args:
-        gpu: of the rehearsal.
+        gpu: the simulated GPU.
         recipe: gives the rows of the plan; without stages 1 row of a short text.
         model: without weights, in the type that it decodes in.
-        own_weights: the model's memory is the engines' own.
+        own_weights: True if the engines hold a copy of the weights.
     """
     give_memory(model, gpu.weights)
     model.requires_grad_(False)

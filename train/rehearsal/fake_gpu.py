@@ -1,4 +1,4 @@
-"""A GPU that is not there: tensors on `cuda:0` without memory, of one rank among many without the others.
+"""A simulated GPU: tensors on `cuda:0` without memory, for one rank of many without the others.
 
     FakeGpu (a dispatch mode) ─┬─ an op with a tensor of the GPU   shapes alone, by torch's fake tensors
                                ├─ an op of the host alone          done in earnest: packing, statistics
@@ -6,7 +6,7 @@
                                └─ two devices in one op            MisplacedTensorError
 
 torch for CPUs has no cuda: its autograd, written in C++, asks a tensor for its device and finds no driver for
-the answer. It is told `meta` here, which needs none; Python is told `cuda:0`. FSDP2 gets streams that do
+the answer. It gets `meta` here, which needs none; Python gets `cuda:0`. FSDP2 gets streams that do
 nothing, and `torch.testing`'s fake process group, whose collectives return at once with nothing done.
 
 Nothing here is thread-safe: it changes names of torch while it lasts.
@@ -50,7 +50,7 @@ from rocstar.train.rehearsal.verdict import OVERHEAD_GIB
 GPU = torch.device("cuda", 0)
 HOST = torch.device("cpu")
 READ_BYTES = 16 << 20
-"""A larger copy to the host is weights on their way to a file; nobody looks at their values."""
+"""A larger copy to the host holds weights for a file; no code reads their values."""
 _HOME = str(Path(__file__).resolve().parents[2])
 _PLAIN = (Tensor, FakeTensor, torch.nn.Parameter)
 _aten: Any = torch.ops.aten
@@ -70,10 +70,10 @@ class _NoDriver(FakeTensorMode):
 
 
 class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The dispatch mode. `ledger` counts the GPU's memory, `host` what is made for files on the host.
+    """The dispatch mode. `ledger` counts the GPU's memory, `host` the host memory of files.
 
-    With the CPU as `device` the learner learns there: `ledger` counts what the host makes in earnest too,
-    and nothing tells apart what lies where.
+    With the CPU as `device` the learner learns there: `ledger` counts real host memory too,
+    and the two are not distinguished.
     """
 
     def __init__(self, device: torch.device = GPU) -> None:
@@ -107,7 +107,7 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with unset_fake_temporarily():
                 made = func(*args, **kwargs)
                 if func in _EMPTY and made.dtype.is_floating_point:
-                    made.zero_()  # what a fake tensor is to be written into stays as it is, and may be read
+                    made.zero_()  # the target of a write from a fake tensor keeps its values and may be read
                 return self._count(made)
         if fakes and func in _READS:
             return self._read(func, fakes[0])
@@ -128,13 +128,13 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return device == self.device and self.ledger.category is Category.gathers
 
     def weights(self, like: Tensor) -> Tensor:
-        """A tensor of that shape which nobody has booked yet: what a model is before it is sharded."""
+        """Return an unbooked tensor of that shape, for a model before it is sharded."""
         with _disable_current_modes():
             shape = torch.empty(like.shape, dtype=like.dtype, device="meta")
         return FakeTensor(self.shapes, shape, self.device)
 
     def _count(self, made: Any) -> Any:
-        """Book what came out of an op."""
+        """Book the results of an op."""
         for tensor in tree_leaves(made):
             if isinstance(tensor, FakeTensor):
                 (self.ledger if tensor.device == self.device else self.host).made(tensor)
@@ -151,7 +151,7 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return 1.0 if tensor.dtype.is_floating_point else 1
 
     def _to_host(self, tensor: FakeTensor, dtype: torch.dtype) -> Tensor:
-        """What the host goes on to calculate with: as many numbers, all zero."""
+        """Return zeros in the shape of the tensor, for the host to continue with."""
         self.reads[_place()] += 1
         with unset_fake_temporarily():
             return torch.zeros(tensor.shape, dtype=dtype)
@@ -202,12 +202,12 @@ class _NoStreams:
 
 @contextlib.contextmanager
 def fake_gpu(ranks: int, device: torch.device = GPU, *, memory_bytes: int = 80 << 30) -> Iterator[FakeGpu]:
-    """Inside, rank 0 of `ranks` has a GPU that is not there, and no other rank is waited for.
+    """Run the block as rank 0 of `ranks` with a simulated GPU; no other rank is waited for.
 
-    `device`: the CPU, to hold a rehearsal against what a CPU held.
+    `device`: the CPU, to compare a rehearsal with the memory that a CPU run held.
 
     Raises:
-        RuntimeError: this process has a process group of its own.
+        RuntimeError: this process has a process group already.
     """
     if dist.is_initialized():
         raise RuntimeError("a rehearsal needs a process without a process group")

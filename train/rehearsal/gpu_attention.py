@@ -35,7 +35,7 @@ def kernel_of(q: Tensor, k: Tensor, mask: Tensor | None) -> str:
 
 
 def attention_of(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """What takes the place of `scaled_dot_product_attention`; `plain` is that function itself."""
+    """Return a replacement for `scaled_dot_product_attention`; `plain` is the original function."""
 
     def attend(
         q: Tensor,

@@ -1,4 +1,4 @@
-"""What a rehearsal takes the machines to be. Stated, not measured: every time that it tells is of these."""
+"""The machines that a rehearsal assumes. Stated, not measured: all its times follow from these."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Hardware:
     prefill_flops: float = 0.6e15
     attention_flops: float = 1.6e15
     learn_flops: float = 0.4e15
-    """Of forward and backward, attention included."""
+    """The share of peak FLOPs of forward and backward, attention included."""
     node_network: float = 50e9
     """Into or out of a node, all its links together: 400 Gbit/s."""
     gpu_links: float = 50e9
@@ -27,7 +27,7 @@ class Hardware:
     host_copy: float = 20e9
     """From a GPU into the memory of its host."""
     launch_s: float = 1.5e-3
-    """What a decoding step takes besides reading."""
+    """Seconds of a decoding step besides reading memory."""
     request_s: float = 20e-6
     server_start_s: float = 45.0
     """A server's process until it loads weights, graphs included."""

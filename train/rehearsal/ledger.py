@@ -1,10 +1,10 @@
-"""Bytes that live on one device, by what they are for: a storage counts from its making to its end.
+"""Bytes that live on one device, by category: a storage counts from allocation to release.
 
     op makes a tensor ─> its storage is booked under the category of the innermost scope
     FSDP empties a storage (resize to 0) or refills it ─> the booking follows
     the storage dies ─> the booking ends
 
-Invariant: the sum over categories is what a caching allocator that never splits would call allocated, in
+Invariant: the sum over categories equals the allocated bytes of a caching allocator that never splits, in
 blocks of BLOCK bytes.
 """
 
@@ -35,7 +35,7 @@ class _StorageBooking:
 
 
 class MemoryLedger:
-    """What is held now, and the most that was held since `act` began."""
+    """Return the bytes held now, and the peak since `act` began."""
 
     def __init__(self) -> None:
         self._held = dict.fromkeys(Category, 0)
@@ -47,7 +47,7 @@ class MemoryLedger:
         self._at_most = dict(self._held)
         self.peaks: list[MemoryPeak] = []
 
-    # ---- what is asked ----
+    # ---- queries ----
 
     @property
     def total(self) -> int:
@@ -55,7 +55,7 @@ class MemoryLedger:
 
     @property
     def category(self) -> Category:
-        """Of what is made now."""
+        """The category of new storages."""
         return self._scopes[-1]
 
     def held(self, category: Category) -> int:
@@ -70,7 +70,7 @@ class MemoryLedger:
 
     @contextlib.contextmanager
     def scope(self, category: Category) -> Iterator[None]:
-        """What is made inside is of that category, unless a scope further inside says otherwise."""
+        """Book new storages under that category; the innermost scope wins."""
         self._scopes.append(category)
         try:
             yield
@@ -106,7 +106,7 @@ class MemoryLedger:
             self._at_most = {**self._held, Category.temporary: self._held[Category.temporary] + num_bytes}
 
     def file(self, tensors: Iterable[Tensor], category: Category) -> None:
-        """Move what the tensors hold into another category."""
+        """Move the storages of the tensors into another category."""
         for tensor in tensors:
             booking = self._bookings.get(tensor.untyped_storage()._cdata)
             if booking is not None and booking.category is not category:

@@ -38,7 +38,7 @@ from rocstar.train.serving.embedded import has_own_weights
 
 ACTS = ("sft", "rl", "publish", "checkpoint", "decode")
 TOOL_S = 0.3
-"""What a call takes in the timeline: the report's mean."""
+"""Seconds of a tool call in the timeline: the mean of the report."""
 
 
 def rehearse_recipe(
@@ -111,7 +111,7 @@ def batches_of(
 
 
 def _limit(recipe: Recipe) -> int:
-    """Of the stage with the longest responses."""
+    """Return the stage with the longest responses."""
     return max(stage.max_response_tokens for stage in recipe.stages)
 
 

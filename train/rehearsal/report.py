@@ -1,4 +1,4 @@
-"""What a rehearsal found, as lines of a plan and as JSON. Pure."""
+"""The result of a rehearsal, as lines of a plan and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Packing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """What was found. Without `verdict` the learner did not come to the end of its acts: see `problems`."""
+    """The result. `verdict` is None if the learner did not complete its acts: see `problems`."""
 
     verdict: MemoryVerdict | None = None
     peaks: list[MemoryPeak] = field(default_factory=list)
@@ -39,18 +39,18 @@ class Rehearsal:
     """The most that rank 0 holds on the host for files."""
     packing: dict[str, Packing] = field(default_factory=dict)
     reads: dict[str, int] = field(default_factory=dict)
-    """Lines that wait for the GPU to tell a value, with how often they did."""
+    """Lines that wait for a value from the GPU, with their counts."""
     room: ServerRoom | None = None
     moved: Transfers | None = None
     timeline: Timeline | None = None
     hardware: Hardware | None = None
     misplaced: list[str] = field(default_factory=list)
-    """What would go wrong on a device."""
+    """Problems that would occur on a device."""
     seconds: float = 0.0
 
     @property
     def problems(self) -> list[str]:
-        """What refuses the plan."""
+        """Problems that refuse the plan."""
         found = [f"on a GPU this would fail: {one}" for one in self.misplaced]
         if self.verdict is not None and not self.verdict.fits:
             v = self.verdict

@@ -43,7 +43,7 @@ class PackedStep:
     """One step's microbatches, of which one rank rehearses a few."""
 
     updates: list[list[MicroBatch]]
-    """For each optimizer step: the heaviest microbatch of any rank, and the next one of it."""
+    """The heaviest microbatch of any rank and the next one, for each optimizer step."""
     rounds: int
     """Microbatches of each rank in the whole step."""
     rows: int
@@ -52,9 +52,9 @@ class PackedStep:
     longest: int
     """Tokens of the longest row."""
     efficiency: float
-    """Work over what the rounds last."""
+    """Total work over the duration of the rounds."""
     flops: float
-    """Of a forward over the whole step, in the unit of the cost."""
+    """The cost of a forward over the whole step."""
 
     @property
     def heaviest(self) -> MicroBatch:
@@ -91,7 +91,7 @@ def _rows(works: Sequence[TrajectoryWork], limit: int) -> list[RowLengths]:
 
 
 def _cut(row: RowLengths, limit: int) -> RowLengths:
-    """The row without what lies beyond `limit`; its last turn is the policy's."""
+    """Return the row truncated to `limit` tokens; its last turn is the policy's."""
     room, turns = limit - row.prompt, []
     for new, answer in row.turns:
         if room < 1:
@@ -128,7 +128,7 @@ def examples(rows: Sequence[RowLengths], *, vocabulary: int, share_prompts: bool
 def batch_of(
     rows: Sequence[Example], *, room: int, ranks: int, cost: Cost, updates: int, seed: int
 ) -> PackedStep:
-    """The step of these rows. Of each update's microbatches the heaviest one comes first, whoever has it."""
+    """Return the step of these rows. The heaviest microbatch of each update, on any rank, comes first."""
     parts = split_updates(len(rows), updates, random.Random(seed))
     packed = [
         pack([rows[k] for k in part], tokens_per_microbatch=room, ranks=ranks, cost=cost) for part in parts

@@ -1,4 +1,4 @@
-"""Which category memory is of, told by who makes it: the learner's parts, wrapped while a rehearsal lasts.
+"""Assign memory to categories by the part of the learner that allocates it, wrapped during a rehearsal.
 
 FSDP gathers, scatters ─> gathers, then gradients | forward, and its repetition ─> activations
 the loss at the head ─> head | the optimizer ─> moments in its first step | the rest ─> temporary
@@ -29,7 +29,7 @@ Wrapper = Callable[..., Any]
 
 @contextmanager
 def scopes(ledger: MemoryLedger) -> Iterator[None]:
-    """Inside, the ledger knows what the learner's memory is for."""
+    """Run the block with the learner's memory assigned to categories."""
 
     def within(category: Category, function: Wrapper) -> Wrapper:
         @functools.wraps(function)
@@ -97,7 +97,7 @@ def book_gradients(model: nn.Module, ledger: MemoryLedger) -> None:
 
 
 def book_moments(learner: Learner, ledger: MemoryLedger) -> None:
-    """What the optimizers keep between steps."""
+    """The state that the optimizers keep between steps."""
     for optimizer in learner.optimizers.optimizers:
         for state in optimizer.state.values():
             ledger.file((local(x) for x in state.values() if isinstance(x, Tensor)), Category.moments)

@@ -1,4 +1,4 @@
-"""What placement leaves for the KV cache of a server on a GPU, and how many trajectories that holds. Pure."""
+"""The memory that placement leaves for a server's KV cache, and the trajectories that fit. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rocstar.train.rehearsal.categories import GIB
 from rocstar.train.rehearsal.verdict import OVERHEAD_GIB
 
 STATIC_FRACTION = 0.85
-"""Of SGLang's mem-fraction-static, where the recipe does not give it."""
+"""The default of SGLang's mem-fraction-static, if the recipe does not set it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class ServerRoom:
     kv: int
     """Bytes on each of its GPUs; 0 or less: it does not start."""
     kv_tokens: int
-    """Of the whole server."""
+    """The memory of the whole server."""
     mean: int
     """Trajectories of the mean length, prompt included."""
     longest: int

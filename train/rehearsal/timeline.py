@@ -49,7 +49,7 @@ def cost_model(size: ModelSize, attention_flops_per_pair: float, hardware: Hardw
 def generate_s(
     rows: Sequence[RowLengths], cost: CostModel, *, kv_tokens: int, replicas: int, tool_s: float
 ) -> float:
-    """The least time of a step's rollouts on so many replicas; `tool_s` is what a call takes."""
+    """The least time of a step's rollouts on so many replicas; `tool_s`: seconds of a call."""
     works = [
         TrajectoryWork(
             traj=str(number),

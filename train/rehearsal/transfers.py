@@ -18,7 +18,7 @@ class Transfers:
     publish_bytes: int
     checkpoint_bytes: int
     gather_s: float
-    """All ranks' parts to one whole copy of what is served."""
+    """Gather all ranks' shards into one complete copy of the served weights."""
     publish_s: float
     """Until every server has the weights, the gathering included: beside a broadcast, before a file."""
     checkpoint_s: float
@@ -28,7 +28,7 @@ class Transfers:
 
 
 def transfers(size: ModelSize, engine: EngineConfig, machines: Machines, hardware: Hardware) -> Transfers:
-    """What moves when weights are published and saved, for `engine.publish` and `engine.placement`."""
+    """The transfers of publishing and saving weights, by `engine.publish` and `engine.placement`."""
     whole = (size.dtype_bytes if size.adapters else 4) * size.parameters
     served = size.dtype_bytes * size.parameters
     links = hardware.gpu_links if machines.nodes == 1 else hardware.node_network
@@ -39,7 +39,7 @@ def transfers(size: ModelSize, engine: EngineConfig, machines: Machines, hardwar
         delivered_s, readers = served / hardware.weights_read, 0
     elif engine.publish == "broadcast":  # one bucket is sent while the next is gathered
         delivered_s = max(0.0, served / hardware.node_network - gather_s)
-        readers -= machines.nodes * engine.num_replicas  # what is left are nodes that only serve
+        readers -= machines.nodes * engine.num_replicas  # the rest are nodes that only serve
     if readers:
         delivered_s += served / hardware.disk_write + readers * served / hardware.disk_read
     if engine.kind != "embedded" and engine.placement == "restart":

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from rocstar.train.rehearsal.categories import GIB, Category, EngineMemory, MemoryPeak
 
 OVERHEAD_GIB = 2.0
-"""What a GPU holds besides tensors: the driver's context, kernels, buffers of the collectives. Assumed."""
+"""GPU memory besides tensors: the driver's context, kernels, buffers of the collectives. Assumed."""
 SPARE = 0.05
-"""Of what is left for activations when a smaller microbatch is advised."""
+"""The share of the memory left for activations that a smaller microbatch may use."""
 STEP = 256
 """Tokens to whose multiple a microbatch is advised."""
 
@@ -25,7 +25,7 @@ class MemorySettings:
     dtype: str
     ranks: int
     engine: EngineMemory | None = None
-    """Of the embedded engines beside the learner."""
+    """The memory of the embedded engines beside the learner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ def judge(peak: MemoryPeak, memory_gib: float, settings: MemorySettings) -> Memo
 
 
 def _fix(peak: MemoryPeak, memory_gib: float, settings: MemorySettings) -> str:
-    """The change that helps most, by what the memory is for."""
+    """Return the change that helps most, by category of memory."""
     held = peak.by_category
     activations = held.get(Category.activations, 0)
     of_tokens = activations + held.get(Category.temporary, 0)
