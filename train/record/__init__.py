@@ -1,1 +1,1 @@
-"""What a run says of itself: metrics, console, run directory. It listens and decides nothing."""
+"""The output of a run: metrics, console, run directory. It observes the run and decides nothing."""

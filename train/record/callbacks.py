@@ -1,13 +1,13 @@
-"""Who wants to know of a run listens in one way: console, trackers, and classes of the user's own.
+"""Listeners of a run: the console, trackers, and the user's callback classes.
 
     loop, cold start, evaluation -> Listeners -> the console
                                               -> run.trackers, run.callbacks, callbacks given from Python
 
-What is heard of was written down before: metrics.jsonl, records and checkpoints are the run's own. Listeners
-are called one after the other in the thread of the event loop, and the run waits for them.
+An event is written to metrics.jsonl, records or checkpoints before it is reported. Listeners are called one
+after the other in the thread of the event loop, and the run waits for them.
 
-Invariant: a listener changes nothing of a run but by `StopRun`. One that raises anything else is told of
-once, with its traceback, and hears nothing more; the console is ours, and its errors are bugs.
+Invariant: a listener changes a run only by `StopRun`. A listener that raises anything else is reported once,
+with its traceback, and removed; the console is ours, and its errors are bugs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class StopRun(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStart:
-    """What a run is, at its start and at each resume."""
+    """The facts of a run at its start and at each resume."""
 
     recipe: Recipe
     """A copy of the resolved recipe."""
@@ -49,9 +49,9 @@ class RunStart:
 
 
 class Callback:
-    """A listener. Override what you want to hear of; nothing that you are given can be changed.
+    """A listener. Override the methods you need; their arguments are read-only.
 
-    A resumed run says again what came behind its last checkpoint.
+    A resumed run reports again the steps after its last checkpoint.
     """
 
     def on_run_start(self, run: RunStart) -> None:
@@ -77,14 +77,14 @@ class Callback:
         """Hear that the checkpoint of a step is whole: a Hugging Face directory, until it is pruned."""
 
     def on_note(self, text: str) -> None:
-        """Hear what the console tells people besides steps: servers, a paused optimizer, a stall."""
+        """Called with each console note besides steps: servers, a paused optimizer, a stall."""
 
     def on_end(self, how: How) -> None:
         """Hear how the run ended; nothing is heard afterwards. "stopped" is a callback's or the run's own."""
 
 
 class Listeners:
-    """Everyone who listens to a run."""
+    """All listeners of a run."""
 
     def __init__(self, console: Callback) -> None:
         self._console = console
@@ -93,11 +93,11 @@ class Listeners:
         """Why the run is to end after this step; None while it is not."""
 
     def add(self, listener: Callback) -> None:
-        """Let one more listen, from now on."""
+        """Add a listener."""
         self._others.append(listener)
 
     def start(self, run: RunStart) -> None:
-        """Tell that the run begins.
+        """Report the start of the run.
 
         Raises:
             ConfigError: a listener raised.
@@ -105,21 +105,21 @@ class Listeners:
         for listener in self._others:
             try:
                 listener.on_run_start(run)
-            except Exception as error:  # anybody's code; nothing was begun
+            except Exception as error:  # user code; the run has not started
                 raise ConfigError(f"{_name(listener)}: on_run_start failed: {_said(error)}") from error
 
     def cold_start(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
-        """Tell of an update of the cold start."""
+        """Report an update of the cold start."""
         shown = MappingProxyType(dict(metrics))
         self._tell("on_cold_start", lambda listener: listener.on_cold_start(step, total, shown))
 
     def groups(self, step: int, judged: Sequence[tuple[Trajectory, Verdict]]) -> None:
-        """Tell of what a step rolled out."""
+        """Report the trajectories of a step."""
         shown = tuple(judged)
         self._tell("on_groups", lambda listener: listener.on_groups(step, shown))
 
     def row(self, row: Row) -> None:
-        """Tell of a step or an evaluation that was written down."""
+        """Report a written row: a step or an evaluation."""
         shown = MappingProxyType(row)
         if row["phase"] == "eval":
             self._tell("on_evaluation", lambda listener: listener.on_evaluation(shown))
@@ -127,15 +127,15 @@ class Listeners:
             self._tell("on_step", lambda listener: listener.on_step(shown))
 
     def checkpoint(self, step: int, directory: Path) -> None:
-        """Tell of a checkpoint that is whole."""
+        """Report a complete checkpoint."""
         self._tell("on_checkpoint", lambda listener: listener.on_checkpoint(step, directory))
 
     def note(self, text: str) -> None:
-        """Tell people something."""
+        """Report a note for people."""
         self._tell("on_note", lambda listener: listener.on_note(text))
 
     def end(self, how: How) -> None:
-        """Tell how the run ended; nobody listens afterwards."""
+        """Report the end of the run and remove all listeners."""
         self._tell("on_end", lambda listener: listener.on_end(how))
         self._others.clear()
 
@@ -147,7 +147,7 @@ class Listeners:
             except StopRun as stop:
                 if self.stop is None:
                     self.stop = f"{_name(listener)}: {stop}"
-            except Exception as error:  # anybody's code: a run outlives its listeners
+            except Exception as error:  # user code: a failing listener must not end the run
                 self._others.remove(listener)
                 trace = "".join(traceback.format_exception(error)).rstrip()
                 self._console.on_note(

@@ -1,4 +1,4 @@
-"""What a person watching a run sees: one live panel on a terminal, one plain line per step elsewhere."""
+"""The console output of a run: one live panel on a terminal, one plain line per step elsewhere."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,10 +1,10 @@
-"""RUN/logs/console.log: what the console of a run said, with times, over all its starts.
+"""RUN/logs/console.log: the console output of a run, with times, over all its starts.
 
     2026-11-22T15:23:10Z started: rocstar train quickstart (process 4711)
     2026-11-22T15:24:31Z step 1/40  reward 0.12 ...
 
-Each line is on the disk when `write` returns. A disk that is full, or a folder that cannot be written, costs
-the lines it would have taken and nothing else.
+Each line is on the disk when `write` returns. A full disk or an unwritable folder loses these lines and
+nothing else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rocstar.train.record.run_directory import CONSOLE_LOG
 
 
 class ConsoleLog:
-    """Appends to a run's log while it is entered: what is written, warnings, and what ends the run.
+    """A context that appends to a run's log: written lines, warnings, and the reason that ends the run.
 
     Warnings of Python and of our loggers go to stderr as well, as they do without this.
     """
@@ -95,7 +95,7 @@ class ConsoleLog:
 
 
 class _Warnings(logging.Handler):
-    """What our loggers warn of. A logger that has a handler loses the last resort: it is asked here."""
+    """A handler for warnings of our loggers; it also calls Python's last resort, which a handler disables."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
@@ -108,7 +108,7 @@ class _Warnings(logging.Handler):
 
 
 def _why(error: BaseException) -> str:
-    """What ended a run: a message where one was meant for people, else where it happened."""
+    """Return the reason that ended a run: the message of an error for people, else its place in the code."""
     if isinstance(error, ConfigError | TrainingStopped):
         return f"ended: {error}"
     if isinstance(error, KeyboardInterrupt | CancelledError):

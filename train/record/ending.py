@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and one line where something was wrong outside of this program.
+"""The end of a command: its exit code, and one line for an error outside this program.
 
 Codes: 0 done, 1 the work failed, 2 a recipe, option, path or disk is not usable, 130 interrupted. A bug keeps
 its traceback.
@@ -39,15 +39,15 @@ _OURS = (
     Path("/proc"),
     Path("/sys"),
 )
-"""Places whose files no person chose: what is wrong there is a bug."""
+"""Folders whose paths no user chose: an error there is a bug."""
 
 
 def guarded(
     work: Callable[[], int], *, resumes: bool = False, interrupted: Callable[[], str] = lambda: "interrupted"
 ) -> int:
-    """Turn mistakes and interruptions into one line and an exit code.
+    """Turn user errors and interruptions into one line and an exit code.
 
-    `resumes`: the verb has --resume, so that it can be advised. `interrupted` says what Ctrl-C left behind.
+    `resumes`: True if the verb has --resume, for the advice. `interrupted` returns the message after Ctrl-C.
     """
     return tell_launcher(_guarded(work, resumes=resumes, interrupted=interrupted))
 
@@ -82,7 +82,7 @@ def _guarded(work: Callable[[], int], *, resumes: bool, interrupted: Callable[[]
 
 
 def of_system(error: OSError) -> str | None:
-    """The line for an error of the system that a person can mend; None for what may be a bug of ours."""
+    """Return the message of a system error that the user can fix; None if it may be a bug of ours."""
     path = error.filename if isinstance(error.filename, str) else None
     if error.errno in _NO_ROOM:
         return _NO_ROOM[error.errno].format(f" at {path}" if path else "")
@@ -92,7 +92,7 @@ def of_system(error: OSError) -> str | None:
     if any(place.is_relative_to(ours) for ours in _OURS):
         return None
     if error.errno == errno.ENOENT and place.parent.is_dir():
-        return None  # a file that should be there and is not: somebody here forgot to look
+        return None  # our own missing check: the folder exists and the file does not
     unread = error.errno != errno.EROFS and os.path.exists(place) and not os.access(place, os.R_OK)
     unreached = error.errno == errno.ENAMETOOLONG or _is_closed(error, place.parent)
     does = "read" if unread else "reach" if unreached else "write"
@@ -100,12 +100,12 @@ def of_system(error: OSError) -> str | None:
 
 
 def _is_closed(error: OSError, folder: Path) -> bool:
-    """Whether this user may not enter the folder, and so cannot even tell what is there."""
+    """Return True if this user may not enter the folder."""
     return error.errno == errno.EACCES and not os.access(folder, os.X_OK)
 
 
 def run_interrupted(directory: Path, arguments: Sequence[str], *, resumes: bool) -> str:
-    """What Ctrl-C left of a run, and the command that goes on with it. One rank speaks for all."""
+    """Return the state of a run after Ctrl-C, and the command that resumes it; "" on ranks other than 0."""
     if os.environ.get("RANK", "0") != "0":
         return ""
     saved = complete_checkpoints(directory) or complete_checkpoints(cold_start_of(directory))

@@ -1,4 +1,4 @@
-"""Which questions of a recipe's sets it gives to learn from, as an evaluation notes them."""
+"""The evaluation questions that a recipe also trains on, as an evaluation records them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rocstar.engine.types import Task
 
 RULE: Final = "rocstar data check: duplicate or near"
 FOUND: Final = ("rule", "overlap", "left_out_of_training", "questions")
-"""What `Learned.found` gives."""
+"""The keys of the result of `Learned.found`."""
 Question = tuple[str, str]
 """A set's label and a task's id."""
 
@@ -22,13 +22,13 @@ class Learned:
     tasks: frozenset[Question] = frozenset()
     texts: frozenset[Question] = frozenset()
     is_empty: bool = True
-    """It gives nothing to learn from."""
+    """The recipe has no training data."""
 
     def found(self, label: str, tasks: Sequence[Task], *, left_out: bool) -> dict[str, Any] | None:
-        """What of a set is learned from, as JSON; None where the recipe gives nothing to learn from.
+        """Return the questions of a set that the recipe trains on, as JSON; None if it has no training data.
 
-        `left_out`: the recipe itself keeps these tasks out of its stages and demonstrations, so that only its
-        conversations can have them.
+        `left_out`: the recipe excludes these tasks from its stages and demonstrations, so that only its
+        conversations can contain them.
         """
         if self.is_empty:
             return None

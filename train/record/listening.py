@@ -1,6 +1,6 @@
-"""Who listens to a run: its trackers, the classes that run.callbacks names, and callbacks given from Python.
+"""Make the listeners of a run: its trackers, the classes of run.callbacks, and callbacks given from Python.
 
-The classes are found and their arguments checked before anything is built; they are made when the run begins.
+Classes are imported and their arguments checked before anything is built; instances are made at the start.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def make_callback(config: CallbackConfig, *, field: str) -> Callback:
     made = callback_class(config, field=field)
     try:
         return made(**config.args)
-    except Exception as error:  # anybody's code; nothing was begun
+    except Exception as error:  # user code; the run has not started
         raise ConfigError(f"{field} = {config.kind!r}: it cannot be made: {described(error)}") from error
 
 
@@ -63,7 +63,7 @@ def make_callback(config: CallbackConfig, *, field: str) -> Callback:
 def listening(
     recipe: Recipe, run_dir: Path, console: Callback, callbacks: Sequence[Callback] = (), *, step: int
 ) -> Iterator[Listeners]:
-    """Everyone who listens to a run, told of its start, and at the end of how it ended.
+    """Yield the listeners of a run after reporting its start, and report its end.
 
     Args:
         recipe: names trackers and callbacks.

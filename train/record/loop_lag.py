@@ -1,7 +1,7 @@
-"""How late the event loop is: what is due waits for what runs. Rank 0's, as two metrics of a step.
+"""The delay of rank 0's event loop, as two metrics of a step.
 
-A beat asks to be called BEAT_S later and sees how much later it is. Judges, tools, servers and nodes are
-answered as late as that; nothing on the loop should take longer than 50 ms. Who waits: nobody.
+A timer due every BEAT_S measures how late it is called. Answers of judges, tools, servers and nodes are
+delayed as much; no callback on the loop should take longer than 50 ms.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import asyncio
 from types import TracebackType
 
 BEAT_S = 0.02
-"""Fifty looks a second, which is a thousandth of a core."""
+"""Fifty timer calls a second take a thousandth of a core."""
 
 
 class LoopLag:
-    """Entered in the loop that it measures.
+    """Measures the event loop in which it is entered.
 
-    Invariant: `take` tells of the time since the last one, and every moment of it counts alike: one beat that
-    came a minute late weighs as much as a minute of beats in time.
+    Invariant: `take` covers the time since its last call, and every second of it has the same weight: a timer
+    call that is a minute late weighs as much as a minute of punctual ones.
     """
 
     def __init__(self) -> None:
@@ -37,12 +37,12 @@ class LoopLag:
             self._beat.cancel()
 
     def take(self) -> dict[str, float]:
-        """The metrics, in seconds; none before the first beat."""
+        """Return the metrics, in seconds; empty before the first timer call."""
         late_s, self._late_s = sorted(self._late_s), []
         if not late_s:
             return {}
         left_s = 0.01 * sum(BEAT_S + late for late in late_s)
-        for late in reversed(late_s):  # what is longest has the last hundredth of the time
+        for late in reversed(late_s):  # the longest delays make up the last hundredth of the time
             left_s -= BEAT_S + late
             if left_s <= 0:
                 break

@@ -44,7 +44,7 @@ class ManifestError(ValueError):
 def recorded(directory: Path, recipe: Recipe, *, world_size: int) -> Iterator[dict[str, Any]]:
     """Add this start to the directory's manifest, and its end when the block is left.
 
-    Gives the start's entry: what is added to it is written at the end, and by `write_start` before.
+    Yields the entry of this start. Additions are written at the end, and by `write_start` before.
     """
     starts = _earlier(directory)
     entry = {"status": RUNNING, "started": _now(), "ended": None, **describe(recipe, world_size=world_size)}
@@ -55,7 +55,7 @@ def recorded(directory: Path, recipe: Recipe, *, world_size: int) -> Iterator[di
     except BaseException as error:  # however it ended, the manifest says so
         was_stopped = isinstance(error, KeyboardInterrupt)
         entry |= {"status": INTERRUPTED if was_stopped else FAILED, "ended": _now()}
-        with contextlib.suppress(OSError):  # what ended the work is what the user must read
+        with contextlib.suppress(OSError):  # the user must read the first error, not this one
             _write(directory, starts)
         raise
     entry |= {"status": COMPLETE, "ended": _now()}
@@ -63,12 +63,12 @@ def recorded(directory: Path, recipe: Recipe, *, world_size: int) -> Iterator[di
 
 
 def write_start(directory: Path, entry: dict[str, Any]) -> None:
-    """Write what was added to the entry of the start that goes on: it may be killed."""
+    """Write additions to the entry of a running start: the process may be killed before its end."""
     _write(directory, [*read_manifest(directory)[:-1], entry])
 
 
 def read_manifest(directory: Path) -> list[dict[str, Any]]:
-    """Every start of a run, oldest first; none if it has no manifest.
+    """Return every start of a run, oldest first; empty if it has no manifest.
 
     Raises:
         ManifestError: manifest.json is damaged or of another version.
@@ -87,7 +87,7 @@ def read_manifest(directory: Path) -> list[dict[str, Any]]:
 
 
 def _earlier(directory: Path) -> list[dict[str, Any]]:
-    """The starts before this one. One that never told its end was killed: nobody else holds the directory."""
+    """Return the starts before this one. A start without an end was killed: this process has the lock."""
     try:
         starts = read_manifest(directory)
     except ManifestError:
@@ -120,7 +120,7 @@ def describe(recipe: Recipe, *, world_size: int) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of rocstar, Python and what the numbers hang on; None for a package that is not installed."""
+    """Return the versions of rocstar, Python, torch and transformers; None if not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for name in ("rocstar", "torch", "transformers"):
         try:
@@ -173,7 +173,7 @@ def _git(sources: Path) -> dict[str, Any]:
 
 
 def _output(sources: Path, *arguments: str) -> str | None:
-    """What git says; None if there is no git, or it refuses or hangs."""
+    """Return the output of git; None if git is missing, refuses or hangs."""
     command = ["git", "-C", str(sources), *arguments]
     environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
     try:

@@ -5,7 +5,7 @@ name means or whether two spellings are one. `{...}` in a name stands for a word
 evaluation set, a status, a number.
 
 `reward/mean` and all of `tool/*`, `seq_len/*`, `num_turns/*`, `is_truncated/*` and `finish/*` are taken over
-every trajectory that was generated in the step, before RoC drops any (rewards: over those that have one).
+every generated trajectory of the step, before RoC drops any (rewards: over those with one).
 """
 
 import json
@@ -39,7 +39,7 @@ class MetricsFileError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """What a name stands for."""
+    """Unit and meaning of a metric name."""
 
     name: str
     unit: str
@@ -157,10 +157,10 @@ METRICS = _listed({
     "time/publish": ("s", "new weights on their way to the policy"),
     "time/checkpoint": ("s", "copying a checkpoint out, and waiting for the last one to be written"),
     "time/eval": ("s", "evaluation"),
-    "time/other": ("s", "what is left: scheduling, packing, logging"),
-    "time/loop_lag_p99": ("s", "rank 0's event loop ran what was due within this, 99% of the time"),
-    "time/loop_lag_max": ("s", "the longest that it let wait what was due"),
-    "alarm/{name}": ("share", "1 while this alarm stands, 0 when it is over; see docs/guide/doctor.md"),
+    "time/other": ("s", "the rest: scheduling, packing, logging"),
+    "time/loop_lag_p99": ("s", "delay of rank 0's event loop, 99th percentile over time"),
+    "time/loop_lag_max": ("s", "the longest delay of rank 0's event loop"),
+    "alarm/{name}": ("share", "1 while this alarm is active, 0 when it is over; see docs/guide/doctor.md"),
     "metrics/nonfinite": ("metrics", "metrics of this row that were NaN or infinite; written as null"),
 })  # fmt: skip
 
@@ -253,7 +253,7 @@ def num_succeeded(old: Sequence[Row], row: Row) -> int:
 
 
 def _place(row: Row) -> tuple[bool, int, bool]:
-    """Where in a run a row is written: the cold start, then each step before what is evaluated after it."""
+    """The position of a row in a run: the cold start, then each step before the evaluation after it."""
     return row["phase"] != "sft", row["step"], row["phase"] == "eval"
 
 
@@ -303,7 +303,7 @@ class MetricsWriter:
 
         Raises:
             UnknownMetricError: a name is not listed; nothing is written.
-            OSError: the line could not be written; reopening the file mends it.
+            OSError: the line could not be written; reopening the file repairs it.
         """
         check_names(metrics)
         row: Row = {

@@ -22,7 +22,7 @@ CONSOLE_LOG = "logs/console.log"
 TRAJECTORIES = "trajectories"
 """The folder of the records, one `records_file` per step with its index."""
 COMPLETE = "COMPLETE"
-"""Written last into a checkpoint: a folder without it does not exist for anybody."""
+"""Written last into a checkpoint: a folder without it is ignored."""
 LOOKED_AT_S = (0.02, 0.1)
 """Before a folder is in use: `is_held`, which a viewer asks again and again, has the lock for a moment."""
 _UP_TO = "# in force up to step "
@@ -120,7 +120,7 @@ def claim(directory: Path, *, resume: bool, mark: str = METRICS) -> Lock:
 
 
 def is_held(directory: Path) -> bool:
-    """Whether a process works on the run. A folder without a lock is nobody's."""
+    """Return True if a process works on the run; False without a lock file."""
     try:
         with (directory / LOCK).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -132,7 +132,7 @@ def is_held(directory: Path) -> bool:
 
 
 def check_claim(directory: Path, *, resume: bool, mark: str = METRICS) -> None:
-    """What `claim` would refuse, as far as it can be known without writing. ConfigError."""
+    """Raise ConfigError for what `claim` would refuse, without writing."""
     path = directory / LOCK
     if path.exists():  # in use comes first: what else is wrong may change while the other process works
         try:
@@ -187,8 +187,8 @@ def discard_if_unused(directory: Path) -> None:
         return
     names = (METRICS, CONFIG, LOCK, MANIFEST, CONSOLE_LOG)
     for path in (*_former_configs(directory), *(directory / name for name in names)):
-        with contextlib.suppress(NotADirectoryError):  # somebody's file is called `logs`
+        with contextlib.suppress(NotADirectoryError):  # a file of the user is called `logs`
             path.unlink(missing_ok=True)
     for path in (directory / TRAJECTORIES, directory / "logs", directory):
-        with contextlib.suppress(OSError):  # not there, or somebody's files are in it
+        with contextlib.suppress(OSError):  # missing, or it has files of the user
             path.rmdir()

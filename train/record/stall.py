@@ -1,8 +1,6 @@
-"""A run in which nothing moves any more ends, with the reason on the console and in the run directory.
+"""End a stalled run, with the reason on the console and in the run directory.
 
-    waits of trajectories, learner, publish (waits.py) -> watchdog -> the oldest wait ends -> exit code 1
-
-Who waits: nobody for this; it waits for its clock.
+waits of trajectories, learner, publish (waits.py) -> watchdog -> the oldest wait ends -> exit code 1
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Optional places to send metrics to. metrics.jsonl is always written; these come on top.
+"""Optional metric trackers, in addition to metrics.jsonl.
 
-Every package here is imported when its tracker is made, so that nobody needs one for training.
+A tracker's package is imported when the tracker is made, so that training does not need it.
 """
 
 import importlib
@@ -32,7 +32,7 @@ class Tracker(Callback):
         self.on_step(row)
 
     def on_end(self, how: How) -> None:
-        """Send what is pending, however the run ended."""
+        """Send pending metrics, however the run ended."""
         self.close()
 
     def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
@@ -40,7 +40,7 @@ class Tracker(Callback):
         raise NotImplementedError
 
     def close(self) -> None:
-        """Send what is pending. Nothing may be logged afterwards."""
+        """Send pending metrics. Nothing may be logged afterwards."""
         raise NotImplementedError
 
 

@@ -33,6 +33,6 @@ def commit(checkout: Path = CHECKOUT) -> str | None:
 
 
 def describe() -> str:
-    """What `rocstar --version` prints."""
+    """Return the output of `rocstar --version`."""
     found = commit()
     return f"rocstar {version()}" + (f" (commit {found})" if found else "")

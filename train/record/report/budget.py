@@ -1,4 +1,4 @@
-"""What a step was spent on: wall time by phase, and what became of its trajectories and tool calls."""
+"""The budget of a step: wall time by phase, and the outcome of its trajectories and tool calls."""
 
 import math
 from collections.abc import Sequence
@@ -35,12 +35,12 @@ def time_bars(rows: Sequence[Row]) -> Drawn | None:
     colors = {_words(name): color for name, color in PHASE_COLORS.items()}
     xs = [row["step"] for row in steps]
     draw = partial(stacked_bars, "Time of each step", "s", xs, parts, colors=colors)
-    caption = "Each step's wall time by what it was spent on; the parts are exclusive."
+    caption = "The wall time of each step by phase; phases are exclusive."
     return Drawn(draw, caption, is_wide=True)
 
 
 def ledger_bars(rows: Sequence[Row]) -> Drawn | None:
-    """What became of each step's trajectories; None for a run without a ledger."""
+    """The outcome of each step's trajectories; None for a run without a ledger."""
     steps = [row for row in rows_of(rows, "rl") if number(row, "ledger/generated") is not None]
     if not steps:
         return None
@@ -51,7 +51,7 @@ def ledger_bars(rows: Sequence[Row]) -> Drawn | None:
     parts = {name: counts for name, counts in parts.items() if any(counts)}
     xs = [row["step"] for row in steps]
     draw = partial(stacked_bars, "Ledger", "trajectories", xs, parts, colors=LEDGER_COLORS)
-    caption = "What became of every generated trajectory: kept for the learner, dropped by RoC, in a group "
+    caption = "The outcome of every generated trajectory: kept for the learner, dropped by RoC, in a group "
     caption += "whose rewards are all equal (no signal), or failed. Nothing is dropped uncounted."
     return Drawn(draw, caption, is_wide=True)
 

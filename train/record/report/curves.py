@@ -28,7 +28,7 @@ class PlottedEvaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """One chart of the page: metric names with the labels of their curves, and what a stranger should see."""
+    """One chart of the page: metric names with the labels of their curves, and a caption."""
 
     title: str
     keys: Mapping[str, str]
@@ -114,7 +114,7 @@ PLOTS = (
     Plot(
         title="Event loop",
         keys={"time/loop_lag_p99": "99%", "time/loop_lag_max": "longest"},
-        caption="How late the event loop ran what was due: above a second, tools and servers wait for us.",
+        caption="The delay of the event loop: above a second, tools and servers wait for it.",
     ),
     Plot(
         title="Staleness",
@@ -189,7 +189,7 @@ def plot_svg(
 
 
 def picture_svg(rows: Sequence[Row]) -> str:
-    """The two curves that tell a run, side by side: reward with evaluations, tool errors in correct."""
+    """The two main curves of a run: reward with evaluations, tool errors in correct trajectories."""
     main_set = main_set_of(evaluations(rows))
     panels = [
         plot_svg(rows, plot, set_name=set_name) for plot, set_name in ((REWARD, main_set), (ERRORS, None))

@@ -13,7 +13,7 @@ from rocstar.train.record.report.page import part
 
 
 def foot(run_dir: Path) -> Markup:
-    """Every start of the run; where there is no manifest, only what the page is made from."""
+    """Every start of the run; without a manifest, only the sources of the page."""
     try:
         told = [_sentence(start, k) for k, start in enumerate(read_manifest(run_dir), 1)]
     except ManifestError as error:
@@ -23,7 +23,7 @@ def foot(run_dir: Path) -> Markup:
 
 
 def _sentence(start: Mapping[str, Any], number: int) -> str:
-    """What a reader needs to do it again."""
+    """The facts needed to reproduce the run."""
     commit = str(start.get("commit") or "")[:12]
     dirty = " with changes" if start.get("dirty") else ""
     versions = [f"rocstar {start.get('rocstar')}" + (f" ({commit}{dirty})" if commit else "")]

@@ -1,4 +1,4 @@
-"""The headline of a run: what a person asks first, for the report and for the viewer."""
+"""The headline of a run, for the report and the viewer."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Tile:
 
 
 def tiles_of(rows: Sequence[Row]) -> list[Tile]:
-    """Evaluations before and after, rewards, what was generated, and how long it took; none without rows."""
+    """Return evaluations before and after, rewards, generated tokens and duration; empty without rows."""
     if not rows:
         return []
     steps, found = rows_of(rows, "rl"), evaluations(rows)

@@ -1,4 +1,4 @@
-"""Every metric of a run in a table: its first and its last value, and what it means."""
+"""A table of every metric of a run: first value, last value, meaning."""
 
 from collections.abc import Sequence
 

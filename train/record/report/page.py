@@ -1,4 +1,4 @@
-"""The page around the charts, from templates/. It loads nothing from anywhere, and escapes what comes in."""
+"""The page around the charts, from templates/. It loads nothing, and escapes its input."""
 
 import base64
 import hashlib
@@ -17,7 +17,7 @@ from rocstar.train.record.report.svg import NARROW
 
 TEMPLATES = Path(__file__).with_name("templates")
 SCRIPTS = ("hover.js", "page.js")
-"""Of the page, in this order; the first gives every drawing its tooltip, in the viewer too."""
+"""The scripts of the page, in order; the first adds tooltips to drawings, in the viewer too."""
 MAX_TEXT = 20_000
 """Characters of one text that the page shows."""
 
@@ -94,7 +94,7 @@ def page(title: str, sections: Sequence[Markup], *, style: str = "") -> str:
 
 
 def page_script() -> str:
-    """What makes a page of markup answer a reader: tooltips of drawings, folds that open."""
+    """The scripts for tooltips of drawings and for folds."""
     return "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in SCRIPTS)
 
 
@@ -104,14 +104,13 @@ def style_sheet() -> str:
 
 
 def figure(draw: Drawing, caption: str, *, is_wide: bool = False) -> Markup:
-    """A drawing with its caption: once for a screen, once for a phone, where the first would shrink until
-    nobody can read it."""
+    """A drawing with its caption, in two sizes: for a screen and for a phone."""
     screen, phone = Drawn(draw, caption, is_wide).svgs()
     return part("figure", Markup(screen), Markup(phone), caption, is_wide)
 
 
 def clipped(text: str, limit: int = MAX_TEXT) -> str:
-    """At most about `limit` characters: the beginning and, as it tells how it went, the end."""
+    """Return about `limit` characters of the text: its beginning and its end."""
     if len(text) <= limit:
         return text
     end = limit // 4

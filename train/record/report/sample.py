@@ -28,7 +28,7 @@ from rocstar.engine.types import HIDDEN
 Record = Mapping[str, Any]
 
 BUCKETS = ("kept correct", "dropped_positive", "kept wrong", "dropped_negative", "no_signal", "failed")
-"""The kinds of trajectory that a sample should hold, most telling first."""
+"""The kinds of trajectory that a sample should contain, most informative first."""
 
 OTHER = "other"
 MAX_NOTES = 5
@@ -36,7 +36,7 @@ MAX_NOTES = 5
 
 @dataclass(frozen=True, slots=True, order=True)
 class RecordPlace:
-    """Where a trajectory is, and what is needed to choose it. Ordered by the hash of its id."""
+    """The position of a trajectory and its selection key. Ordered by the hash of its id."""
 
     key: bytes
     file: int
@@ -50,21 +50,21 @@ RecordAt = tuple[Path, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSample:
-    """The trajectories that stand for a run."""
+    """A sample of the trajectories of a run."""
 
     shown: list[tuple[RecordAt, Record]]
     notes: list[str]
-    """Sentences about what was not read."""
+    """Sentences about records that were not read."""
 
     @property
     def records(self) -> list[Record]:
-        """What is shown, without where it lies."""
+        """The selected records, without their positions."""
         return [record for _, record in self.shown]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """What of a record decides whether it is shown."""
+    """The facts of a record that decide its selection."""
 
     line: int
     step: int
@@ -80,7 +80,7 @@ Step = dict[tuple[str, bool], list[RecordPlace]]
 
 @dataclass(slots=True)
 class Notes:
-    """Sentences about what was not read: the first few, and how many there were."""
+    """Sentences about records that were not read: the first few, and their number."""
 
     texts: list[str] = field(default_factory=list)
     left_out: int = 0
@@ -195,7 +195,7 @@ def _opened(path: Path, file: int, rows: Iterable[int]) -> dict[tuple[int, int],
 
 
 def _seen_in(path: Path, notes: Notes) -> Iterator[_Seen]:
-    """The records of a file; what cannot be read is told in `notes`."""
+    """Yield the records of a file; unreadable ones are reported in `notes`."""
     if path.suffix == FRAMES:
         yield from _rows(path, notes)
         return
@@ -289,5 +289,5 @@ def calls_of(record: Record) -> list[Mapping[str, Any]]:
 
 
 def is_hidden(record: Record) -> bool:
-    """Whether a record is of a task that nobody is to be shown (`engine.types.HIDDEN`)."""
+    """Return True if the record's task must not be shown (`engine.types.HIDDEN`)."""
     return bool(((record.get("task") or {}).get("meta") or {}).get(HIDDEN))

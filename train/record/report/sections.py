@@ -1,6 +1,6 @@
-"""The parts of a run's report, as markup, from what the run wrote.
+"""The sections of a run's report, as markup, from the run directory.
 
-Reads only the run directory, so they can be made again at any time, also while the run goes on.
+Reads only the run directory, so a report can be made again at any time, also during the run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from rocstar.train.record.report.trajectories import trajectory_html
 
 
 class ReportError(ValueError):
-    """A run directory that no report can be made of; the message says what is missing."""
+    """A run directory without the files of a report; the message names them."""
 
 
 def rows_to_report(run_dir: Path) -> list[Row]:
@@ -42,13 +42,13 @@ def rows_to_report(run_dir: Path) -> list[Row]:
 def report_sections(
     run_dir: Path, rows: Sequence[Row], sampled: ReportSample, addresses: Mapping[RecordAt, str]
 ) -> list[Markup]:
-    """What a report shows, from its headline to its foot.
+    """Return the sections of a report, from headline to foot.
 
     Args:
         run_dir: the run.
-        rows: of its metrics.jsonl.
+        rows: rows of metrics.jsonl.
         sampled: the trajectories to read.
-        addresses: where more of them is shown, of those of which it is.
+        addresses: links to the trajectories that the viewer shows in full.
     """
     sections = [
         part("headline", run_dir.resolve().name, tiles_of(rows)),
@@ -74,7 +74,7 @@ def _time(rows: Sequence[Row]) -> Markup:
 
 def _ledger(rows: Sequence[Row]) -> Markup:
     found = ledger_bars(rows)
-    return Markup("") if found is None else part("charts", "What the learner saw", [found.markup()])
+    return Markup("") if found is None else part("charts", "Trajectories of the learner", [found.markup()])
 
 
 def _statuses(rows: Sequence[Row]) -> Markup:

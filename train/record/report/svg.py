@@ -1,7 +1,7 @@
 """Charts as plain SVG text, without a plotting library.
 
 A chart is drawn in user units and scales with its box; colours and style are engine/charts.py's. Every
-number of a chart also lies in its `data-chart` attribute, from which the page's script makes the tooltip.
+number of a chart is also in its `data-chart` attribute, from which the page's script makes the tooltip.
 """
 
 import json
@@ -45,7 +45,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """What to draw: curves over steps. `marks` are named steps (x, name), where a stage begins."""
+    """A chart: curves over steps. `marks` are named steps (x, name), where a stage begins."""
 
     title: str
     unit: str
@@ -183,7 +183,7 @@ def _runs(points: Sequence[Point]) -> Iterator[list[tuple[float, float]]]:
 
 
 def _curve(frame: Frame, series: Series) -> str:
-    """Points joined by a line; many points are faint around their running mean. The last one stands out."""
+    """Points joined by a line; many points are faint around their running mean."""
     color = f"var(--c{series.color})"
     is_long = len(series.points) >= SMOOTH_FROM
     at = [(frame.x(x), frame.y(y)) for x, y in series.points if y is not None]
@@ -221,7 +221,7 @@ def _interval(frame: Frame, interval: Interval) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """What is written at the right end of a curve: the last value itself, not the mean that is drawn."""
+    """Return the label at the right end of a curve: the last value, not the drawn mean."""
 
     value: float
     text: str

@@ -24,7 +24,7 @@ CODE = "code"
 
 
 EVALUATED = "evaluated"
-"""Of an attempt of an evaluation: no learner saw it, and none was meant to."""
+"""For an attempt of an evaluation, which no learner uses."""
 
 
 def trajectory_html(
@@ -40,11 +40,11 @@ def trajectory_html(
     """One trajectory as a folding card.
 
     Args:
-        record: of version 1. A turn may have a `number`, where it does not follow the one before.
+        record: a record of version 1. A turn may have a `number`, where it does not follow the one before.
         is_open: whether it is unfolded.
-        lead: what its line begins with; default: its step.
-        anchor: what a link on the page calls it.
-        address: where its tokens and its group are shown; default: nowhere.
+        lead: the first word of its line; default: its step.
+        anchor: its name in links on the page.
+        address: link to its tokens and its group; default: none.
         more: further facts by name.
         max_text: characters of each text that are shown.
     """
