@@ -4,11 +4,11 @@
                 ^                                     │ refused, hung or gone
                 └── same ids and the tokens it had <──┘   (replicas.py takes it down and brings it back)
 
-Who waits: a turn waits for its grant, then for its replica, both until its deadline. When a replica goes down
-its turns are cut off at once: each goes on elsewhere from its token prefix, with the noise of the same (seed,
-position), so that it becomes the trajectory it would have been. Where a turn runs follows from the policy
-alone, but for one case: one that failed on a replica which may yet answer others is the guest of another, for
-this turn. Its home stays its home, in the scheduler's books too.
+A turn waits for its grant, then for its replica, both until its deadline. When a replica goes down its turns
+are ended immediately: each continues on another replica from its token prefix, with the noise of the same
+(seed, position), so that the trajectory does not change. The scheduling policy alone decides where a turn
+runs, with one exception: a turn that failed on a replica which still serves others runs on another replica
+as a guest, for this turn. The scheduler keeps its first replica as its home.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class Fleet:
         self._busy = BusyClock()
         self._states: dict[str, TrajectoryState] = {}
         self._granting: dict[str, Callable[[], None]] = {}
-        """Who wants to know of a trajectory's first place on a replica."""
+        """Callbacks for the first placement of a trajectory on a replica."""
         self._hearing: dict[str, Heard] = {}
-        """Who wants to know of a trajectory's tokens as they come."""
+        """Callbacks for the tokens of a trajectory as they arrive."""
         self._tasks: asyncio.TaskGroup | None = None
 
     async def __aenter__(self) -> Fleet:
@@ -132,7 +132,7 @@ class Fleet:
         return await self._replicas.wait_up(timeout_s)
 
     async def suspend(self) -> None:
-        """Stop all replicas on purpose. Turns keep what was answered, and wait for `resume`."""
+        """Suspend all replicas. Turns keep their tokens and wait for `resume`."""
         await self._replicas.suspend()
 
     async def resume(self, version: int, source: WeightSource | None) -> None:
@@ -202,14 +202,14 @@ class Fleet:
                 self.counts.turns_continued += 1
             detail = f"{request_id!r} failed {state.num_failures} times, and {state.lost} replicas under it"
             raise InferenceError("replicas_failed", detail, retryable=True)
-        except BaseException:  # cancelled, too: nobody asks for this request again
+        except BaseException:  # also when cancelled: no caller asks for this request again
             self._forget(request_id)
             raise
         finally:
             state.asking = False
 
     def load(self) -> KvLoad:
-        """Sums over the replicas that are up; what waits for a grant waits, too."""
+        """Return sums over the replicas that are up; turns without a grant count as waiting."""
         loads = [slot.replica.load() for slot in self._replicas.slots if slot.up]
         ungranted = sum(state.waiting is not None for state in self._states.values())
         return KvLoad(
@@ -244,7 +244,7 @@ class Fleet:
             await state.at.replica.abort(request_id)
 
     def join(self, request_ids: Sequence[str]) -> None:
-        """Lockstep is of one engine: with several, nobody knows yet who will run where."""
+        """Lockstep needs one engine: with several, placement is unknown in advance."""
         if len(self._replicas.slots) == 1:
             self._replicas.slots[0].replica.join(request_ids)
 
@@ -258,7 +258,7 @@ class Fleet:
         self._granting[request_id] = told
 
     def on_tokens(self, request_id: str, heard: Heard) -> None:
-        """A replica that tells no tokens has its turn told when that ends."""
+        """For a replica that reports no tokens, report all tokens at the end of the turn."""
         self._hearing[request_id] = heard
 
     def release(self, request_id: str) -> None:
@@ -319,7 +319,8 @@ class Fleet:
     async def _run_somewhere(
         self, state: TrajectoryState, home: Slot, ids: list[int], *, request_id: str, **rest: Any
     ) -> Generation | None:
-        """What the replica of the grant answered, or one whose guest the turn is; None if none did."""
+        """Return the answer of the granted replica, or of one that takes the turn as a guest; None if none
+        answered."""
         piece = await self._run(state, home, ids, request_id=request_id, **rest)
         while piece is None and not state.aborted and not state.is_given_up(self._limits):
             host = self._replicas.host_for(home, state.failures)
@@ -342,7 +343,7 @@ class Fleet:
         deadline: float | None,
         **rest: Any,
     ) -> Generation | None:
-        """What the replica answered; None if it did not, and the turn may be tried again."""
+        """Return the replica's answer; None if it failed and the turn may be tried again."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout_at(loop.time() + self._limits.turn_timeout_s) as cut:
@@ -372,11 +373,13 @@ class Fleet:
         if not slot.suspended:  # a stop on purpose is no failure
             state.failures[slot.index] += 1
         self._fail_if_hopeless()
-        await asyncio.sleep(0)  # whoever failed with it comes first: a server's end fails all that it runs
+        await asyncio.sleep(
+            0
+        )  # requests that failed with it go first: a server's end fails all of its requests
         return None
 
     def _end_turn(self, state: TrajectoryState, request_id: str, new_tokens: int) -> None:
-        """Tell the scheduler, unless it was told already that the turn's replica is gone."""
+        """Report to the scheduler, unless it already knows that the turn's replica is gone."""
         if state.granted:
             state.granted = False
             self._tell(TurnEnded(traj=request_id, new_tokens=new_tokens))

@@ -3,8 +3,8 @@
     up ──failures in a row | a turn that hangs | a publish not taken──> down ──restart, publish──> up
     up ──suspend──> suspended ──resume──> up
 
-Who waits: `publish` and `resume` for all replicas at once; a revival for its restart, then for a publish
-under way. Turns alone wait for a replica that is down.
+`publish` and `resume` wait for all replicas together; a revival waits for its restart, then for a publish
+under way. Only turns wait for a replica that is down.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Suspendable(Inference, Protocol):
     """A replica that can be stopped on purpose."""
 
     async def suspend(self) -> None:
-        """Stop. What it was working on comes back aborted, with the tokens that there are."""
+        """Stop. Running requests return as aborted, with the tokens so far."""
         ...
 
     async def resume(self, version: int, source: WeightSource | None) -> None:
@@ -67,7 +67,7 @@ class FleetLimits:
 
 @dataclass(slots=True, kw_only=True)
 class FleetCounts:
-    """What happened since the start. `recomputed_tokens` had been computed on a replica that was lost."""
+    """Counters since the start. `recomputed_tokens` were computed before on a replica that was lost."""
 
     replicas_lost: int = 0
     replicas_back: int = 0

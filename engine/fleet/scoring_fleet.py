@@ -1,10 +1,10 @@
-"""A fleet whose replicas tell how likely given ids are.
+"""A fleet whose replicas score given ids by log-prob.
 
     score ──> the replica that is up and scores fewest ──> PromptScores
                 └── failed or went down: another one, each once
 
-A score leaves nothing on a replica, so it is no part of the scheduler's books. Who waits: a score for its
-replica, at most as long as a turn may take.
+A score leaves no KV on a replica, so the scheduler ignores it. A score waits for its replica at most as long
+as a turn may take.
 """
 
 from __future__ import annotations

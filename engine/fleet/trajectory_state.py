@@ -27,7 +27,7 @@ class TrajectoryState:
     lost: int = 0
     """Replicas that went down while the present turn ran there, or after it failed there."""
     told: ToldTokens | None = None
-    """Where its present turn is told as it is written."""
+    """The token stream of its present turn."""
     written: int = 0
     """Tokens of the present turn that were answered so far."""
     asking: bool = False

@@ -1,17 +1,17 @@
-"""Which node rolls out which group: a pure state machine, with no task, no clock and no randomness.
+"""Grants of groups to nodes: a pure state machine, with no task, no clock and no randomness.
 
     submit, ended, failed, withdraw, up, down, seen ──> Grants ──> grants(): (group, node) pairs
 
-A group here is what is ordered together: some siblings of one task.
+A group here is one order: some siblings of one task.
 
 A group goes, in the order of submission, to the node with the most predicted-free KV:
 
     free = fill * total - max(used, sum over the groups it has of size * predicted tokens of a trajectory)
 
-`used` is the node's own last report, the sum is what those groups will have grown to, and `fill` how often
-over a node's KV may be promised, where its own scheduler holds back what does not fit yet. A node takes a
-group that does not fit only when it has none. Lengths are predicted by their running mean, per response
-limit. Nobody waits here; a host drives it (nodes.py).
+`used` is the node's last report, the sum is the predicted final size of those groups, and `fill` is the
+factor by which a node's KV may be overcommitted, because its own scheduler queues turns that do not fit yet.
+A node without groups takes one even if it does not fit. Lengths are predicted by their running mean, per
+response limit. nodes.py drives this state machine.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ PART = 4
 longer (docs/reference/nodes.md has the figures). Within a node siblings lie in blocks of about that size
 anyway."""
 FILL = 4.0
-"""The share of a node's KV that is granted, by what trajectories will have grown to. What does not fit yet
-waits in the node's own scheduler, which knows best what comes next."""
+"""The share of a node's KV that is granted, by the predicted final size of trajectories. Turns that do not
+fit yet wait in the node's own scheduler."""
 PRIOR_WEIGHT = 8.0
 """Imagined trajectories of full length behind a mean."""
 REMEMBERED = 1024
@@ -122,7 +122,7 @@ class Grants:
         node.is_up, node.total_tokens = True, total_tokens
 
     def down(self, name: str) -> None:
-        """No more grants; what it has is there until the host says otherwise."""
+        """Stop grants to the node; it keeps its groups until the host withdraws them."""
         if name == self.home:
             raise GrantError("home cannot go down")
         self.nodes[name].is_up = False

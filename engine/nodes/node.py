@@ -1,4 +1,4 @@
-"""What one node asks of another: some siblings of a group, and how full its KV cache is."""
+"""The messages between nodes: an order of some siblings of a group, and the load of the KV cache."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class GroupOrder:
         return f"{name}~{self.first}" if self.first else name
 
     def parts(self, size: int) -> list[GroupOrder]:
-        """The same siblings in orders of `size`, the last of them of what is left."""
+        """Split the order into orders of `size` siblings; the last has the rest."""
         ends = range(self.first, self.first + self.size, size)
         return [replace(self, first=k, size=min(size, self.first + self.size - k)) for k in ends]
 
 
 class NodeError(Exception):
-    """A node did not do what it was asked. The group it had is granted elsewhere."""
+    """A node failed an order. Its group is granted to another node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

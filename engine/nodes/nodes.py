@@ -4,11 +4,10 @@
                                  ^                        │ 500, gone, hung, silent, or all of them failed
                                  └──── the same part ─────┘
 
-Who waits: `roll_out` for its grant, then for the node that has it: without limit until the node tells that
-all of the part has its places, then at most the order's own time and GRACE_S twice. Both are on the board
-of waits (waits.py). Nobody waits for a node that is silent: its groups are cut off and granted elsewhere,
-the same order under the same noise. Home is always up and has the last word: what it makes of a group is
-the group, and what it raises is raised.
+`roll_out` waits for its grant, then for the granted node: without limit until the node reports that all
+siblings are placed, then at most the order's time and GRACE_S twice. Both waits are on the wait board
+(waits.py). The groups of a silent node are withdrawn and granted again, the same order with the same noise.
+Home is always up and final: its result of a group, or its exception, is the result.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class NodeLimits:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Running:
-    """A request for a part, with what can cut it off. Its time runs from when it was told granted."""
+    """A request for a part, with the means to end it. Its time runs from its reported placement."""
 
     cut: asyncio.Timeout
     limit_s: float
@@ -137,7 +136,7 @@ class Nodes:
         for task in self._watching:
             task.cancel()
         for result in await asyncio.gather(*self._watching, return_exceptions=True):
-            if isinstance(result, Exception) and error is None:  # a bug: nobody else awaits these tasks
+            if isinstance(result, Exception) and error is None:  # a bug: no other caller awaits these tasks
                 raise result
 
     @property
@@ -240,15 +239,15 @@ class Nodes:
                 running.clock.stop()
         self._regranted += 1
         self._grants.failed(key, home_only=home_only)
-        # It rests until it tells its load again, longer with each failure in a row.
+        # Pause the node until its next load report, longer with each failure in a row.
         remote.rests_until = asyncio.get_running_loop().time() + remote.backoff_s
         remote.backoff_s = min(2 * remote.backoff_s, LAST_BACKOFF_S)
         self._down(remote, f"it failed group {key}, which is granted again: {why}")
         return None
 
     async def _first_look(self) -> None:
-        """Where nothing is under way a step begins, and what nodes said before it may be wrong by now: that
-        their servers are away, or what they still held. Its groups come all at once."""
+        """With nothing in flight a new step begins, and older load reports of nodes may be wrong: servers
+        that were away, or KV that they still held. The groups of a step are submitted together."""
         if self._grants.groups:
             return
         if self._looking is None or self._looking.done():

@@ -3,11 +3,11 @@
     POST /v1/groups  order --> run_group(agent under the order's limits) --> 200 the whole group
     GET  /v1/load    KvLoad of the node's engine, groups in flight, those granted whole, policy version
 
-Every request needs the run's token. Who waits: a request for its group, at most as long as the order says
-from when all its siblings have their places; nobody for a request. A caller that goes away takes its group
-with it, which is cancelled before it can be ordered again. What is refused: 401 another token, 400 no
-order, 408 and 413 a body that does not end or is too large, 409 a group that was ordered again since, or
-whose service ends, 429 too many groups, 504 the order's time has passed, 500 a bug, told on stderr too.
+Every request needs the run's token. A request waits for its group, at most the order's time after all its
+siblings are placed. If the caller disconnects, its group is cancelled before it can be ordered again.
+Errors: 401 wrong token, 400 invalid order, 408 and 413 incomplete or too large body, 409 a group that was
+ordered again since, or a service that ends, 429 too many groups, 504 the order's time has passed, 500 a bug,
+also printed on stderr.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MAX_BODY_BYTES = 16 << 20
 BODY_TIMEOUT_S = 30.0
 MAX_GROUPS = 4096
 MAX_CONNECTIONS = 2 * MAX_GROUPS
-"""Of which an eighth are of clients that have shown no token: one that says nothing keeps nobody out."""
+"""An eighth of them are for clients without a token yet, so that idle connections cannot exhaust the rest."""
 OWNER = ""
 """Whoever has the run's token."""
 BACKLOG = 1024
@@ -98,7 +98,7 @@ class NodeService:
             if error.status == 413:
                 response.force_close()
             return response
-        except Exception as error:  # a bug of ours: the caller is told, and the service goes on
+        except Exception as error:  # our bug: report it to the caller and continue to serve
             traceback.print_exc(file=sys.stderr)
             return _refusal(500, f"{type(error).__name__}: {error}")
         finally:
@@ -127,9 +127,10 @@ class NodeService:
         return web.Response(body=await group_bytes(group), content_type=FRAMES)
 
     async def _roll_out(self, order: GroupOrder, granted: Callable[[], None]) -> Group:
-        """One at a time per name: an earlier one for the same group is ended first, for nobody reads it.
+        """Run one order at a time per name: an earlier one for the same group is ended first, as it has no
+        reader.
 
-        granted: called when every sibling has its place.
+        granted: called when every sibling is placed.
         """
         while (earlier := self._running.get(order.key)) is not None:
             earlier.cancel()
@@ -189,7 +190,7 @@ def _refusal(status: int, reason: str) -> web.Response:
 
 @contextlib.asynccontextmanager
 async def serving(service: NodeService, host: str, port: int = 0) -> AsyncIterator[int]:
-    """Listen at one address; yields the port. Leaving ends what is in flight."""
+    """Listen at one address; yields the port. On exit, requests in flight are ended."""
     runner = web.AppRunner(service.app, access_log=None, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     try:

@@ -3,8 +3,8 @@
     order:  {"v", "task": [...], "step", "seed", "first", "size", "limits": {...}, "temperature", "timeout_s"}
     group:  a frame (engine/record/columns.py) for each sibling, one behind the other
 
-A frame says whose it is, and that must be what was ordered; its task is the order's. An order is ASCII only:
-a text may have half of a surrogate pair, which UTF-8 cannot carry.
+A frame names its sibling, which must match the order; its task is the order's. An order is ASCII only: a text
+may contain half of a surrogate pair, which UTF-8 cannot encode.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def encode_order(order: GroupOrder, *, timeout_s: float) -> bytes:
     """The order as JSON.
 
     Args:
-        order: what is ordered.
-        timeout_s: what is left for it.
+        order: the siblings to roll out.
+        timeout_s: remaining seconds.
 
     Raises:
         NodeWireError: the task's `meta` holds a value that JSON cannot carry.
@@ -121,7 +121,8 @@ def encode_group(group: Group) -> bytes:
 
 
 def decode_group(body: bytes, order: GroupOrder) -> Group:
-    """The group of an order. NodeWireError for what is none, or another's."""
+    """Return the group of an order. Raise NodeWireError if the bytes are not a group, or one of another
+    order."""
     try:
         trajectories = tuple(decode_frame(frame, order.task).trajectory for frame in _frames(body))
     except FrameError as error:

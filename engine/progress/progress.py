@@ -1,12 +1,11 @@
-"""How far long work is: what is done of all, since when, and what is slowest.
+"""Progress of long work: items done, start time, and the slowest trajectory.
 
     with working("demonstrations", unit="conversations", total=500) as work:
         ...
         work.done += 1
 
-The board is found through a context variable, which tasks inherit, so nobody hands it around; without a board
-the counts are left, and nobody reads them. Who works only counts, at most once per turn of a trajectory; who
-shows it (status.py) looks when it likes, from its own thread, and pays for the looking.
+The board is a context variable, which tasks inherit; without a board the counts have no reader. The work
+itself only counts, at most once per turn of a trajectory; status.py reads the counts from its own thread.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ _ATTEMPTS: ContextVar[Attempts | None] = ContextVar("rocstar_attempts", default=
 
 COMPARED = 1000
 KNOWN = 0.02
-"""Share of all that must be done before anybody says how long the rest will take."""
+"""Share of the total that must be done before the remaining time is estimated."""
 FIRST_TOLD_S = (60.0, 300.0)
 TOLD_EVERY_S = 900.0
-"""Ages at which work is told where nothing shows it all the time; after the first ones, every so often."""
+"""Ages in seconds at which plain output reports work: the first two, then every TOLD_EVERY_S."""
 
 
 def rate(done: int, seconds: float) -> float | None:
@@ -40,7 +39,7 @@ def rate(done: int, seconds: float) -> float | None:
 
 
 def left_s(done: int, total: int, seconds: float) -> float | None:
-    """Seconds until all is done if it goes on as so far; None if nobody can know, or nothing is left."""
+    """Return the remaining seconds at the present rate; None if unknown or if nothing is left."""
     speed = rate(done, seconds)
     if speed is None or done >= total or done < KNOWN * total:
         return None
@@ -48,7 +47,7 @@ def left_s(done: int, total: int, seconds: float) -> float | None:
 
 
 def next_told_s(age_s: float) -> float:
-    """The first age after `age_s` at which work is told."""
+    """Return the first age after `age_s` at which work is reported."""
     for first in FIRST_TOLD_S:
         if age_s < first:
             return first
@@ -70,7 +69,7 @@ class Attempts:
     """The trajectories of one piece of work: in flight here, and ended anywhere."""
 
     total: int = 0
-    """0 = nobody knows, for they go on from step to step."""
+    """0 if unknown, because they continue over steps."""
     ended: int = 0
     tokens: int = 0
     """Written by the policy, in turns that ended."""
@@ -96,8 +95,8 @@ class Attempts:
         return counted
 
     def slowest(self) -> RunningAttempt | None:
-        """The oldest in flight; of those that began together, the one whose last turn ended first. Only the
-        first `COMPARED` are looked at."""
+        """Return the oldest in flight; of those that began together, the one whose last turn ended first.
+        Only the first `COMPARED` are compared."""
         oldest = list(self.running.values())[:COMPARED]  # a copy at once: others change it meanwhile
         return min(oldest, key=lambda attempt: (round(attempt.since), attempt.moved), default=None)
 
@@ -109,17 +108,17 @@ class Work:
     what: str
     unit: str = ""
     total: int = 0
-    """0 = it is one thing, or nobody knows how many."""
+    """0 for a single item, or if unknown."""
     since: float = 0.0
     done: int = 0
     count: Callable[[], tuple[int, int]] | None = None
-    """Where somebody else counts: tells what is done of all, asked from any thread."""
+    """Returns (done, total) if another component counts; called from any thread."""
     attempts: Attempts | None = None
     tokens_before: int = 0
     """Tokens of `attempts` when this work began."""
 
     def counts(self) -> tuple[int, int]:
-        """What is done of all; 0 of 0 where nobody counts."""
+        """Return (done, total); (0, 0) if unknown."""
         return (self.done, self.total) if self.count is None else self.count()
 
     def counting(self, make: Callable[[Given], Awaitable[Made]]) -> Callable[[Given], Awaitable[Made]]:
@@ -179,9 +178,15 @@ def working(
     attempts: Attempts | None = None,
     count: Callable[[], tuple[int, int]] | None = None,
 ) -> Iterator[Work]:
-    """Show the block as work on the board of this context, if there is one. `what` says it in a few words;
-    attempts: of the trajectories that it rolls out, or waits for. count: if somebody else counts what is done
-    of all."""
+    """Show the block as work on the board of this context, if there is one.
+
+    Args:
+        what: the work in a few words.
+        unit: of its items.
+        total: number of items; 0 if unknown.
+        attempts: the trajectories that it rolls out, or waits for.
+        count: returns (done, total) if another component counts.
+    """
     board = _BOARD.get()
     work = Work(what=what, unit=unit, total=total, attempts=attempts, count=count)
     with contextlib.ExitStack() as stack:
@@ -194,7 +199,7 @@ def working(
 
 @contextlib.contextmanager
 def attempting(name: str) -> Iterator[None]:
-    """The block rolls out the trajectory `name`; when it is left, however that comes, one more has ended."""
+    """Count the trajectory `name` as running in the block, and as ended after it."""
     attempts = _ATTEMPTS.get()
     if attempts is None:
         yield
@@ -219,7 +224,7 @@ def turn_ended(name: str, tokens: int) -> None:
 
 
 def rolled_out_elsewhere(group: Group) -> None:
-    """Count what another process rolled out for this context."""
+    """Count the trajectories that another process rolled out for this context."""
     attempts = _ATTEMPTS.get()
     if attempts is not None:
         attempts.ended += len(group.trajectories)

@@ -1,10 +1,10 @@
-"""Where progress is shown: live on a terminal, elsewhere a plain line now and then.
+"""Show progress: live on a terminal, elsewhere as plain lines at intervals.
 
-    ProgressBoard, WaitBoard ──looked at by──┬─ rich's thread, twice a second, on a terminal
+    ProgressBoard, WaitBoard ──read by──┬─ rich's thread, twice a second, on a terminal
                                              └─ one thread every LOOK_S ──line when due──> stderr, log
 
-Who waits: nobody who works. Both threads only look; what they look at is changed elsewhere meanwhile, so
-they take copies and no lock that the work would have to take.
+Both threads only read. The boards change meanwhile, so they take copies, and no lock that the work would have
+to wait for.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from rocstar.engine.waits import WaitBoard
 
 REFRESHES_PER_S = 2.0
 LOOK_S = 5.0
-"""Between two looks for something to tell; a line comes at most so much later than it is due."""
+"""Seconds between two checks for a due line; the longest delay of a line."""
 
 
 class Log(Protocol):
-    """Where everything goes that is said."""
+    """The stream of all output."""
 
     def write(self, text: str) -> None: ...
 
@@ -40,12 +40,12 @@ class Log(Protocol):
 class StatusLine:
     """Shows the work of the block it is entered for.
 
-    On a terminal all work under way is drawn live and goes when it ends. Elsewhere, and in the log, work is
-    told when it is a minute old, five minutes, and then every fifteen: what is short leaves no line.
+    On a terminal all running work is drawn live and removed when it ends. Elsewhere, and in the log, work is
+    reported at the age of one minute, five minutes, and then every fifteen: short work leaves no line.
     """
 
     keeps_display = False
-    """Whether what was drawn last stays on the terminal."""
+    """True if the last drawing stays on the terminal."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class StatusLine:
         """`file` defaults to stderr."""
         self.progress = ProgressBoard(clock)
         self.waits = WaitBoard(clock)
-        """Who waits for whom in this block, unless a part of it has a board of its own."""
+        """The wait board of this block, except for parts with their own board."""
         self._clock, self._log = clock, log
         self._rich = RichConsole(file=file or sys.stderr, highlight=False)
         self._live: Live | None = None
@@ -113,7 +113,7 @@ class StatusLine:
             self._print(text)
 
     def drawn(self) -> RenderableType:
-        """What the terminal shows now."""
+        """Return the drawing of the terminal."""
         return self.progress_text()
 
     def progress_text(self) -> Text:
@@ -121,7 +121,7 @@ class StatusLine:
         return Text("\n".join(line for _, _, lines in self._under_way() for line in lines))
 
     def _under_way(self) -> Iterator[tuple[object, float, list[str]]]:
-        """What takes long: itself, its age, and its lines."""
+        """Yield each running work with its age and its lines."""
         now, waits = self._clock(), self.waits
         for work in self.progress.works:
             lines = [work_line(work, now)]
@@ -138,7 +138,7 @@ class StatusLine:
             self.tell_due()
 
     def tell_due(self) -> None:
-        """Tell what is old enough, each age once; the plain form, however often it is called."""
+        """Report work that reached a due age, once per age, in the plain form."""
         with self._telling:
             told: dict[object, float] = {}
             for what, age_s, lines in self._under_way():

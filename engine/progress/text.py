@@ -6,7 +6,7 @@ from rocstar.engine.progress.progress import Attempts, RunningAttempt, Work, lef
 from rocstar.engine.waits import Wait, WaitBoard
 
 LONG_WAITS = ("publish", "start")
-"""Kinds of waits that are work of their own: nothing else says what a run does meanwhile."""
+"""Kinds of waits that are shown as work: no Work covers them."""
 
 
 def duration(seconds: float) -> str:

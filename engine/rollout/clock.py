@@ -1,11 +1,10 @@
-"""A trajectory's clock: it runs from the first grant on, and only while our own event loop does.
+"""A trajectory's clock: it runs from the first grant on, and only while the event loop runs.
 
     first request ──> engine grants it a place ──> start() ── beat, beat, ... ──> over: the present wait ends
                                                                 └─ a beat that came late: the loop stood still
 
-Who waits: nobody for the clock; it ends the wait that its trajectory is in, as a deadline would. Before the
-first grant it does not run: who waits for a place is behind others, which is no fault of its own. An engine
-that holds nothing back grants at once.
+The clock ends the present wait of its trajectory, as a deadline would. It does not run before the first
+grant: time in the admission queue does not count. An engine without a queue grants immediately.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from rocstar.engine.waits import Wait, waiting
 class TrajectoryClock:
     """One trajectory's time limit.
 
-    Invariant: a wait ends for the limit's sake only after `timeout_s` in which the loop ran, counted from the
-    first `start`, less a beat at most per standstill; before it never. If the loop stood still at the end,
-    what came meanwhile is heard first.
+    Invariant: the clock ends a wait only after `timeout_s` of event loop time since the first `start`, less
+    at most a beat per standstill; never before. If the loop stood still at the end, events that arrived
+    meanwhile are handled first.
     """
 
     def __init__(self, timeout_s: float, granted: Callable[[], None] = lambda: None) -> None:
@@ -77,10 +76,10 @@ class TrajectoryClock:
 
     @property
     def latest(self) -> float | None:
-        """A deadline for who works for the trajectory, on the loop's clock; None before the first grant.
+        """Return a deadline for work on another machine, on the loop's clock; None before the first grant.
 
-        It lies another limit behind the clock's own end, which comes by cancelling. What it is for is whoever
-        does not hear of that, say a worker elsewhere while our loop stands still.
+        It is one more limit after the clock's own end, which cancels. It stops workers that the
+        cancellation does not reach, for example while this event loop stands still.
         """
         if self._limit.seconds is None:
             return None

@@ -2,9 +2,9 @@
 
     supply of tickets --may_start--> roll_out --> SlotBuffer --batch()--> learner --advance()--> more start
 
-Who waits: `batch` for the groups of the next batch; a rollout for nobody here. While the learner works, what
-is in flight goes on (with an engine that serves meanwhile), and a publish discards nothing: a trajectory that
-meets new weights goes on with them, and its spans say where.
+`batch` waits for the groups of the next batch. While the learner works, groups in flight continue (with an
+engine that serves meanwhile), and a publish discards nothing: a trajectory continues with new weights, and
+its version spans record the change.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ class GroupFeed:
 
     @property
     def in_flight(self) -> list[Ticket]:
-        """Groups that are being rolled out, oldest first: what a checkpoint has to start again."""
+        """Groups in flight, oldest first: a checkpoint restarts them."""
         return [self._tickets[key] for key in self._buffer.running]
 
     @property
     def finished(self) -> list[tuple[Ticket, Group, int]]:
-        """Groups that wait for the learner, with their births: what a checkpoint has to keep."""
+        """Finished groups that wait for the learner, with their births: a checkpoint stores them."""
         return [(self._tickets[key], group, self._buffer.born(key)) for key, group in self._buffer.finished]
 
     @property
@@ -154,7 +154,7 @@ class GroupFeed:
     async def _one(self, ticket: Ticket) -> None:
         try:
             self._buffer.finish(ticket.key, await self._roll_out(ticket))
-        except Exception as error:  # nobody awaits this task: `batch` raises the bug
+        except Exception as error:  # no caller awaits this task: `batch` raises the bug
             self._bug = self._bug or error
         finally:
             del self._tasks[ticket.key]

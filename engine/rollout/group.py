@@ -1,7 +1,7 @@
 """Sibling trajectories of one task, rolled out concurrently.
 
-Who waits: the group waits for all its siblings. A sibling that failed is data, not an exception; any other
-exception is a bug and cancels the group.
+The group waits for all its siblings. A failed sibling is data, not an exception; any other exception is a
+bug and cancels the group.
 """
 
 from __future__ import annotations

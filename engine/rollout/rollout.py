@@ -3,10 +3,10 @@
     prompt -> [policy turn -> tool calls -> sandbox -> tool suffix] ... -> final turn -> judge
               [policy turn -> counterpart -> its results, or the user's next message] ...
 
-Who waits: the trajectory waits for its own turn, its own tools and its own judge; nobody waits for it but
-its group. Token ids are appended and never re-made from text. Our failures (InferenceError, SandboxError,
-ToolFailure, a clock that ran out) end in Failed, which has no reward. What its tools hold is let go when the
-last turn ends, before the judge, and in whatever way it ends. Its clock runs from its first grant (clock.py).
+A trajectory waits for its turn, its tools and its judge; only its group waits for it. Token ids are appended
+and never re-made from text. Infrastructure failures (InferenceError, SandboxError, ToolFailure, an expired
+clock) end in Failed, which has no reward. The resources of its tools are released when the last turn ends,
+before the judge, in every case. Its clock runs from its first grant (clock.py).
 """
 
 from __future__ import annotations
@@ -53,11 +53,12 @@ from rocstar.sandbox.types import SandboxError
 TRAJECTORY_TIMEOUT, POLICY_TIMEOUT = "trajectory_timeout", "policy_timeout"
 """Kinds of Failed for a trajectory that outlives its clock; the second only if the policy was at work."""
 MAX_QUIET_SHARE = 0.1
-"""Of the time limit. A longer time without a token or a tool result may be an outage of engine or sandbox."""
+"""Share of the time limit. A longer time without a token or a tool result may be an outage of engine or
+sandbox."""
 
 
 class Judge(Protocol):
-    """Scores an attempt: a reward, or Failed where none could be told. `deadline` is a `loop.time()`."""
+    """Scores an attempt: a reward, or Failed if scoring failed. `deadline` is a `loop.time()`."""
 
     async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome: ...
 
@@ -68,8 +69,8 @@ class Counterpart(Protocol):
     async def answer(
         self, task: Task, turns: Sequence[Turn], *, deadline: float | None
     ) -> tuple[ToolResult, ...] | str | None:
-        """What follows the last of `turns`, which the policy ended itself: results of its calls, one for
-        each; what the user says next; or None where the attempt is over.
+        """Return the answer to the last of `turns`, which the policy ended itself: one result per call; the
+        user's next message; or None if the attempt is over.
         """
         ...
 
@@ -98,7 +99,7 @@ class Agent:
     counterpart: Counterpart | None = None
     """Answers in the place of `tools`, where a task brings its own other side."""
     functions: Callable[[Task], Sequence[Mapping[str, Any]]] | None = None
-    """What a task's prompt shows in place of the tools; a turn that calls them is then the answer."""
+    """Tools that a task's prompt shows in place of its own; a turn that calls them is then the answer."""
     prompt: Callable[[Task], list[int]] | None = None
     """The ids of a task's prompt, where they are not those of its question and context."""
     listens: bool = False
@@ -220,7 +221,7 @@ async def _converse(
                 request_id=who,
                 deadline=clock.latest,
             )
-        clock.start()  # at the latest, whatever the engine told
+        clock.start()  # at the latest, if the engine reported no grant
         clock.sign()
         draft.append_generation(generation)
         turn_ended(who, len(generation.ids))
@@ -260,7 +261,7 @@ async def _converse(
 async def _reply(
     agent: Agent, tools: Tools, task: Task, turns: Sequence[Turn], deadline: float | None
 ) -> tuple[ToolResult, ...] | str | None:
-    """What follows the last turn, as `Counterpart.answer` says."""
+    """Return the counterpart's answer to the last turn; see `Counterpart.answer`."""
     if agent.counterpart is not None:
         return await agent.counterpart.answer(task, turns, deadline=deadline)
     return await tools.execute(turns[-1].calls, turn=len(turns), deadline=deadline)

@@ -1,12 +1,11 @@
-"""When nothing moves any more: say who waits for whom, then act.
+"""Detect a standstill: report all waits, then apply remedies.
 
     every `interval_s`: has the board changed?  yes -> all is well
                         no, for `stall_s`       -> report (waits, stacks of tasks and threads) -> next remedy
     remedies, mildest first: end the oldest wait | restart a replica | ... ; none left -> StalledError
 
-A deadline ends one await; the watchdog is for what no deadline covers, or for one that was set too late. It
+A deadline ends one await; the watchdog covers awaits without a deadline, or with one that is too late. It
 runs beside the work in the same TaskGroup: its StalledError cancels everything else, and the process exits.
-Who waits: the watchdog, for its own clock alone.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 from rocstar.engine.waits import Wait, WaitBoard
 
 Remedy = Callable[["Stall"], Awaitable[str | None]]
-"""Tries to get things moving; returns what it did, or None if there was nothing it could do."""
+"""Tries to end the standstill; returns its action in words, or None if it found none."""
 
 MAX_STACKS = 40
 """Tasks whose stacks a report shows: those of a node with thousands of trajectories all look alike."""
@@ -75,7 +74,7 @@ async def watch(
         if done is None:
             raise StalledError(stall.report)
         tell(f"watchdog: {done}")
-        # What a remedy itself moves on the board is no progress yet: only the next change counts as one.
+        # A change of the board by a remedy is not progress; only the next change counts.
         seen, since = board.changes, board.clock()
 
 

@@ -11,7 +11,7 @@ MAX_SHOWN_CHARS = 300
 
 
 def check_parameters(parameters: Any) -> str | None:
-    """What is wrong with the schema of a tool's arguments; None where nothing is."""
+    """Return the error of the schema of a tool's arguments; None if it is valid."""
     from jsonschema import (  # only here: importing it takes a tenth of a second
         Draft202012Validator,
         SchemaError,
@@ -30,7 +30,7 @@ def check_parameters(parameters: Any) -> str | None:
 
 
 def check_arguments(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> str | None:
-    """What is wrong with the arguments of a call, in one sentence; None where nothing is."""
+    """Return the error of a call's arguments in one sentence; None if they are valid."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import best_match
 
@@ -54,7 +54,7 @@ def check_text(field: str, text: str) -> str | None:
 
 
 def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:
-    """Every text inside, keys of objects too, with the field that it lies in."""
+    """Yield every string inside, keys of objects too, with the path of its field."""
     if isinstance(value, str):
         yield where, value
     elif isinstance(value, Mapping):

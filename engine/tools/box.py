@@ -1,11 +1,11 @@
-"""The tools of an agent, called by name: who gets a call, who refuses it, and what bounds it.
+"""The tools of an agent, called by name: dispatch, refusals and limits of a call.
 
     ToolBox.open -> Tools of one trajectory
     parse_tool_calls -> Tools.execute -> the tool of that name -> ToolOutput -> ToolResult
 
-Who waits: the trajectory, for all calls of a turn. Calls of different tools run together, and so do those of
-one tool unless it says otherwise (cells of an interpreter). A call that its tool does not end in time is a
-`timeout` for the policy. What fails by no fault of the policy is raised and makes the trajectory Failed.
+The trajectory waits for all calls of a turn. Calls run concurrently, except those of a tool that is not
+`parallel` (cells of an interpreter). A call that exceeds its time is a `timeout` for the policy. A failure
+that the policy did not cause is raised and makes the trajectory Failed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GRACE_S = 1.0
 LATE_S = 0.1
 """A deadline noticed so much later says that our own loop was blocked, which is no verdict on the tool."""
 MAX_TEXT_CHARS = 1 << 20
-"""The longest output, as of a program. It protects memory; what the policy reads is cut in tokens."""
+"""The longest output of a call, as of a program. It protects memory; text for the policy is cut in tokens."""
 
 
 class Tools(Protocol):
@@ -46,7 +46,8 @@ class ToolBox(Protocol):
     """Where every trajectory gets its tools."""
 
     def open(self, *, seed: int) -> AbstractAsyncContextManager[Tools]:
-        """`seed` fixes the random modules of everything the trajectory runs. What it holds ends on exit."""
+        """`seed` fixes the random modules of all programs of the trajectory. Resources are released on
+        exit."""
         ...
 
 
@@ -80,7 +81,7 @@ class Dispatcher:
 
     @property
     def schemas(self) -> list[Mapping[str, Any]]:
-        """What the prompt shows of them."""
+        """Return their descriptions for the prompt."""
         return [tool.schema for tool in self.tools]
 
     @asynccontextmanager
@@ -88,7 +89,7 @@ class Dispatcher:
         opened = _Opened(self, seed)
         try:
             yield opened
-        except BaseException:  # what ended the trajectory is told, not what its tools say to that
+        except BaseException:  # raise the error that ended the trajectory, not a later one of its tools
             await opened.close()
             raise
         if failure := await opened.close():
@@ -111,7 +112,7 @@ class Dispatcher:
             arguments = tool.read(call.arguments)
         except ToolError as error:
             return _refuse("bad_arguments", str(error))
-        except Exception as error:  # a tool may be anybody's code: whatever it raises is a failure of its own
+        except Exception as error:  # user code: whatever a tool raises is its failure
             if failure := _failure(tool, error):
                 raise failure from error
             raise
@@ -234,12 +235,12 @@ class _Expired(Exception):
 
 
 async def _ended(tool: Tool, work: Coroutine[Any, Any, T], until: float | None) -> T:
-    """What the work gives. `_Expired` if it takes longer, and is cancelled by then."""
+    """Return the result of the work. Raise `_Expired` after the time limit, when the work is cancelled."""
     try:
         if tool.keeps_deadline or until is None:
             return await work
         return await _before(tool, work, until)
-    except Exception as error:  # a tool may be anybody's code: whatever it raises is a failure of its own
+    except Exception as error:  # user code: whatever a tool raises is its failure
         if failure := _failure(tool, error):
             raise failure from error
         raise
@@ -264,7 +265,7 @@ async def _before(tool: Tool, work: Coroutine[Any, Any, T], until: float) -> T:
     if not task.done():
         raise ToolFailure(f"{tool.name}: it does not end when it is cancelled", retryable=False)
     if not task.cancelled():
-        task.exception()  # so that nobody misses it: it came too late to be an answer
+        task.exception()  # log it: it came too late for an answer
     raise _Expired
 
 
@@ -288,7 +289,7 @@ async def _together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 def _failure(tool: Tool, error: Exception) -> ToolFailure | None:
-    """What to raise for what a tool raised; None for what it may raise."""
+    """Return the exception to raise for a tool's exception; None for an allowed one."""
     passes = (ToolError, ToolFailure, SandboxError, _Expired)
     # The deadline of the trajectory: a tool that keeps it may say so.
     if isinstance(error, passes) or (tool.keeps_deadline and isinstance(error, TimeoutError)):

@@ -4,8 +4,9 @@
                     | lost, for the program ended it ("died") -> open fresh, tell ---^
                     | lost by no fault of its cells -> open, replay its cells -------^
 
-Who waits: the trajectory, for one cell at a time. A lost interpreter never becomes text or reward by itself:
-it is a fresh one that the policy is told of, or the same state again, or a SandboxError.
+The trajectory waits for one cell at a time. A lost interpreter never becomes text or reward by itself: it is
+replaced by a fresh one, which the result reports to the policy, or by a replay of its state, or it is a
+SandboxError.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ CLOSE_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """A cell's result, and what became of the interpreter before it ran (see types.ToolResult)."""
+    """A cell's result, and whether the interpreter was restarted or replayed before (see
+    types.ToolResult)."""
 
     result: ExecResult
     restarted: bool
@@ -85,9 +87,9 @@ class Interpreter:
                 return Ran(result=result, restarted=restarted, replayed=replayed)
 
     async def branch(self) -> Interpreter:
-        """Another one that goes on from here by itself, by a fork of what lives; both keep the invariant.
+        """Return an independent copy of this interpreter, by a fork of its process; both keep the invariant.
 
-        One that is lost is lost in both, and each tells of it or replays at its next cell. Several may be
+        A lost interpreter is lost in both, and each reports it or replays at its next cell. Several may be
         made at a time; `branch` must not overlap with `run` or `close`.
 
         Raises:
@@ -103,7 +105,7 @@ class Interpreter:
         return other
 
     async def close(self) -> None:
-        """Let the interpreter go; a sandbox that cannot be told has a lease that ends it."""
+        """Release the interpreter; if the sandbox cannot be reached, its lease ends it."""
         session, self._session = self._session, None
         if session is not None:
             with suppress(SandboxError, TimeoutError):

@@ -30,9 +30,9 @@ class JupyterTool(Tool):
     Description and parameters are the original's, word for word.
 
     Attributes:
-        limits: what one cell may use; the memory is the interpreter's.
-        flavour: what is imported before the interpreter starts.
-        style: how a cell's result is put in words.
+        limits: limits of one cell; the memory is the interpreter's.
+        flavour: the packages imported before the interpreter starts.
+        style: the text form of a cell's result.
     """
 
     limits: Limits

@@ -35,14 +35,14 @@ PARAMETERS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PythonTool(Tool):
-    """Programs over a sandbox. Calls of one trajectory share nothing, and those of a turn run together.
+    """Programs over a sandbox. Calls of one trajectory share nothing; those of a turn run concurrently.
 
     Description and parameters are the original's, word for word: the policy reads them.
 
     Attributes:
-        limits: what one program may use.
-        flavour: what is imported before it starts.
-        style: how its result is put in words.
+        limits: limits of one program.
+        flavour: the packages imported before it starts.
+        style: the text form of its result.
     """
 
     limits: Limits

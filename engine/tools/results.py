@@ -1,4 +1,4 @@
-"""The words of a result: what the policy reads of a program's end, and how much of it.
+"""The text of a tool result for the policy, and its length limit.
 
 ExecResult -> result_text -> cut_middle -> tokens of the prompt
 """
@@ -25,8 +25,8 @@ _WHY = {
 
 
 def result_text(result: ExecResult, style: TextStyle) -> str:
-    """What the policy reads. No wall time and no memory address in it, except in the original's own strings
-    (`rstar2`): the same program would print others in the next run.
+    """Return the text for the policy. It has no wall time and no memory address, which differ between runs,
+    except in the original's strings (`rstar2`).
     """
     if style == "rstar2":
         return _rstar2_text(result)
@@ -34,8 +34,8 @@ def result_text(result: ExecResult, style: TextStyle) -> str:
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]{6,16}(?=>)")
-"""An address as in `<function f at 0x7f1f77c37d40>`, with what stands before it: a pattern that begins
-with characters is looked for twenty times as fast, and two MiB of output took 12 ms of the loop."""
+"""An address as in `<function f at 0x7f1f77c37d40>`, with the text before it: a search for a pattern that
+begins with literal characters is twenty times as fast; two MiB of output took 12 ms of the loop."""
 
 
 def _text(result: ExecResult, style: TextStyle) -> str:

@@ -1,4 +1,4 @@
-"""What a tool is: a function that the policy may call by its name, and what it answers.
+"""The tool protocol: a function that the policy may call by name, and its output.
 
     class Clock(Tool):
         name = "clock"
@@ -10,8 +10,8 @@
                 raise ToolError("no such place")          # the policy reads it, and it counts as an error
             return ToolOutput(time_at(arguments["place"]))
 
-Two kinds of going wrong are kept apart. A ToolError is the tool's own answer to a bad call. Any other
-exception is a failure of ours: the trajectory becomes Failed and gets no reward, and no text tells of it.
+A ToolError is the tool's answer to a bad call. Any other exception is an infrastructure failure: the
+trajectory becomes Failed, without a reward and without text for the policy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rocstar.sandbox.types import Sandbox, SessionSandbox, Status
 
 
 class ToolError(Exception):
-    """The answer to a call that cannot be served. Its text is what the policy reads."""
+    """The answer to a call that cannot be served. The policy reads its text."""
 
 
 class BadArguments(ToolError):
@@ -50,9 +50,9 @@ class ToolFailure(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What a call gives: the text that the policy reads, and how the call ended.
+    """The output of a call: the text for the policy, and the call's status.
 
-    Everything but `ok` is an error of the call (contract 6). `restarted` and `replayed` are of a live
+    Every status but `ok` is an error of the call (contract 6). `restarted` and `replayed` describe a live
     interpreter: see types.ToolResult.
     """
 
@@ -69,13 +69,13 @@ class ToolOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """What a call may use beside its arguments.
+    """The context of a call.
 
     Attributes:
-        seed: of this call, for what draws at random; in `Tool.open` it is the trajectory's.
-        deadline: when the call is ended, as `loop.time()`; None where nothing ends it.
-        sandbox: runs programs; None where the tools were opened without one.
-        session: what `Tool.open` returned for this trajectory.
+        seed: random seed of this call; in `Tool.open` the trajectory's.
+        deadline: the end of the call, as `loop.time()`; None without a limit.
+        sandbox: runs programs; None if the tools were opened without one.
+        session: the result of `Tool.open` for this trajectory.
     """
 
     seed: int
@@ -87,14 +87,14 @@ class ToolContext:
 class Tool(ABC):
     """A function that the policy may call. One object serves all trajectories of a process.
 
-    What belongs to one trajectory is a session: `open` makes it before the first call, calls find it in
-    their context, and `close` ends it when the trajectory's last turn is over, however that came about.
+    State of one trajectory is a session: `open` makes it before the first call, calls get it in their
+    context, and `close` ends it after the trajectory's last turn, in every case.
 
     Attributes:
-        name: what the policy calls it by: letters, digits, `_` and `-`.
-        description: what the policy is told of it.
+        name: its name for the policy: letters, digits, `_` and `-`.
+        description: its description for the policy.
         parameters: a JSON schema of the arguments, an object.
-        parallel: whether calls of one turn run together; where not, one after the other.
+        parallel: True if calls of one turn run concurrently, else one after the other.
         timeout_s: seconds that a call may take; None is the limit of the recipe, `tool.wall_s`.
     """
 
