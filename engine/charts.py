@@ -1,4 +1,4 @@
-"""What every drawing shares, a run's and the simulator's: colours, style sheet, SVG element, round numbers.
+"""Common parts of all drawings: colours, style sheet, SVG element, round numbers.
 
 Colours are CSS variables, so that one drawing serves a light and a dark page.
 """
@@ -28,7 +28,7 @@ DARK = (
     "--paper:#14181f;--ink:#e8ebf0;--soft:#9aa4b2;--line:#2a313b;--c0:#4ba3e3;--c1:#f0803c;--c2:#2fc79a;"
     "--c3:#d98bbd;--c4:#f0bc4a;--c5:#8fd0f5;--c6:#c2c65a;--c7:#79828f;--c8:#8ea4ea"
 )
-"""Okabe and Ito's palette, told apart by colour-blind readers, with lighter twins for dark pages."""
+"""Okabe and Ito's palette for colour-blind readers, with lighter variants for dark pages."""
 
 
 def escape(text: object) -> str:
@@ -42,12 +42,12 @@ def drawing(
     """One <svg> element, which scales with its box.
 
     Args:
-        title: what a screen reader says; "" for a part of another drawing.
+        title: text for screen readers; "" for a part of another drawing.
         width: user units.
         height: user units.
         body: trusted markup.
         data: JSON for the script of a page.
-        standalone: the drawing brings paper and style sheet along, as a .svg file needs them.
+        standalone: include background and style sheet, as a .svg file needs them.
     """
     label = f' role="img" aria-label="{escape(title)}"' if title else ""
     attribute = f' data-chart="{escape(data)}"' if data else ""

@@ -16,11 +16,11 @@ YOUNG = 50_000
 
 @contextmanager
 def settled_garbage() -> Iterator[None]:
-    """Behind start-up: what exists is not looked at inside, the rest more rarely.
+    """Freeze the objects of start-up inside the block, and collect the rest more rarely.
 
-    Behind it all is as it was before: what a run leaves in cycles would otherwise stay for ever in a process
-    that makes several, a notebook. Only all can be looked at again at once: where something was frozen
-    before, what is left is frozen again once the cycles are gone.
+    After the block the previous state is restored: otherwise cycles of a run would stay for ever in a process
+    with several runs, a notebook. gc can only unfreeze all objects: if some were frozen before, the rest is
+    frozen again after a collection.
     """
     thresholds, was_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
     gc.collect()

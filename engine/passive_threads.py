@@ -11,7 +11,7 @@ from collections.abc import MutableMapping
 
 OURS = {"OMP_WAIT_POLICY": "PASSIVE"}
 SAME_MATTER = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
-"""Settings of somebody who thought about it: with one of them set, ours stays out."""
+"""Explicit settings of the user: with one of them set, ours is not applied."""
 
 
 def wait_asleep(environment: MutableMapping[str, str] = os.environ) -> None:

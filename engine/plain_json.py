@@ -2,7 +2,7 @@
 
     (1, 2) -> {"~": "tuple", "of": [1, 2]}        {3: "a"} -> {"~": "dict", "of": [[3, "a"]]}
 
-A task's `meta` holds such values (a reasoning-gym entry), and its scorer may tell a tuple from a list.
+A task's `meta` holds such values (a reasoning-gym entry), and its scorer may distinguish a tuple from a list.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _SEQUENCES: dict[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset
 
 
 def to_plain(value: Any) -> Any:
-    """What `json.dumps` takes and `from_plain` turns back into an equal value of the same types.
+    """Return a value for `json.dumps` that `from_plain` converts back to an equal value of the same types.
 
     Raises:
-        TypeError: a value, or one inside it, is no plain one.
+        TypeError: a value, or one inside it, has another type.
     """
     if value is None or isinstance(value, str | bool | int | float):
         return value

@@ -1,11 +1,11 @@
-"""Time in which our own event loop ran. A deadline that passed while it stood still is no verdict on others.
+"""Event loop time: seconds in which this process's event loop ran. Standstills do not count.
 
     beat, beat, ... ──> seconds that count ──> over: what came meanwhile is heard first
       └─ a beat that came late: the loop stood still, and the rest of that time does not count
 
-When a loop that was blocked goes on, the answer that came meanwhile and the timer that ran out are due in the
-same moment, and the timer would win. So whoever judges a server, a node or a trajectory by time counts here
-(contract 16). Who waits: nobody.
+When a blocked loop continues, an answer that arrived meanwhile and an expired timer are due in the same
+moment, and the timer would win. So time limits on a server, a node or a trajectory use this clock (contract
+16).
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 
 BEATS = 64
-"""Within a time limit: what the loop stood still is known to a 64th of it, or to MAX_BEAT_S."""
+"""Resolution of a standstill within a time limit: a 64th of the limit, or MAX_BEAT_S."""
 MAX_BEAT_S = 1.0
 LATE_S = 0.1
 """A beat that is so much later than it was due says that our own loop was blocked."""
 
 
 class RunningTime:
-    """Seconds in which an event loop ran, as its beats tell; time comes from outside.
+    """Seconds in which an event loop ran, measured by periodic beats; time is passed in.
 
-    Invariant: `seconds` grows from beat to beat by what passed, but where that is more than LATE_S above what
-    was due, by what was due: the rest the loop stood still. So it never grows faster than time.
+    Invariant: `seconds` grows per beat by the elapsed time, or by the due interval if the beat is more than
+    LATE_S
+    late: the rest is a standstill. So it never grows faster than time.
     """
 
     def __init__(self, now: float) -> None:
@@ -44,8 +45,9 @@ class RunningTime:
 class RunningLimit:
     """A time limit in seconds that the loop ran; `over` is called once when they have passed.
 
-    Invariant: `over` comes only after `timeout_s` in which the loop ran since `start`, less a beat at most
-    per standstill; before it never. If the loop stood still at the end, what came meanwhile is heard first.
+    Invariant: `over` is called only after `timeout_s` of event loop time since `start`, less at most a beat
+    per standstill; never before. After a standstill at the end, events that arrived meanwhile are handled
+    first.
     """
 
     def __init__(self, timeout_s: float, over: Callable[[], None]) -> None:
@@ -56,7 +58,7 @@ class RunningLimit:
 
     @property
     def seconds(self) -> float | None:
-        """What has passed of it; None before `start`."""
+        """Return the elapsed part of it; None before `start`."""
         return None if self._time is None else self._time.seconds
 
     def start(self) -> None:
@@ -106,7 +108,7 @@ class RunningClock:
     """Tells seconds that the loop ran since the block was entered."""
 
     def __init__(self, beat_s: float = MAX_BEAT_S) -> None:
-        """beat_s: what is known of a standstill."""
+        """beat_s: resolution of a standstill."""
         self._beat_s = min(beat_s, MAX_BEAT_S)
         self._loop = asyncio.get_running_loop()
         self._time = RunningTime(self._loop.time())

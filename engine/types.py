@@ -20,7 +20,8 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Origin(StrEnum):
-    """Who wrote a token. Only `policy` tokens carry loss. `prompt` is what was asked, at first and later."""
+    """The writer of a token. Only `policy` tokens carry loss. `prompt` is text of the user, first and
+    later."""
 
     prompt = "prompt"
     policy = "policy"
@@ -42,13 +43,13 @@ TRUNCATED = frozenset({FinishReason.max_tokens, FinishReason.max_turns, FinishRe
 
 
 HIDDEN = "hidden"
-"""The key of a task's `meta` for one whose licence asks that nobody is shown it. What shows or exports
-records leaves these out, as attempts repeat what they were asked, unless it was told to reveal them."""
+"""The key of a task's `meta` that marks a task whose licence asks not to show it. Views and exports of
+records omit its attempts, which repeat the question, unless asked to reveal them."""
 
 GRADER_LIMIT = "grader_limit"
 """The method of an answer on which the built-in grader did not finish: it earned 0."""
 REWARD_TIMEOUT = "reward_timeout"
-"""The kind of failure of a trajectory on which a reward function of one's own did not finish."""
+"""The kind of failure of a trajectory whose custom reward function did not finish."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class Task:
 
     @property
     def messages(self) -> list[Mapping[str, Any]]:
-        """What the policy is shown: the context, and the question as the user's last message."""
+        """Return the messages for the policy: the context, and the question as the user's last message."""
         return [*self.context, {"role": "user", "content": self.question}]
 
 
@@ -96,12 +97,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnTimes:
-    """When a turn happened. All on one clock, the event loop's; what lies between was spent waiting."""
+    """The times of a turn, all on the event loop's clock; the rest between them is waiting."""
 
     written: Span
     """The policy was asked, to its answer being there: places in queues included."""
     calls: tuple[Span | None, ...] = ()
-    """Of each result; None of a call that no tool had."""
+    """Seconds of each result; None for a call without a tool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,21 +119,21 @@ class TrajectoryTimes:
     granted_s: float | None = None
     """When an engine first gave it a place; None of one that never got any."""
     turns: tuple[TurnTimes, ...] = ()
-    """Of each turn that was written to its end."""
+    """The times of each completed turn."""
     judged: Span | None = None
     """None of one that was never judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What answered a tool call: a status and the text the policy reads.
+    """The answer to a tool call: a status and the text for the policy.
 
     `is_error` = the status is not ok, or the call was undecodable, of an unknown tool, or had bad
     arguments, or came after more calls than one turn may make (contract 6). `status` is a sandbox status,
     or `malformed_call`, `unknown_tool`, `bad_arguments`, `too_many_calls`.
 
-    Of a live interpreter: `restarted` = an earlier cell ended it, this one ran in a fresh one, and the text
-    says so; `replayed` = it was lost by no fault of the policy and built again from its cells, unseen.
+    For a live interpreter: `restarted`: an earlier cell ended it, this one ran in a fresh one, and the text
+    says so. `replayed`: it was lost without a fault of the policy and rebuilt from its cells, unseen.
     """
 
     status: str
@@ -202,7 +203,7 @@ class VersionSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What a judge sees of a trajectory: the task, and all that the policy did about it."""
+    """The view of a judge on a trajectory: the task, and all turns of the policy."""
 
     task: Task
     turns: tuple[Turn, ...]
@@ -217,7 +218,7 @@ class Attempt:
 
     @property
     def final_text(self) -> str:
-        """What the policy wrote in its last turn; empty if there is none."""
+        """The policy's text of its last turn; empty if there is none."""
         return self.turns[-1].text if self.turns else ""
 
 
@@ -229,9 +230,8 @@ _BY_REWARD: Any = None
 class Scored:
     """A trajectory whose answer was judged (contract 7).
 
-    `reward` is any finite number. `is_correct` says on which side of Resample-on-Correct the trajectory
-    stands, and what an evaluation counts; left out, a reward of exactly 1 is correct, as in records that were
-    written before it was stored.
+    `reward` is any finite number. `is_correct` is the side of Resample-on-Correct and the value that an
+    evaluation counts; by default a reward of exactly 1 is correct, as in records without this field.
     """
 
     reward: float
@@ -271,7 +271,7 @@ class TrajectoryKey:
 
 
 def id_column(values: Sequence[int] | Ids) -> Ids:
-    """Token ids as a column that nobody changes. ValueError for what is no id."""
+    """Return token ids as a read-only column. Raise ValueError for an invalid id."""
     column = np.asarray(values)
     if len(column) and (column.dtype.kind not in "iu" or column.min() < 0 or column.max() >= 1 << 31):
         raise ValueError("a token id is not a whole number of 31 bits")
@@ -280,7 +280,7 @@ def id_column(values: Sequence[int] | Ids) -> Ids:
 
 
 def logprob_column(values: Sequence[float | None] | LogProbs) -> LogProbs:
-    """Log-probs as a column that nobody changes: NaN for None; float32 where that keeps every bit."""
+    """Return log-probs as a read-only column: NaN for None; float32 if that keeps every bit."""
     if isinstance(values, np.ndarray) and values.dtype == np.float32:
         given: LogProbs = _frozen(values)
         return given
@@ -302,7 +302,7 @@ def _frozen(column: npt.NDArray[Any]) -> Any:
 class Trajectory:
     """All turns of one attempt at a task.
 
-    Columns may be given as any sequence, a log-prob that is not there as None; they become read-only arrays.
+    Columns may be any sequence, with None for a missing log-prob; they become read-only arrays.
 
     Invariants: segments tile [0, len(ids)) in order, the first is the prompt; logprobs[i] is NaN
     unless token i was written by the policy; every policy token lies in exactly one version span.
@@ -320,10 +320,10 @@ class Trajectory:
     finish_reason: FinishReason
     outcome: Outcome
     times: TrajectoryTimes | None = None
-    """None where nobody looked at a clock: a record from before there were times."""
+    """None in old records without times."""
 
     def __post_init__(self) -> None:
-        """Take columns from sequences. ValueError for what is no token id."""
+        """Convert sequences to columns. Raise ValueError for an invalid token id."""
         object.__setattr__(self, "ids", id_column(self.ids))
         object.__setattr__(self, "logprobs", logprob_column(self.logprobs))
 

@@ -1,12 +1,11 @@
-"""Who waits for whom, right now.
+"""The wait board: every pending wait, its target and its deadline.
 
     async with waiting("s3/task/0", "replica 2", kind="generate", deadline=deadline):
         await ...
 
-Every await on something outside of its own task has a deadline and is written down here while it lasts. The
-board is found through a context variable, which tasks inherit, so nobody hands it around; without a board
-only the deadline is left. The watchdog (watchdog.py) looks at the board: if no entry comes or goes, that is
-a stall, and it may let the deadline of one pass early.
+Every await on something outside its own task has a deadline and an entry here while it lasts. The board is a
+context variable, which tasks inherit; without a board only the deadline applies. The watchdog (watchdog.py)
+reads the board: no change of entries for some time is a stall, and it may end one wait before its deadline.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Wait:
     timeout: asyncio.Timeout
     board: WaitBoard | None
     may_expire: bool
-    """Its end before its time is data, and no harm to anybody else."""
+    """An early end of this wait is data and does not affect others."""
     since: float = 0.0
     task: asyncio.Task[object] | None = None
 

@@ -30,20 +30,21 @@ Tool = Mapping[str, Any]
 T = TypeVar("T")
 TEMPLATES = Path(__file__).parent / "templates"
 Thinking = Literal["keep", "refuse"]
-"""What to do with a template that changes `<think>` blocks of turns once they are rendered again.
+"""The policy for a template that changes `<think>` blocks of turns in later renders.
 
-`refuse`: no such template. `keep`: what the policy wrote stays in the context as it wrote it, and a later
-render by the template may lack a block (or show an empty one) where the context has the policy's.
+`refuse`: reject such a template. `keep`: the context keeps the policy's text, and a later render by the
+template may lack a block (or show an empty one) that the context has.
 """
 
-# What a template must not change: quotes, backslashes and line ends show JSON escaping, & and < show HTML's.
+# Text that a template must not change: quotes, backslashes and line ends detect JSON escaping, & and <
+# HTML's.
 _NASTY = "marker: \"1 < 2\" & '\\'\n end"
 _USER, _ASSISTANT, _TOOL = f"(user {_NASTY})", f"(assistant {_NASTY})", f"(tool {{}} {_NASTY})"
 _THOUGHTFUL = f"<think>\n(thinking {_NASTY})\n</think>\n\n{_ASSISTANT}"
 
 
 class ChatError(Exception):
-    """The template cannot carry a tool conversation; the message says what is wrong and what would do."""
+    """The template cannot render a tool conversation; the message has the reason and the fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ def _raise(message: str) -> None:
 
 
 class _Generation(Extension):
-    """`{% generation %}`: marks what an assistant wrote, for training by transformers; the text stays."""
+    """`{% generation %}`: marks assistant text for training by transformers; the text is unchanged."""
 
     tags = {"generation"}  # noqa: RUF012  as the base class declares it
 
@@ -229,7 +230,7 @@ def rendering(template: str, bos_token: str = "", eos_token: str = "", date: str
 
 
 def _found(difference: Callable[[str], T], thinking: Thinking) -> T:
-    """What the renders of a plain turn and of a turn that thinks show."""
+    """The renders of a plain turn and of a turn with a thought."""
     found: list[T] = []
     refused: list[ChatError] = []
     for said in (_ASSISTANT, _THOUGHTFUL):
@@ -249,7 +250,7 @@ def _found(difference: Callable[[str], T], thinking: Thinking) -> T:
 
 
 def _user_turn(text: Rendering, tools: Sequence[Tool], said: str) -> tuple[str, str]:
-    """What lies around Y in render([user, assistant(X), user(Y)]), with X = `said`."""
+    """Return the text around Y in render([user, assistant(X), user(Y)]), with X = `said`."""
     user, assistant = {"role": "user", "content": _USER}, {"role": "assistant", "content": said}
     further = {"role": "user", "content": _TOOL.format(1)}
     lead = _after(text([user], tools), text([user], tools, gen=True), "the generation prompt")
@@ -337,7 +338,7 @@ def _refusal(why: str, expected: str, rendered: str, *, prefix_only: bool = Fals
 
 
 def _diff(expected: str, rendered: str, *, prefix_only: bool) -> str:
-    """A unified diff. `prefix_only`: what is appended behind `expected` is no difference, and is left out."""
+    """Return a unified diff. `prefix_only`: text appended after `expected` is not a difference."""
     a, b = expected.splitlines(keepends=True), rendered.splitlines(keepends=True)
     lines = difflib.unified_diff(a, b[: len(a)] if prefix_only else b, "expected", "rendered", n=2)
     return "\n".join(

@@ -8,8 +8,8 @@
     mistral    [TOOL_CALLS][{"name": "f", "arguments": {"x": 1}}], or [TOOL_CALLS]f[ARGS]{"x": 1}
 
 A call that cannot be decoded is a ToolCall with `malformed` set: it is fed back and counted, never executed.
-A tag within a string of a call is text. What a form leaves open is not guessed: a key written twice, or a
-number JSON cannot write, makes a call malformed. A tag without a call behind it is a mention, and no call.
+A tag within a string of a call is text. Ambiguous calls are not guessed: a repeated key, or a number that
+JSON cannot represent, makes a call malformed. A tag without a call after it is a mention.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rocstar.engine.types import ToolCall
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 MAX_DEPTH = 32
-"""Deepest nesting of arguments: what is parsed here must be written to a record elsewhere."""
+"""The deepest nesting of arguments: parsed arguments must fit a record."""
 
 Schemas = Mapping[str, Mapping[str, Any]]
 """Function name -> parameter name -> its JSON schema. A form without types of its own (`xml`) reads by it."""
@@ -43,13 +43,13 @@ class WrittenCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallForm:
-    """How calls are written.
+    """A text form of tool calls.
 
     Attributes:
-        name: as TurnForm.calls and the docs have it.
-        opens: the texts with which a call begins.
-        at_start: a call begins nowhere but at the start of what the turn says.
-        read: the calls that begin at this place of a text; none for a mention.
+        name: the name in TurnForm.calls and in the docs.
+        opens: the texts that begin a call.
+        at_start: a call begins only at the start of the spoken text.
+        read: returns the calls that begin at a position of a text; empty for a mention.
     """
 
     name: str
@@ -58,7 +58,8 @@ class CallForm:
     at_start: bool = False
 
     def start_in(self, text: str, at: int) -> int:
-        """Where a call of a form with `at_start` begins if what is said begins at `at`; -1 if none does."""
+        """Return the position of a call of a form with `at_start` if spoken text begins at `at`; -1 if there
+        is none."""
         start = len(text) - len(text[at:].lstrip())
         return start if text.startswith(self.opens, start) else -1
 
@@ -200,7 +201,7 @@ _SEMICOLON: Final = re.compile(r"\s*;\s*")
 
 
 def _nothing_behind(found: list[WrittenCall], text: str, end: int) -> list[WrittenCall]:
-    """The calls; the last one is malformed if text lies between it and `end`, and takes that text."""
+    """Return the calls; the last one is malformed, with the text up to `end`, if there is such text."""
     if found and (extra := text[found[-1].end : end].strip()):
         call = malformed(f"Extra data behind the call: {extra[:20]!r}")
         found[-1] = WrittenCall(start=found[-1].start, end=end, closed=True, call=call)
@@ -252,7 +253,8 @@ def _python_calls(text: str, start: int, bracket: int) -> list[WrittenCall]:
 
 
 def _listed(calls: Sequence[ToolCall], start: int, end: int) -> list[WrittenCall]:
-    """The calls of one list, each with an equal part of its characters: no said text lies between them."""
+    """Return the calls of one list, each with an equal share of its characters: there is no text between
+    them."""
     calls = calls or [malformed("the list of calls is empty")]
     edges = [start + (end - start) * k // len(calls) for k in range(len(calls) + 1)]
     return [

@@ -80,7 +80,7 @@ class ChatFormat:
         self.tokenizer, self.template, self.tools = tokenizer, template, list(tools)
         self._thinking = thinking
         self.names = {**token_names(tokenizer), "date": date}
-        """What a template writes by name: the tokenizer's special tokens, and the date."""
+        """Names that a template may use: the tokenizer's special tokens, and the date."""
         self.boundaries = find_boundaries(template, tools, thinking=thinking, **self.names)
         form = turn_form(template, tools, self.boundaries, **self.names)
         self.form = replace(form, skips_thoughts=skips_thoughts)
@@ -153,11 +153,11 @@ class ChatFormat:
         return find_user_turn(self.template, self.tools, thinking=self._thinking, **self.names)
 
     def _find_fixed_ids(self, special: Collection[str]) -> tuple[list[int], str, str, list[int]]:
-        """What surrounds tool results: ids and text before them, text and ids behind them.
+        """Return the text around tool results: ids and text before them, text and ids after them.
 
-        Nothing merges across a special token, so that the template's text up to its last one before results,
-        and from its first one behind them, always gives the same ids. Where samples do not bear that out
-        (a tokenizer that puts a space in front of what it is given, say), there are no ids and all is text.
+        No token crosses a special token, so the template's text up to its last special token before results,
+        and from its first one after them, always gives the same ids. If samples contradict this (for example
+        a tokenizer that prepends a space), there are no ids and all is text.
         """
         b = self.boundaries
         before, after = b.end[len(self.stop_text) :] + b.before_tools, b.after_tools
@@ -176,7 +176,7 @@ class ChatFormat:
         return parse_tool_calls(text, self.form, schemas)
 
     def turn_text(self, ids: Sequence[int]) -> str:
-        """What the policy wrote, without its stop token."""
+        """Return the policy's text, without its stop token."""
         ids = ids[:-1] if ids and ids[-1] == self.stop_id else ids
         return self.decode(ids)
 
@@ -190,7 +190,7 @@ class ChatFormat:
         return self._text.is_joined
 
     def token_text(self, token: int) -> str | None:
-        """Text of one token wherever it stands; None where its neighbours have a part in it."""
+        """Return the text of one token if it does not depend on its neighbours, else None."""
         return self._text.of_token(token)
 
     def _decode(self, ids: list[int]) -> str:
@@ -248,7 +248,7 @@ class ChatFormat:
         return render(self.template, messages, tools, generation_prompt=generation_prompt, **self.names)
 
     def _plain(self, value: Any) -> Any:
-        """The same content with a cut inside every special token, wherever a string lies in it."""
+        """Return the content with every special token split, in every string inside it."""
         return _mapped(value, lambda text: self._cut_special(_as_utf8(text)))
 
     def _cut_special(self, text: str) -> str:

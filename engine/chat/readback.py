@@ -88,7 +88,7 @@ def find_call_form(text: Rendering, tools: Sequence[Mapping[str, Any]], boundari
 def turn_text(
     text: Rendering, turn: Mapping[str, Any], tools: Sequence[Mapping[str, Any]], boundaries: Boundaries
 ) -> str:
-    """What the template writes of an assistant's turn, without its header and its end.
+    """Return the template's text of an assistant's turn, without its header and its end.
 
     Raises:
         ChatError: the turn begins or ends differently from one without calls.
@@ -108,7 +108,7 @@ def turn_text(
 def check_read_back(
     written: str, calls: Sequence[Mapping[str, Any]], form: TurnForm, schemas: Schemas
 ) -> None:
-    """ChatError unless the parser reads a message's calls from what the template writes of it."""
+    """Raise ChatError unless the parser reads a message's calls from the template's text of it."""
     why = difference(written, calls, form, schemas)
     if why is not None:
         raise ChatError(f"{why}; the template writes {written[:200]!r}")

@@ -1,4 +1,4 @@
-"""Whether a chat template shows all that messages say: what it leaves out would be lost without a word.
+"""Check that a chat template shows all text of messages: dropped text would be lost silently.
 
 Two questions, because a short text may occur in a prompt by chance, and a template may change what it does
 not leave out:
@@ -75,7 +75,7 @@ class ShownCheck:
         return self._render(messages[:end], shown, generation_prompt=True) if end else ""
 
     def check_finished(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
-        """Check form and texts of a finished conversation. ChatError says what the template does not show."""
+        """Check form and texts of a finished conversation. ChatError names the dropped text."""
         self._check_form(messages, tools, generation_prompt=False)
         _find_all(messages, self._render(messages, tools, generation_prompt=False), "not as it is written")
 
@@ -128,7 +128,7 @@ def _marked_call(call: Mapping[str, Any], which: str) -> dict[str, Any]:
 
 
 def _find_all(messages: Sequence[Message], text: str, how: str) -> None:
-    """Every text of the messages lies in `text` behind the one before it. ChatError for one that does not."""
+    """Raise ChatError unless the texts of the messages occur in `text` in order."""
     at = 0
     for number, message in enumerate(messages, 1):
         for said in _said(message):

@@ -14,7 +14,7 @@ Decode = Callable[[list[int]], str]
 
 PART = "\ufffd"
 SAMPLE = " a b . c ! d ? e , f ' g n't h 'm i 's j 've k 're  l\n\n m\t 12"
-"""What other decoders change where tokens meet: spaces in front, around punctuation, within contractions."""
+"""Changes of other decoders between tokens: leading spaces, spaces around punctuation and in contractions."""
 
 
 class TokenText:

@@ -1,4 +1,4 @@
-"""The one reader of a turn: what it says, what it thinks and what it calls.
+"""The one reader of a turn: spoken text, thoughts and calls.
 
     turn ──> thought   `<think>` to `</think>`, or to the turn's end
          ├─> call      in the form of TurnForm.calls (callforms.py)
@@ -6,7 +6,7 @@
 
 Rollout loop, judges, server and viewer split a turn here. A call or an answer within a thought is a draft:
 it is neither executed nor judged, unless `TurnForm.skips_thoughts` is off. `<reason>` of the rstar2 template
-is no thought: its policy calls inside of it.
+is not a thought: its policy calls tools inside it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def tool_call_spans(text: str, form: TurnForm = DEFAULT) -> tuple[tuple[int, int
 
 
 def said(written: str | Sequence[Turn]) -> str:
-    """What was said in turns, or in one turn's text: without thoughts and without closed calls."""
+    """Return the spoken text of turns, or of one turn's text: without thoughts and without closed calls."""
     if isinstance(written, str):
         return _without(written, _form_of(written), thoughts=True)
     return "\n".join([_without(turn.text, turn.form, thoughts=True) for turn in written])

@@ -1,1 +1,1 @@
-"""The trajectory record: what is known of one attempt, and how it lies on the disk."""
+"""The trajectory record: the facts of one attempt, and their format on the disk."""

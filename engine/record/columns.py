@@ -1,13 +1,13 @@
-"""One trajectory as bytes: its token columns, each compressed by itself, and all else as JSON.
+"""One trajectory as bytes: its token columns, each compressed by itself, and the rest as JSON.
 
     frame: <4s magic> <u32 bytes of the parts> <u32 crc32 of the parts> parts
     parts: each <u32 bytes> and so many: key (JSON), and in zstd: told (JSON), ids, has_logprob, log-probs
 
-ids are little-endian int32. Of the log-probs those that there are (a bit per token says which) are stored as
-float32, or as float64 where one of them is no float32: every bit is kept. Their bytes are put apart, a part
-for each (packing.py). JSON is ASCII, because a policy may write half of a surrogate pair.
+ids are little-endian int32. Existing log-probs (a bit per token marks them) are stored as float32, or as
+float64 if one of them is not a float32: every bit is kept. Their bytes are shuffled, one plane for each byte
+(packing.py). JSON is ASCII, because a policy may write half of a surrogate pair.
 
-A frame is whole or it is not there: a torn one has another length or another sum.
+A truncated or damaged frame has another length or another checksum.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ MAGIC = b"rTj2"
 MAX_PARTS = 16
 MAX_KEY_BYTES = 1 << 20
 MAX_TOLD_BYTES, MAX_TOLD_ITEMS = 1 << 28, 1 << 23
-"""Of the JSON of a frame, and of its brackets, commas and colons: each may be an object of 64 bytes."""
+"""Limits on the JSON of a frame, and on its brackets, commas and colons: each may become an object of 64
+bytes."""
 HEAD = struct.Struct("<4sII")
 _SIZE = struct.Struct("<I")
 _THREAD = threading.local()
@@ -62,7 +63,7 @@ _NO_TRAJECTORY = (
     *(ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError),
     *(struct.error, zstandard.ZstdError),
 )
-"""What reading a damaged or hostile frame may raise."""
+"""Exceptions of reading a damaged or hostile frame."""
 _PLAIN = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -72,18 +73,18 @@ class FrameError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framed:
-    """What a frame holds: the trajectory, and the text of each of its segments (none on the wire)."""
+    """The content of a frame: the trajectory, and the text of each of its segments (none on the wire)."""
 
     trajectory: Trajectory
     texts: Sequence[str]
 
 
 def encode_frame(trajectory: Trajectory, texts: Sequence[str] = ()) -> bytes:
-    """The trajectory as one frame; the same one gives the same bytes.
+    """Return the trajectory as one frame; equal trajectories give equal bytes.
 
     Args:
-        trajectory: what is stored, its task too.
-        texts: of each segment, for readers who have no tokenizer.
+        trajectory: the trajectory, with its task.
+        texts: the text of each segment, for readers without a tokenizer.
     """
     t = trajectory
     key = [t.key.seed, t.key.step, t.key.task_id, t.key.sibling]
@@ -121,8 +122,8 @@ def frame_key(frame: bytes) -> TrajectoryKey:
 
 
 def frame_told(frame: bytes) -> bytes:
-    """All of a frame but its token columns, as JSON in ASCII: what a search looks through. FrameError if the
-    frame is not whole."""
+    """Return a frame without its token columns, as JSON in ASCII, for a text search. Raise FrameError if the
+    frame is damaged."""
     try:
         return unpacked(_parts(frame)[1], MAX_TOLD_BYTES)
     except FrameError:
@@ -142,15 +143,15 @@ def frame_size(head: bytes) -> int:
 
 
 def decode_frame(frame: bytes, task: Task | None = None) -> Framed:
-    """What `encode_frame` was given.
+    """Return the trajectory and texts of a frame.
 
     Args:
         frame: one frame.
-        task: taken for the frame's own, which it must have the id of; the one in memory may have a `meta`
-            that is not plain.
+        task: replaces the frame's task and must have its id; a task in memory may have a `meta` that is
+            not plain JSON.
 
     Raises:
-        FrameError: it is not whole, or another task's.
+        FrameError: the frame is damaged, or of another task.
     """
     try:
         key, told, *columns = _parts(frame)

@@ -13,16 +13,16 @@ FRAMES: Final = ".columns"
 """A step's trajectories (step_file.py); with an INDEX beside it the step was judged."""
 INDEX: Final = ".index"
 LEARNED: Final = ".learned"
-"""What the learner made of a step's tokens (learned.py), a file for each of its ranks."""
+"""Suffix of the learner's token statistics of a step (learned.py), a file for each rank."""
 LINES: Final = ".jsonl"
 """Records as JSON Lines (plain.py)."""
 
 
 @contextmanager
 def whole_file(path: Path, *, is_synced: bool = True) -> Iterator[BinaryIO]:
-    """A file to be written that appears at `path` whole or not at all; what was there stays until then.
+    """Open a file that replaces `path` when it is complete; the old file stays until then.
 
-    is_synced: also if the power fails. Without, nothing waits for the disk.
+    is_synced: also after a power failure. Without it, the call does not wait for the disk.
     """
     partial = path.with_name(path.name + ".partial")
     try:
@@ -42,7 +42,7 @@ def is_sealed(path: Path) -> bool:
 
 
 def learned_files(path: Path) -> list[Path]:
-    """Beside a step's frames: what the learner's ranks wrote of it, in the order of the ranks."""
+    """Return the token statistics beside a step's frames, in the order of the ranks."""
     return sorted(path.parent.glob(f"{path.stem}.r*{LEARNED}"))
 
 

@@ -1,18 +1,19 @@
-"""What the learner made of the tokens of a step's trajectories, as files beside their frames.
+"""The learner's token statistics of a step's trajectories, as files beside their frames.
 
-    step_000001.r000.learned    <8s magic> <u32 bytes> about (JSON), PLACE by PLACE where each trajectory
-                                lies, then their columns; a file for each rank of the learner; appears whole
+    step_000001.r000.learned    <8s magic> <u32 bytes> about (JSON), a PLACE for each trajectory, then their
+                                columns; a file for each rank of the learner; appears complete
 
-It is known after the update, when a step's frames are long written, and each rank knows its own trajectories:
-so it is a file of its own, and nothing travels. A trajectory's columns, each packed by itself (packing.py):
+They are known after the update, when the step's frames are written already, and each rank knows its own
+trajectories: so each rank writes a separate file, without communication. The columns of a trajectory, each
+compressed by itself (packing.py):
 
     gaps        float16 of 8 bits: learner at the batch start minus rollout, in log-probs
     entropies   a byte, the root of the share of MAX_ENTROPY: within 2% at half a nat, 5% at a tenth
     log_ratios  float16 of 8 bits: learner at the token's update minus batch start; and a byte each of codes,
-                the bounds that held tokens; left out where every ratio is 1, as in a first update
+                the bounds that clipped tokens; omitted if every ratio is 1, as in a first update
 
-Nothing here is learned from or promised to the last bit, which is what most of a log-prob's bytes cost: a gap
-and a log-ratio are right to half a percent of themselves, or to 3e-7.
+No update uses these values, so they are stored with low precision: a gap and a log-ratio have a relative
+error of at most half a percent, or an absolute one of 3e-7.
 """
 
 from __future__ import annotations
@@ -71,16 +72,16 @@ class LearnedTokens:
 
 
 def learned_path(folder: Path, step: int, rank: int) -> Path:
-    """Where a rank writes what it made of a step."""
+    """The path of a rank's token statistics of a step."""
     return folder / f"step_{step:06d}.r{rank:03d}{LEARNED}"
 
 
 def write_learned(
     folder: Path, learned: Mapping[str, LearnedTokens], *, step: int, rank: int, ranks: int
 ) -> Path:
-    """Write what a rank made of its trajectories, by their names; the file appears whole or not at all.
+    """Write a rank's token statistics by trajectory name; the file appears when it is complete.
 
-    OSError: the disk takes no more.
+    Raises OSError if the disk is full.
     """
     places = np.zeros(len(learned), PLACE)
     bodies = list(_encoded(list(learned.values())))
@@ -98,10 +99,10 @@ def write_learned(
 
 
 class LearnedStep:
-    """What the learner made of a step, looked up by a trajectory's name.
+    """The learner's token statistics of a step, by trajectory name.
 
-    Invariant: what it gives was written by the ranks of one and the same step of the learner: where a run was
-    resumed with fewer ranks, the files that the others left are not looked at.
+    Invariant: all values were written by the ranks of one learner step: if a run was resumed with fewer
+    ranks, the files of the other ranks are ignored.
     """
 
     def __init__(self, frames: Path) -> None:
@@ -111,7 +112,8 @@ class LearnedStep:
         self._files = [file for file in self._files[:ranks] if file.ranks == ranks]
 
     def find(self, name: str) -> LearnedTokens | None:
-        """Of the trajectory of this name (`str` of its key); None where no rank learned from it."""
+        """Return the statistics of the trajectory of this name (`str` of its key); None if no rank learned
+        from it."""
         number = task_number(name)
         for file in self._files:
             hits = np.flatnonzero(file.places["name"] == number)

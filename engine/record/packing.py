@@ -17,8 +17,7 @@ import zstandard
 LEVEL = 3
 MAX_PART_BYTES = 1 << 31
 MAX_NUMBERS = 1 << 24
-"""Of one column. A file may be a stranger's: what its header claims is compared with this before it is
-allocated."""
+"""The limit of one column in bytes. A header of an untrusted file is checked against it before allocation."""
 _THREAD = threading.local()
 
 
@@ -29,11 +28,11 @@ def packed(data: bytes) -> bytes:
 
 
 def unpacked(data: bytes | memoryview, most_bytes: int) -> bytes:
-    """What `packed` was given, of at most so many bytes.
+    """Return the decompressed bytes, at most `limit`.
 
     Raises:
-        zstandard.ZstdError: it is nothing that `packed` wrote.
-        ValueError: its header claims more, or nothing.
+        zstandard.ZstdError: the data is not from `packed`.
+        ValueError: its header claims more bytes, or none.
     """
     size = zstandard.frame_content_size(data)
     if not 0 <= size <= most_bytes:
@@ -50,10 +49,10 @@ def packed_apart(values: npt.NDArray[Any]) -> list[bytes]:
 
 
 def together(parts: Sequence[bytes | memoryview], number: int) -> npt.NDArray[Any]:
-    """What `packed_apart` was given: so many floats, of as many bytes as there are parts.
+    """Return the floats of byte planes: one plane for each byte of a float.
 
     Raises:
-        ValueError: no float has so many bytes, or the columns are not of that length.
+        ValueError: no float has that number of bytes, or a plane has another length.
     """
     width = len(parts)
     if width not in (2, 4, 8):

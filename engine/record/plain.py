@@ -1,4 +1,4 @@
-"""The trajectory record as one JSON object, version 1: what readers see of it, and what an export has."""
+"""The trajectory record as one JSON object, version 1: the form of readers and exports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RecordError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the algorithm made of a trajectory. `bucket` is its one place in the ledger."""
+    """The algorithm's decision on a trajectory. `bucket` is its one bucket in the ledger."""
 
     bucket: str
     penalty_error: float | None
@@ -144,7 +144,7 @@ def encode_outcome(outcome: Outcome) -> dict[str, Any]:
 
 
 def decode_outcome(told: Mapping[str, Any]) -> Outcome:
-    """What `encode_outcome` was given; of a record without `is_correct`, a reward of 1 was correct."""
+    """Return the outcome; without `is_correct` in the record, a reward of 1 is correct."""
     return Failed(**told["failed"]) if "failed" in told else Scored(**told)
 
 
@@ -183,7 +183,7 @@ def decode_task(told: Mapping[str, Any]) -> Task:
 
 
 def decode_turn(turn: Mapping[str, Any]) -> Turn:
-    """What `encode_turn` was given."""
+    """Return the turn of a record."""
     calls = tuple(
         ToolCall(name=c["name"], arguments=c["arguments"], malformed=c["malformed"]) for c in turn["calls"]
     )

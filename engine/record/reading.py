@@ -53,12 +53,13 @@ def read_folder(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def export_lines(folder: Path, out: Path, *, steps: Collection[int] | None = None) -> list[Path]:
-    """Write finished steps as lines, one file per step; those files, in order. What is hidden is left out.
+    """Write finished steps as JSON Lines, one file per step, and yield their paths in order. Hidden tasks are
+    left out.
 
     Args:
-        folder: of records.
-        out: where the files go; what they replace there is gone.
-        steps: which; None = all.
+        folder: the folder of records.
+        out: the folder of the files; existing ones are replaced.
+        steps: the steps to write; None for all.
     """
     written = []
     for step, path in record_files(folder).items():
@@ -80,7 +81,7 @@ def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Records of one file. RecordError names what is not a record, with its place."""
+    """Yield the records of one file. RecordError names an invalid record and its position."""
     if path.suffix == FRAMES:
         yield from StepFile(path).records()
         return

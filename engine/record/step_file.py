@@ -1,14 +1,15 @@
-"""The records of one step: a file of frames that grows as groups end, and an index once it is judged.
+"""The records of one step: a file of frames that grows as groups end, and an index written after judging.
 
     step_000001.columns   <8s magic> <u32 bytes> about (JSON), then frames (columns.py) as they came
-    step_000001.index     <8s magic> <u32 bytes> about (JSON), then ROW by ROW where each trajectory lies and
-                          what a list of them shows, as the verdicts came; then the advantages of those
-                          that have one per token, as float64; appears whole
-    step_000001.r000.learned    what the learner's rank 0 made of its tokens (learned.py); of each rank one
+    step_000001.index     <8s magic> <u32 bytes> about (JSON), then a ROW for each trajectory with its
+    position and
+                          the facts that a list shows, in the order of decisions; then per-token
+                          advantages, as float64; appears complete
+    step_000001.r000.learned    token statistics of the learner's rank 0 (learned.py); one file for each rank
 
-So a process that is killed leaves every group that was written, and one of a million trajectories is opened
-by one look into the index and one read. A file without an index is a journal: nobody but the run that wrote
-it reads it. Frames that no row names are of a group that was rolled out again, or learned in another step.
+So a killed process leaves every group that was written, and one of a million trajectories is opened by one
+index lookup and one read. A file without an index is a journal: only the run that wrote it reads it. Frames
+without a row belong to a group that was rolled out again, or learned in another step.
 """
 
 from __future__ import annotations
@@ -67,14 +68,14 @@ FAMILY_CHARS: Final = 100
 
 
 def task_number(task_id: str) -> int:
-    """What the index has of a task's id."""
+    """Bytes of a task's id in the index."""
     digest = hashlib.blake2b(task_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FramePlace:
-    """Where a frame lies."""
+    """The position of a frame."""
 
     path: Path
     offset: int
@@ -95,7 +96,7 @@ class FramePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A row to be: a trajectory whose frame was written, with what became of it."""
+    """A future row: a trajectory whose frame is written, with the decision on it."""
 
     trajectory: Trajectory
     verdict: Verdict
@@ -104,9 +105,9 @@ class Judged:
 
 
 class FrameFile:
-    """The frames of a step, to be appended to. One thread has it.
+    """The frames of a step, open for appending by one thread.
 
-    Invariant: `end` is the end of the last whole frame, and nothing lies behind it.
+    Invariant: `end` is the end of the last complete frame and of the file.
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
@@ -114,7 +115,7 @@ class FrameFile:
         self.path, self._about = path, dict(about)
         path.parent.mkdir(parents=True, exist_ok=True)
         self.places: list[FramePlace] = []
-        """Of the whole frames that were there."""
+        """Positions of the complete frames of an existing file."""
         begin = _begin_of_frames(path, self._about)
         if begin is None:
             path.with_suffix(INDEX).unlink(missing_ok=True)
@@ -122,7 +123,7 @@ class FrameFile:
         try:
             self._settle(begin)
         except OSError:
-            with contextlib.suppress(OSError):  # what is buffered cannot be written either
+            with contextlib.suppress(OSError):  # the buffer cannot be written either
                 self._file.close()
             raise
 
@@ -163,7 +164,7 @@ class FrameFile:
         return places
 
     def seal(self, judged: Sequence[Judged], *, stage: str) -> None:
-        """Write the index: the step is judged. What lies in another file is brought here first."""
+        """Write the index of a judged step. Frames in another file are copied here first."""
         local = [one.place for one in judged]
         abroad = [k for k, place in enumerate(local) if place.path != self.path]
         for k, place in zip(abroad, self.append([local[k].read() for k in abroad]), strict=True):
@@ -201,7 +202,7 @@ class FrameFile:
 
 
 def _facts(one: Judged, bucket: int) -> tuple[Any, ...]:
-    """What a row says of a trajectory, from `step` to `penalty_format`."""
+    """Return the fields of a row from `step` to `penalty_format`."""
     t, verdict = one.trajectory, one.verdict
     scored = t.outcome if isinstance(t.outcome, Scored) else None
     return (
@@ -234,7 +235,7 @@ def _families(judged: Sequence[Judged]) -> dict[str, int]:
 
 
 def _times(times: TrajectoryTimes | None) -> tuple[float, float, float, float]:
-    """What a row says of them, from `began` to `tools_s`."""
+    """Return the fields of a row from `began` to `tools_s`."""
     if times is None:
         return math.nan, math.nan, math.nan, math.nan
     writing_s = math.fsum(turn.written.seconds for turn in times.turns)
@@ -289,7 +290,7 @@ class StepFile:
             yield self.trajectory(row, known[number])
 
     def verdict(self, row: int) -> Verdict:
-        """What became of it."""
+        """The decision on it."""
         told = self.rows[row]
         advantage: Any = _known(told["advantage"])
         if told["advantages"]:

@@ -26,7 +26,7 @@ def encode_times(times: TrajectoryTimes) -> dict[str, Any]:
 
 
 def decode_times(told: Mapping[str, Any] | None) -> TrajectoryTimes | None:
-    """What `encode_times` was given; None of a record that has no times."""
+    """Return the times of a record; None if it has none."""
     if told is None:
         return None
     return TrajectoryTimes(

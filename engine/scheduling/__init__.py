@@ -1,1 +1,1 @@
-"""What the scheduler is made of: events in, commands out, a ledger, and policies that decide."""
+"""The scheduler: events in, commands out, a ledger, and policies that decide."""

@@ -1,4 +1,4 @@
-"""What a host tells the scheduler, and what the scheduler tells its host.
+"""Events of a host for the scheduler, and commands of the scheduler for its host.
 
     host (live fleet | simulator) --event--> Scheduler.handle --> [command, ...] --> host
 
@@ -55,9 +55,9 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """Finished, failed or cancelled, in whatever phase it was: its KV is free.
+    """The trajectory finished, failed or was cancelled, in any phase: its KV is free.
 
-    `finished` is False for one that failed or was cancelled: its length tells nothing of the policy's.
+    `finished` is False if it failed or was cancelled: its length is no sample of the policy's lengths.
     """
 
     traj: str
@@ -81,7 +81,7 @@ class ReplicaDown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSeen:
-    """What a replica says of itself: tokens in its pool, requests running and waiting on it."""
+    """A load report of a replica: tokens in its pool, requests running and waiting on it."""
 
     replica: int
     used_tokens: int
@@ -94,8 +94,8 @@ Event = Submitted | TurnReady | TurnEnded | Preempted | Left | ReplicaUp | Repli
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """Run the ready turn of `traj` on `replica`. If its KV lies elsewhere, that copy is dropped and the whole
-    context is computed anew; the host need not be told twice."""
+    """Run the ready turn of `traj` on `replica`. KV on another replica is dropped, without a further command,
+    and the whole context is computed anew."""
 
     traj: str
     replica: int

@@ -1,4 +1,4 @@
-"""The books of the scheduler: who is in which phase, and whose KV lies where.
+"""The state of the scheduler: the phase of each trajectory, and the replica of its KV.
 
 Invariant (checked by `check`): every trajectory is in exactly one phase; it is in `ready` iff its phase is
 ready; a running one lives on an up replica; a replica's resident tokens are the sum of the contexts of the
@@ -113,7 +113,7 @@ class Ledger:
         entry.context_tokens = context_tokens
 
     def move(self, entry: TrajectoryEntry, home: int | None) -> None:
-        """Its KV lies at `home` from now on, and nowhere else."""
+        """Set the replica of its KV to `home`."""
         if entry.home is not None and entry.home != home:
             left = self.replicas[entry.home]
             del left.trajectories[entry.traj]

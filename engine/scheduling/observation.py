@@ -1,7 +1,7 @@
-"""What a policy may see: the past and the present of every trajectory and replica, never a future length.
+"""The view of a policy: past and present of every trajectory and replica, never a future length.
 
-The types are read-only views of the scheduler's ledger. A policy keeps books of its own if it wants sums by
-another key; whatever it decides follows from the sequence of events alone.
+The types are read-only views of the scheduler's ledger. A policy keeps its own sums if it needs
+another key; its decisions depend only on the sequence of events.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rocstar.engine.scheduling.events import Command, Event
 
 
 class Phase(Enum):
-    """Where a trajectory stands. `tool` is between two turns, whoever has it."""
+    """The phase of a trajectory. `tool` is between two turns."""
 
     new = "new"
     ready = "ready"
@@ -77,7 +77,7 @@ class ReplicaView(Protocol):
     def seen_waiting(self) -> int: ...
     @property
     def trajectories(self) -> Mapping[str, TrajectoryView]:
-        """Those whose KV lies here, in order of arrival."""
+        """Trajectories with KV here, in order of arrival."""
         ...
 
 

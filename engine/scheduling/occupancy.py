@@ -2,8 +2,8 @@
 
 All running trajectories of a replica write one token per step, so that its steps are its clock, read off the
 turns that end (a turn of n tokens granted at step s ends at step s + n or later). Trajectories peak at
-different times: what is predicted is the sum over all of them at each step ahead, never the sum of their
-peaks. Siblings share their prompt: it counts once.
+different times: the forecast is the sum over all of them at each step ahead, never the sum of their peaks.
+Siblings share their prompt: it counts once.
 
 Legend: as predictor.py; N trajectories.
 """
@@ -28,7 +28,7 @@ _CELL, _BASE, _RUNNING, _SINCE = range(_FIELDS)
 @dataclass(slots=True)
 class Forecast:
     """Resident tokens k bins of steps from now: mean and variance; trajectories that are still there.
-    `area` = what is read in all steps to come, prompts and rows included (token-steps)."""
+    `area`: tokens read in all future steps, prompts and rows included (token-steps)."""
 
     mean_K: Floats
     variance_K: Floats
@@ -43,8 +43,8 @@ class Forecast:
     def load(
         self, forward_tokens: float, extra: Forecast | None = None, less: Forecast | None = None
     ) -> float:
-        """The time to the end in token-steps, with `extra` and without `less`: what is read, and
-        `forward_tokens` for each step in which anybody is there."""
+        """Return the time to the end in token-steps, with `extra` and without `less`: tokens read, and
+        `forward_tokens` for each step with a trajectory."""
         count_K, area = self.count_K, self.area
         if extra is not None:
             count_K, area = count_K + extra.count_K, area + extra.area
@@ -110,7 +110,7 @@ class Occupancy:
     def put(
         self, traj: str, group: str, *, prompt_tokens: int, curve: int, length: int, running: bool
     ) -> bool:
-        """Write down where it stands; True if it is new here."""
+        """Record its state; True if it is new here."""
         slot = self.slots.get(traj)
         is_new = slot is None
         if slot is None:
@@ -171,7 +171,7 @@ class Occupancy:
     def forecast(
         self, chances: Chances, bin_tokens: int, buffer_tokens: int, request_tokens: float
     ) -> Forecast:
-        """`buffer_tokens` are added to each trajectory while it lives, `request_tokens` to what is read."""
+        """`buffer_tokens` are added to the tokens of each trajectory, `request_tokens` to the tokens read."""
         number = len(self._names)
         ahead_K = ahead(bin_tokens)
         length_N = self._lengths_N()
@@ -209,7 +209,7 @@ def forecast_of_one(
     extra_tokens: int,
     request_tokens: float,
 ) -> Forecast:
-    """The forecast of one trajectory; `extra_tokens` is what it takes beside its own tokens."""
+    """Return the forecast of one trajectory; `extra_tokens` are held in addition to its own tokens."""
     ahead_K = ahead(bin_tokens)
     size_K = length + extra_tokens + ahead_K
     mean_K = going_on_K * size_K

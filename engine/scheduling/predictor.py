@@ -45,7 +45,7 @@ def _counts() -> array[float]:
 
 @dataclass(slots=True)
 class _GroupLengths:
-    """Sums over the siblings that tell something: their weights, and weight times expected length."""
+    """Sums over the informative siblings: their weights, and weight times expected length."""
 
     weight: float = 0.0
     weighted_length: float = 0.0
@@ -57,8 +57,7 @@ class _GroupLengths:
 
 @dataclass(slots=True)
 class _Progress:
-    """One trajectory: the bin it has reached, the first cells of the curves it counts on, what it says of its
-    group."""
+    """One trajectory: the bin it has reached, the first cells of its curves, its information on the group."""
 
     stage: int
     group: _GroupLengths
@@ -208,7 +207,7 @@ class LengthPredictor:
     def steady_K(self, stage: str) -> Floats:
         """The share of a pool in steady state that those now in it still hold k bins of steps later.
 
-        In steady state ages are spread as the survival curve; what is missing to 1 at k is for those to come.
+        In steady state ages are distributed as the survival curve; the rest to 1 at k is for new ones.
         """
         self._tables()
         return self._steady[self._stages[stage]]
@@ -315,7 +314,7 @@ class LengthPredictor:
 
 
 def with_variance(going_on_NK: Floats) -> Floats:
-    """Chances, then p (1 - p) of each: what a forecast is made of."""
+    """Probabilities, then p (1 - p) of each: the data of a forecast."""
     return np.concatenate([going_on_NK, going_on_NK * (1.0 - going_on_NK)], axis=1)
 
 
@@ -325,7 +324,7 @@ def _fill_chances(out: Floats, survival_CB: Floats) -> None:
     out = out.reshape(*windows.shape[:2], 2 * NUM_BINS)
     going_on = out[:, :, :NUM_BINS]
     np.divide(windows, np.maximum(windows[:, :, :1], 1e-12), out=going_on)
-    going_on[:, :, 0] = 1.0  # who is there is there, even where none was ever seen
+    going_on[:, :, 0] = 1.0  # the trajectory has reached this bin, even if no other did before
     np.minimum(going_on, 1.0, out=going_on)
     np.multiply(going_on, 1.0 - going_on, out=out[:, :, NUM_BINS:])
 
@@ -345,7 +344,7 @@ def _hazard(ended_B: Floats, at_risk_B: Floats, prior_B: Floats, weight: float) 
 
 
 def _survival(hazard_B: Floats, limit_bin: int) -> Floats:
-    """The chances to reach each bin, from those to end in it; nobody passes the bin of the limit."""
+    """Return the probability to reach each bin, from those to end in it; none passes the bin of the limit."""
     hazard_B = np.clip(hazard_B, 0.0, 1.0)
     hazard_B[..., limit_bin:] = 1.0
     survival_B = np.ones_like(hazard_B)

@@ -18,7 +18,7 @@ from rocstar.engine.scheduling.observation import Observation, TrajectoryView
 from rocstar.engine.scheduling.predictor import NUM_LEVELS, LengthPredictor
 
 _FIRST = -1
-"""The bucket of groups of which nobody has started; bucket k holds level NUM_LEVELS - k."""
+"""The bucket of groups without a started sibling; bucket k holds level NUM_LEVELS - k."""
 _NOWHERE = (_FIRST - 1, 0.0)
 
 
@@ -35,7 +35,7 @@ class _WaitingGroup:
 
 @dataclass(slots=True, eq=False)
 class WaitingQueue:
-    """Invariant: a group with a waiting sibling has an entry under its rank, so `heads` forgets nobody."""
+    """Invariant: a group with a waiting sibling has an entry under its rank, so `heads` is complete."""
 
     lengths: LengthPredictor
     longest_first: bool = True

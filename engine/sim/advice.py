@@ -22,7 +22,7 @@ WORTH = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What to set, and what another KV budget would do: (tokens per replica, makespan)."""
+    """Recommended settings, and the effect of other KV budgets: (tokens per replica, makespan)."""
 
     policy: str
     max_running: int

@@ -3,8 +3,8 @@
 Claim: T >= max(longest trajectory alone, total work at the best feasible batch).
 
 Alone. A trajectory's turns and tools follow each other. No decode step is shorter than that of a batch of one
-(b, c >= 0); no turn's prefill is shorter than that of the tokens nobody had computed before, in the fewest
-forwards; a sibling that shares a prompt waits for it. A sum of these is `alone_s`.
+(b, c >= 0); no turn's prefill is shorter than that of its uncached tokens, in the fewest forwards; a sibling
+that shares a prompt waits for it. A sum of these is `alone_s`.
 
 Total work. Call the k-th decoded token of trajectory i an item: on a context of x tokens it costs
 w_ik = b + c * x seconds of its forward, and its replica must hold h_ik = x + 1 - p + p / G tokens for it: of
@@ -27,12 +27,13 @@ i decode n_i tokens, W_i = sum of its w', s_i = sum of its sqrt(w'). The best u_
 
     (3)  R * T >= prefill_s + sum_i ( W_i + a' s_i^2 / (T_i - a' n_i) ).
 
-The right side falls with T, so the least T that satisfies (3) is a bound. `work_s` is the best of three. At
-z = a / P it is the total work at the batch that fills the pool; a batch of at most `max_running` is a pool of
-that many tokens with h = 1; and at z = 0 it knows that nobody can batch a trajectory of n tokens so widely
-that n forwards take longer than T. (In between it was never better.) Retraction, eviction and migration only
-add tokens to compute, and idle KV only takes room; prefills that ride on decode steps (`mixed`) add their
-tokens' cost to a forward and save its fixed part, so there prefill_s counts the tokens alone. QED
+The right side falls with T, so the least T that satisfies (3) is a bound. `work_s` is the best of three. At z
+= a / P it is the total work at the batch that fills the pool; a batch of at most `max_running` is a pool of
+that many tokens with h = 1; and at z = 0 it states that no policy can batch a trajectory of n tokens so
+widely that n forwards take longer than T. (In between it was never better.) Retraction, eviction and
+migration only add tokens to compute, and idle KV only takes room; prefills that ride on decode steps
+(`mixed`) add their tokens' cost to a forward and save its fixed part, so there prefill_s counts the tokens
+alone. QED
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ PICTURED = 3
 
 
 MOST_REPLICAS = 100_000
-"""Each is simulated by itself: more would take all memory, and nobody has them."""
+"""The maximum number of replicas: each is simulated by itself, and more would exhaust memory."""
 
 
 class UsageError(ValueError):
@@ -148,7 +148,7 @@ def _run(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What the simulations gave; `flights` only where they are drawn."""
+    """The results of the simulations; `flights` only if they are drawn."""
 
     workload: Workload
     cluster: Cluster

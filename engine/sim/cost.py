@@ -1,4 +1,4 @@
-"""What one forward of a replica costs, in seconds.
+"""The cost of one forward of a replica, in seconds.
 
     decode   a + b * requests + c * context                (context: KV tokens that the step reads)
     prefill  a + d * new + e * attended                    (attended: query-key pairs, see `pairs`)
@@ -68,9 +68,9 @@ class CostModel:
         return self.forward_s + self.prefill_token_s * new + self.prefill_pair_s * attended
 
     def in_context_tokens(self) -> ContextTokens:
-        """Tunables of `predictive`: what a forward, a request and a prefilled token cost, in context tokens
-        that are read in the same time. Rounded, for no cost is known better: to two digits, the last to one.
-        A context token that costs nothing counts as a billionth of a forward."""
+        """Return tunables of `predictive`: the cost of a forward, a request and a prefilled token, in context
+        tokens that are read in the same time. Rounded to two digits, the last to one, the precision of
+        measured costs. A context token without cost counts as a billionth of a forward."""
         token_s = max(self.context_token_s, 1e-9 * self.forward_s)
         return {
             "forward_tokens": float(f"{self.forward_s / token_s:.2g}"),

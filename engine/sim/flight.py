@@ -5,8 +5,8 @@
                     └────────── tool queue of the node, tool_s ─────────────────┘
 
 Time goes forward only. At one instant tools come first, then replicas that finish, then those that start, so
-that a start sees everything that has happened by then; among equals the number decides, so that the order of
-a tie is no accident. What the scheduler decides takes no simulated time.
+that a start sees everything that has happened by then; among equals the number decides, so that
+ties have a fixed order. Decisions of the scheduler take no simulated time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TOOL, FINISH, START, LOAD = range(4)
 
 
 class Handler(Protocol):
-    """What the simulator needs of the scheduler."""
+    """The scheduler interface of the simulator."""
 
     def handle(self, event: Event) -> list[Command]: ...
 
@@ -85,9 +85,9 @@ class Flight:
     cluster: Cluster
     scheduler: Handler
     load_period_s: float = 2.0
-    """How often every replica tells the scheduler its load."""
+    """Seconds between two load reports of a replica."""
     goes_on: bool = False
-    """The scheduler has run an earlier step on this cluster: it knows the replicas, and what it learnt."""
+    """The scheduler has run an earlier step on this cluster and keeps its replicas and statistics."""
     record: bool = False
     """Keep a sample of every boundary."""
     on_left: Callable[[int, int], None] | None = None

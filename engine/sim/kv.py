@@ -1,8 +1,8 @@
 """The KV pool of one replica, in tokens.
 
-A trajectory holds the tokens behind its prompt as its own; siblings share the prompt's. While a trajectory
+A trajectory owns the tokens after its prompt; siblings share those of the prompt. While a trajectory
 runs, both are locked. Between its turns they stay and can be evicted, the least recently used first and a
-trajectory's own tokens before the prompt they stand on (SGLang's radix tree; a trajectory is one leaf here).
+trajectory's own tokens before its prompt (SGLang's radix tree; a trajectory is one leaf here).
 
 Invariant (`check`): free + everything held = the pool; free >= 0; nothing locked is in the eviction order.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class Prompt:
-    """A group's prompt on one replica. `refs` counts the trajectories whose KV stands on it."""
+    """A group's prompt on one replica. `refs` counts the trajectories whose KV follows it."""
 
     tokens: int
     refs: int = 0
@@ -26,7 +26,7 @@ class Prompt:
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """What one trajectory holds in one pool: `own` tokens behind its prompt. `locked` while it runs."""
+    """The KV of one trajectory in one pool: `own` tokens after its prompt. `locked` while it runs."""
 
     prompt: Prompt
     own: int = 0
@@ -40,7 +40,7 @@ class Hold:
 class KvPool:
     tokens: int
     keep_prompts: bool = True
-    """A prompt stays when nobody stands on it, until the room is needed."""
+    """A prompt without references stays until its space is needed."""
     free: int = field(init=False)
     evictable: int = field(init=False, default=0)
     evicted_tokens: int = field(init=False, default=0)
@@ -136,7 +136,7 @@ class KvPool:
         return self.free >= tokens
 
     def release(self, hold: Hold, accessed_s: float) -> None:
-        """Give up what the trajectory holds by itself; the prompt stays until its room is needed."""
+        """Free the trajectory's own tokens; the prompt stays until its space is needed."""
         if not hold.locked:
             self.evictable -= hold.own
         self.free += hold.own

@@ -1,4 +1,4 @@
-"""What a simulated run came to: the row of the table."""
+"""The result of a simulated run: a row of the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user reads: the table on a terminal, and one HTML page with the pictures."""
+"""The output for users: a table for a terminal, and one HTML page with drawings."""
 
 from __future__ import annotations
 

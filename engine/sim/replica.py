@@ -261,7 +261,7 @@ class SimulatedReplica:
     # ---- decode ----
 
     def _secure_step(self) -> None:
-        """Room for one token per running request: evict what is idle, then retract as SGLang does."""
+        """Make space for one token per running request: evict idle KV, then retract as SGLang does."""
         while not self.pool.make_room(len(self.running)):
             # The fewest tokens of this turn first (least is lost), then the longest input, then the latest.
             victim = min(self.running.values(), key=lambda r: (self.steps - r.base, -r.context, -r.order))

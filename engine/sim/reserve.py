@@ -1,4 +1,4 @@
-"""What the running requests may still write: the sum of min(limit - produced, clip) over the batch.
+"""The tokens that running requests may still write: the sum of min(limit - produced, clip) over the batch.
 
 Kept in pieces, so that it costs the logarithm of the batch and not the batch: requests further than `clip`
 from their limit count `clip` each; for the others the sum of the steps at which they reach it is enough.

@@ -1,4 +1,4 @@
-"""One policy on one workload: what the command line, the tuner and the benchmark all do."""
+"""Simulate one policy on one workload, for the command line, the tuner and the benchmark."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def simulate(
     on_left: Callable[[int, int], None] | None = None,
 ) -> tuple[Outcome, Flight]:
     """Run the step through a scheduler that has run `history` before: a step in the middle of training, not
-    the first one. Ours knows the cluster's costs unless `tunables` say otherwise. ValueError for a policy or
-    tunable that is none; SimulationError if the policy never lets the work end.
+    the first one. Ours knows the cluster's costs unless `tunables` say otherwise. Raise ValueError for an
+    unknown policy or tunable, SimulationError if the work never ends under the policy.
 
     Args:
         two_levels: one scheduler per node behind grants of parts of groups, instead of one over all replicas.
         policies: those that `policy` may name.
-        on_left: called with how many trajectories have left, of how many, those of `history` included.
+        on_left: called with (left, total) trajectories, those of `history` included.
     """
     told: dict[str, Any] = {**cluster.model.cost.in_context_tokens()} if policy == "predictive" else {}
     tunables = told | dict(tunables or {})

@@ -17,7 +17,7 @@ SHADES = 8
 
 
 def _margins(width: int) -> tuple[int, int]:
-    """Left and right of what is drawn, for names and numbers."""
+    """Margins left and right of the drawing, for names and numbers."""
     return (130, 118) if width > NARROW else (106, 96)
 
 

@@ -1,4 +1,4 @@
-"""Workloads from our own trajectory records: what was written, turn by turn, and how long each turn was.
+"""Workloads from our own trajectory records: the length of each turn in tokens.
 
 Records hold no wall time (contract 5), so the seconds of a tool call are drawn: exp(normal) around a median,
 the same for the same seed. A record of a trajectory that failed before its first turn ended has no work.

@@ -3,9 +3,9 @@
     event ─> TwoLevels ─┬─ Grants (engine/nodes/): which node a part goes to, when it fits
                         └─ one Scheduler per node ──Grant, Drop──> replicas of that node
 
-What is submitted of a part waits here until a node has it; from then on it is that node's, whatever others
-have left to do. A single Scheduler over all replicas, which the live system has on one node only, may place
-and move every trajectory anywhere.
+Trajectories of a part wait here until it is granted to a node; from then on they stay on that node. A single
+Scheduler over all replicas, which the live system has on one node only, may place and move every trajectory
+anywhere.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rocstar.engine.scheduling.observation import Policy
 
 @dataclass(slots=True, eq=False)
 class _GrantedPart:
-    """`told` is what its node has not been told yet; `tokens` are of the trajectories that have left."""
+    """`told`: events not yet passed to its node; `tokens`: of the trajectories that have left."""
 
     size: int
     limit_tokens: int

@@ -1,4 +1,4 @@
-"""The work of a rollout step: for each trajectory what it will do, turn by turn. Only the simulator sees it.
+"""The work of a rollout step: the turns of each trajectory. Only the simulator sees it.
 
 One trajectory: prompt, then per turn `new_tokens` written by the policy, `tool_s` seconds of tools, and
 `tool_tokens` of results behind them (0 and 0 for the last turn).
@@ -45,7 +45,7 @@ class TrajectoryWork:
 
     @property
     def response_tokens(self) -> int:
-        """What the policy and the tools wrote."""
+        """Tokens of the policy and of the tools."""
         return sum(t.new_tokens + t.tool_tokens for t in self.turns)
 
     def contexts(self) -> Iterator[tuple[int, TurnWork]]:

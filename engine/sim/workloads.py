@@ -1,4 +1,4 @@
-"""Generated workloads, fitted to what the paper reports of a step (arXiv 2508.20722, sections 3 and 4.3).
+"""Generated workloads, fitted to the paper's figures of a step (arXiv 2508.20722, sections 3 and 4.3).
 
 `paper`: 512 tasks x 32 siblings, about 2.75 tool calls and 0.3 s per call, 6K tokens on average (the report's
 4K-8K), limit 12K and about an eighth of the trajectories cut there (at a tenth it raised an earlier limit).
@@ -103,7 +103,8 @@ def generate(name: str, *, tasks: int = 512, siblings: int = 32, seed: int = 0) 
 
 
 def earlier_step(name: str, tasks: int, siblings: int, seed: int) -> Workload:
-    """Half as many other tasks of the same kind: what a scheduler has seen before the step of `seed`."""
+    """Return half as many other tasks of the same kind: the history of the scheduler before the step of
+    `seed`."""
     return generate(name, tasks=max(1, tasks // 2), siblings=siblings, seed=seed + 1000)
 
 

@@ -19,7 +19,7 @@ from rocstar.engine.types import Failed, Group
 
 
 class Fault(Enum):
-    """What becomes of a group: an answer 500, no answer, or an answer of failed trajectories alone."""
+    """The fate of a group: status 500, no answer, or an answer of failed trajectories only."""
 
     error = "error"
     hang = "hang"

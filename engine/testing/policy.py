@@ -130,7 +130,7 @@ class ByteTokenizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What `generate` was asked, and which turn of which attempt that is (counted from 1)."""
+    """The arguments of a `generate` call, with its attempt and turn (from 1)."""
 
     ids: tuple[int, ...]
     max_new_tokens: int
@@ -205,7 +205,7 @@ def logprob_of(token: int) -> float:
 
 
 class ScriptedPolicy:
-    """The inference protocol without a model. `requests` and `released` record what was asked, in order.
+    """The inference protocol without a model. `requests` and `released` record the calls in order.
 
     token_s: seconds per token; 0.0 is one turn of the event loop, None is the whole reply at once.
     max_running: trajectories that hold a slot, from their first request to their release; others wait.
@@ -431,7 +431,7 @@ class ScriptedPolicy:
 
 
 def check_trajectory(trajectory: Trajectory) -> None:
-    """Assert what types.Trajectory states, and what the loop promises beside it."""
+    """Assert the invariants of types.Trajectory and of the loop."""
     t = trajectory
     assert t.segments[0].origin is Origin.prompt
     assert t.segments[-1].origin is not Origin.tool or isinstance(t.outcome, Failed)

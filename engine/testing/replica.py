@@ -4,8 +4,8 @@
     replica = FakeReplica(scripts, kv_tokens=10_000, token_s=0.01)
     replica.kill()                                                   # or hang(), or fail_next(3)
 
-What a replica writes follows from the trajectory and its prefix alone, as it does with real noise by (seed,
-position): a turn that is continued elsewhere is the turn it would have been.
+A replica's output depends only on the trajectory and its prefix, as with real noise by (seed, position): a
+turn that continues on another replica gives the same tokens.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ LOGPROBS = tuple(logprob_of(token) for token in range(1 << 16))
 
 @dataclass(slots=True)
 class Scripts:
-    """What every trajectory says, turn by turn; shared by the replicas of a fleet."""
+    """The scripted turns of every trajectory; shared by the replicas of a fleet."""
 
     turns_of: Callable[[str], Sequence[Sequence[int]]]
     _turn: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The present turn of a trajectory and the context that it began with."""
 
     def rest_of_turn(self, request_id: str, ids: list[int]) -> list[int]:
-        """What is still to be written behind `ids`: of the present turn, or the whole next one."""
+        """Return the tokens after `ids`: the rest of the present turn, or the complete next one."""
         turns = self.turns_of(request_id)
         number, start = self._turn.get(request_id, (-1, 0))
         if number >= 0 and (written := len(ids) - start) < len(turns[number]):
@@ -90,7 +90,8 @@ class FakeReplica:
         self._failures = times
 
     def cut_all(self) -> None:
-        """Every running turn is answered at once with what it has, as when a server aborts its requests."""
+        """Answer every running turn immediately with its tokens so far, as a server that aborts its
+        requests."""
         for running in list(self._running.values()):
             _stop(running, StopReason.aborted)
 

@@ -45,7 +45,7 @@ GATHER_ABOVE = 1.0
 """Share of all pools that all trajectories at once may need at their peak. Blocks of siblings grow until they
 need no more: a shared prompt is room gained, but siblings' lengths are alike and make replicas unequal."""
 MOVE_GAIN = 2.0
-"""A move must bring this many times what it computes anew."""
+"""A move must save this many times the tokens that it recomputes."""
 MOVE_ABOVE = 1.5
 """How far above the mean a replica's load must be before it gives one away, in shares of what chance may
 still do to it: its work over the root of its trajectories. Before that, moves would follow noise."""
@@ -57,11 +57,11 @@ class Predictive:
     safety         standard deviations between predicted peak and pool, for an admission
     buffer         share of a request's limit (of at most 4,096 tokens) that a replica keeps free per request
                    before it lets the next one in: SGLang's is 0.098
-    stagger        0..1: how much of the room that a steady state would leave for later admissions is left
+    stagger        0..1: share of the steady state's room for later admissions that is kept free
     longest_first  admit the longest group first; else groups in order of submission
     pause_share    the most tokens given up by pauses, per generated token
     pause_below    only trajectories shorter than this share of their replica's mean are paused
-    hold_above     share of the pool beyond which whoever comes back from a tool is paused
+    hold_above     share of the pool above which trajectories that return from a tool are paused
     block          the most siblings that one replica is given in a row, so that they share their prompt's KV
                    where it would be short
     backfill       work that may go ahead of a head of the queue that fits nowhere, per work of such heads
@@ -97,14 +97,14 @@ class Predictive:
     _sum_of_loads: float | None = field(default=None, init=False, repr=False)
     """None: one of them has changed since it was made."""
     _stale: set[int] = field(default_factory=set, init=False, repr=False)
-    """Replicas whose forecast has aged, or that somebody left since it was made."""
+    """Replicas whose forecast is old, or that a trajectory left since."""
     _full: dict[int, float] = field(default_factory=dict, init=False, repr=False)
     """The least work that a replica had no room for, since when nothing much has changed there."""
     _barrier: float | None = field(default=None, init=False, repr=False)
-    """Who has so much work finds room nowhere. None: it may have changed since it was made."""
+    """The work from which on no replica has room. None if it may have changed."""
     _nobody: tuple[int, int, int] | None = field(default=None, init=False, repr=False)
-    """What the queue, the lengths and the ready ones were when nobody was found who fits, if no replica has
-    changed much since."""
+    """Versions of queue, lengths and ready turns at the last search without a fit, if no replica changed much
+    since."""
     _queue: WaitingQueue = field(init=False, repr=False)
     _members: dict[str, int] = field(default_factory=dict, init=False, repr=False)
     """The number of siblings that have not left, by group."""
@@ -224,7 +224,7 @@ class Predictive:
             self._changed(home, freed=True)
 
     def _settle(self, subject: TrajectoryView, *, running: bool) -> None:
-        """Write down where it stands, at its home."""
+        """Record its state at its home."""
         assert subject.home is not None
         length = subject.context_tokens - subject.prompt_tokens
         occupancy = self._occupancy[subject.home]
@@ -249,7 +249,7 @@ class Predictive:
             living.pop(replica, None)
 
     def _changed(self, replica: int, *, freed: bool = False) -> None:
-        """Look at the replica again: at once where somebody left, else when its forecast has aged."""
+        """Update the replica's forecast: immediately if a trajectory left, else when it is old."""
         found = self._forecasts.get(replica)
         if not freed and found is not None:
             age = self._occupancy[replica].clock - found.clock
@@ -298,9 +298,9 @@ class Predictive:
     def _best(
         self, turn: TrajectoryView, cell: int, work: float, now: Observation
     ) -> tuple[int, Forecast] | None:
-        """The replica with room for this turn that gathers its siblings, or has the least work left.
+        """Return the replica with room for this turn that holds its siblings, or has the least work left.
 
-        Who has more work than one that found no room in a replica finds none there, either.
+        A trajectory with more work than one that found no room in a replica finds none there either.
         """
         self._refresh()
         full, living = self._full, self._living.get(turn.group, {})
@@ -323,8 +323,8 @@ class Predictive:
         return None
 
     def _candidates(self, turn: TrajectoryView, among: list[int], now: Observation) -> list[int]:
-        """Replicas in the order in which the turn had better go there: home, blocks not yet full, the rest,
-        each by load."""
+        """Return the replicas in order of preference for the turn: home, incomplete blocks, the rest, each by
+        load."""
         if len(among) < 2:
             return among
         loads, home = self._loads, turn.home
@@ -346,9 +346,10 @@ class Predictive:
         return block
 
     def _better(self, turn: TrajectoryView, now: Observation) -> tuple[int, Forecast] | None:
-        """Where the turn had better go: its home's load is above the mean by more than chance, no higher ones
-        need the tokens that may be computed anew, and the least loaded replica ends before its home even so.
-        Loads are those of the last forecasts; home and destination are looked at anew."""
+        """Return a better replica for the turn, or None: its home's load exceeds the mean by more than
+        chance, no replica with a higher load needs the recompute budget, and the least loaded replica ends
+        before the home in spite of the recompute. Loads are of the last forecasts; those of home and
+        destination are updated."""
         home, spare = turn.home, self.move_share * self._generated - self._moved
         if len(self._loads) < 2 or turn.context_tokens > spare:
             return None
@@ -371,7 +372,7 @@ class Predictive:
         return to, own
 
     def _above(self, replica: int, turn: TrajectoryView) -> float:
-        """The load of a replica above the mean, what waits included, beyond what chance may do to it."""
+        """Return the load of a replica above the mean, waiting work included, less its expected deviation."""
         found = self._forecasts[replica]
         waiting = self._queue.num_new * self._lengths.mean_work(turn.stage)
         if self._sum_of_loads is None:
@@ -420,7 +421,8 @@ class Predictive:
             self._forecast(replica)
 
     def _pause(self, turn: TrajectoryView, now: Observation) -> bool:
-        """Its home is predicted to overflow, and its KV is little: it had better wait for room anywhere."""
+        """Return True if its home is predicted to overflow and its KV is small: it should wait for room
+        anywhere."""
         assert turn.home is not None
         home = now.replicas[turn.home]
         if home.resident_tokens < LOOK_ABOVE * home.kv_tokens:

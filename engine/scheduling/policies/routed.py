@@ -1,4 +1,4 @@
-"""What the routers have in common: a turn is bound to a replica as soon as it is ready, and waits there.
+"""The base of the routers: a turn is bound to a replica as soon as it is ready, and waits there.
 
     TurnReady --route--> queue of one replica --room (max_running)--> Grant
 

@@ -3,10 +3,10 @@
 Source: ThunderAgent (arXiv 2602.13692), ThunderAgent/scheduler/router.py. A program is active on a replica or
 paused. At each tick (there every 5 s; here each report of load): (1) restore paused programs, those with a
 pending request first, then new ones, then those at a tool, each shortest first, as many as fit in total,
-placed largest first on the replica with the most room; (2) where the tokens of the active programs exceed
-the pool, pause programs at a tool shortest first, then mark running ones shortest first, which are paused
-when their turn ends. A new program is placed at once if nobody waits and one fits. Its token counts come from
-streamed tokens; here from the replica's own report, where that is larger than the sum of known contexts.
+placed largest first on the replica with the most room; (2) where the tokens of the active programs exceed the
+pool, pause programs at a tool shortest first, then mark running ones shortest first, which are paused when
+their turn ends. A new program is placed immediately if no other waits and a replica has room. The original
+counts streamed tokens; this uses the replica's report if it is larger than the sum of known contexts.
 """
 
 from __future__ import annotations
