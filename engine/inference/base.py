@@ -1,5 +1,5 @@
-"""The inference protocol (contract 3). Who waits: `generate` until its tokens exist, `publish` until
-the new weights serve every later token.
+"""The inference protocol (contract 3). `generate` waits until its tokens exist, `publish` until the new
+weights serve every later token.
 
 All log-probs are fp32 `log_softmax(logits / T)[token]` (contract 1).
 """
@@ -98,9 +98,9 @@ class Inference(Protocol):
         ...
 
     async def abort(self, request_id: str) -> None:
-        """Stop the request if it runs; it answers with what it has, finish = aborted.
+        """Stop the request if it runs; it answers with its tokens so far, finish = aborted.
 
-        An engine whose requests are short may let them end: what derives from this does nothing.
+        An engine with short requests may let them end: the default does nothing.
         """
         return
 
@@ -128,7 +128,7 @@ Heard = Callable[[int, int], None]
 
 @runtime_checkable
 class TellsTokens(Protocol):
-    """An engine that tells of tokens as they come. Without it they are known when a completion ends."""
+    """An engine that reports tokens as they arrive. Other engines report them when a completion ends."""
 
     def on_tokens(self, request_id: str, heard: Heard) -> None:
         """From the trajectory's next request on, call `heard`, on the event loop, for every token in order;
@@ -156,7 +156,7 @@ class PromptScores:
 
 @runtime_checkable
 class ScoresPrompts(Protocol):
-    """An engine that tells how likely given ids are."""
+    """An engine that scores given ids by log-prob."""
 
     async def score(
         self, ids: list[int], *, sampling: Sampling, request_id: str, deadline: float | None
@@ -168,7 +168,7 @@ class ScoresPrompts(Protocol):
 
 
 class EngineTimes(Protocol):
-    """What timing and staleness need to know of an engine."""
+    """The facts of an engine for timing and staleness."""
 
     @property
     def version(self) -> int:
@@ -187,4 +187,4 @@ class EngineTimes(Protocol):
 
 
 class RolloutEngine(Inference, EngineTimes, Protocol):
-    """What a run wants of an engine."""
+    """The engine interface of a run."""

@@ -1,9 +1,9 @@
-"""Server-sent events of an answer that comes in pieces: what was sent, however the network cut it.
+"""Server-sent events of a streamed response, independent of the network's chunks.
 
-    bytes ──> EventLines.feed ──> payloads of `data`      a comment is a sign of life and nothing else
+    bytes ──> EventLines.feed ──> payloads of `data`      a comment only shows that the server is alive
 
-Who waits: whoever reads, for the first bytes as long as its caller lets it, for more at most `gap_s` in which
-our own loop ran.
+The reader waits for the first bytes as long as its caller allows, and for more at most `gap_s` of event loop
+time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ENDS = re.compile(rb"\r\n|\r|\n")
 
 
 class EventLines:
-    """Invariant: the payloads do not depend on where the bytes were cut; of what is no whole event nothing is
-    told. An event longer than `max_bytes` is a ValueError."""
+    """Invariant: the payloads do not depend on the chunks of the bytes; an incomplete event gives none. An
+    event longer than `max_bytes` is a ValueError."""
 
     def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -71,10 +71,10 @@ class EventLines:
 async def read_events(
     response: aiohttp.ClientResponse, *, gap_s: float, excused: Callable[[], bool] = lambda: False
 ) -> AsyncIterator[bytes]:
-    """The payloads up to the last, which is not told. `excused`: why nothing comes is known, and it may.
+    """Yield the payloads before the last event. `excused` returns True while a silence is expected.
 
-    InferenceError: `replica_hung` when nothing came for too long, `replica_lost` when the stream ends before
-    its last event, `bad_reply` for what is no stream.
+    Raises InferenceError: `replica_hung` after too long a silence, `replica_lost` if the stream ends before
+    its last event, `bad_reply` for a response that is not a stream.
     """
     lines, data = EventLines(), await response.content.readany()
     while True:

@@ -1,11 +1,11 @@
-"""A frozen policy behind an OpenAI-compatible /v1/completions: rolled out or evaluated, never published to.
+"""A frozen policy behind an OpenAI-compatible /v1/completions, for rollouts and evaluations.
 
     generate ─> POST /completions ─> check the answer ─> Generation
-                  └─ streamed for whoever called `on_tokens`: each token as it comes, of text each word
+                  └─ streamed after `on_tokens`: each token as it arrives, of text each word
 
-Who waits: `generate` for one HTTP answer, or for its next piece. Token ids go in and come out where the
-endpoint can (`openai_forms.py`); where it gives text alone the text is encoded again, which need not give the
-ids that were sampled. So the former alone, at T = 1, have log-probs and can be learned from.
+`generate` waits for one HTTP answer, or for its next chunk. Token ids go in and come out if the endpoint
+supports it (`openai_forms.py`); if it returns only text, the text is encoded again, which may give other ids
+than the sampled ones. So only the former, at T = 1, have log-probs and can be used for training.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ class _Live:
 class OpenAIEndpoint:
     """Implements `RolloutEngine`.
 
-    Invariant: a log-prob is log_softmax(logits)[id] of the id that was sampled at T = 1, and NaN wherever
-    that is not known, so that nothing learned from it could go unnoticed.
+    Invariant: a log-prob is log_softmax(logits)[id] of the id that was sampled at T = 1, and NaN if unknown,
+    so that training on it fails visibly.
 
     Args:
-        url: of the endpoint, up to and with /v1.
-        model: as /v1/models names it.
+        url: address of the endpoint, up to and with /v1.
+        model: its name in /v1/models.
         vocab_size: ids are below it.
-        kv_tokens: what `load` reports as capacity, for the API does not tell.
-        max_requests: asked at a time; more wait.
-        timeout_s: for the first answer, which shows what the endpoint gives, and for the first streamed one.
-        gap_timeout_s: how long a streamed answer may bring nothing, while our own loop runs.
+        kv_tokens: the capacity that `load` reports; the API has none.
+        max_requests: concurrent requests; more wait.
+        timeout_s: for the first answer, which shows the endpoint's features, and for the first streamed one.
+        gap_timeout_s: longest silence of a streamed answer, in event loop time.
         codec: the tokenizer, needed where the endpoint gives no ids.
         headers: sent with every request, an Authorization, say.
     """
@@ -86,7 +86,7 @@ class OpenAIEndpoint:
         self._timeout_s, self._gap_timeout_s = timeout_s, gap_timeout_s
         self._codec, self._headers = codec, headers or {}
         self._streams: bool | None = None
-        """Streamed answers tell what those at once do; None: nobody has listened yet."""
+        """True if streamed answers have the content of complete ones; None before the first stream."""
         self._stream_fields = STREAMED_WITH_USAGE
         self._looking = asyncio.Lock()
         self._hearing: dict[str, Heard] = {}
@@ -125,8 +125,8 @@ class OpenAIEndpoint:
         await self._session.close()
 
     async def _learn(self) -> None:
-        """Ask for one token, and see what comes with it. InferenceError(unfit) if it is not enough, another
-        if the endpoint refuses a text as well."""
+        """Request one token and detect the endpoint's features. Raise InferenceError(unfit) if they are not
+        sufficient, another one if the endpoint refuses a text too."""
         async with asyncio.timeout(self._timeout_s):
             for form in (EndpointForm.SENT_IDS, EndpointForm.SPELLED_IDS):
                 found = await self._first_choice(form)
@@ -144,7 +144,7 @@ class OpenAIEndpoint:
                 )
 
     async def _first_choice(self, form: EndpointForm) -> dict[str, Any] | None:
-        """Of a prompt of one token; None where it is refused."""
+        """Return the answer to a prompt of one token; None if it is refused."""
         if form is not EndpointForm.SENT_IDS and self._codec is None:
             return None
         try:
@@ -166,8 +166,8 @@ class OpenAIEndpoint:
         request_id: str,
         deadline: float | None,
     ) -> Generation:
-        """Generate as the protocol says. An aborted answer has what was streamed of it: without that the API
-        returns nothing."""
+        """Generate by the protocol. An aborted answer has its streamed tokens; without streaming the API
+        returns none."""
         if not ids or max_new_tokens < 1 or request_id in self._live:
             raise InferenceError("bad_request", f"{len(ids)} ids, {max_new_tokens} new", retryable=False)
         if min(ids) < 0 or max(ids) >= self._vocab_size:
@@ -183,7 +183,7 @@ class OpenAIEndpoint:
                 heard = await self._heard(request_id)
                 while not live.aborted:
                     before, left = len(written), max_new_tokens - len(written)
-                    # Where a text may end in a stop token, the last place is left to who reads the answer.
+                    # A text may end in a stop token: the reader of the answer decides about the last token.
                     most = left - (self.form is not EndpointForm.SENT_IDS)
                     choice = StreamedChoice(
                         self._ids(with_logprobs=is_scored), heard=_behind(heard, before), most=most
@@ -211,7 +211,7 @@ class OpenAIEndpoint:
     def _take(
         self, choice: StreamedChoice, written: Scored, left: int, stop_ids: frozenset[int]
     ) -> StopReason:
-        """Put an answer that has ended behind what was written, and say why it ended."""
+        """Append a completed answer, and return its finish reason."""
         try:
             scored, finish = read(self.form, choice, left, stop_ids)
         except ValueError as error:
@@ -225,16 +225,16 @@ class OpenAIEndpoint:
         return ids_of(self.form, self._codec, with_logprobs=with_logprobs)
 
     async def _heard(self, request_id: str) -> Heard | None:
-        """Who is told of its tokens as they come; None where nobody listens, or nothing could be heard."""
+        """Return the callback for its tokens; None without a listener, or if the endpoint cannot stream."""
         heard = self._hearing.get(request_id)
         if heard is not None and self._streams is None:
-            async with self._looking:  # the first look is everybody's
+            async with self._looking:  # the first check is shared by all requests
                 if self._streams is None:
                     self._streams = await self._can_stream()
         return heard if self._streams else None
 
     async def _can_stream(self) -> bool:
-        """Ask for one token as a stream, and see whether it brings what an answer at once does."""
+        """Request one token as a stream, and check that it has the content of a complete answer."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 lacks = not await self._first_streamed() and self.form is not EndpointForm.TEXT
@@ -246,7 +246,7 @@ class OpenAIEndpoint:
         return not lacks
 
     async def _first_streamed(self) -> Scored:
-        """Of a prompt of one token; from now on streams are asked for as this one was."""
+        """Return the stream of a prompt of one token; later streams use the same request form."""
         body = self._body(self.form, [1], 1, frozenset(), 1.0, 0)
         choice = StreamedChoice(self._ids(with_logprobs=self.gives_logprobs))
         try:
@@ -288,7 +288,7 @@ class OpenAIEndpoint:
         }
 
     def _so_far(self, choice: StreamedChoice) -> Scored:
-        """What came of an answer that was aborted."""
+        """Return the tokens of an aborted answer."""
         try:
             return choice.scored()
         except ValueError:  # the connection was closed between an id and its log-prob
@@ -363,7 +363,7 @@ class OpenAIEndpoint:
         (llama.cpp does): nothing came of that request, and it is sent once more."""
         try:
             return await session.post(self.url + "/completions", json=body)
-        except aiohttp.ClientConnectorError:  # nobody listens there
+        except aiohttp.ClientConnectorError:  # no listener at that address
             raise
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
             return await session.post(self.url + "/completions", json=body)

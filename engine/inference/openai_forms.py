@@ -1,4 +1,4 @@
-"""What an endpoint of /v1/completions can be asked for, and how its answers are read.
+"""The request and answer formats of /v1/completions endpoints.
 
     form          prompt  an answer has                             seen of
     SENT_IDS      ids     `token_ids`, with their log-probs         vLLM, SGLang
@@ -39,13 +39,13 @@ NEUTRAL: Mapping[str, Any] = {
 """Those of servers beyond it, too: -1 is every token to all of them, the last two are one thing's names."""
 STREAMED: Mapping[str, Any] = {"stream": True}
 STREAMED_WITH_USAGE: Mapping[str, Any] = {**STREAMED, "stream_options": {"include_usage": True}}
-"""Its end says how many tokens were written: of text nothing else tells that the server cut it."""
+"""The last event has the number of tokens: for text, the only sign that the server truncated it."""
 ENDS: Mapping[str, StopReason] = {"stop": StopReason.stop, "length": StopReason.length}
 """Any other reason (an abort, an error, a filter) is of the server, and no end of the policy's."""
 
 
 class EndpointForm(StrEnum):
-    """What an endpoint takes and gives."""
+    """The formats that an endpoint accepts and returns."""
 
     SENT_IDS = "ids"
     SPELLED_IDS = "ids with their text"
@@ -87,7 +87,7 @@ def asked(
 
 
 def ids_of(form: EndpointForm, codec: Codec | None, *, with_logprobs: bool) -> ChoiceIds:
-    """What makes ids of one answer."""
+    """Return the converter from one answer to ids."""
     if form is EndpointForm.SENT_IDS:
         return SentIds(with_logprobs=with_logprobs)
     assert codec is not None, "a form with text needs a codec"
@@ -120,5 +120,5 @@ def read(
     is_whole = form is EndpointForm.SPELLED_IDS and len(scored) == choice.counted
     if finish is StopReason.stop and not ends_in_stop and not is_whole:
         scored = [*scored, (min(stop_ids), math.nan)]
-    # Encoded again a text may have more tokens than it was sampled with: what is cut off has not ended.
+    # A text encoded again may have more tokens than were sampled: a truncated one has not ended.
     return (scored, finish) if len(scored) <= most else (scored[:most], StopReason.length)

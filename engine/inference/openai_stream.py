@@ -1,11 +1,11 @@
-"""Token ids of a choice of /v1/completions, which comes at once or in pieces: both make the same.
+"""Token ids of a choice of /v1/completions, complete or streamed: both give the same ids.
 
-    piece, piece, ... ──> StreamedChoice.add ──> told: the ids that are new
-                               └─> of its form: SentIds   ids that were sent           vLLM, SGLang
+    piece, piece, ... ──> StreamedChoice.add ──> the new ids
+                               └─> of its form: SentIds   ids from the endpoint        vLLM, SGLang
                                                 SpelledIds  ids with their text          llama.cpp
                                                 WordIds   text alone, in whole words   others
 
-A choice that comes at once is a stream of one piece.
+A complete choice is a stream of one piece.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Scored = list[tuple[int, float]]
 
 
 class Codec(Protocol):
-    """What an endpoint that gives text needs of a tokenizer."""
+    """The tokenizer interface for an endpoint that returns text."""
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]: ...
 
@@ -37,8 +37,8 @@ class ChoiceIds(Protocol):
     """Makes ids of a choice as it comes. Invariant: `whole` begins with the ids that `take` gave."""
 
     def take(self, piece: Mapping[str, Any]) -> list[int]:
-        """The ids that are new with this piece. AttributeError, KeyError, TypeError or ValueError for what is
-        no piece."""
+        """Return the new ids of this piece. Raise AttributeError, KeyError, TypeError or ValueError for an
+        invalid piece."""
         ...
 
     def whole(self, counted: int | None) -> Scored:
@@ -74,11 +74,11 @@ class SentIds:
 
 
 class SpelledIds:
-    """Ids that come with their log-probs and with the text that each added.
+    """Ids with their log-probs and the text of each.
 
     llama.cpp leaves out a token that ends in the middle of a character: its text comes with the one that ends
-    the character. So ids are told as far as what they spell is what was said. If in the end fewer ids came
-    than tokens were written, the text behind those is encoded anew, and its log-probs are not known.
+    the character. So ids are delivered as far as their text equals the answer's text. If in the end there are
+    fewer ids than tokens, the remaining text is encoded, and its log-probs are unknown.
 
     Invariant: the ids before `_sure` spell the first `_sure_bytes` bytes of the text.
     """
@@ -89,7 +89,7 @@ class SpelledIds:
         self._text = bytearray()
         self._sure = self._sure_bytes = 0
         self._said, self._spelled = bytearray(), bytearray()
-        """What was said with the ids behind `_sure`, and what they spell."""
+        """Return the answer's text after `_sure`, and the text of its ids."""
 
     def take(self, piece: Mapping[str, Any]) -> list[int]:
         """See `ChoiceIds`."""
@@ -102,7 +102,7 @@ class SpelledIds:
         return [token for token, _ in self._ids[known : self._sure]]
 
     def _compare(self, token: int) -> None:
-        """What may become a stop text is said later than its ids; what a left-out token spells has none."""
+        """A possible stop text is sent later than its ids; the text of an omitted token has no id."""
         self._spelled += self._codec.decode([token], skip_special_tokens=True).encode()
         if self._said == self._spelled:
             self._sure, self._sure_bytes = len(self._ids), self._sure_bytes + len(self._said)
@@ -119,8 +119,8 @@ class SpelledIds:
 
 
 class WordIds:
-    """Ids of a text that grows, in whole words. They are what the codec makes of the whole text, but for a
-    tokenizer that joins what a blank divides."""
+    """Ids of a growing text, in whole words. They equal the codec's ids of the complete text, except for a
+    tokenizer that joins text across a blank."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec, self._text = codec, ""
@@ -153,12 +153,12 @@ class WordIds:
 
 
 class StreamedChoice:
-    """Invariant: what was told are the first ids of `scored`, each once and in order.
+    """Invariant: the delivered ids are the first ids of `scored`, each once and in order.
 
     Args:
-        ids: makes ids of the pieces, as the endpoint has them.
-        heard: told of every id as it comes; None = nobody.
-        most: places that may be told: what comes behind is left to who reads the answer.
+        ids: converts pieces to ids, by the endpoint's format.
+        heard: called with each id as it arrives; None without a listener.
+        most: number of ids to deliver; the reader of the answer handles the rest.
     """
 
     def __init__(self, ids: ChoiceIds, *, heard: Heard | None = None, most: int = 0) -> None:
@@ -170,7 +170,7 @@ class StreamedChoice:
         """Tokens that the endpoint says it wrote; None = it has not said."""
 
     def add(self, event: Any) -> None:
-        """Take a piece, and tell what is new. InferenceError(bad_reply) for what is no piece of a choice."""
+        """Add a piece, and deliver its new ids. Raise InferenceError(bad_reply) for an invalid piece."""
         try:
             self.counted = (event.get("usage") or {}).get("completion_tokens", self.counted)
             if event["choices"]:  # the last event of some servers has usage alone

@@ -1,13 +1,13 @@
-"""Weights that pass by once, a bucket at a time: a thread gathers them, a coroutine sends them on.
+"""A one-pass stream of weights in buckets: a thread gathers them, a coroutine sends them.
 
     learner's thread: put(bucket) ──handed over──> event loop: async for bucket in stream ──> servers
                       outcome()   <── settle ───── who serves them
 
-Who waits: `put` for its bucket to be taken, so that the next one is gathered while this one is sent, and two
-are there at a time; the consumer for the next bucket. A consumer that wants no more lets go of the stream:
-`put` then returns at once, also while the event loop stands still, for the gathering is a collective that
-must come to its end, and a loop that ends waits for it. `outcome` waits for those who serve, whose every call
-has a deadline.
+`put` waits until its bucket is taken, so that the next one is gathered while this one is sent, with two in
+memory at a time; the consumer waits for the next bucket. A consumer that stops releases the stream: `put`
+then returns immediately, also while the event loop stands still, because the gathering is a collective that
+must complete, and a closing loop waits for it. `outcome` waits for the servers, whose every call has a
+deadline.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Bucket = list[tuple[str, "Tensor"]]
 
 
 def in_buckets(sizes: Mapping[str, int], bucket_bytes: int) -> list[list[str]]:
-    """Names in their order, neighbours together up to `bucket_bytes`; what is larger is alone."""
+    """Split names in order into buckets of up to `bucket_bytes`; a larger tensor is a bucket by itself."""
     made: list[list[str]] = []
     room = 0
     for name, size in sizes.items():
@@ -41,10 +41,10 @@ def in_buckets(sizes: Mapping[str, int], bucket_bytes: int) -> list[list[str]]:
 
 
 class WeightStream:
-    """A `WeightSource` that passes by once. Made on the event loop of who takes it.
+    """A one-pass `WeightSource`. Made on the consumer's event loop.
 
-    Invariants: who iterates to the end without an error has had every tensor of `shapes` once, in order; a
-    bucket that was taken is referred to by nobody here; nobody waits in `put` once the stream is let go of.
+    Invariants: an iteration that ends without an error has yielded every tensor of `shapes` once, in order;
+    the stream keeps no reference to a taken bucket; `put` does not wait after the stream is released.
     """
 
     def __init__(self, shapes: Shapes, *, kept: DiskWeights) -> None:
@@ -56,14 +56,14 @@ class WeightStream:
         self._news = asyncio.Event()
         self._is_over = self._is_let_go = False
         self._lock = Lock()
-        """Of the two that both threads write."""
+        """The lock for the two fields that both threads write."""
         self._putting: Future[None] | None = None
         self._settled: Future[bool] = Future()
 
     # ---- the thread that gathers ----
 
     def put(self, bucket: Bucket) -> None:
-        """Hand the next tensors over; returns when they are taken, or nobody wants them."""
+        """Pass the next tensors to the consumer; return when they are taken, or the stream is released."""
         taken: Future[None] = Future()
         with self._lock:
             if self._is_let_go:
@@ -83,7 +83,7 @@ class WeightStream:
     def _tell(self, what: Callable[[], None]) -> bool:
         try:
             self._loop.call_soon_threadsafe(what)
-        except RuntimeError:  # the loop is closed: nobody takes anything any more
+        except RuntimeError:  # the loop is closed: there is no consumer
             return False
         return True
 
@@ -134,7 +134,7 @@ class WeightStream:
         self.settle(False, InferenceError("broadcast_failed", "nobody serves them any more", retryable=True))
 
     def settle(self, served: bool, error: BaseException | None = None) -> None:
-        """Tell who asks for the outcome. The first time counts."""
+        """Set the outcome. Only the first call has an effect."""
         try:
             if error is None:
                 self._settled.set_result(served)

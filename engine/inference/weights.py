@@ -74,7 +74,7 @@ class LiveWeights:
         return {name: t.numel() * (given or t.dtype).itemsize for name, t in self._tensors.items()}
 
     def save(self, folder: Path) -> DiskWeights:
-        """The same tensors as a file: what is sent where a broadcast fails."""
+        """The same tensors as a file, for servers whose broadcast failed."""
         from safetensors.torch import save_file
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def _open(file: Path) -> _SafeOpen:
 
 
 class _SafeOpen(Protocol):
-    """What of safetensors' handle is used here."""
+    """The part of safetensors' handle that is used here."""
 
     def __enter__(self) -> _SafeOpen: ...
     def __exit__(self, *error: object) -> None: ...

@@ -1,4 +1,4 @@
-"""What was written of a turn or a trajectory so far: where ids, log-probs and versions grow."""
+"""The builder of a generation: ids, log-probs and version spans of a turn or a trajectory so far."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Written:
     spans: list[tuple[int, int, int]] = field(default_factory=list)
     """(start, end, version) over `ids`."""
     cached_tokens: int | None = None
-    """Those of the first piece: what comes later finds what this one left."""
+    """Cached tokens of the first piece: later pieces reuse its KV."""
 
     def add(
         self,
@@ -40,7 +40,7 @@ class Written:
             self.cached_tokens = cached_tokens
 
     def add_generation(self, piece: Generation) -> None:
-        """Append what an engine wrote."""
+        """Append the tokens of an engine."""
         self.add(piece.ids, piece.logprobs, piece.version_spans, piece.cached_tokens)
 
     def result(self, finish: StopReason) -> Generation:

@@ -22,7 +22,7 @@ NAME = "rocstar"
 
 
 class Attention(Protocol):
-    """What a forward brings: attention of one layer over flat tokens."""
+    """The interface of a forward: attention of one layer over flat tokens."""
 
     def attend(self, layer: int, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
         """Returns out_THD."""

@@ -39,10 +39,10 @@ class Forward(Protocol):
 def forward_of(
     model: PreTrainedModel, *, spare_threads: int = 0, head_dtype: torch.dtype | None = None
 ) -> Forward:
-    """The fastest forward that computes what the model's own does, else the model's own.
+    """Return the fastest forward that is equivalent to the model's forward, else the model's forward.
 
-    spare_threads: of torch's, for others who work meanwhile, where bits do not depend on threads.
-    head_dtype: of the logits and of the sums of the head's product; None: the model's.
+    spare_threads: torch threads left to other work, if bits do not depend on threads.
+    head_dtype: dtype of the logits and of the accumulation of the head's product; None: the model's.
     """
     if head_dtype == next(model.parameters()).dtype:
         head_dtype = None

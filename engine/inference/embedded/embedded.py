@@ -3,14 +3,14 @@
     generate -> inbox -> [device thread: admit, one mixed prefill-and-decode forward, sample] -> future
     score    -> inbox -> [device thread: a chunk of the text between two of these forwards] -> future
 
-Who waits: `generate` waits for its tokens; a request waits for a free slot. A learner in the same thread
-decodes and learns in turns. One in another thread calls `hold` and `quiesce` before it changes the weights.
-A slot belongs to a trajectory from its first request until `release`: between turns its KV stays, and the
-next turn only pays for the tool's tokens. Siblings copy the KV of the first one's prompt.
+`generate` waits for its tokens; a request waits for a free slot. A learner in the same thread alternates with
+decoding. A learner in another thread calls `hold` and `quiesce` before it changes the weights. A slot belongs
+to a trajectory from its first request until `release`: its KV stays between turns, and the next turn only
+computes the tool's tokens. Siblings copy the KV of the first one's prompt.
 
-In lockstep, decoding waits while a trajectory that joined has no request: while its tool or judge is at work.
-Which rows share a forward then no longer depends on timing, so the same weights give the same bits; the
-price is that a slow tool holds up everybody.
+In lockstep, decoding waits while a trajectory that joined has no request, that is, while its tool or judge
+works. The rows that share a forward then do not depend on timing, so equal weights give equal bits; the price
+is that a slow tool delays all trajectories.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class EmbeddedEngine:
             "dtype": parameter.dtype,
         }
         self._max_running = self._max_rows = max_running
-        """Of `_max_rows`: fewer than `max_running` from where memory ran out until the next publish."""
+        """The row limit: lower than `max_running` from an out-of-memory until the next publish."""
         self._kv = SlotKv(**self._kv_shape, device=self._device, capacity=self._capacity())
         self.version = 0
         self.busy_s = 0.0
@@ -138,11 +138,11 @@ class EmbeddedEngine:
         """Those of them that have no request now; while there is one, no forward runs."""
         self._num_joined = 0
         self._pending: dict[str, DecodeRequest | ScoreRequest] = {}
-        """Every request that somebody waits for, by trajectory: the event loop's own list."""
+        """Every request with a waiter, by trajectory; only the event loop uses it."""
         self._granting: dict[str, Callable[[], None]] = {}
-        """Who wants to know of a trajectory's first slot."""
+        """Callbacks for a trajectory's first slot."""
         self._hearing: dict[str, Heard] = {}
-        """Who wants to know of a trajectory's tokens as they come."""
+        """Callbacks for a trajectory's tokens as they arrive."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
@@ -208,7 +208,7 @@ class EmbeddedEngine:
     async def _answered(
         self, request: DecodeRequest | ScoreRequest, future: asyncio.Future[T], deadline: float | None
     ) -> T:
-        """The request's result; who waits no longer ends it."""
+        """Return the request's result; cancelling the wait ends the request."""
         self._pending[request.row_id] = request
         self._inbox.append(request)
         self._wake.set()
@@ -320,7 +320,7 @@ class EmbeddedEngine:
                     is_running = bool(self._slots.num_active or self._failures) and not self._absent
                     busy = bool(self._inbox or self._scores or is_running)
                     busy = busy and not self._holds
-        except Exception as error:  # nobody awaits this task: every waiter and __aexit__ get the crash
+        except Exception as error:  # no caller awaits this task: every waiter and __aexit__ get the crash
             self._error = error
             self._stop(repr(error))
 
@@ -522,7 +522,7 @@ class EmbeddedEngine:
             self._absent.add(request.row_id)
 
     def _give_back(self) -> None:
-        """Free the cache's memory; what is needed of its contents is computed again."""
+        """Free the cache's memory; its contents are recomputed when needed."""
         self._kv.give_back()
         self._slots.forget_kv()
         if self._device.type == "cuda":

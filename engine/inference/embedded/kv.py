@@ -39,7 +39,7 @@ TOKEN_GROWTH, SLOT_GROWTH = 8, 16
 """Growth adds at least 1/8 of the tokens and 1/16 of the slots, so that each token is copied a bounded number
 of times. Both together, a tensor that exists twice and the last block stay below 1.3 times the need."""
 KV_SHARE = 0.8
-"""Of the free memory of a device; activations, logits and CUDA graphs have the rest."""
+"""Share of a device's free memory; activations, logits and CUDA graphs use the rest."""
 ROWS_PER_THREAD = 32
 """Fewer rows are not worth another thread."""
 OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)
@@ -126,7 +126,7 @@ class SlotKv:
         self.give_back()
 
     def give_back(self) -> None:
-        """Free the memory. What the slots held is lost."""
+        """Free the memory. The contents of the slots are lost."""
         self.generation += 1
         self.num_slots = self.tokens_per_slot = 0
         self._k = [self._zeros(0, 0, is_key=True)] * self._num_layers
@@ -194,7 +194,7 @@ class SlotKv:
             x[target, :, :num_tokens] = x[source, :, :num_tokens]
 
     def addresses(self) -> tuple[list[int], list[int]]:
-        """Of each layer's keys and values, for csrc/attend/."""
+        """Addresses of each layer's keys and values, for csrc/attend/."""
         return [x.data_ptr() for x in self._k], [x.data_ptr() for x in self._v]
 
     def plan(
@@ -228,7 +228,7 @@ class SlotPlan:
 
     @cached_property
     def slots_T(self) -> Tensor:
-        """Of every flat token."""
+        """The slot of every flat token."""
         slots = [*self.slots_N, *(extra.slot for extra in self.extras)]
         counts = [*([1] * len(self.slots_N)), *(extra.end - extra.start for extra in self.extras)]
         slots_T = torch.tensor(slots)

@@ -27,7 +27,7 @@ except ImportError:  # not built: torch does the same, slower
     _decode = None  # type: ignore[assignment]
 
 MOST_BYTES = 16 << 20
-"""Of weights: every thread reads all of them for each block of tokens, so they have to stay in its cache."""
+"""Bytes of weights: every thread reads all of them for each block of tokens, so they must fit its cache."""
 TOKENS_PER_THREAD = 48
 """Fewer tokens are not worth another thread."""
 STATIC_ROTATIONS = ("default", "linear", "llama3")
@@ -35,7 +35,7 @@ STATIC_ROTATIONS = ("default", "linear", "llama3")
 
 Other = Callable[[Tensor, Tensor, Attention, int], Tensor]
 _Place = tuple[dict[str, nn.Parameter | None], str]
-"""A module's parameters and the name of one: whoever learns may put another there."""
+"""A module's parameters and the name of one: the learner may replace the tensor."""
 
 
 def fits(model: PreTrainedModel) -> bool:
@@ -118,7 +118,8 @@ class NativeForward:
 
 
 def addresses_of(model: Any) -> Callable[[], list[int]]:
-    """What gives the addresses of the weights at each call; 0 where a plain model has none."""
+    """Return a function that gives the addresses of the weights at each call; 0 for weights that a plain
+    model lacks."""
     places = list(_places(model))
 
     def addresses() -> list[int]:

@@ -1,4 +1,4 @@
-"""What the embedded engine holds: requests on their way, and the rows of its cache."""
+"""The state of the embedded engine: pending requests, and the rows of its cache."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Row:
 Done = list[tuple[DecodeRequest, StopReason]]
 
 News = list[tuple[Heard, int, int]]
-"""Tokens of one forward, for who wants to know of them: place and id."""
+"""Tokens of one forward for a listener: position and id."""
 
 
 def tell(news: News) -> None:

@@ -21,7 +21,7 @@ from rocstar.engine.inference.embedded.attention import grouped_attention
 from rocstar.engine.inference.embedded.decoder import Forward
 
 MAX_LOGITS = 1 << 25
-"""Of one forward: 128 MiB in float32."""
+"""Logits of one forward: 128 MiB in float32."""
 
 
 def tokens_at_a_time(prefill_tokens: int, vocab_size: int) -> int:
@@ -99,7 +99,7 @@ class ScoreRequest:
         self._logprobs, self._best_ids, self._best_logprobs = [], [], []
 
     def deliver(self) -> None:
-        """Give the result to who waits."""
+        """Set the result of the waiting call."""
         scores = PromptScores(
             logprobs=tuple(self._logprobs),
             best_ids=tuple(self._best_ids),

@@ -23,7 +23,7 @@ class Slots:
         self._active: dict[str, Row] = {}
         """Those that decode, in the order in which they began."""
         self._behind: dict[str, Row] = {}
-        """Of them those that lack keys before their last token, in the same order."""
+        """The rows of them that lack keys before their last token, in the same order."""
 
     @property
     def has_free(self) -> bool:
@@ -40,7 +40,7 @@ class Slots:
         return [row for row in self._slots[: self.num_active] if row is not None]
 
     def row_in(self, slot: int) -> Row:
-        """Whose the slot is, which somebody has."""
+        """Return the trajectory of an occupied slot."""
         row = self._slots[slot]
         assert row is not None
         return row
@@ -64,7 +64,7 @@ class Slots:
             row.cached = 0
         row.cached = min(row.cached, len(request.ids) - 1)
         row.ids, row.request = request.ids, request
-        if not request.new_ids:  # else it was evicted: what it reused at first is what it reports
+        if not request.new_ids:  # else it was evicted: it reports the tokens reused at first
             request.cached_tokens = row.cached
         if not self._kv.is_native:
             self._move(row, self.num_active)
@@ -151,7 +151,7 @@ class Slots:
         return row
 
     def _move(self, row: Row, slot: int) -> None:
-        """Exchange the row with whatever lies in `slot`."""
+        """Exchange the row with the contents of `slot`."""
         other, old = self._slots[slot], row.slot
         if other is row:
             return
