@@ -1,8 +1,8 @@
-"""What an example of several phases shares: verbs of `rocstar` one after the other, in this process.
+"""Helpers for an example of several phases: verbs of `rocstar` one after the other, in this process.
 
     main ──exit_code_of──> phases ──do, told, train──> rocstar VERB       one that fails ends the command
 
-Each phase leaves files; what is there is not made again, so they appear whole or not at all.
+Each phase writes files; existing files are not made again, so a file appears only when complete.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def do(*command: str) -> None:
 
 
 def told(*command: str) -> Any:
-    """What `rocstar COMMAND --json` prints. PhaseFailed if it ends otherwise than well."""
+    """Return the output of `rocstar COMMAND --json`. Raise PhaseFailed if it fails."""
     printed = io.StringIO()
     with redirect_stdout(printed):
         do(*command, "--json")

@@ -1,4 +1,4 @@
-"""The 20 puzzles, for inspect-ai: the agent answers, and what stands in its box counts.
+"""The 20 puzzles, for inspect-ai: the agent answers, and its boxed answer counts.
 
     inspect eval puzzles_inspect.py --model openai-api/rocstar/rocstar-agent
 

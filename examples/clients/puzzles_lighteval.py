@@ -1,9 +1,9 @@
-"""The 20 puzzles, for lighteval: the agent answers, and what stands in its box counts.
+"""The 20 puzzles, for lighteval: the agent answers, and its boxed answer counts.
 
     lighteval endpoint litellm MODEL "custom|rocstar_puzzles|0|0" --custom-tasks puzzles_lighteval.py
 
-MODEL is `model_name=openai/rocstar-agent,base_url=http://127.0.0.1:8000/v1,api_key=none` and what is to be
-generated how. The questions are the data set that README.md describes, in the folder in which lighteval is
+MODEL is `model_name=openai/rocstar-agent,base_url=http://127.0.0.1:8000/v1,api_key=none` and the sampling
+parameters. The questions are the data set that README.md describes, in the folder in which lighteval is
 started: it imports a copy of this file.
 """
 
@@ -24,7 +24,7 @@ def boxed(golds: list[str], predictions: list[str], **_: object) -> float:
 
 
 def mean(values: list[float]) -> float:
-    """Of all puzzles; a function with a name, for lighteval pickles it."""
+    """Return the prompt of a puzzle; a named function, because lighteval pickles it."""
     return sum(values) / len(values)
 
 

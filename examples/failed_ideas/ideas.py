@@ -1,13 +1,12 @@
-"""Rewards that the rStar2-Agent report tried and dropped (arXiv 2508.20722, 4.3.1), as modules of one's own.
+"""Rewards that the rStar2-Agent report tried and dropped (arXiv 2508.20722, 4.3.1), as custom modules.
 
     rocstar train quickstart --reward.kind=examples/failed_ideas/ideas.py:answer_and_tools
     rocstar train quickstart --reward.kind=examples/failed_ideas/ideas.py:less_for_repeating
     rocstar train quickstart --reward.kind=examples/failed_ideas/ideas.py:mark_truncated \
         --rl.advantage=examples/failed_ideas/ideas.py:leave_out_truncated
 
-Each begins with the verdict of the built-in judge, so correct means the same with all of them: what
-Resample-on-Correct draws from, and what an evaluation counts. Whether they harm, an experiment asks:
-benchmarks/experiments/rewards.py.
+Each begins with the verdict of the built-in judge, so `is_correct` has the same meaning with all of them: for
+Resample-on-Correct and for an evaluation.
 """
 
 import re
@@ -21,12 +20,13 @@ from rocstar.train.tasks.own_reward import Attempt, Reward
 from rocstar.train.tasks.reward import MathJudge
 
 TRUNCATED = -1.0
-"""The value that stands for a truncated attempt between `mark_truncated` and `leave_out_truncated`."""
+"""The value that marks a truncated attempt between `mark_truncated` and `leave_out_truncated`."""
 EPS = 1e-6
 
 
 async def verdict(attempt: Attempt, sandbox: Sandbox) -> Scored:
-    """What the built-in judge says. RuntimeError where it failed: then the attempt has no reward."""
+    """Return the built-in judge's verdict. Raise RuntimeError if it failed: then the attempt has no
+    reward."""
     outcome = await MathJudge(sandbox).score(attempt, deadline=None)
     if not isinstance(outcome, Scored):
         raise RuntimeError(f"the judge failed: {outcome.kind}: {outcome.detail}")

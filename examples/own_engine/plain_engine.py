@@ -1,9 +1,9 @@
-"""An engine of one's own: plain Hugging Face, one turn after the other, with weights of its own.
+"""A custom engine: plain Hugging Face, one turn after the other, with a copy of the weights.
 
-    engine.kind = "plain_engine:Plain"      in a recipe that lies beside this file
+    engine.kind = "plain_engine:Plain"      in a recipe beside this file
 
-It is slow and short. What rocstar wants of an engine: token ids in; ids, their log-probs and the version of
-the weights out.
+It is slow and short. The interface of an engine: token ids in; ids, their log-probs and the version of the
+weights out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PlainEngine(Inference):
 
     def __init__(self, model: Any, thread: ThreadPoolExecutor) -> None:
         self._model, self._thread = model.eval(), thread
-        # What is known of the tokens before has another name from transformers 5.24 on.
+        # transformers 5.24 renamed the argument of past keys and values.
         arguments = inspect.signature(model.forward).parameters
         self._past_name = "cache" if "cache" in arguments else "past_key_values"
         self._waiting = 0
@@ -110,7 +110,7 @@ class PlainEngine(Inference):
 
 
 class Plain(EngineBackend):
-    """What `engine.kind` names."""
+    """The class that `engine.kind` names."""
 
     learns = True
 
@@ -118,12 +118,12 @@ class Plain(EngineBackend):
     async def open(
         self, recipe: Recipe, path: str, thread: ThreadPoolExecutor, *, logs: Path | None = None
     ) -> AsyncIterator[RolloutEngine]:
-        """For `rocstar eval` and `rocstar rollout`: a model on disk that stays as it is."""
+        """Open a fixed model on disk, for `rocstar eval` and `rocstar rollout`."""
         yield PlainEngine(AutoModelForCausalLM.from_pretrained(path), thread)
 
     @contextlib.asynccontextmanager
     async def open_learning(self, recipe: Recipe, learning: Learning) -> AsyncIterator[Opened]:
-        """For `rocstar train`: a copy of the policy, which takes the learner's weights after every update."""
+        """Open a copy of the policy for `rocstar train`; it gets the learner's weights after every update."""
         with ThreadPoolExecutor(1, thread_name_prefix="engine") as thread:
             make: Any = AutoModelForCausalLM  # transformers has no types for it
             model = make.from_config(learning.origin.model.config, attn_implementation="sdpa")

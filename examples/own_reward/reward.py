@@ -1,4 +1,4 @@
-"""Two rewards of one's own: partial credit for digits, and a program that must pass tests in the sandbox."""
+"""Two custom rewards: partial credit for digits, and a program that must pass tests in the sandbox."""
 
 from rocstar.sandbox.types import ExecRequest, Limits, Sandbox, Status
 from rocstar.train.tasks.own_reward import Attempt, Reward
@@ -19,7 +19,7 @@ def digits(attempt: Attempt, *, partial: float = 0.5) -> Reward:
 
 
 async def program(attempt: Attempt, *, sandbox: Sandbox, wall_s: float = 2.0) -> bool:
-    """Say whether what the last tool call ran, run once more, still ends well and prints the answer."""
+    """Return True if the program of the last tool call, run again, succeeds and prints the answer."""
     calls = [call for turn in attempt.turns for call in turn.calls if call.arguments]
     if not calls:
         return False

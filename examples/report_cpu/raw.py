@@ -46,7 +46,7 @@ DIRT = {
 }
 """Rows of each kind beside a puzzle."""
 LEAKED = 0.25
-"""Of the exam's questions, so many are among the problems."""
+"""Number of exam questions that are also among the problems."""
 UNFINISHED, UNKNOWN_TOOL = 0.03, 0.02
 
 
@@ -78,7 +78,7 @@ def problems(each: int, asked: Sequence[Mapping[str, Any]]) -> list[dict[str, An
 
 
 def _with_dirt(number: int, task: Task, rng: random.Random) -> Iterator[dict[str, Any]]:
-    """A puzzle, and what lies around it."""
+    """A puzzle and its surrounding text."""
     answer = rng.choice([task.answer, f"\\boxed{{{task.answer}}}", f"{task.answer}.0"])
     yield _row(f"a-{number}", task.question, answer)
     odd = 2 * rng.randrange(10_000) + 1
@@ -130,7 +130,7 @@ def _without_input(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _spoilt(row: dict[str, Any], rng: random.Random) -> dict[str, Any]:
-    """Some conversations end before the answer, some call what they do not have."""
+    """Some conversations end before the answer, some call unknown tools."""
     draw = rng.random()
     if draw < UNFINISHED:
         return {**row, "messages": row["messages"][: -1 if len(row["messages"]) > 2 else 1]}

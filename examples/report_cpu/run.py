@@ -7,10 +7,9 @@
                                                              ├──rocstar compare──> exam before and after
                                                              └──rocstar analyse──> analysis.html
 
-What is there is not made again, so the same command goes on where it was stopped. The folder holds all that
-is needed to do any phase by hand: its files are read by the verbs above. Raw rows of your own: put
-problems.jsonl, exam.jsonl and conversations.jsonl into FOLDER/raw first. What is no option of this command
-goes to the recipe: --stages.0.steps=4.
+Existing files are not made again, so the same command resumes. The folder has all files of each phase for the
+verbs above. To use your own raw rows, put problems.jsonl, exam.jsonl and conversations.jsonl into FOLDER/raw
+first. Other options set recipe fields: --stages.0.steps=4.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ EXAM, PROBLEMS, TALK_PUZZLES, TALKS = 20, 60, 1_500, 12_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what is not done yet; the exit code of the verb that failed, 0 if none did."""
+    """Run the missing phases; return the exit code of the verb that failed, 0 if none did."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -84,7 +83,7 @@ def _raw_rows(folder: Path, recipe: Path, options: argparse.Namespace) -> None:
 
 
 def _report(out: Path) -> None:
-    """What the run shows, into summary.json and on the screen."""
+    """Write the results to summary.json and print them."""
     steps = sorted((out / "run" / "evaluations").glob("step_*"), key=lambda path: int(path.name[5:]))
     before, after = steps[0], steps[-1]
     exam = told("compare", str(before), str(after))

@@ -21,7 +21,7 @@ def call(number: int, name: str, **arguments: str) -> dict[str, Any]:
 
 
 def result(number: int, name: str, text: str) -> dict[str, Any]:
-    """What the tool answered."""
+    """The tool's answer."""
     return {"role": "tool", "tool_call_id": f"call_{number}", "name": name, "content": text}
 
 

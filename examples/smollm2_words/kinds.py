@@ -1,8 +1,8 @@
-"""The kinds of problems: where they come from, and what a mediocre demonstrator does with some of them.
+"""The kinds of problems: their sources, and the demonstrations of a mediocre demonstrator for some of them.
 
 demonstrated   the cold start shows them, with a right program in two of five
 candidates     reinforcement may have them, if the model solves some after the cold start and not most
-unseen         neither: they tell what carries over
+unseen         neither: they measure transfer
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "lcm": {"min_value": 10, "max_value": 99},
     "chain_sum": {"min_terms": 3, "max_terms": 3, "min_digits": 2, "max_digits": 2},
 }
-"""Of reasoning-gym's families."""
+"""Kinds from reasoning-gym's families."""
 CANDIDATES = (
     stories.KIND,
     "basic_arithmetic",
@@ -82,7 +82,7 @@ def mixed(tasks: Sequence[Task]) -> list[Task]:
     return interleave_by_source(tasks)
 
 
-# ---------------------------------------------------------------- what the demonstrator writes
+# ---------------------------------------------------------------- demonstrations
 
 
 def programs_of(task: Task) -> Programs:
@@ -113,7 +113,7 @@ def _legs() -> Mapping[str, int]:
 
 
 def _simple_equations(task: Task) -> Programs:
-    """Of `a*x + b = c` and `a*x - b = c`."""
+    """Problems `a*x + b = c` and `a*x - b = c`."""
     match = re.search(r"(\d+)\*\w ([+-]) (\d+) = (-?\d+)", task.question)
     if match is None:
         raise ConfigError(f"no demonstrator for {task.question!r}")

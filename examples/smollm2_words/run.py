@@ -11,9 +11,8 @@
           ──rocstar train──> run/: evaluation, reinforcement, evaluation
           ──rocstar compare──> summary.json, trajectories.md
 
-What is there is not made again, so the same command goes on where it was stopped: a training from its last
-checkpoint. --model may also be a Hugging Face directory or name. What is no option of this command goes to
-the recipe: --stages.0.steps=40.
+Existing files are not made again, so the same command resumes, a training from its last checkpoint. --model
+may also be a Hugging Face directory or name. Other options set recipe fields: --stages.0.steps=40.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ LOW, HIGH = 0.08, 0.75
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what is not done yet; the exit code of the verb that failed, 0 if none did."""
+    """Run the missing phases; return the exit code of the verb that failed, 0 if none did."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -107,7 +106,7 @@ def _model(source: str, imported: Path) -> str:
 
 
 def _raw_rows(raw: Path, recipe: Recipe, options: argparse.Namespace) -> None:
-    """Exams first: no candidate and no conversation asks what they ask."""
+    """Exams first: no candidate and no conversation repeats their questions."""
     if (raw / "conversations.jsonl").exists():
         return
     test = kinds.gsm8k(options.gsm8k_test, source="gsm8k")[: options.questions]
@@ -213,7 +212,7 @@ def _measured(out: Path, model: str, fields: Sequence[str], options: argparse.Na
 
 
 def _tasks(out: Path, rates: Mapping[str, Any], heldout: int) -> None:
-    """The tasks of reinforcement, and what is held out of their kinds."""
+    """Build the RL tasks, and the held-out tasks of their kinds."""
     chosen = [kind for kind in rates if rates[kind]["is_trained"]]
     if not chosen:
         print(

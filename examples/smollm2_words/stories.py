@@ -21,8 +21,8 @@ Numbers = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """A text with places {n}, {m}, {o} and numbers; the expression that answers it; what a hasty reader
-    writes. `numbers` draws what fits: answers are never negative, and divisions leave no rest.
+    """A text with placeholders {n}, {m}, {o} and numbers; the expression of its answer; the expression of a
+    hasty reader. `numbers` draws valid values: answers are never negative, and divisions leave no remainder.
     """
 
     text: str
@@ -144,6 +144,6 @@ def stories(count: int, *, seed: int) -> list[Task]:
 
 
 def programs_of(task: Task) -> Programs:
-    """What prints the answer of a story, and what does not."""
+    """Return a program that prints the answer of a story, and one that does not."""
     found = {side: tuple(f"print({one})" for one in told) for side, told in task.meta["programs"].items()}
     return Programs(right=found["right"], wrong=found["wrong"])

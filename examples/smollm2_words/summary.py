@@ -1,8 +1,8 @@
-"""What a run shows, in numbers and in ten trajectories: summary.json, trajectories.md, curves.svg.
+"""The results of a run in numbers and ten trajectories: summary.json, trajectories.md, curves.svg.
 
     python examples/smollm2_words/summary.py FOLDER      also of a run that is not finished
 
-Before and after are the first and the last evaluation: behind the cold start, and behind the last step.
+Before and after are the first and the last evaluation: after the cold start, and after the last step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TOLD = (
     "calls_mean",
     "tool_error_share",
 )
-"""Of a set in results.json."""
+"""The keys of a set in results.json."""
 CURVES = (
     "reward/mean",
     "tool/error_share_in_correct",
@@ -49,14 +49,14 @@ CURVES = (
     "time/generate",
     "time/learn",
 )
-"""Of the metrics of every step."""
+"""The metrics of every step."""
 PAIRS = {"heldout": 3, "unseen": 2}
-"""Of each set, questions whose first attempt before and after is shown: each of another kind."""
+"""Number of questions of each set whose first attempts before and after are shown, each of another kind."""
 Record = Mapping[str, Any]
 
 
 def write(out: Path) -> None:
-    """Make the three files of what is there. PhaseFailed if the run has no evaluation."""
+    """Write the three files. Raise PhaseFailed if the run has no evaluation."""
     run = out / "run"
     found = evaluations(run)
     if not found:
@@ -108,7 +108,7 @@ def _cold(run: Path) -> dict[str, Any]:
 
 
 def _seconds(run: Path) -> dict[str, float]:
-    """How often a run was begun or gone on with, and the wall time of what stands of it."""
+    """The number of starts and resumes of a run, and its wall time."""
     starts = json.loads((run / "manifest.json").read_text())["starts"]
     return {"starts": len(starts), "wall": _rows(run)[-1]["time_s"]}
 
@@ -177,7 +177,7 @@ def _is_correct(record: Record) -> bool:
 
 
 def _trajectories(before: Path, after: Path) -> str:
-    """The first attempts at five questions, before and after, chosen by the rule that the text tells."""
+    """The first attempts at five questions, before and after, chosen by the rule in the text."""
     parts = [
         "# Ten trajectories",
         "",
@@ -209,7 +209,7 @@ def _quoted(text: str) -> list[str]:
 
 
 def _said(record: Record) -> list[str]:
-    """What policy and tools wrote, in order."""
+    """The text of policy and tools, in order."""
     lines = []
     for segment in record["segments"]:
         if segment["start"] and segment["origin"] != "prompt":

@@ -1,8 +1,8 @@
-"""The HTTP API of one SGLang server: routes, deadlines, statuses. Nothing here knows what a trajectory is.
+"""The HTTP API of one SGLang server: routes, deadlines, statuses. It knows nothing of trajectories.
 
-Who waits: each call for its answer, at most until its deadline; a streamed one for its next token. Requests
-in flight hold their connections through a pause, so control calls have room of their own: `max_requests`
-bounds the former alone.
+Each call waits for its answer, at most until its deadline; a streamed one for its next token. Requests in
+flight keep their connections during a pause, so control calls have separate connections: `max_requests`
+bounds only the former.
 
 A failed call is an InferenceError: `replica_lost` (no connection), `replica_hung` (a control call without an
 answer), `server_error` (5xx), `too_long`, `bad_request`, `bad_reply`.
@@ -32,7 +32,7 @@ TOO_LONG = (
     "exceeds the model's maximum context length",
     "exceeds the maximum allowed length",
 )
-"""What a 400 says when the ids do not fit the context or the KV pool."""
+"""Text of a 400 if the ids do not fit the context or the KV pool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +91,11 @@ class Api:
         gap_s: float,
         excused: Callable[[], bool],
     ) -> dict[str, Any]:
-        """POST /generate, whose ids are told as they come; the answer is the one that `generate` has.
+        """POST /generate as a stream, with a callback for ids; the answer equals that of `generate`.
 
-        Waits without end for the first event, and for each further one at most `gap_s`, in which our own loop
-        ran, unless nothing has to come now (`excused`). Whoever cancels it closes the connection, and the
-        server ends the request.
+        Waits without limit for the first event, and for each further one at most `gap_s` of event loop time,
+        unless a silence is expected (`excused`). Cancellation closes the connection, and the server ends the
+        request.
         """
         streamed = StreamedReply()
         async with self._room:

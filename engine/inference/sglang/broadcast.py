@@ -1,10 +1,10 @@
 """Weights from this process into servers' memory over torch.distributed (gloo, nccl, rccl).
 
     we are rank 0 ─┬─ server 0: its tensor-parallel ranks 1 .. tp
-                   └─ server 1: the ranks behind those
+                   └─ server 1: the next ranks
 
-Who waits: joining waits for every server to join, a bucket for every server to have loaded it. Both are
-collective: a server that dies in one makes the others wait until the group's own timeout. A failed group is
+Joining waits for every server to join, a bucket for every server to load it. Both are collective: if a server
+dies in one, the others wait until the group's timeout. A failed group is
 never used again; the next publish makes a new one under a new name.
 Only gloo was ever run; nccl and rccl are written to the same calls.
 """
@@ -161,7 +161,7 @@ class BroadcastGroup:
         if self._backend != "nccl":
             self._send_all([tensor.detach().cpu().contiguous() for _, tensor in bucket])
             return
-        # In a stream of its own, so that what the learner gathers meanwhile does not queue up behind it.
+        # Use a separate CUDA stream, so that the learner's gathers do not queue behind the broadcast.
         cuda: Any = torch.cuda  # torch has no types for its streams
         stream = cuda.Stream()
         stream.wait_stream(cuda.default_stream())

@@ -1,4 +1,4 @@
-"""One broadcast into all servers of a node, each on trial until it has proved what it holds."""
+"""One broadcast into all servers of a node; each serves only after its checksums are verified."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Do the served weights compute what the learner's compute? For servers whose checksums cannot be foretold.
+"""Compare served weights with the learner's by a prompt, for servers whose checksums cannot be predicted.
 
     learner: a short prompt continued greedily: ids, log-probs ──┐
     server:  the same prompt, greedily ──────────────────────────┴─ further apart than the tolerance: an error
 
-A GPU's checksums say that something changed, not into what. This says that it is not garbage; what is smaller
-than the tolerance it does not see.
+A GPU's checksums show that weights changed, not to which values. The canary shows that they are not garbage;
+it does not detect differences below the tolerance.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ KEPT_VERSIONS = 4
 
 
 class Canary:
-    """Invariant: servers that come to a version late are compared with what the learner said when its weights
-    were those of the version.
+    """Invariant: servers that load a version late are compared with the learner's answer at that version.
 
     Args:
         prompt: ids of the model; the learner and the servers continue them by NUM_TOKENS.
@@ -43,7 +42,8 @@ class Canary:
             del self._known[old]
 
     async def check(self, engine: SGLangEngine) -> None:
-        """InferenceError(wrong_weights) unless the server says what the learner said of its version."""
+        """Raise InferenceError(wrong_weights) unless the server's answer equals the learner's for its
+        version."""
         known = self._known.get(engine.version)
         if known is None:  # it was started from this version's files, before anything was published
             return
@@ -55,7 +55,7 @@ class Canary:
                     f"{engine.version} has {known[1][k]:.4f}: more than {self._tolerance} apart"
                 )
                 raise InferenceError("wrong_weights", detail, retryable=True)
-            if ids[k] != known[0][k]:  # as likely, or nearly; what follows is another text
+            if ids[k] != known[0][k]:  # almost equal log-probs; the continuations differ from here on
                 return
 
     async def _ask(self, engine: SGLangEngine) -> tuple[Sequence[int], Sequence[float]]:

@@ -1,10 +1,10 @@
-"""What a server is to serve, and the checksums it must then report.
+"""The checksums that a server must report after loading weights.
 
 The server answers 200 to a partial checkpoint and to unknown tensor names, and a wrong shape kills it. So a
 source is compared with the model's layout before it is sent, and every tensor's checksum after.
 
 /weights_checker hashes each parameter of the server: on CPU the first 8 bytes of the SHA-256 of its bytes, in
-the server's dtype. The server fuses q, k, v and gate, up (rows behind one another), and pads the rows of the
+the server's dtype. The server fuses q, k, v and gate, up (rows concatenated), and pads the rows of the
 embedding and the head with zeros to a multiple of 64.
 """
 
@@ -33,7 +33,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def check_layout(layout: Shapes, source: Shapes) -> None:
-    """ValueError naming the first difference between a model and what is to be loaded into it."""
+    """Raise ValueError with the first difference between a model's layout and the weights to load."""
     for name, shape in source.items():
         if name == TIED and name not in layout:
             continue
@@ -51,9 +51,9 @@ def check_layout(layout: Shapes, source: Shapes) -> None:
 
 
 def expected_checksums(source: WeightSource, names: Iterable[str], dtype: str) -> dict[str, str] | None:
-    """What the server's CPU hash gives for `source` in `dtype`, by its parameter names.
+    """Return the server's CPU checksums of `source` in `dtype`, by its parameter names.
 
-    None if a parameter is not made of the source's tensors in a way known here (a quantised model, say).
+    None if a parameter is not composed of the source's tensors in a known way (a quantised model).
     """
     passing = PassingChecksums(source.shapes(), names, dtype)
     if passing.is_known:
@@ -63,10 +63,10 @@ def expected_checksums(source: WeightSource, names: Iterable[str], dtype: str) -
 
 
 class PassingChecksums:
-    """The same of tensors that pass by once.
+    """Checksums of tensors that are seen once.
 
-    Invariant: `found` depends on the tensors, not on the order in which they were added. What comes before
-    its turn in a fused parameter is kept until then; a model's own order keeps nothing.
+    Invariant: `found` depends on the tensors, not on their order. A part of a fused parameter that arrives
+    early is kept until its turn; the model's own order keeps nothing.
 
     Args:
         have: shapes of all tensors that will be added.
@@ -98,7 +98,7 @@ class PassingChecksums:
                 parameter.add(name, plain)
 
     def found(self) -> dict[str, str] | None:
-        """None as `expected_checksums`; what was not all added has the checksum "", which no server
+        """None as for `expected_checksums`; an incomplete parameter has the checksum "", which no server
         reports."""
         if not self.is_known:
             return None
@@ -150,10 +150,10 @@ def _parts(name: str, have: Shapes) -> Iterator[str]:
 def matching_dtype(
     source: WeightSource, reported: Mapping[str, str], dtypes: Iterable[str] = DTYPES
 ) -> str | None:
-    """The dtype in which `source` gives exactly the reported checksums; None if there is none.
+    """Return the dtype in which `source` gives exactly the reported checksums; None if there is none.
 
-    The smallest parameter tells which one it can be: no model is hashed in several, and none of a server
-    whose checksums cannot be foretold.
+    The smallest parameter selects the dtype, so that a model is hashed once, or not at all if the server's
+    checksums cannot be predicted.
     """
     have = source.shapes()
     parts = {name: list(_parts(name, have)) for name in reported}

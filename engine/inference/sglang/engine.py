@@ -1,16 +1,16 @@
 """One SGLang server as an `Inference`.
 
     generate ─> check ids ─> POST /generate ─> check the answer ─> Generation
-                                  └─ streamed for whoever called `on_tokens`: each token as it comes
+                                  └─ streamed after `on_tokens`: each token as it arrives
     watch    ─> GET /v1/loads twice a second ─> load(); if the scheduler stands still while it should not,
-                every request in flight fails, so that its trajectories go on elsewhere from their ids
+                every request in flight fails, so that its trajectories continue elsewhere from their ids
 
-Who waits: `generate` for its tokens, through a pause too; `publish` for the publish before it. A request that
-its caller gives up (deadline, cancellation) is aborted on the server, by a task that nobody waits for.
+`generate` waits for its tokens, also during a pause; `publish` waits for the publish before it. A request
+that its caller gives up (deadline, cancellation) is aborted on the server by a background task.
 
-What a server says is not believed: ids outside the vocabulary are never sent (one kills the server), a
-"length" with fewer tokens than asked is the KV pool's limit and not the policy's, and versions are those that
-were published from here, or the answer is refused.
+Answers of a server are verified: ids outside the vocabulary are never sent (one kills the server), a "length"
+with fewer tokens than requested is the KV pool's limit and not the policy's, and an answer with a version
+that was not published from here is refused.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class SGLangEngine:
     Args:
         url: the address of a running server.
         vocab_size: rows of the model's embedding.
-        model: the folder that the server was started with, the layout of all weights to come; without it a
-            publish is only checked for having changed something.
+        model: the folder that the server was started with, the layout of all later weights; without it a
+            publish is only checked for a change.
         version: the version of the weights that the server holds now.
         broadcast: the backend by which `publish` sends LiveWeights ("gloo", "nccl"), None = by disk.
-        hang_timeout_s: how long its scheduler may stand still, while our own loop runs, with requests in
-            flight; a prefill or a compilation must fit in.
-        gap_timeout_s: how long a streamed answer may bring nothing, while our own loop runs, no publish is
-            under way and nobody waits for room on the server.
-        update_timeout_s: the time of a call that carries weights.
+        hang_timeout_s: longest standstill of its scheduler with requests in flight, in event loop time; a
+            prefill or a compilation must fit in.
+        gap_timeout_s: longest silence of a streamed answer, in event loop time, without a publish under
+            way and without requests queued on the server.
+        update_timeout_s: time limit of a call that transfers weights.
     """
 
     def __init__(
@@ -131,13 +131,13 @@ class SGLangEngine:
         await self.serve_as(self.version)
 
     async def serve_as(self, version: int) -> None:
-        """What the server holds now is `version`, which was allowed: label it and serve it."""
+        """Label the server's present weights as `version`, which is allowed, and serve them."""
         label = {"new_version": str(version), "abort_all_requests": False}
         await self.api.post("/update_weight_version", label)
         self.version, self.broken = version, None
 
     async def examine(self) -> None:
-        """The checks of `connect` alone: what a server that was started again must pass before weights."""
+        """Run only the checks of `connect`, which a restarted server must pass before it gets weights."""
         self._facts = await examine(self.api)
         self._loads = await self.api.loads()
         await self._learn_checksums()
@@ -272,7 +272,7 @@ class SGLangEngine:
             raise
 
     def _may_be_silent(self) -> bool:
-        """A publish is under way, or who waits for room may be one that was writing already."""
+        """A publish is under way, or a queued request may have been running before."""
         return self.paused or self._loads.waiting > 0
 
     def load(self) -> KvLoad:
@@ -367,11 +367,11 @@ class SGLangEngine:
             await self._watch_by(clock)
 
     async def _watch_by(self, clock: RunningClock) -> None:
-        """What our own loop stood still counts for no server."""
+        """Ignore time in which this process's event loop was blocked."""
         moved = clock.time()
         while True:
             await asyncio.sleep(self._watch_every_s)
-            # What is seen of a server that is down says nothing about the one that may serve a moment later.
+            # Observations of a server that is down do not apply to the one that replaces it.
             served, url = self.broken is None, self.api.url
             try:
                 loads = await self.api.loads()

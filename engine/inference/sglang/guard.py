@@ -1,8 +1,8 @@
-"""Runs one command and leaves nothing of it behind: `python -I guard.py -- COMMAND ...`, from `server.py`.
+"""Run one command and end its whole process tree: `python -I guard.py -- COMMAND ...`, from `server.py`.
 
     rocstar --(stdin pipe)--> guard --(fork, own session)--> server --> its own children and their children
 
-Who waits: the guard for the server's end or for the end of its own stdin, whichever is first. stdin ends when
+The guard waits for the server's end or for the end of its own stdin, whichever is first. stdin ends when
 rocstar closes it or dies, even by SIGKILL. Orphans of the server become the guard's children (subreaper), so
 the whole tree is known by walking it. The server gets SIGKILL from the kernel if the guard itself is killed.
 

@@ -1,15 +1,15 @@
-"""A server that we start, watch and start again, as one `Inference`.
+"""A server that is started, watched and restarted, as one `Inference`.
 
     start ─> wait ready ─> connect ─> serve ──(dies | hangs)──> stop the tree ─> start again
                              ^         ^  │                                       │
                              │         │  └── suspend ─> stop the tree            │
                resume ───────┘         └────── the present weights ───────────────┘
 
-Who waits: `__aenter__` and `resume` until the server serves; nobody for a restart. While it is down
-`generate` raises InferenceError(retryable=True) at once, so that trajectories go on elsewhere; `wait_ready`
-waits for it. A restarted server serves nothing until it holds the weights of the present version: from their
-folder, which `keep` may name after a broadcast; without one at the next publish. Where checksums cannot be
-foretold, answers wait after new weights until the canary was asked (canary.py).
+`__aenter__` and `resume` wait until the server serves; no call waits for a restart. While it is down
+`generate` raises InferenceError(retryable=True) immediately, so that trajectories continue elsewhere;
+`wait_ready` waits for it. A restarted server serves nothing until it holds the weights of the present
+version: from their folder, which `keep` may name after a broadcast; without a folder, at the next publish. If
+checksums cannot be predicted, answers after new weights wait for the canary (canary.py).
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ def server_command(
 
 
 class Replica:
-    """Invariant: tokens come from a server that holds exactly the weights of `engine.version`, or not at all.
+    """Invariant: all tokens come from a server that holds exactly the weights of `engine.version`.
 
     Args:
-        command: given a port, the command line that starts a server there (`server_command`).
+        command: returns the command line that starts a server at a port (`server_command`).
         model: the folder it starts from.
         log_path: RUN/logs/sglang-K.log.
-        max_restarts: restarts in all; past it the replica stays down.
+        max_restarts: total restarts; after them the replica stays down.
         engine_options: keyword arguments of SGLangEngine.
-        canary: the question asked where no checksum can be foretold.
-        launcher: what a server is started as.
+        canary: the check for servers whose checksums cannot be predicted.
+        launcher: starts the server's process.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Replica:
         self._trusted = asyncio.Event()
         self._trusted.set()
         self._spoiled: set[int] = set()
-        """Versions whose canary failed: no token of theirs is given to anybody."""
+        """Versions whose canary failed: their tokens are discarded."""
         self.restarts = 0
         self.engine = SGLangEngine(
             "http://127.0.0.1:0",
@@ -158,11 +158,11 @@ class Replica:
         return self
 
     async def suspend(self) -> None:
-        """End the server on purpose. What it is working on comes back aborted, with its tokens."""
+        """Stop the server. Running requests return as aborted, with their tokens."""
         await self._end_supervision()
         suspended = InferenceError("suspended", f"{self.log_path}: stopped on purpose", retryable=True)
         if self.engine.broken is None:
-            self.engine.broken = suspended  # nothing new; what is in flight may still answer
+            self.engine.broken = suspended  # accept nothing new; requests in flight may still end
             try:
                 await self.engine.api.abort_all()
                 await self.engine.drained(DRAIN_S)
@@ -193,7 +193,8 @@ class Replica:
             self._supervisor = asyncio.create_task(self._supervise(), name="sglang-supervisor")
 
     def keep(self, version: int, source: DiskWeights) -> None:
-        """What a server that starts from now on must hold; one that is down will serve it as `version`."""
+        """Set the weights of servers that start from now on; one that is down will serve them as
+        `version`."""
         self._present = (version, source)
         if self.engine.broken is not None and version > self.engine.version:
             self.engine.allow(version)
@@ -359,7 +360,7 @@ class Replica:
         self._spoiled.discard(self.engine.version)
 
     def holds(self, source: WeightSource | None) -> None:
-        """A WeightSender brought `engine` to `source`: that is what a restarted server must hold."""
+        """Record that a WeightSender loaded `source` into `engine`; a restarted server must load it too."""
         self._present = (self.engine.version, source if isinstance(source, DiskWeights) else None)
 
     async def abort(self, request_id: str) -> None:
@@ -373,7 +374,8 @@ class Replica:
         granted()
 
     def on_tokens(self, request_id: str, heard: Heard) -> None:
-        """What comes while weights are on trial is told when the turn ends, if they pass."""
+        """Tokens that arrive before the weights are verified are delivered at the end of the turn, if they
+        pass."""
 
         def told(place: int, token: int) -> None:
             if self._trusted.is_set():

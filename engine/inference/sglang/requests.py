@@ -1,7 +1,7 @@
-"""One request to SGLang and what it has answered so far. An answer is checked before it is believed.
+"""One request to SGLang and its tokens so far. Every answer is verified.
 
-Several requests may make one answer: the model's own end of text stops the server, and is no stop unless it
-was asked for.
+Several requests may make one answer: the server stops at the model's end of text, which is not a stop unless
+requested.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class LiveRequest:
     failure: InferenceError | None = None
     aborted: bool = False
     heard: Heard | None = None
-    """Who is told of tokens as they come; None: the answer comes at once."""
+    """The callback for each token, or None if the response is not streamed."""
     told: int = 0
-    """Tokens of the present reply that were told."""
+    """Number of delivered tokens of the present reply."""
     written: Written = field(default_factory=Written)
 
     def tell(self, new: Sequence[int]) -> None:
@@ -37,10 +37,10 @@ class LiveRequest:
         self.told += len(new)
 
     def take(self, reply: dict[str, Any], *, asked: int, versions: Mapping[str, int]) -> StopReason:
-        """Append the reply's tokens; why it ended. `versions`: by label, those published from here.
+        """Append the reply's tokens and return its finish reason. `versions`: published versions by label.
 
-        A "length" short of what was asked is the KV pool's limit: `aborted`, as the policy did not end there.
-        InferenceError(bad_reply) for what does not add up, or comes from weights that nobody published.
+        A "length" with fewer tokens than requested is the KV pool's limit: `aborted`, not the policy's end.
+        Raises InferenceError(bad_reply) for an inconsistent reply, or one of an unpublished version.
         """
         try:
             meta = reply["meta_info"]

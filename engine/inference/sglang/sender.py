@@ -1,17 +1,17 @@
-"""New weights into running servers, without losing a token and without believing a 200.
+"""Load new weights into running servers, without losing a token, and verify them by checksums.
 
-    pause(retract) ─> disk, or begin ─> buckets, hashed as they pass ─> end ─> checksums ─> continue
-                       ^ after a failed broadcast           │ not what the source gives: disk, once more
-                                                            └ still not: the server serves nothing
+    pause(retract) ─> disk, or begin ─> buckets, each hashed ─> end ─> checksums ─> continue
+                       ^ after a failed broadcast           │ wrong checksums: disk, once more
+                                                            └ still wrong: the server serves nothing
 
 This order with flush_cache is the only one of SGLang's that is exact: requests in flight go back to the
 queue, their KV is recomputed under the new weights, and every token's log-prob is that of the weights it is
 labelled with. The others (in_place, no flush, no pause) leave KV of the old weights behind, or wait for every
 request to end. There is no option to choose them.
-Requests in flight on a server that cannot be brought to the new weights come back aborted, with their tokens.
+Requests in flight on a server that cannot load the new weights return as aborted, with their tokens.
 
-Who waits: whoever gathers a `WeightStream`, for each bucket to be sent and hashed, but never once a server
-fails: then the rest is let go of, and the servers wait for the files of the version.
+The gatherer of a `WeightStream` waits for each bucket to be sent and hashed, but not after a server fails:
+then the rest is dropped, and the servers wait for the files of the version.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DRAIN_S = 10.0
 """The time aborted requests have to come back with their tokens."""
 Failures = dict[SGLangEngine, InferenceError]
 Expected = dict[SGLangEngine, dict[str, str] | None]
-"""What each server must report of the weights; None where that cannot be foretold."""
+"""The checksums that each server must report; None if they cannot be predicted."""
 
 
 class WeightSender:
@@ -133,7 +133,7 @@ class WeightSender:
         return failures
 
     async def _let_go(self, engine: SGLangEngine) -> None:
-        """The server's weights are unknown: its queue must not run. What waits there keeps its tokens."""
+        """The server's weights are unknown: its queue must not run. Queued requests keep their tokens."""
         engine.broken = InferenceError("wrong_weights", "a publish failed", retryable=True)
         await engine.api.abort_all()
         await engine.drained(DRAIN_S)
@@ -199,9 +199,10 @@ class WeightSender:
         engines: Sequence[SGLangEngine],
         missed: Failures,
     ) -> Expected:
-        """Into all of them, or, as a collective fails as a whole, into none that is sure.
+        """Broadcast into all servers; a collective fails as a whole, and then no server's weights are
+        certain.
 
-        What they must report is returned where the source passes by but once.
+        Returns the expected checksums if the source can be read only once.
         """
         passing = _passing(engines, source) if isinstance(source, WeightStream) else {}
         try:
@@ -218,7 +219,7 @@ class WeightSender:
             missed |= dict.fromkeys(engines, failure)
             await self._leave_group()
         except BaseException:
-            self._group = None  # a part of it may still be in a collective: nobody may use it again
+            self._group = None  # a rank may still be in a collective: the group must not be used again
             raise
         return {engine: one.found() for engine, one in passing.items()}
 

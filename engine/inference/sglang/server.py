@@ -1,11 +1,11 @@
-"""An inference server as a supervised child: started, waited for, ended as a tree, never outliving us.
+"""An inference server as a supervised child: its process tree ends with this process.
 
     async with ServerProcess(command, log_path=RUN/logs/sglang-0.log) as server:
         await server.wait_ready(probe, deadline_s=600)
         code = await server.wait()      # until it dies
 
-Who waits: `wait_ready` until the probe succeeds, the process ends, or the deadline passes. The guard between
-us and the server (guard.py) ends the server's tree when we close its stdin or die.
+`wait_ready` waits until the probe succeeds, the process ends, or the deadline passes. The guard between this
+process and the server (guard.py) ends the server's tree when its stdin closes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STOP_S = 15.0
 
 
 def free_port() -> int:
-    """A TCP port of this machine that nobody listens on now."""
+    """Return a free TCP port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -111,9 +111,10 @@ class ServerProcess:
         deadline_s: float,
         progress: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """Return once `probe` says so. InferenceError (server_died, server_not_ready) with the log's tail.
+        """Return when `probe` succeeds. Raise InferenceError (server_died, server_not_ready) with the log's
+        tail.
 
-        `progress` is told every 15 s how long it has been and what the server wrote last.
+        `progress` is called every 15 s with the elapsed time and the last line of the server.
         """
         loop = asyncio.get_running_loop()
         started = reported = loop.time()

@@ -1,4 +1,4 @@
-"""What a running server says of itself, and whether its answers can be trained on."""
+"""The facts that a running server reports, and the check that its answers can be used for training."""
 
 from __future__ import annotations
 

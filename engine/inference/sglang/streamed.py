@@ -1,10 +1,10 @@
-"""An answer of SGLang that comes token by token, put together to what it is when it comes at once.
+"""Build the complete answer of SGLang from a token stream.
 
-    event, event, ... last event ──> add ──> ids that are new
+    event, event, ... last event ──> add ──> new ids
                                      reply ──> the answer, which LiveRequest.take checks as any other
 
-Each event holds all tokens so far, or with `--incremental-streaming-output` those behind the event before:
-`completion_tokens` says which. Only the last one has the versions of the weights.
+Each event has all tokens so far, or with `--incremental-streaming-output` those after the event before:
+`completion_tokens` shows which. Only the last one has the versions of the weights.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from rocstar.engine.inference.base import InferenceError
 
 
 class StreamedReply:
-    """Invariant: what was told stays told, in order and once; `reply` is the answer that the same request has
-    when it is not streamed."""
+    """Invariant: ids are delivered once and in order; `reply` equals the answer of the same request without
+    streaming."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
