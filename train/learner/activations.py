@@ -1,4 +1,4 @@
-"""What a forward keeps for its backward, by arithmetic, and when layers keep their input alone.
+"""The bytes that a forward keeps for its backward, and the choice of activation checkpointing.
 
 Legend: C hidden size, H query heads, K key-value heads, D head size, F width inside the MLP.
 """
@@ -17,8 +17,8 @@ FULL_SHARE = 0.8
 def layer_bytes(config: Any, dtype_bytes: int, *, adapted: bool = False) -> int:
     """Bytes per token that one layer of a Llama-like model keeps (packed_layers.py).
 
-    With adapters what they multiply is kept, and not made again: the outputs of both norms, and inside the
-    MLP silu(gate) and the gated product.
+    With adapters their inputs are kept and not recomputed: the outputs of both norms, and inside the MLP
+    silu(gate) and the gated product.
     """
     heads: int = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -50,12 +50,12 @@ def kept_bytes(
 
 
 def keep_inputs_alone(choice: str, needed_bytes: float, device_bytes: float) -> bool:
-    """Whether layers are to be run again in backward.
+    """Return True if layers are to be recomputed in backward.
 
     Args:
-        choice: model.activation_checkpointing; with "auto" it is done where all would not fit.
-        needed_bytes: what the learner holds if it is not done.
-        device_bytes: what its device has.
+        choice: model.activation_checkpointing; "auto" recomputes if the activations do not fit.
+        needed_bytes: the learner's memory without recomputation.
+        device_bytes: the memory of its device.
     """
     return choice == "on" or (choice == "auto" and needed_bytes > FULL_SHARE * device_bytes)
 

@@ -1,10 +1,10 @@
-"""Adapters on a model that stays as it is (LoRA, arXiv 2106.09685): peft puts them there, they alone learn.
+"""Adapters on a frozen model (LoRA, arXiv 2106.09685), attached by peft; only they are trained.
 
     learner:          x W' + alpha / rank * x A' B'     W in the recipe's type and frozen, A and B float32
     served and saved: W + alpha / rank * B A            added in float32, rounded once to the type of W
 
-Names are those of the model before: what is `q_proj.base_layer.weight` in here is `q_proj.weight` to others.
-Merged tensors are made one at a time, when somebody asks.
+Names outside are those of the model without adapters: `q_proj.base_layer.weight` is `q_proj.weight`. Merged
+tensors are made one at a time, on request.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NAME = "default"
-"""What peft calls an adapter that nobody named."""
+"""peft's name of an unnamed adapter."""
 FOLDER, WEIGHTS = "adapter", "adapter_model.safetensors"
-"""Of a checkpoint, in the form that peft's `from_pretrained` reads."""
+"""Folder of a checkpoint's adapters, in the form of peft's `from_pretrained`."""
 _BASE, _PREFIX = ".base_layer.", "base_model.model."
 
 
 def add_adapters(model: PreTrainedModel, config: LoraConfig, *, seed: int, base: str = "") -> None:
-    """Put adapters into the model and freeze all else. They change nothing yet: their B is zero.
+    """Add adapters to the model and freeze the rest. The model's output is unchanged: their B is zero.
 
     Args:
-        model: changed in place; where it has no memory (`meta`), they have none.
-        config: of the recipe, with a rank.
-        seed: of their A; torch's generator is left as it was.
-        base: where the model came from, for whoever loads the adapters alone.
+        model: changed in place; adapters of a model on `meta` are on `meta`.
+        config: the recipe's, with a rank.
+        seed: for their A; torch's generator is not changed.
+        base: the model's source, stored for loading the adapters alone.
 
     Raises:
         ConfigError: the model has no module of some name in `config.targets`.
@@ -105,7 +105,7 @@ def is_frozen(linear: Any) -> bool:
 
 
 def adapted(x: Tensor, linear: Any) -> Tensor:
-    """What a frozen linear module makes of rows x, its adapter included."""
+    """Return the output of a frozen linear module for rows x, its adapter included."""
     base = base_of(linear)
     return _with_adapter(F.linear(x, base.weight, base.bias), x, linear)
 
@@ -127,11 +127,11 @@ def _with_adapter(out: Tensor, x: Tensor, linear: Any) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A tensor of the model as everybody else knows it."""
+    """Return a tensor of the model with the adapter merged."""
 
     name: str
     parameter: Tensor
-    """The learner's own: all of the tensor, or what an adapter adds to."""
+    """The learner's tensor: the complete one, or the base of an adapter."""
     layer: Any = None
     """The module with that adapter; None where there is none."""
 

@@ -1,10 +1,10 @@
-"""The batch of a step whose loss or gradient was not finite, on disk for whoever looks for the reason.
+"""Write the batch of a step with a non-finite loss or gradient, for diagnosis.
 
     bad_batch/NAME.json          each microbatch by itself: trajectories, loss, gradient norm
     bad_batch/NAME.safetensors   K.ids, K.weights, K.logprobs, ...: the tensors of microbatch K
 
-Of a batch that holds a value that is no number there are no losses, gradient norms and log-probs: null. If no
-weight was changed, the same batch under the last checkpoint shows the same again.
+A batch with a NaN input has no losses, gradient norms and log-probs: null. If no weight was changed, the last
+checkpoint reproduces the error with this batch.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a row costs in a forward, in a unit of its own.
+    """The cost of a row in a forward, in arbitrary units.
 
-    Attention over a packed row costs the square of its length, which only `per_pair` says.
+    `per_pair` is the cost of attention, which grows with the square of the row's length.
     """
 
     per_token: float = 1.0
@@ -76,6 +76,6 @@ def _filled(
 
 
 def efficiency(costs: Sequence[float], ranks: int) -> float:
-    """Work over what the rounds last, for bins of these costs in order: 1 if every rank is always busy."""
+    """Return total work over duration for bins of these costs in order: 1 if every rank is always busy."""
     lasting = sum(max(costs[at : at + ranks]) for at in range(0, len(costs), ranks))
     return sum(costs) / (ranks * lasting) if lasting else 1.0

@@ -1,11 +1,11 @@
 """Trajectories to packed tensors.
 
-Rows that begin alike (siblings have one prompt, and often more) share that beginning: a hidden state depends
-on the tokens before it alone, so it is computed once, and autograd adds up what all of them ask of it.
+Rows with a common prefix (siblings share their prompt, and often more) share its computation: a hidden state
+depends only on the tokens before it, so it is computed once, and autograd sums the gradients of all rows.
 
-Legend: S sequences of a microbatch; I input tokens laid end to end, each sequence without what it shares with
-the one before it and without what predicts nothing; T tokens with loss (targets), sequence by sequence. A
-target at T is predicted by the input at `rows_T`, which may belong to a sequence before.
+Legend: S sequences of a microbatch; I input tokens concatenated, each sequence without the prefix it shares
+with the one before it and without tokens that predict no target; T tokens with loss (targets), sequence by
+sequence. A target at T is predicted by the input at `rows_T`, which may belong to an earlier sequence.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def split_updates(num_examples: int, num_updates: int, rng: random.Random) -> li
 
 
 def last_token(ids: Sequence[int]) -> MicroBatch:
-    """One row, of which only what comes behind it is asked: its one target stands for any."""
+    """Pack one row for the prediction of its next token: its one target is arbitrary."""
     mask = [0] * len(ids) + [1]
     example = Example(ids=[*ids, 0], mask=mask, weights=mask, advantage=0.0)
     (micro,) = pack([example], tokens_per_microbatch=len(ids) + 1)
@@ -144,16 +144,17 @@ TOKENS = Cost()
 def pack(
     examples: Sequence[Example], *, tokens_per_microbatch: int, ranks: int = 1, cost: Cost = TOKENS
 ) -> list[MicroBatch]:
-    """Microbatches for `share_out`, costliest first; rows that begin alike are together and pay for it once.
+    """Return microbatches for `share_out`, costliest first; rows with a common prefix are together and count
+    it once.
 
-    A row over the budget is alone in its microbatch. An example without loss has no part in the update and is
-    left out, as is what comes behind the last loss token of any other.
+    A row over the budget is alone in its microbatch. Examples without loss are left out, as are tokens after
+    the last loss token of an example.
 
     Args:
         examples: rows of one optimizer step.
-        tokens_per_microbatch: input tokens at most, those that are shared counted once.
-        ranks: how many will share the microbatches out; all get some, if there are rows enough.
-        cost: what a row costs the model.
+        tokens_per_microbatch: maximum of input tokens; shared tokens count once.
+        ranks: number of ranks; each gets a microbatch if there are enough rows.
+        cost: the model's cost of a row.
     """
     rows = _in_order(examples)
     pieces = list(_pieces(rows, tokens_per_microbatch, ranks))
@@ -171,7 +172,7 @@ def _in_order(examples: Sequence[Example]) -> list[_Row]:
 
 
 def _linked(rows: Iterable[_Row]) -> list[_Row]:
-    """The rows, each with what it shares with the one before it."""
+    """Return the rows, each with the length of the prefix it shares with the one before it."""
     linked: list[_Row] = []
     before = np.empty(0, np.int64)
     for row in rows:
@@ -255,7 +256,7 @@ class _Row:
 
 def _collate(rows: Sequence[_Row]) -> MicroBatch:
     path = np.empty(0, np.int64)
-    """Where each input of the present row lies."""
+    """The position of each input of the present row."""
     paths, start = [], 0
     for row in rows:
         path = np.concatenate([path[: row.shared], np.arange(start, start + row.num_own)])
@@ -288,9 +289,9 @@ def _collate(rows: Sequence[_Row]) -> MicroBatch:
 
 
 def after_tool(mask: Mask) -> Mask:
-    """Where tool output comes before a token, one entry per token.
+    """Return for each token whether tool output comes directly before it.
 
-    What the policy did not write comes behind its own tokens only as a tool's answer.
+    After the policy's first token, all tokens of others are answers of tools.
     """
     ended = np.zeros(len(mask), bool)
     ended[1:] = mask[:-1] & ~mask[1:]

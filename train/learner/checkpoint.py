@@ -1,10 +1,11 @@
-"""Checkpoints (contract 10): `step_N/` is a Hugging Face directory, `step_N/state/` is what resuming needs.
+"""Checkpoints (contract 10): `step_N/` is a Hugging Face directory, `step_N/state/` has the state for a
+resume.
 
-    snapshot: copy to CPU memory -> training goes on
+    snapshot: copy to CPU memory -> training continues
     write step_N.partial/: state/, model, tokenizer -> COMPLETE -> rename to step_N/      (in a thread)
 
-A directory without COMPLETE, or still named .partial, does not exist for anybody. A save that fails leaves
-no trace; one that was killed leaves a .partial, which the next `prune` removes.
+A directory without COMPLETE, or with the name .partial, is ignored. A failed save removes its files; a killed
+one leaves a .partial, which the next `prune` removes.
 """
 
 from __future__ import annotations
@@ -85,9 +86,9 @@ class Snapshot:
     weights: list[tuple[str, Tensor]]
     """Unsharded: those that this rank writes."""
     files: dict[str, str]
-    """Of every weight, the file it is in."""
+    """The file of every weight."""
     adapters: Adapters | None
-    """What learns, where that is not all weights; `weights` have it merged."""
+    """The trained weights, if not all are trained; `weights` contain them merged."""
     optimizer: dict[str, Any] | None
     """This rank's shards; None before the first step, for torch would step once to make a state."""
     schedule: list[dict[str, Any]]
@@ -98,9 +99,9 @@ class Snapshot:
 def snapshot(
     learner: Learner, progress: dict[str, Any], tokenizer_files: Mapping[str, bytes], *, rank: int = 0
 ) -> Snapshot:
-    """Copy what a checkpoint holds; a collective under FSDP, one parameter at a time.
+    """Copy the contents of a checkpoint; a collective under FSDP, one parameter at a time.
 
-    A large model is parted over as many files and ranks as gather.py says: none has all of it in memory.
+    A large model is split over files and ranks by gather.py: no rank has all of it in memory.
     """
     ranks = learner.world_size if _has_plain_names(learner.model) else 1
     plan = planned(learner.model, ranks)
@@ -129,7 +130,7 @@ def _shell(model: PreTrainedModel) -> PreTrainedModel:
     shell: PreTrainedModel = object.__new__(type(model))  # FSDP's classes make another when they are called
     shell.__dict__.update(model.__dict__)
     shell.config = copy.deepcopy(model.config)
-    shell.config._attn_implementation = "sdpa"  # ours means nothing to whoever loads this
+    shell.config._attn_implementation = "sdpa"  # our value has no meaning for other readers
     return shell
 
 
@@ -185,7 +186,7 @@ def write(directory: Path, snap: Snapshot, *, rank: int = 0, group: Any = None) 
 
 
 def _save_others_weights(partial: Path, snap: Snapshot, rank: int, group: Any) -> None:
-    """What ranks other than 0 write. CheckpointError on every rank if one could not."""
+    """Write the files of ranks other than 0. Raise CheckpointError on every rank if one failed."""
     problem = None
     if rank and snap.weights:
         tensors = {name: weight.contiguous() for name, weight in snap.weights}
@@ -201,7 +202,7 @@ def _save_others_weights(partial: Path, snap: Snapshot, rank: int, group: Any) -
 
 
 def _save_own_weights(partial: Path, snap: Snapshot) -> None:
-    """What rank 0 writes, and where the rest is."""
+    """Write rank 0's files, and the index of the others."""
     snap.shell.save_pretrained(
         partial, state_dict={name: w.contiguous() for name, w in snap.weights}, max_shard_size=ONE_FILE
     )
@@ -247,16 +248,17 @@ def check_space(directory: Path, model: PreTrainedModel) -> None:
 
 
 def checkpoint_bytes(parameters: int, adapters: int = 0, dtype_bytes: int = 4) -> int:
-    """About what a checkpoint takes: float32 weights, twice their size of moments, and a rest.
+    """Estimate a checkpoint's size in bytes: float32 weights, moments of twice their size, and the rest.
 
-    With so many parameters in adapters these alone have moments, and the others are of `dtype_bytes` each.
+    With adapter parameters only these have moments, and the others take `dtype_bytes` each.
     """
     held = dtype_bytes * parameters + 16 * adapters if adapters else 16 * parameters
     return held + (1 << 20)
 
 
 def _lack_of_space(directory: Path, model: PreTrainedModel) -> str | None:
-    """What to tell the user if there is no room for the weights, twice their size of moments, and a rest."""
+    """Return the message for a disk without space for weights, moments and the rest; None if there is
+    enough."""
     each = ((4 if p.requires_grad else 1) * p.numel() * p.element_size() for p in model.parameters())
     needed = sum(each) + (1 << 20)
     free = shutil.disk_usage(directory.parent).free
@@ -274,7 +276,7 @@ def save_model(
     weights: list[tuple[str, Tensor]],
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    """A Hugging Face directory that anybody can load."""
+    """Write a standard Hugging Face directory."""
     _shell(model).save_pretrained(directory, state_dict={name: w.contiguous() for name, w in weights})
     tokenizer.save_pretrained(directory)
     let_readers_in(directory)
@@ -287,7 +289,8 @@ def save_shell(directory: Path, model: PreTrainedModel, tokenizer: PreTrainedTok
 
 
 def tokenizer_files(tokenizer: PreTrainedTokenizerBase) -> dict[str, bytes]:
-    """What `save_pretrained` of the tokenizer writes. Read once: a thread must not share the tokenizer."""
+    """Return the files of the tokenizer's `save_pretrained`. Read once: a thread must not share the
+    tokenizer."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
         root = Path(folder)
@@ -330,7 +333,7 @@ def _damaged(directory: Path, why: str) -> ConfigError:
 
 
 def load_progress(directory: Path) -> dict[str, Any]:
-    """What `Snapshot.progress` was. ConfigError for a file that is damaged."""
+    """Return the stored `Snapshot.progress`. Raise ConfigError for a damaged file."""
     progress: Any = _read_state(directory, "progress")
     if not isinstance(progress, dict):
         raise _damaged(directory, "its progress is no object")
@@ -366,5 +369,5 @@ def source_kind(*, live: bool) -> str:
 
 
 def forget_cold_start(run_dir: Path) -> None:
-    """Remove what was saved inside the cold start; a checkpoint of the stages has taken its place."""
+    """Remove the checkpoints of the cold start; a checkpoint of the stages replaces them."""
     shutil.rmtree(cold_start_of(run_dir), ignore_errors=True)

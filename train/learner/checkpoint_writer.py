@@ -1,9 +1,9 @@
-"""Checkpoints are written in a thread while the next steps go on.
+"""Write checkpoints in a thread during the next steps.
 
     begin: wait for the write before -> copy to CPU memory -> hand over | the thread: write, prune
 
-Who waits: `begin` for the last write, so that two never share the disk and at most one copy lies in memory;
-`finish` for the write in flight. A failed write is raised by the next `begin`, `check` or `finish`.
+`begin` waits for the last write, so that two never share the disk and at most one copy is in memory; `finish`
+waits for the write in flight. A failed write is raised by the next `begin`, `check` or `finish`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Order:
     run_dir: Path
     step: int
     progress: dict[str, Any]
-    """JSON: what the run needs to go on."""
+    """JSON: the state for a resume."""
     keep_last: int
     keep_every: int
 

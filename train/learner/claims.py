@@ -4,7 +4,7 @@
     index, headers of the safetensors ─────────────────┴─> CheckedFolder, or one ConfigError with names
 
 transformers itself maps the tensors to the modules, on tensors without memory. Only headers are read, and the
-values of a head that lies beside the embedding it is tied to.
+values of a head stored beside the embedding it is tied to.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ UNUSABLE = (
     *(NotImplementedError, OSError, RecursionError, RuntimeError, TypeError, ValueError),
     *(struct.error, SafetensorError, StrictDataclassError),
 )
-"""What transformers, torch and safetensors raise for a model folder or a GGUF file that is damaged or
-hostile."""
+"""Exceptions of transformers, torch and safetensors for a damaged or hostile model folder or GGUF file."""
 FLOATS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 """Types of weights in safetensors, and their names in config.json."""
 _OLD_BUFFERS = re.compile(r"(^|\.)(rotary_emb\.inv_freq|masked_bias)$")
@@ -81,7 +80,7 @@ def check_folder(folder: Path) -> CheckedFolder:
     """Compare a folder's config.json, generation_config.json, index and tensors. ConfigError names all that
     disagrees."""
     config = read_config(folder)
-    build: Any = AutoModelForCausalLM  # transformers has no types for it, nor for what it gives
+    build: Any = AutoModelForCausalLM  # transformers has no types for it or for its result
     what = f"{str(folder)!r}: config.json describes no causal language model that is known"
     with refused(what), torch.device("meta"):
         model = build.from_config(config, dtype=torch.float32, trust_remote_code=False)
@@ -187,7 +186,8 @@ def _rope_tables(rope: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _read_headers(folder: Path) -> tuple[dict[str, StoredTensor], list[str]]:
-    """Every tensor in the files of a model, and what the index says otherwise. ConfigError: no such files."""
+    """Return every tensor in the files of a model, and the contradictions of its index. ConfigError: no such
+    files."""
     there = {path.name: path for path in sorted(folder.glob("*.safetensors"))}
     index = _weight_map(folder / INDEX)
     wanted = {SINGLE} if index is None else set(index.values())
@@ -236,10 +236,10 @@ def _tensors_of(path: Path) -> Iterator[StoredTensor]:
 def _compare_tensors(
     model: Any, stored: Mapping[str, StoredTensor]
 ) -> tuple[dict[str, StoredTensor], list[str]]:
-    """The tensors that the model takes, and what is missing, surplus or of another shape."""
+    """Return the model's tensors, and those missing, surplus or of another shape."""
     conversions = get_model_conversion_mapping(model)
     without_memory = {name: torch.empty(one.shape, device="meta") for name, one in stored.items()}
-    how: Any = LoadStateDictConfig  # not in the documentation of transformers, as what follows
+    how: Any = LoadStateDictConfig  # undocumented in transformers, as the next lines
     load: Any = convert_and_load_state_dict_in_model
     options = how(
         device_map={"": "meta"},
@@ -330,9 +330,9 @@ def some(names: list[str]) -> str:
 
 @contextmanager
 def refused(what: str, fix: str = "") -> Iterator[None]:
-    """Turn the errors of a library that reads what others wrote into a ConfigError that begins with `what`.
+    """Convert the errors of a library that reads untrusted files into a ConfigError that begins with `what`.
 
-    tokenizers raises `Exception` itself; a class of its own, not listed in `UNUSABLE`, is ours to mend.
+    tokenizers raises `Exception` itself; a subclass that is not in `UNUSABLE` is our bug.
     """
     try:
         yield
@@ -343,7 +343,7 @@ def refused(what: str, fix: str = "") -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first, or its name; a line that ends in a colon takes the next with it."""
+    """Return the first line of an error, or its name; a line that ends in a colon includes the next."""
     lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
     text = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
     return f"{type(error).__name__} {text}" if isinstance(error, KeyError) else text

@@ -1,4 +1,4 @@
-"""The cold start: what it learns from, the model it begins with when there is none, and the learning."""
+"""The cold start: its conversations, its start model, and the training."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ async def run_cold_start(
     metrics: MetricsWriter,
     saved: Path | None = None,
 ) -> None:
-    """Learn the conversations; about fifty rows of metrics tell how it went. `chat` is the rollouts'.
+    """Train on the conversations and write about fifty rows of metrics. `chat` is the rollouts'.
 
-    `saved` is a checkpoint from inside of it, whose weights the team has. ConfigError: it learned others.
+    `saved` is a checkpoint of this cold start whose weights the team has. ConfigError: it is of other data.
     """
     sft = recipe.sft
     with working(f"cold start: tokens of {len(rows):,} conversations"):
@@ -147,7 +147,7 @@ async def run_cold_start(
 
 
 def digest_of(conversations: Sequence[Conversation]) -> str:
-    """What says whether two cold starts learn the same, in the same order."""
+    """Return a digest of the data and its order, to compare two cold starts."""
     digest = hashlib.sha256()
     for one in conversations:
         digest.update(np.asarray([len(one.ids), *one.ids], np.int64).tobytes())

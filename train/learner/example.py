@@ -29,7 +29,7 @@ class Example:
     weights: Any
     """Share of each token in the loss of its optimizer step; 0 where the mask is."""
     rollout_logprobs: Any = None
-    """Of the policy that wrote a token; None, of one token or of all, counts as 0. NaN is refused later."""
+    """Rollout log-probs; None, for one token or all, counts as 0. NaN is refused later."""
     advantage: Advantage
     """The advantage of every token with loss, or one number for each."""
     name: str = ""

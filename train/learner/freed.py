@@ -1,4 +1,4 @@
-"""What a learner gives back of its device's memory before somebody else takes the place."""
+"""Release the learner's device memory for another user of the device."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Freed:
 
     gradients: int
     moments: int
-    """Of the optimizer, now in CPU memory."""
+    """Bytes of the optimizer, now in CPU memory."""
     held: int
-    """What the device's allocator still holds for this process; 0 on a CPU, where none can be asked."""
+    """Bytes that the device's allocator still holds for this process; 0 on a CPU."""
     frozen: int = 0
-    """Of weights that do not learn, now in CPU memory."""
+    """Bytes of frozen weights, now in CPU memory."""
 
     def metrics(self) -> dict[str, float]:
         return {
@@ -37,10 +37,10 @@ class Freed:
 def give_back(
     optimizers: Optimizers | None, device: torch.device, *, moments: bool, frozen: Iterable[nn.Parameter] = ()
 ) -> Freed:
-    """Drop the gradients, move to CPU memory the moments where asked and what of `frozen` does not learn, and
-    empty the allocator's cache.
+    """Drop the gradients, move the moments (if requested) and the frozen weights of `frozen` to CPU memory,
+    and empty the allocator's cache.
 
-    Nothing that an update needs is lost: the next one makes its gradients anew and fetches the rest.
+    The next update makes new gradients and moves the rest back.
     """
     found = moved = held = 0
     away = send_frozen(frozen, torch.device("cpu"))
@@ -50,7 +50,7 @@ def give_back(
         if moments:
             moved = optimizers.send_moments(torch.device("cpu"))
     if device.type == "cuda":
-        gc.collect()  # a cycle may hold what a traceback or a hook has seen
+        gc.collect()  # a reference cycle may hold tensors of a traceback or a hook
         torch.cuda.empty_cache()
         held = torch.cuda.memory_reserved(device)
     return Freed(gradients=found, moments=moved, held=held, frozen=away)

@@ -1,8 +1,8 @@
-"""What the user sees of the off-policy gate: a line, the worst tokens on disk, and the end of a stuck run.
+"""The report of the off-policy gate: a message, the worst tokens on disk, and the end of a stuck run.
 
-While the optimizer is paused rollouts go on, no weight changes, and the present weights are published again
-after each step, which mends a transfer that went wrong. The first step within the bounds updates at once.
-A run that stays paused for STOP_AFTER steps is saved and ends.
+While the optimizer is paused rollouts continue, no weight changes, and the present weights are published
+again after each step, which repairs a failed transfer. The first step within the bounds updates at once. A
+run that stays paused for STOP_AFTER steps is saved and ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STUCK = (
 def dump(
     run_dir: Path, step: int, stats: LossStats, gate: Gate, decode: Callable[[tuple[int, ...]], str]
 ) -> Path:
-    """Write what was measured in a paused step and its worst tokens to off_policy/step_N.json."""
+    """Write the measurements of a paused step and its worst tokens to off_policy/step_N.json."""
     found = stats.mismatch
     content = {
         "step": step,

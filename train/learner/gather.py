@@ -1,10 +1,10 @@
-"""Weights from all ranks to those that want them, tensor by tensor.
+"""Gather weights from all ranks, tensor by tensor.
 
-    every rank, in the same order: its part, rounded first ─┬─> the owner: the whole tensor
-                                                            └─> all ranks: a bucket of whole tensors
+    every rank, in the same order: its part, rounded first ─┬─> the owner: the complete tensor
+                                                            └─> all ranks: a bucket of complete tensors
 
-Who waits: the owner for the parts of its mesh's row, the others for nothing but that theirs are taken. Where
-weights are copied over nodes (mesh.py) an owner asks its own node alone, so nodes go on independently.
+The owner waits for the shards of its mesh's row, the others until theirs are received. If weights are
+replicated over nodes (mesh.py) an owner gathers within its node, so nodes do not wait for each other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Planned:
     weight: Weight
     owner: int
     dtype: torch.dtype
-    """Of the whole tensor."""
+    """Shape of the complete tensor."""
 
     @property
     def name(self) -> str:
@@ -41,7 +41,7 @@ class Planned:
 
     @property
     def parameter(self) -> Tensor:
-        """This rank's part of it, or what an adapter adds to."""
+        """This rank's shard of it, or the base of an adapter."""
         return self.weight.parameter.detach()
 
 
@@ -100,7 +100,7 @@ def planned(model: nn.Module, ranks: int, dtype: torch.dtype | None = None) -> l
 
 
 def gathered(plan: Sequence[Planned], rank: int) -> Iterator[tuple[str, Tensor]]:
-    """What this rank owns, one tensor after the other. A collective: every rank must come to the end."""
+    """Yield the tensors that this rank owns. A collective: every rank must iterate to the end."""
     for one in plan:
         whole = whole_on(one.weight.whole(), one.owner, rank, one.dtype)
         if whole is not None:

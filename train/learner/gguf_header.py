@@ -1,4 +1,4 @@
-"""What a GGUF file declares, read without its weights, and whether an import would use all of it.
+"""The declarations of a GGUF file, read without its weights, and the check that an import uses all of them.
 
 24 bytes: GGUF, version, counts | keys: name, type, value | tensors: name, dimensions, type, offset | data
 """
@@ -62,7 +62,7 @@ class Described:
     shape: tuple[int, ...]
     """As torch has it; the file has it reversed."""
     kind: int
-    """Of ggml."""
+    """Type numbers of ggml."""
     offset: int
     """From the beginning of the data."""
 
@@ -75,7 +75,7 @@ class Header:
     """Values of keys; of an array how many it has."""
     tensors: Mapping[str, Described]
     data_bytes: int
-    """What the file has behind its header."""
+    """Bytes of the file after its header."""
 
 
 def read_header(path: Path) -> Header:

@@ -42,7 +42,7 @@ def keep_freed_memory() -> bool:
 
 
 def give_freed_memory_back() -> bool:
-    """Return to the system what was kept so far: behind a run, for a process that goes on. False as above."""
+    """Return freed memory to the system, after a run in a process that continues. False as above."""
     trim = _of_glibc("malloc_trim")
     if trim is None:
         return False

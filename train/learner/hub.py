@@ -1,4 +1,4 @@
-"""What is known of a name on the Hugging Face hub without downloading it: cached here, there, or not."""
+"""The state of a name on the Hugging Face hub without downloading it: cached, available, or missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # its page lists it
 
 ASK_S = 4.0
-"""Seconds to wait for the hub: who has no network should hear so, not wait for it."""
+"""Seconds to wait for the hub: without a network the error should come early."""
 Kind = Literal["models", "datasets"]
 
 
@@ -23,16 +23,17 @@ class Unreachable(Exception):
 
 
 def is_cached(name: str, kind: Kind) -> bool:
-    """Whether a snapshot of the name lies in the hub's cache."""
+    """Return True if a snapshot of the name is in the hub's cache."""
     folder = Path(constants.HF_HUB_CACHE) / f"{kind}--{name.replace('/', '--')}" / "snapshots"
     return folder.is_dir() and any(folder.iterdir())
 
 
 def exists(name: str, kind: Kind, *, open_url: Callable[..., object] = urllib.request.urlopen) -> bool:
-    """Whether the hub has the name and shows it to this user. It is asked once, and not for what is no name.
+    """Return True if the hub has the name and this user may read it. Asked once per name, and not for an
+    invalid name.
 
     Raises:
-        Unreachable: it cannot be asked.
+        Unreachable: the hub does not answer.
     """
     try:
         validate_repo_id(name)

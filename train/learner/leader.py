@@ -1,11 +1,11 @@
-"""Rank 0 calls the other ranks; they wait for a call as long as it lives.
+"""Rank 0 calls the other ranks; they wait for a call as long as rank 0 lives.
 
     rank 0:  heartbeat thread ── beats ──> torchrun's store <── call n ── before each collective that it leads
-    others:  await_call: is call n there? ── no, for a while ──> has it beaten since? ── no ──> LeaderLost
+    others:  await_call: is call n there? ── no, for a while ──> a beat since? ── no ──> LeaderLost
 
-Who waits: the other ranks, between two calls: for a step's rollouts, a filter over all tasks, a cold start.
-What they wait for has no limit but that rank 0's process runs. They enter a collective when they have heard
-the call, so that its timeout is one of the collective and never of what lay before it.
+The other ranks wait between two calls: for a step's rollouts, a filter over all tasks, a cold start, without
+a limit while rank 0's process runs. They enter a collective after the call, so that its timeout covers only
+the collective.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LeaderLost(TrainingStopped):
 
 @dataclass(slots=True)
 class Pulse:
-    """Whether somebody's beats have stopped; time comes from outside.
+    """Detects that the beats of a process have stopped; time is passed in.
 
     Invariant: it is silent for `silent_s` or more if and only if the last change of `beat` was as long ago.
     """
@@ -49,18 +49,18 @@ class Pulse:
 
 
 class Silent(Exception):
-    """What is waited for will not come; the message says why."""
+    """The awaited key will not come; the message has the reason."""
 
 
 class Heart:
-    """The beats of one process; they go through a connection of their own.
+    """The beats of one process, over a separate connection.
 
-    Invariant: `await_key` returns when the key is there, or raises because nobody has beaten for `silent_s`,
+    Invariant: `await_key` returns when the key exists, or raises because there was no beat for `silent_s`,
     the store is gone, or the time is over, and for no other reason.
 
     Args:
-        store: used by the thread that waits, and by no other.
-        name: whose they are.
+        store: used only by the waiting thread.
+        name: the process of the beats.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Heart:
         except any_dist.DistError:  # torchrun has ended, and this process is about to
             return
 
-    # ---- who waits for it ----
+    # ---- waiting for it ----
 
     def await_key(self, key: str, *, until: float = math.inf) -> None:
         """Wait until the store has `key`. Silent: it will not come, or has not by `until` on the clock."""
@@ -124,14 +124,14 @@ def _unreached(error: Exception) -> Silent:
 
 
 class Leader:
-    """What ranks know of rank 0, through a store of their own connection.
+    """The calls of rank 0, over a separate connection to the store.
 
     Invariant: the n-th `await_call` of a rank returns after the n-th `call`, or raises because rank 0 has not
     beaten for `silent_s`, and for no other reason.
     """
 
     def __init__(self, store: Any, *, beat_s: float, silent_s: float, name: str = "leader") -> None:
-        """`name`: of what is called for; calls of another name are not these."""
+        """`name`: the kind of call; other kinds are separate."""
         self._store, self._name = store.clone(), name
         self._heart = Heart(self._store, name, beat_s=beat_s, silent_s=silent_s)
         self._calls = 0

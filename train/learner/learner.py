@@ -2,8 +2,9 @@
 
     Example -> pack -> check -> [forward, loss, backward per microbatch] -> clip -> check -> gate -> step
 
-Who waits: each rank for all others in every forward, backward and check. So nothing that depends on one
-rank's part of the batch may raise there alone: verdicts are agreed upon, and all ranks stop or none.
+Each rank waits for all others in every forward, backward and check. So no rank may raise alone for its part
+of the
+batch: ranks agree on a check's result, and all stop or none.
 
 All weights of a step come from its global token counts, so four microbatches equal one, and several ranks
 equal one: FSDP averages gradients over ranks, hence the factor `world_size` on every loss.
@@ -50,9 +51,9 @@ from rocstar.train.learner.policy_model import Head, PolicyModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadMicroBatch:
-    """What one microbatch of a stopped step gave, by itself, under the weights that stopped it.
+    """The results of one microbatch of a stopped step, computed alone with the weights of the stop.
 
-    None: not made, as the batch was found unusable before.
+    None if not computed, because the batch was refused before.
     """
 
     micro: MicroBatch
@@ -65,13 +66,13 @@ class BadMicroBatch:
 class NonFiniteGradientError(Exception):
     """A loss, the gradient norm or a value of the batch is NaN or infinite; raised on every rank.
 
-    What is wrong with the batch is found before any weight changed; what comes of it, before that update.
+    An invalid batch is detected before any weight changes; a non-finite result, before that update.
     """
 
     def __init__(self, message: str, parts: Sequence[BadMicroBatch] = ()) -> None:
         super().__init__(message)
         self.parts = list(parts)
-        """This rank's microbatches of that update; of all updates, if the batch is what is wrong."""
+        """This rank's microbatches of that update; of all updates if the batch is invalid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +120,11 @@ class Learner:
         self.model, self.policy, self.world_size = model, PolicyModel(model, head_dtype), world_size
         self.device = self.policy.device
         self.before_change: Callable[[], None] = _nobody_reads
-        """Called whenever the weights are about to change; returns when nobody else reads them."""
+        """Called before the weights change; returns when no other thread reads them."""
         self.learning: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
-        """Entered for each batch, in the learner's thread: who works beside it may take less meanwhile."""
+        """Entered for each batch, in the learner's thread: concurrent work may use fewer cores meanwhile."""
         self.marks: TokenMarks | None = None
-        """Hears what becomes of each token of the next batch; None: nobody asks."""
+        """Receives the statistics of each token of the next batch; None without a listener."""
         self.start: Learner | None = None
         """The policy at the start of RL, which never changes; None: no step measures the distance to it."""
         self.gone_through = (0, 0)
@@ -136,11 +137,11 @@ class Learner:
         self._grad_clip = math.inf
 
     def use(self, spec: OptimSpec) -> None:
-        """Fresh optimizer state for what follows (the cold start, a stage)."""
+        """Reset the optimizer state, for the cold start or a stage."""
         self._optimizers, self._grad_clip = build(self.model, spec), spec.grad_clip
 
     def give_back(self) -> Freed:
-        """Free what is not needed until the next update."""
+        """Free the memory that is not needed until the next update."""
         self._is_away = self.offloads_moments
         frozen = self.model.parameters() if self.offloads_moments else ()
         return give_back(self._optimizers, self.device, moments=self.offloads_moments, frozen=frozen)
@@ -333,7 +334,7 @@ class Learner:
     def _mark_measured(
         self, updates: Sequence[Sequence[MicroBatch]], starts: Sequence[Sequence[Tensor]]
     ) -> None:
-        """What no update was made of was measured all the same."""
+        """Measure a batch without an update too."""
         if self.marks is not None:
             for micros, starts_of in zip(updates, starts, strict=True):
                 for micro, start_T in zip(micros, starts_of, strict=True):
@@ -475,7 +476,7 @@ class Learner:
 
 
 def _nobody_reads() -> None:
-    """The weights are the learner's alone, or whoever else reads them does so in its thread."""
+    """No other thread reads the weights: they are the learner's own, or read in its thread."""
 
 
 def _sums(loss: Tensor, entropy_T: Tensor, ratio_T: Tensor, code_T: Tensor) -> LossStats:
@@ -496,7 +497,7 @@ def _sums(loss: Tensor, entropy_T: Tensor, ratio_T: Tensor, code_T: Tensor) -> L
 def _measure(
     micros: Sequence[MicroBatch], starts: Sequence[Tensor], settings: LossSettings, stats: LossStats
 ) -> None:
-    """Add what the rollout and the learner at the batch start disagree about."""
+    """Add the differences between rollout log-probs and those of the learner at the batch start."""
     for micro, start in zip(micros, starts, strict=True):
         start_T = start.cpu()
         corrected = settings.correct(micro, start_T)

@@ -70,7 +70,7 @@ def read_parts(path: str, parted: Parted) -> PreTrainedModel | None:
         if (folder.path / "generation_config.json").is_file():
             model.generation_config = GenerationConfig.from_pretrained(folder.path)
     except UNUSABLE:
-        return None  # loading it whole will say what is wrong, or work
+        return None  # loading the complete model reports the error, or works
     buffers = _buffers(model)
     if buffers is None or type(any_model.get_output_embeddings()) is not nn.Linear:
         return None

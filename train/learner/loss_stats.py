@@ -1,4 +1,4 @@
-"""What the update tells of itself: sums over loss tokens, and the tokens that lie furthest apart."""
+"""Statistics of an update: sums over loss tokens, and the tokens with the largest differences."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""What becomes of each token of a batch while it is learned, written beside the step's records.
+"""Token statistics of an update, written beside the step's records.
 
-    Learner ──each microbatch──> TokenMarks ──behind the step──> MarksWriter's thread ──> step_N.rR.learned
+    Learner ──each microbatch──> TokenMarks ──after the step──> MarksWriter's thread ──> step_N.rR.learned
 
-Every rank writes what it learned from (engine/record/learned.py): nothing travels. Who waits: the next step,
-for the file of the one before, and the end of the run for the last. What a disk does not take costs the marks
-and not the run: they are for people, and nothing is learned from them.
+Every rank writes its own tokens (engine/record/learned.py), without communication. The next step waits for
+the file of the one before, the end of the run for the last. A full disk loses the statistics and does not end
+the
+run: no update uses them.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class MarksWriter:
         self._writing: Future[str] | None = None
 
     def begin(self, place: MarksPlace, marks: TokenMarks) -> None:
-        """Write them, from now on; what came before has to be settled."""
+        """Write them from now on; earlier ones must be settled."""
         assert self._writing is None, "a step is still being written"
         self._writing = self._thread.submit(self._write, place, marks)
 

@@ -25,9 +25,9 @@ from rocstar.train.recipe.paths import elsewhere
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 HEAD_DTYPES = {"model": None, "float32": torch.float32}
-"""Of `model.head_dtype`; None: that of the model."""
+"""dtype of `model.head_dtype`; None: that of the model."""
 FILES, OTHER_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.safetensors"], ["*/*", "consolidated*"]
-"""What is downloaded of a repository; some have the same weights twice, as consolidated*.safetensors."""
+"""Files downloaded from a repository; some have the weights twice, as consolidated*.safetensors."""
 
 
 def check_model_path(path: str) -> None:
@@ -35,7 +35,7 @@ def check_model_path(path: str) -> None:
     directory = Path(path)
     looks_local = path.startswith((".", "/", "~")) or path.count("/") > 1 or directory.exists()
     if not looks_local:
-        return  # a hub name: only loading can tell
+        return  # a hub name: only loading can check it
     if not directory.is_dir():
         problem = "is a file" if directory.is_file() else f"does not exist{elsewhere(directory)}"
         raise ConfigError(f"model.path = {path!r} {problem}; give a Hugging Face directory or a hub name")
@@ -72,7 +72,7 @@ def check_on_hub(path: str) -> None:
 
 
 def check_can_load(path: str) -> None:
-    """Fail at once where loading would: of a name that nobody has transformers asks for most of a minute."""
+    """Fail early if loading would: for an unknown name transformers retries for most of a minute."""
     check_model_path(path)
     if is_here(path):
         return
@@ -85,8 +85,8 @@ def check_can_load(path: str) -> None:
 
 
 def checked_folder(path: str) -> CheckedFolder:
-    """The model that `path` names, a directory or a hub name, after `check_folder`. What the hub's cache
-    lacks is downloaded.
+    """Return the model folder of `path`, a directory or a hub name, after `check_folder`. Files missing in
+    the hub's cache are downloaded.
 
     Raises:
         ConfigError: there is no such model, or its files contradict each other.
@@ -120,10 +120,10 @@ def vocabulary_size(path: str) -> int | None:
 
 
 def load_model(path: str, dtype: Literal["float32", "bfloat16"]) -> PreTrainedModel:
-    """A causal LM from a directory or the hub, in memory of its own. ConfigError if it cannot be loaded.
+    """Load a causal LM from a directory or the hub into allocated memory. ConfigError if it cannot be loaded.
 
-    A weight in the file's mapping lies where the file's header ends. Products of such rows round otherwise
-    than those of weights that torch allocated, and a run that is resumed would not be the one that went on.
+    A weight in a memory-mapped file is aligned by the file's header. Its products may round differently from
+    those of weights that torch allocated, and a resumed run would not equal an uninterrupted one.
     """
     with working(f"loading the model {_described(path)}"):
         folder = checked_folder(path).path

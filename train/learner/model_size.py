@@ -48,7 +48,7 @@ class ModelSize:
         return self.parameters - self.layers * self.layer_parameters
 
     def learner_bytes(self, ranks: int) -> float:
-        """What each of `ranks` holds: weights, gradients, moments, and what FSDP gathers."""
+        """The memory of each of `ranks`: weights, gradients, moments, and FSDP's gathered units."""
         if self.adapters:
             return self.dtype_bytes * self.parameters + 16 * self.adapters
         held = 16 * self.parameters / ranks
@@ -58,7 +58,7 @@ class ModelSize:
 
 
 def row_cost(model: PreTrainedModel) -> Cost:
-    """What a row of tokens costs this model, in FLOPs of a forward: two for each multiplication."""
+    """The cost of a row of tokens in FLOPs of a forward: two for each multiplication."""
     config = model.config
     heads = config.num_attention_heads
     width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
@@ -68,7 +68,7 @@ def row_cost(model: PreTrainedModel) -> Cost:
 
 
 def memory_row(name: str, num_bytes: float, text: str) -> str:
-    """A line of a plan: what is held, how much of it, and what that is."""
+    """A line of a plan: name, bytes and explanation."""
     return f"  {name:<12} {gigabytes(num_bytes):>10}  {text}"
 
 

@@ -35,8 +35,8 @@ class Optimizers:
         return [p for o in self.optimizers for group in o.param_groups for p in group["params"]]
 
     def send_moments(self, device: torch.device | None = None) -> int:
-        """Move what the optimizers remember of each parameter to `device`, or back to where that is. Returns
-        how many bytes moved."""
+        """Move the optimizers' state of each parameter to `device`, or back to the parameter's device. Return
+        the number of moved bytes."""
         self._moments_are_away = device is not None
         moments = [
             (state, name)
@@ -75,7 +75,7 @@ class Optimizers:
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """What this rank has of a tensor that may be parted."""
+    """Return this rank's part of a possibly sharded tensor."""
     any_tensor: Any = tensor
     part: Tensor = any_tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return part
@@ -97,7 +97,7 @@ def sent_to(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
 
 
 def _parted_like(tensor: Tensor, part: Tensor) -> Tensor:
-    """What has `part` on this rank, and is parted as `tensor`."""
+    """Return a tensor with `part` on this rank, sharded as `tensor`."""
     if not isinstance(tensor, DTensor):
         return part
     return DTensor.from_local(
@@ -126,7 +126,7 @@ class OptimSpec:
     total_steps: int = 0
     decay_fraction: float = 0.0
     betas: tuple[float, float] = (0.9, 0.95)
-    """Of AdamW. Muon's momentum is 0.95."""
+    """Betas of AdamW. Muon's momentum is 0.95."""
 
     def rate(self, step: int) -> float:
         """Share of `lr` at the 0-based step."""

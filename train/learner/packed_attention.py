@@ -36,7 +36,7 @@ MAX_MASK = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one sequence asks: rows of the query tensor, where they stand in the path, and the path."""
+    """The queries of one sequence: rows of the query tensor, their positions in the path, and the path."""
 
     rows: Ints
     positions: Ints
@@ -235,7 +235,7 @@ def _ends(sequences: Sequence[Ints]) -> Ints:
 
 
 class _Calls:
-    """The calls of the kernel for all parts, and the order of what they return."""
+    """Return the kernel calls for all parts, and the order of their results."""
 
     def __init__(self, parts: Sequence[_Part], device: torch.device) -> None:
         buckets = _buckets(parts)
@@ -274,7 +274,7 @@ class _Call:
         )
         self.num_rows = rows.size
         self.real = real
-        """Where the answers lie in what comes out."""
+        """The positions of the results in the output."""
         self.rows_SQ, self.keys_SL = torch.from_numpy(rows).to(device), torch.from_numpy(keys).to(device)
         self._positions_SQ1 = None if parts[0].is_plain else torch.from_numpy(positions)[..., None].to(device)
         self._mask_S1QL: Tensor | None = None
@@ -289,7 +289,7 @@ class _Call:
         return self._mask_S1QL
 
     def __call__(self, q_SQHD: Tensor, k_SLKD: Tensor, v_SLKD: Tensor, scale: float) -> Tensor:
-        """Of the gathered rows; an answer for each of them, padding included, in flat order."""
+        """Return a result for each of the gathered rows, padding included, in flat order."""
         q, k, v = (x.transpose(1, 2) for x in (q_SQHD, k_SLKD, v_SLKD))
         mask = self._mask(q.dtype)
         attend = short_attention.attend if short_attention.is_faster(q, k) else grouped_attention

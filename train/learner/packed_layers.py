@@ -1,9 +1,9 @@
 """The decoder layers of Llama-like models as the learner runs them.
 
-The arithmetic is the model's own, in fewer passes over memory (kernels/layers.py). In the last layer only
-tokens whose hidden state somebody reads go beyond its keys and values: the others' queries, output projection
-and MLP would be thrown away. Linear modules may have adapters (adapters.py); what is frozen gets no gradient,
-and its input is not kept for one.
+The arithmetic is the model's, in fewer passes over memory (kernels/layers.py). The last layer computes only
+keys and values for tokens whose hidden state is not read: their queries, output projection and MLP would be
+unused. Linear modules may have adapters (adapters.py); a frozen weight gets no gradient, and its input is not
+kept.
 
 Legend: T flat tokens, R of them kept, C hidden size, H query heads, K key-value heads, D head size.
 """
@@ -66,7 +66,7 @@ def _forward(layer: Any, hidden_states: Tensor, *, attention: Any, **others: Any
     cos_TD, sin_TD = (x[0] for x in others["position_embeddings"])
     kept_R = attention.kept_R if layer.is_last else None
     out_TC = _mlp(layer, _attention(layer, hidden_states[0], cos_TD, sin_TD, attention, kept_R))
-    # No view: FSDP hangs its hooks on what comes out. Nobody else has the tensor.
+    # Not a view: FSDP attaches hooks to the output. No other code has the tensor.
     out: Tensor = torch.ops.aten._unsafe_view(out_TC, [1, *out_TC.shape])
     return out
 

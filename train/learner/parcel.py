@@ -1,10 +1,10 @@
-"""What rank 0 sends a rank: a header, and its columns end to end in one buffer.
+"""The message of rank 0 to a rank: a header, and columns concatenated in one buffer.
 
     payload ─> pickle, protocol 5 ─┬─ header: everything but columns, with their sizes ── pickled ──> the rank
                                    └─ columns, as bytes ── one message of CPU memory ───────────────> the rank
 
-A step's columns are gigabytes. They are copied once, into the message, and never pickled: an object that
-wants its arrays to travel so gives them as numpy arrays in `__reduce__` (MicroBatch does).
+A step's columns are gigabytes. They are copied once, into the message, and never pickled: an object returns
+such arrays as numpy arrays from `__reduce__` (MicroBatch does).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 ALIGNED = 64
-"""Bytes to whose multiple a column begins, for whoever computes with it where it lies."""
+"""Alignment of a column in bytes, for computing with it in place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParcelHeader:
-    """What goes first, small."""
+    """The first message, which is small."""
 
     pickled: bytes
     sizes: list[int]
@@ -31,7 +31,7 @@ class ParcelHeader:
 
     @property
     def num_bytes(self) -> int:
-        """Of the message that follows; 0 = none does."""
+        """Bytes of the message that follows; 0 without one."""
         return sum(map(_padded, self.sizes))
 
 

@@ -62,7 +62,7 @@ class PolicyModel:
 
     @property
     def is_sharded(self) -> bool:
-        """FSDP holds the weights: they are not the ones that anybody else sees."""
+        """FSDP holds the weights: no other code may use the module's tensors."""
         return is_sharded(self.model)
 
     def __call__(self, micro: MicroBatch, head: Head[Result]) -> Result:
@@ -96,7 +96,7 @@ def check_head(model: PreTrainedModel) -> None:
     Its own forward is asked, with known hidden states in place of the decoder's: that finds a scale (Cohere,
     Granite), soft-capping (Gemma 2) and whatever else comes before the logits.
     """
-    any_model: Any = model  # transformers has no types for what follows
+    any_model: Any = model  # transformers has no types for these
     head, decoder = any_model.get_output_embeddings(), any_model.get_decoder()
     name = type(model).__name__
     if not isinstance(head, nn.Linear):

@@ -30,7 +30,7 @@ class Roles:
 
     @staticmethod
     def of(environment: Mapping[str, str] = os.environ) -> Roles:
-        """One process learns where nothing is said. ConfigError where torchrun was started in another way."""
+        """Without torchrun one process learns. ConfigError for another form of torchrun's environment."""
         size = int(environment.get("WORLD_SIZE", "1"))
         alike = int(environment.get("ROLE_WORLD_SIZE", str(size)))
         serves = environment.get("ROLE_NAME") == SERVER

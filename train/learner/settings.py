@@ -1,4 +1,4 @@
-"""What a recipe asks of the learner: the policy loss, its gate, the optimizer of a stage."""
+"""The learner's settings of a recipe: policy loss, gate, optimizer of a stage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rocstar.train.recipe.config import Recipe
 
 
 def loss_settings(recipe: Recipe, step: int = 0) -> LossSettings:
-    """What a recipe says about the policy loss. step: of the run, from 1; 0: of no run."""
+    """Return the recipe's policy loss. step: of the run, from 1; 0 outside a run."""
     rl, off_policy = recipe.rl, recipe.off_policy
     every = rl.start_kl_every
     return LossSettings(

@@ -1,12 +1,11 @@
-"""Rank 0 tells the nodes that only serve: they take part in no collective, so they hear through torchrun's
-store.
+"""Messages of rank 0 to nodes that only serve, through torchrun's store: they take part in no collective.
 
     rank 0:       tell(what) ── told/n ──> store ──> hear()     every node that only serves
                   replies() <── reply/n/rank ── store <── reply(what)
 
-Who waits: `hear` for rank 0's next word as long as rank 0 lives; `replies` for a reply of each to the last
-word, as long as each lives and at most REPLY_S (leader.py). Nothing else would tell rank 0: a torchrun does
-not hear of another node's.
+`hear` waits for rank 0's next message as long as rank 0 lives; `replies` waits for every node's reply to the
+last message, as long as each lives and at most REPLY_S (leader.py). torchrun itself does not report the end
+of another node's process.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from rocstar.train.learner.leader import BEAT_S, SILENT_S, Heart, Leader, Silent
 from rocstar.train.recipe.errors import TrainingStopped
 
 REPLY_S = 7200.0
-"""For all of what one word asks for: servers that start, or take a version, have shorter deadlines of their
-own."""
+"""Seconds for all work of one message: starts of servers and new versions have shorter deadlines."""
 
 
 T = TypeVar("T")
@@ -44,9 +42,9 @@ class ServerLost(TrainingStopped):
 
 
 class StoreLine:
-    """One end of it.
+    """One end of the channel.
 
-    Invariant: the n-th `hear` of each serving rank is the n-th `tell` of rank 0, and `replies` are those to
+    Invariant: the n-th `hear` of each serving rank returns the n-th `tell` of rank 0, and `replies` belong to
     it.
     """
 
@@ -61,7 +59,7 @@ class StoreLine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`servers`: the ranks that only serve. `rank`: ours; one of them, or 0."""
-        self._owner = store  # of the process that has the server: without this one nobody hears any more
+        self._owner = store  # the process with the store's server: without it no message arrives
         self._store = store.clone()
         self._leader = Leader(store, beat_s=beat_s, silent_s=silent_s, name="serving")
         whose = [rank] if rank else servers
@@ -87,7 +85,7 @@ class StoreLine:
         self._leader.call()
 
     def replies(self) -> list[Any]:
-        """What each replied to the last word, by rank. ServerLost: one does not."""
+        """Return each reply to the last message, by rank. ServerLost: a rank does not reply."""
         until = self._clock() + REPLY_S
         keys = {rank: self._reply_of(rank) for rank in self._hearts}
         for rank, key in keys.items():
@@ -141,7 +139,7 @@ def encoded(value: Any) -> str:
 
 
 def decoded(text: bytes) -> Any:
-    """What `encoded` was given. TrainingStopped for anything else: another process writes into the store."""
+    """Decode a message. TrainingStopped for other bytes: another process writes into the store."""
     try:
         return _value(json.loads(text))
     except (ValueError, TypeError, LookupError, RecursionError) as error:

@@ -4,8 +4,8 @@
             columns of a payload go as bytes, one message a rank (parcel.py)
     others: follow(): wait for a verb, run it, wait for the next; `stop` ends them
 
-Who waits: the other ranks for rank 0's call before each scatter (leader.py), as long as it lives; rank 0's
-loop for the device thread. All collectives of rank 0 run in that one thread, so their order is the same on
+The other ranks wait for rank 0's call before each scatter (leader.py), as long as it lives; rank 0's loop
+waits for the device thread. All collectives of rank 0 run in that one thread, so their order is equal on
 every rank.
 """
 
@@ -56,7 +56,7 @@ from rocstar.train.recipe.model_config import ModelConfig
 JOIN_TIMEOUT = timedelta(minutes=15)
 """The time every rank has to be there."""
 COLLECTIVE_TIMEOUT = timedelta(hours=2)
-"""For one collective, which begins when rank 0 has called: nothing but the learner's own work lies within."""
+"""Timeout of one collective, which begins after rank 0's call: it covers only work of the learner."""
 
 
 Serve = Callable[[int, list[tuple[str, Tensor]]], str | None]
@@ -68,7 +68,7 @@ class PublishError(Exception):
 
 
 DoOrder = Callable[[Any], Any]
-"""Does what an order of rank 0 says, and returns the answer; called in the learner's thread."""
+"""Executes an order of rank 0 and returns the answer; called in the learner's thread."""
 
 
 class OrderError(Exception):
@@ -140,7 +140,7 @@ class World:
 
     @staticmethod
     def _beside_servers(roles: Roles) -> World:
-        """Of a process without collectives: it only serves, or learns alone."""
+        """The world of a process without collectives: it only serves, or learns alone."""
         rank, size = int(os.environ["RANK"]), roles.learners
         line = _line(_all_here(rank, size + roles.servers), rank, roles)
         return World(rank=rank, size=size, servers=roles.servers, line=line)
@@ -174,7 +174,7 @@ class World:
             dist.destroy_process_group()
 
     def called(self) -> None:
-        """What follows is a collective that rank 0 leads: it calls, and the others wait for that."""
+        """Begin a collective that rank 0 leads: it calls, and the others wait for the call."""
         if self.leader is None:
             return
         if self.rank == 0:
@@ -268,19 +268,20 @@ def shard(
     FSDP2 over the ranks of `mesh.py` where `is_apart`: each decoder layer is a unit, the embedding and the
     head are the root's. With dtype bfloat16 forward and backward run in it, on a copy that FSDP makes of the
     float32 weights unit by unit; gradients are summed over ranks, and weights and moments kept, in float32.
-    One process alone does the same over a world of one, so that there is one kind of mixed precision.
+    A single process uses a world of one, so that there is one kind of mixed precision.
 
-    Parameters on the meta device stay there, parted, until somebody fills them (load_parts.py).
+    Parameters on the meta device stay there, sharded, until load_parts.py fills them.
 
     Args:
         model: changed in place.
         world: the ranks that learn.
-        config: of the recipe.
-        tokens_per_microbatch: as many are learned at a time; "auto" activation checkpointing asks for it.
-        mesh: of another model on the same ranks: the groups of two meshes hang each other; None makes one.
+        config: the recipe's.
+        tokens_per_microbatch: used by "auto" activation checkpointing.
+        mesh: the mesh of another model on the same ranks, because groups of two meshes can deadlock; None
+            makes one.
     """
     check_head(model)
-    any_model: Any = model  # transformers has no types for what follows
+    any_model: Any = model  # transformers has no types for these
     layers = any_model.get_decoder().layers
     if runs_layers_again(model, world, config, tokens_per_microbatch):
         checkpoint_activations(model)
@@ -310,8 +311,8 @@ def place_adapted(
 ) -> None:
     """Make a model with adapters one rank's learner, on its device. ConfigError: see `check_head`.
 
-    Nothing is sharded: what is frozen needs neither gradient nor moments, and is held in the type in which it
-    is served, by every rank; adapters are alike on all of them, for their gradients are summed.
+    Nothing is sharded: frozen weights need neither gradients nor moments, and every rank holds them in the
+    served type; adapters are equal on all ranks, because their gradients are summed.
     """
     check_head(model)
     if runs_layers_again(model, world, config, tokens_per_microbatch):
@@ -321,7 +322,7 @@ def place_adapted(
 
 
 def runs_layers_again(model: PreTrainedModel, world: World, config: ModelConfig, tokens: int) -> bool:
-    """What model.activation_checkpointing means for this model on this device."""
+    """Resolve model.activation_checkpointing for this model on this device."""
     held = sum(p.numel() * (16 if p.requires_grad else p.element_size()) for p in model.parameters())
     adapted = has_adapters(model)
     holders = 1 if adapted else world.local_size if config.sharding == "node" else world.size
@@ -394,7 +395,7 @@ class LearnerTeam:
         self.served_dtype = None if config is None else DTYPES[config.dtype]
         """The type in which `full_weights` and `send_weights_here` gather; None = the learner's own."""
         self.freed: Freed | None = None
-        """What this rank gave back last."""
+        """Memory that this rank released last."""
         self._verbs: dict[str, Callable[..., Any]] = {
             "use": lambda *given: self.learner.use(*given),
             "policy_step": lambda *given: self._reduce(self._policy_step, *given),
@@ -410,11 +411,11 @@ class LearnerTeam:
             "load_optimizer": self._load_optimizer,
             "load_start": self._load_start,
         }
-        """What every rank does with the payload that rank 0 scatters; `stop` ends `follow`."""
+        """Execute the payload that rank 0 scatters; `stop` ends `follow`."""
 
     @property
     def row_cost(self) -> Cost:
-        """What a row costs the model that learns."""
+        """The learner model's cost of a row."""
         return row_cost(self.learner.model)
 
     # ---- rank 0, on the event loop ----
@@ -429,8 +430,8 @@ class LearnerTeam:
         bad_before: int = 0,
         marks: MarksPlace | None = None,
     ) -> LossStats:
-        """As `Learner.policy_step`, of a batch shared out. `marks`: where each rank writes what became of its
-        tokens, beside the work that follows; None: nowhere."""
+        """As `Learner.policy_step`, with the batch shared out to ranks. `marks`: path of each rank's token
+        statistics, written in the background; None for none."""
         shares = [share_out(micros, self.world.size) for micros in updates]
         ranks = range(self.world.size)
         payloads = [([share[rank] for share in shares], settings, bad_before, marks) for rank in ranks]
@@ -454,26 +455,27 @@ class LearnerTeam:
         return weights
 
     async def source(self, version: int | None = None) -> WeightSource | None:
-        """The same for who asks tensor by tensor; with adapters these are merged as they are asked for."""
+        """Return the weights tensor by tensor; with adapters each is merged on request."""
         if has_adapters(self.learner.model):
             return MergedWeights(self.learner.model)
         weights = await self.full_weights(version)
         return None if weights is None else LiveWeights(weights)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of every weight, in the order in which it is sent."""
+        """Shapes of all weights, in sending order."""
         return {weight.name: tuple(weight.parameter.shape) for weight in weights_of(self.learner.model)}
 
     def send_into(self, stream: WeightStream) -> None:
-        """What `send_weights_here` gathers next goes, on this rank, into `stream`."""
+        """Send the buckets of the next `send_weights_here` on this rank into `stream`."""
         self.stream = stream
 
     def send_weights_here(self) -> list[RankReply]:
-        """Gather the weights in the type in which they are served, bucket by bucket, into the `stream` of
-        every rank that has one. Called in the learner's thread; returns when what they served is known, with
-        a reply of each: False where the files are waited for.
+        """Gather the weights in the served type, bucket by bucket, into the `stream` of every rank that has
+        one. Called in the learner's thread; returns when the outcome of serving is known, with a reply of
+        each
+        rank: False if it waits for the files.
 
-        OrderError: on another node they are not served.
+        Raises OrderError if another node does not serve them.
         """
         payloads = [()] * self.world.size
         return _replies(self._run("send_weights", self._scatter("send_weights", payloads)))
@@ -489,7 +491,7 @@ class LearnerTeam:
         self._run("write_weights", self._scatter("write_weights", [payload] * self.world.size))
 
     async def give_back(self) -> None:
-        """Free what the learner holds between updates, on every rank; `freed` tells what that was here."""
+        """Free the learner's memory between updates, on every rank; `freed` has the bytes of this rank."""
         await self._in_thread(self.give_back_here)
 
     def give_back_here(self) -> None:
@@ -505,7 +507,7 @@ class LearnerTeam:
         return await self._in_thread(self.order_here, order)  # type: ignore[no-any-return]
 
     def order_here(self, order: Any) -> list[RankReply]:
-        """The same, already in the learner's thread: what is submitted to it keeps its order."""
+        """Release the memory; call from the learner's thread, whose work keeps its order."""
         line = self.world.line
         if line is not None:
             line.tell(order)  # they begin at once
@@ -513,7 +515,7 @@ class LearnerTeam:
         return _replies([*replies, *([] if line is None else line.replies())])
 
     async def greedy(self, ids: Sequence[int], num_tokens: int) -> tuple[list[int], list[float]]:
-        """What the learner would say behind `ids`; see `Learner.greedy`."""
+        """Continue `ids` greedily; see `Learner.greedy`."""
         payload = (list(ids), num_tokens)
         said: tuple[list[int], list[float]] = await self._everywhere("greedy", [payload] * self.world.size)
         return said
@@ -581,7 +583,7 @@ class LearnerTeam:
             if verb == "stop":
                 self._marks.close()
                 return
-            # Of a stopped step rank 0 tells; what comes next it decides.
+            # Rank 0 reports a stopped step and decides how to continue.
             with contextlib.suppress(NonFiniteGradientError):
                 self._run(verb, payload)
 
@@ -668,7 +670,7 @@ class LearnerTeam:
             try:
                 for bucket in whole_buckets(model, self.served_dtype):
                     stream.put(bucket)
-                    del bucket  # while the next is gathered this one is sent, and then nobody's
+                    del bucket  # this bucket is sent while the next is gathered, and freed after that
             finally:
                 stream.end()
             reply = self._reply(stream.outcome)
@@ -681,7 +683,7 @@ class LearnerTeam:
     def _reply(self, work: Callable[[], Any]) -> RankReply:
         try:
             return RankReply(rank=self.world.rank, answer=work())
-        except Exception as error:  # rank 0 is told, and decides
+        except Exception as error:  # reported to rank 0, which decides
             return RankReply(rank=self.world.rank, problem=f"{type(error).__name__}: {error}")
 
     def _gathered(self, reply: RankReply | None) -> list[RankReply]:

@@ -2,10 +2,10 @@
 
     trajectories -> pack -> decoder -> head, in rows of chunks -> entropy, log-prob of each policy token
 
-Equal to what the learner counts when it learns from them: both are `linear_loss` at the same hidden states,
-fp32 sums over softmax(logits / temperature).
+Equal to the learner's values in an update: both are `linear_loss` at the same hidden states, fp32 sums over
+softmax(logits / temperature).
 
-Legend: N tokens of a trajectory that the policy wrote, T those of a microbatch.
+Legend: N policy tokens of a trajectory, T those of a microbatch.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenScores:
-    """Of each token that the policy wrote, in order."""
+    """Entropy of each policy token, in order."""
 
     entropy_N: Floats
     """Nats, of softmax(logits / temperature)."""
     logprob_N: Floats
-    """Of the token that was written."""
+    """Log-prob of the written token."""
 
     @property
     def is_finite(self) -> bool:
@@ -53,9 +53,9 @@ def token_scores(
     temperature: float,
     tokens_per_microbatch: int,
 ) -> list[TokenScores]:
-    """Of each trajectory, in order. A row over the budget has a microbatch of its own.
+    """Return the scores of each trajectory, in order. A row over the budget is alone in its microbatch.
 
-    ValueError for a token id outside the vocabulary of the model, or a temperature that is not positive.
+    Raises ValueError for a token id outside the model's vocabulary, or a temperature that is not positive.
     """
     rows = [_example(k, trajectory) for k, trajectory in enumerate(trajectories)]
     entropies: list[Floats] = [np.zeros(row.num_targets) for row in rows]

@@ -1,4 +1,4 @@
-"""What an update looks like as numbers. Names: train/record/metrics.py."""
+"""Metrics of an update. Names: train/record/metrics.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rocstar.train.learner.loss_stats import LossStats
 
 
 def update_metrics(stats: LossStats) -> dict[str, float]:
-    """Everything the optimizer steps of one batch told; of a paused step only what was measured."""
+    """Return the metrics of one batch's optimizer steps; for a paused step only its measurements."""
     metrics = mismatch_metrics(stats)
     if stats.start_tokens:
         metrics["start_kl/mean"] = stats.start_kl / stats.start_tokens

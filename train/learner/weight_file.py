@@ -29,7 +29,7 @@ def part_name(number: int, count: int) -> str:
 
 
 def write_index(folder: Path, file_by_name: Mapping[str, str], num_bytes: int) -> None:
-    """Say in which file each weight lies; a model in one file needs none."""
+    """Write the index of the file of each weight; a model in one file needs none."""
     if len(set(file_by_name.values())) > 1:
         index = {"metadata": {"total_size": num_bytes}, "weight_map": dict(sorted(file_by_name.items()))}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
@@ -113,5 +113,5 @@ def write_owned(folder: Path, plan: Sequence[Planned], rank: int) -> OSError | N
         problem: OSError | None = error
     else:
         problem = None
-    deque(weights, maxlen=0)  # what is left: this rank's parts of the others' tensors
+    deque(weights, maxlen=0)  # the rest: this rank's shards of the others' tensors
     return problem

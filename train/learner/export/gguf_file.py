@@ -1,8 +1,8 @@
-"""A checkpoint as one GGUF file: what import_gguf.py reads, the other way round.
+"""Write a checkpoint as one GGUF file, the inverse of import_gguf.py.
 
 Matrices are bfloat16, vectors float32; nothing is quantised. Names come from llama.cpp's own package `gguf`.
-What a GGUF file cannot say is refused: an architecture or a cut of text into words that has no name there
-would load and answer nonsense.
+A model that GGUF cannot express is refused: with an unnamed architecture or pre-tokenizer it would load and
+generate nonsense.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ NORMALIZERS: Final = (None, {"type": "NFC"})
 
 
 def pre_tokenizer_name(tokenizer: Mapping[str, Any]) -> str:
-    """What llama.cpp calls the way in which a tokenizer cuts text. ConfigError where it has no name."""
+    """Return llama.cpp's name of the tokenizer's pre-tokenizer. ConfigError if it has none."""
     told = tokenizer.get("pre_tokenizer") or {}
     steps = told.get("pretokenizers", [told])
     *before, last = steps

@@ -1,4 +1,4 @@
-"""README.md of an exported model: what it is, what made it, how it scored, and what was not tried. Pure."""
+"""README.md of an exported model: source, training, scores, and untested loaders. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from rocstar.train.learner.export.source import ExportSource
 
 FACTS = ("rocstar", "commit", "torch", "transformers", "python", "recipe", "world_size", "started", "ended")
-"""What of the run's manifest is told: versions and digests, and nothing of the machine."""
+"""Fields of the run's manifest in the card: versions and digests, nothing of the machine."""
 
 
 def model_card(source: ExportSource, *, checked: str, tried: str, not_tried: str) -> str:
-    """The page, with the front matter that model hubs read.
+    """Return the page, with the front matter of model hubs.
 
-    checked: what was looked at when it was written. tried, not_tried: what loads it, as far as is known.
+    checked: checks of this export. tried, not_tried: loaders that were tested with such files, and those not.
     """
     parts = [
         _front(source),
@@ -36,7 +36,7 @@ def _front(source: ExportSource) -> str:
 
 
 def _base(source: ExportSource) -> str | None:
-    """The hub's name of what it was trained from; a folder of somebody's machine is none."""
+    """Return the hub name of the base model; None for a local folder."""
     path = str(source.recipe.get("model", {}).get("path", "scratch"))
     return path if path.count("/") == 1 and not path.startswith((".", "/", "~")) else None
 

@@ -1,4 +1,4 @@
-"""What is exported: a Hugging Face folder, and what the run that wrote it says of it."""
+"""The source of an export: a Hugging Face folder, and the facts of the run that wrote it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ExportSource:
     tokenizer: Mapping[str, Any]
     """tokenizer.json."""
     step: int | None = None
-    """Of the run; None for a folder that is of none."""
+    """Facts of the run; None for a folder without a run."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     """The run's resolved recipe."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
@@ -64,13 +64,13 @@ class ExportSource:
 
     @property
     def name(self) -> str:
-        """What to call the model; nothing of this machine's paths but the last part."""
+        """Return the model's name: only the last part of its path."""
         run = self.recipe.get("run", {}).get("name")
         return f"{run}-step{self.step}" if run and self.step is not None else self.folder.resolve().name
 
 
 def find_source(path: Path) -> ExportSource:
-    """The checkpoint at a path, or the last complete one of a run. ConfigError for what is neither."""
+    """Return the checkpoint at a path, or the last complete one of a run. ConfigError if it is neither."""
     if not path.is_dir():
         raise ConfigError(f"{str(path)!r} is no folder; give a checkpoint, a Hugging Face folder or a run")
     if not (path / "config.json").is_file():
