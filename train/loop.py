@@ -1,11 +1,11 @@
-"""The training loop: every stage, step by step. A step is the same wherever its groups come from.
+"""The training loop: every stage, step by step. A step does not depend on the source of its groups.
 
     [boxed answers, evaluation] -> per stage: difficulty filter -> source -> steps, evaluations, checkpoints
     -> [evaluation]
     step: source.take -> select (RoC, advantages) -> pack -> team.policy_step -> publish -> record
 
-Who waits: the step waits for its batch (source.py), then the publisher waits for the learner. Published
-weights serve every later token.
+The step waits for its batch (source.py), then the publisher waits for the learner. Published weights serve
+every later token.
 """
 
 from __future__ import annotations
@@ -160,7 +160,8 @@ async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[s
 def prepare(
     batch: Batch, recipe: Recipe, *, step: int, ranks: int = 1, cost: Cost = TOKENS
 ) -> tuple[Selection, dict[str, float], list[list[MicroBatch]]]:
-    """What of a batch is learned, its metrics, and its microbatches. Any thread: it waits for nobody."""
+    """Return the selection of a batch, its metrics, and its microbatches. Callable from any thread; does not
+    wait."""
     rl = recipe.rl
     selection = select(batch.groups, rl, seed=recipe.run.seed, step=step)
     metrics = rollout_metrics(selection) | batch.metrics
@@ -175,7 +176,7 @@ def prepare(
 
 
 def note_gate(run: Run, step: int, stats: LossStats) -> None:
-    """Remember the gate's count; tell and dump a paused step."""
+    """Store the gate's count; report and dump a paused step."""
     run.bad_steps = stats.bad_steps
     if stats.is_paused:
         bounds = off_policy_gate(run.recipe)

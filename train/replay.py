@@ -1,4 +1,4 @@
-"""`rocstar replay`: compute the loss of a step again from what the run wrote down.
+"""`rocstar replay`: compute the loss of a step again from the run's records.
 
     checkpoint M < N -> learn the recorded trajectories of M+1 ... N-1 again -> loss of step N
 
@@ -59,7 +59,7 @@ class StepLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What came out: the asked step is the last of `steps`, those before it were learned again."""
+    """The result: the requested step is the last of `steps`; those before it were learned again."""
 
     checkpoint: Path
     steps: list[StepLoss]
@@ -157,7 +157,7 @@ def _read_run(run_dir: Path, step: int) -> tuple[Recipe, dict[int, Row]]:
 
 
 def _recorded(run_dir: Path, step: int) -> Selection:
-    """What the learner saw in a step, in the order it saw it."""
+    """Return the trajectories of a step in the learner's order."""
     path = record_files(run_dir / TRAJECTORIES).get(step)
     if path is None:
         raise ConfigError(

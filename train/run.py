@@ -1,4 +1,4 @@
-"""What a training run holds from its first step to its last."""
+"""The state of a training run."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from rocstar.train.serving.base import Measure, Publisher, nothing_measured
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """What a run needs to roll out. A run that learns from records has none."""
+    """The rollout resources of a run. A run that learns from records has none."""
 
     agent: Agent
     heldout: Mapping[str, list[Task]]
-    """Of each set of the evaluation, by its label."""
+    """Tasks of each evaluation set, by label."""
     learned: Learned = field(default_factory=Learned)
-    """What of these the recipe gives to learn from."""
+    """The evaluation questions that the recipe trains on."""
     measure: Measure = nothing_measured
     nodes: Nodes | None = None
     """Those that roll out, where there are several."""
@@ -60,12 +60,12 @@ class Run:
     bad_steps: int = 0
     """Steps in a row whose mismatch was beyond the off-policy gate's bounds."""
     alarms: Callable[[int, Mapping[str, float]], Mapping[str, float]] = lambda step, metrics: {}
-    """What the alarms add to the metrics of an RL step."""
+    """Returns the alarms' metrics of an RL step."""
     saving: Order | None = None
-    """The checkpoint of which the listeners were not told yet that it is whole."""
+    """The checkpoint whose completion is not yet reported to the listeners."""
 
     def log(self, metrics: dict[str, float], *, stage: str, phase: Any) -> None:
-        """Write one row, and tell of it."""
+        """Write one row, and report it to the listeners."""
         if phase == "rl":
             metrics = {**metrics, **self.alarms(self.step, metrics)}
         self.listeners.row(self.metrics.write(metrics, step=self.step, stage=stage, phase=phase))

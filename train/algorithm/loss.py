@@ -3,10 +3,10 @@
     hidden_TD ──head──> logits_TV ──log_softmax──> logprobs_T ──policy_loss──> loss_T ──sum──> loss
 
 The learner (train/learner/learner.py) hands these functions to `rocstar.kernels`, which makes the log-probs
-some rows at a time, calls the function on them, and takes its gradient by autograd: there is no other text of
-the loss.
-What the kernels do have in a form of their own is the log_softmax, since logits of a whole batch do not fit
-in memory; `logprobs_and_entropy` is its definition, and they are tested against both.
+some rows at a time, calls the function on them, and takes its gradient by autograd: there is no second
+implementation of the loss.
+The kernels have their own log_softmax, since logits of a whole batch do not fit in memory;
+`logprobs_and_entropy` is its definition, and they are tested against both.
 
 Legend: `_T` packed tokens that carry loss, `_V` vocabulary. Log-probs are natural logarithms in float32
 (float64 in tests). A tensor of log-probs is one of three, by who computed it and when:

@@ -27,7 +27,7 @@ from rocstar.train.algorithm.loss import MAX_LOG_RATIO
 
 
 class Correction(StrEnum):
-    """What multiplies the loss of a token, with r its ratio."""
+    """The weight of a token's loss, with r its ratio."""
 
     none = "none"  # 1
     token = "token"  # min(r, cap)
@@ -99,9 +99,9 @@ def correct(
 
 
 def token_factors(log_ratio_T: Tensor, *, mode: Correction, cap: float, floor: float) -> Tensor:
-    """What `correct` multiplies where a token's ratio alone decides; not for `sequence`, and without checks.
+    """Return the weights of `correct` from each token's ratio alone; not for `sequence`, and without checks.
 
-    For a loss that makes its log-probs block by block, between a block's log-probs and its gradient.
+    For a loss that computes its log-probs block by block, between a block's log-probs and its gradient.
     """
     ratio_T = log_ratio_T.exp()
     if mode == Correction.icepop:

@@ -22,7 +22,7 @@ class RocMode(StrEnum):
     """How the positives that stay are chosen."""
 
     paper = "paper"  # random draw without replacement, weight 1 / (eps + penalty)
-    sort = "sort"  # the lowest penalties, ties in rollout order: what the released code does
+    sort = "sort"  # the lowest penalties, ties in rollout order, as in the released code
     uniform = "uniform"  # random draw that ignores the penalty: the ablation with the same N and G
     none = "none"  # no resampling: everything given is kept, so the caller rolls out only G
 
@@ -80,7 +80,7 @@ class Penalty:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What became of one trajectory, for the learner and for the ledger."""
+    """The decision on one trajectory, for the learner and for the ledger."""
 
     reason: DropReason
     inclusion_weight: float | None
@@ -144,9 +144,8 @@ def resample_on_correct(
     mode. Positives: see `RocMode`. The paper's weight 1 / p_total is undefined at p_total = 0; `eps` makes
     it 1 / (eps + p_total), so a clean trajectory is at most (eps + 2) / eps times likelier per draw.
 
-    Invariant: equal rewards keep nobody (`no_signal`); else N <= keep or mode `none` keeps everybody;
-    else exactly `keep` are kept, both signs are among them where there are both, and their rewards are not
-    all equal.
+    Invariant: equal rewards keep none (`no_signal`); else N <= keep or mode `none` keeps all; else exactly
+    `keep` are kept, with both signs if there are both, and their rewards are not all equal.
 
     Raises:
         ValueError: a reward is not finite, the lengths differ, `eps` is not positive, or `keep` is below 2

@@ -1,4 +1,4 @@
-"""The kept trajectories of a step as microbatches: what the learner is given."""
+"""Pack the kept trajectories of a step into microbatches for the learner."""
 
 from __future__ import annotations
 

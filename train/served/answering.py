@@ -38,13 +38,13 @@ RESPONSE_TOKENS, TURNS = 4096, 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOrder:
-    """What is to be served, and how.
+    """The model to serve and its limits.
 
     Attributes:
-        recipe: with the model.
-        out: the folder of the records; None = none are kept.
-        max_tokens: of an answer, tool results included; None = as the recipe's last stage.
-        max_turns: of an answer; None = as the recipe's last stage.
+        recipe: the recipe, with the model.
+        out: the folder of records; None to keep none.
+        max_tokens: limit of an answer, tool results included; None: the recipe's last stage.
+        max_turns: limit of an answer; None: the recipe's last stage.
     """
 
     recipe: Recipe

@@ -1,4 +1,4 @@
-"""`rocstar chat`: the terminal in front of an endpoint, which is somebody's or opened here for it alone."""
+"""`rocstar chat`: a terminal client of an endpoint, a given one or one opened here."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from rocstar.train.served.answering import ServeOrder
 
 SHOWN_LINES = 12
-"""Of what a chat goes on from."""
+"""The address of a chat's start."""
 HISTORY = "ROCSTAR_CHAT_HISTORY"
-"""The environment's name for the file of what was asked."""
+"""The environment variable with the history file of prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOrder:
-    """What is to be asked.
+    """The prompts and settings of a chat.
 
     Attributes:
-        prompts: without a person; None where one types.
-        as_json: answers as objects, a line each.
+        prompts: the prompts of a non-interactive chat; None if a user types them.
+        as_json: print each answer as one JSON line.
         num_choices: samples of every answer.
-        fields: of every request.
-        start: where it begins; None = anew.
-        example: a question that the model is known to solve, shown to who types; None = none is known.
+        fields: fields of every request.
+        start: a recorded start; None for a new conversation.
+        example: a question that the model solves, shown to the user; None if unknown.
     """
 
     prompts: Sequence[str] | None
@@ -121,7 +121,7 @@ def _short(path: str) -> str:
 
 
 def _beginning(start: RecordedStart) -> str:
-    """The place, and the end of what stands there."""
+    """The recorded position, and the end of its text."""
     lines = start.text.rstrip("\n").split("\n")
     cut = [f"... {len(lines) - SHOWN_LINES} lines before"] if len(lines) > SHOWN_LINES else []
     return "\n".join([f"{start.name}, {len(start.ids)} tokens:", *cut, *lines[-SHOWN_LINES:]])

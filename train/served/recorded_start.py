@@ -1,8 +1,8 @@
-"""Where a chat begins inside a recorded trajectory: `--from FILE:ROW[@TURN]`.
+"""The start of a chat inside a recorded trajectory: `--from FILE:ROW[@TURN]`.
 
     FILE, ROW ──> the record ──> its ids up to the turn ──> Talk.ids ──> the endpoint, token for token
 
-Nothing is rendered or tokenised again: the policy reads what it read then.
+Nothing is rendered or tokenised again: the policy reads the recorded ids.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _PLACE = re.compile(r"(.+):([0-9]+)(?:@([0-9]+))?", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedStart:
-    """The beginning of a trajectory, as it was.
+    """The beginning of a recorded trajectory.
 
     Attributes:
-        name: of the place, for people.
-        segments: its ids, part by part, each with its text.
-        goes_on: the policy writes next; else it has ended its last turn, and the user may say more.
-        question: what it was asked.
-        answer: what the policy said last; empty where `goes_on`.
+        name: its position, for messages.
+        segments: its ids, segment by segment, each with its text.
+        goes_on: True if the policy writes next; else its last turn ended, and the user may write.
+        question: the task's question.
+        answer: the policy's last text; empty if `goes_on`.
     """
 
     name: str
@@ -74,9 +74,9 @@ class RecordedStart:
 
 
 def recorded_start(place: str) -> RecordedStart:
-    """The beginning that FILE:ROW@TURN names: all before that turn, counted from 1; without one, all.
+    """Return the beginning that FILE:ROW@TURN names: all before that turn, counted from 1; without one, all.
 
-    ConfigError: there is no such thing, or nobody is to be shown it.
+    Raises ConfigError if it does not exist, or must not be shown.
     """
     found = _PLACE.fullmatch(place)
     if found is None:

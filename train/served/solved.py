@@ -12,7 +12,7 @@ from rocstar.engine.record.step_file import StepFile
 from rocstar.train.record.run_directory import CONFIG, TRAJECTORIES
 
 MAX_CHARS = 240
-"""Of a question; longer ones nobody types."""
+"""Longest question in characters: users do not type longer ones."""
 MAX_READ = 32
 """Trajectories whose questions are read."""
 

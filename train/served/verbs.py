@@ -95,7 +95,7 @@ def add_chat(parser: argparse.ArgumentParser, *, recipe_help: str) -> None:
 
 
 def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) -> int:
-    """Do what the options say. `rest` are fields of the recipe. 1 if an answer failed."""
+    """Chat by the options. `rest` are fields of the recipe. Return 1 if an answer failed."""
     if missing := lacking("rocstar chat", "chat"):
         raise ConfigError(missing)
     from rocstar.train.served.chatting import ChatOrder, chat_locally, chat_with
@@ -144,7 +144,7 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
 
 
 def _prompts(options: argparse.Namespace, start: RecordedStart | None) -> list[str] | None:
-    """What is asked without a person; None where one types."""
+    """Return the prompts of a non-interactive chat; None if a user types them."""
     if start is not None and start.goes_on:
         if options.prompt is not None:
             raise ConfigError(
@@ -171,7 +171,7 @@ def _prompts(options: argparse.Namespace, start: RecordedStart | None) -> list[s
 
 
 def serve(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) -> int:
-    """Do what the options say. `rest` are fields of the recipe."""
+    """Serve by the options. `rest` are fields of the recipe."""
     from rocstar.sandbox.loopback.access import networks
 
     try:

@@ -1,1 +1,1 @@
-"""What serves the policy and the tools during a run: engines, servers, nodes, weights on their way."""
+"""Serve the policy and the tools during a run: engines, servers, nodes, transfer of weights."""

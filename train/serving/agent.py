@@ -1,4 +1,4 @@
-"""What rolls out: sandbox, tools and judge around an engine (backend.py). The one place to choose them."""
+"""The agent of a recipe: sandbox, tools and judge around an engine (backend.py), all chosen here."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ Toolable = BatchSandbox | SessionSandbox
 
 @contextlib.asynccontextmanager
 async def open_sandbox(recipe: Recipe, *, flavours: Sequence[str] | None = None) -> AsyncIterator[Toolable]:
-    """What runs tools and grading: zygotes on this machine, or the workers at a Redis.
+    """Open the sandbox of tools and grading: zygotes on this machine, or the workers of a Redis.
 
-    `flavours`: those that are needed, if not all that the recipe may need. ConfigError if there is no Redis,
-    no worker for a flavour that is needed, or no zygote for one on this machine; TrainingStopped if another
-    start may bring that zygote.
+    `flavours`: the needed ones; default: all that the recipe may need. Raises ConfigError without a Redis, a
+    worker for a needed flavour, or a zygote for one on this machine; TrainingStopped if a retry may start
+    that zygote.
     """
     if recipe.tool.sandbox == "redis":
         async with open_fabric(workers_url(), flavours or needed_flavours(recipe)) as fabric:
@@ -69,7 +69,7 @@ def _is_notebook(recipe: Recipe) -> bool:
 
 
 def needed_flavours(recipe: Recipe) -> list[str]:
-    """What the tool may ask for, and what grades answers; each once."""
+    """Return the flavours of the tools and of the judge, each once."""
     chosen = [name for name, flavour in FLAVOURS.items() if flavour.chosen]
     flavours = chosen if recipe.tool.flavour == AUTO else [recipe.tool.flavour]
     return list(dict.fromkeys([*flavours, VERIFIER_FLAVOUR]))
@@ -128,7 +128,7 @@ def make_agent(
     max_response_tokens: int = 1,
     max_turns: int = 1,
 ) -> Agent:
-    """The agent of a recipe. The two limits are a stage's; without them somebody sets them later."""
+    """Return the agent of a recipe. The two limits are a stage's; without them the caller sets them later."""
     return Agent(
         inference=inference,
         chat=chat,

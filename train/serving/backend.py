@@ -1,11 +1,11 @@
-"""What serves a policy, by `engine.kind` of a recipe: the one place that reads it.
+"""The engine backend by `engine.kind` of a recipe, which only this module reads.
 
     kind ──> backend_of ──> EngineBackend ─┬─ check, plan      before anything is built
-                                     ├─ open             a model that stays (eval, rollout)
+                                     ├─ open             a fixed model (eval, rollout)
                                      ├─ open_learning    a policy that learns, with its Publisher (train)
-                                     └─ open_node        the same on other nodes than rank 0's
+                                     └─ open_node        the engine on other nodes than rank 0's
 
-A kind is a file of this folder, or a class of the user's own: docs/guide/own-engine.md.
+A kind is a file of this folder, or a custom class: docs/guide/own-engine.md.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class InitialPolicy:
     """The policy at the beginning of a run, or where it goes on."""
 
     made: Callable[[], PreTrainedModel]
-    """Gives `model`. What is on the disk is loaded then: an engine that asks for no model holds no copy."""
+    """Return `model`. It is loaded from disk on the first call: an engine without a model holds no copy."""
     tokenizer: PreTrainedTokenizerBase
     folder: Path | None
     """Where the same weights lie as a Hugging Face folder that stays while the run lasts; None = nowhere."""
@@ -91,7 +91,7 @@ class Opened:
 
     engine: RolloutEngine
     publisher: Publisher
-    """What brings it new weights."""
+    """The publisher of new weights."""
     measure: Measure = nothing_measured
     begin: Callable[[str], None] = lambda stage: None
     """Told the stage whose trajectories come next: a scheduler learns lengths by stage."""
@@ -121,7 +121,7 @@ class CopyPublisher:
 
 
 class EngineBackend(Protocol):
-    """One kind of engine. A user's own class derives from this, and gives what it has: `open` at least.
+    """One kind of engine. A custom class derives from this and implements at least `open`.
 
     It is made without arguments, and may be made more than once.
     """
@@ -138,41 +138,41 @@ class EngineBackend(Protocol):
     """The weights of `model.path` are read; without them, its tokenizer alone is needed here."""
 
     def check(self, recipe: Recipe, *, elsewhere: bool) -> list[str]:
-        """Look for what this node lacks, before anything is built.
+        """Check the requirements of this node before anything is built.
 
         Args:
-            recipe: what is to run.
+            recipe: the recipe to run.
             elsewhere: it will run on other machines than this.
 
         Returns:
-            What cannot be seen from here, a line each.
+            Facts that cannot be checked here, a line each.
 
         Raises:
-            ConfigError: what is missing, with the fix.
+            ConfigError: a missing requirement, with the fix.
         """
         return []
 
     def plan(self, recipe: Recipe, size: ModelSize | str, *, ranks: int, ranks_per_node: int) -> list[str]:
-        """Lines of `--dry-run`: where the engine runs and what it holds.
+        """Return lines of `--dry-run`: the engine's placement and memory.
 
         Args:
-            recipe: what is to run.
-            size: of the model, or why that is not known.
-            ranks: of the learner, on all nodes.
-            ranks_per_node: of these, on each node.
+            recipe: the recipe to run.
+            size: the model's size, or the reason why it is unknown.
+            ranks: learner ranks on all nodes.
+            ranks_per_node: learner ranks on each node.
         """
         return []
 
     def open(
         self, recipe: Recipe, path: str, thread: ThreadPoolExecutor, *, logs: Path | None = None
     ) -> AbstractAsyncContextManager[RolloutEngine]:
-        """The engine on a model that stays.
+        """Open the engine on a fixed model.
 
         Args:
-            recipe: what is to run.
-            path: of the model: a Hugging Face folder or a hub name.
-            thread: of the device; torch work of this process runs there.
-            logs: a folder for what servers write; None = kept only where something failed.
+            recipe: the recipe to run.
+            path: the model: a Hugging Face folder or a hub name.
+            thread: the device thread; torch work of this process runs there.
+            logs: folder for servers' logs; None keeps them only after a failure.
         """
         ...
 
@@ -210,11 +210,11 @@ def backend_of(recipe: Recipe) -> EngineBackend:
 
 
 def check_backend(recipe: Recipe, *, learns: bool, nodes: int = 1, elsewhere: bool = False) -> list[str]:
-    """What the engine cannot tell before it runs. ConfigError for what it lacks or cannot do.
+    """Return the facts that cannot be checked before the engine runs. ConfigError for a missing feature.
 
     Args:
-        recipe: what is to run.
-        learns: the policy is to learn, and not only to be evaluated.
+        recipe: the recipe to run.
+        learns: the policy is trained, not only evaluated.
         nodes: machines of the run.
         elsewhere: it will run on other machines than this.
     """

@@ -1,4 +1,4 @@
-"""What a run wants of whatever serves its policy: new weights go there, and it tells of a step."""
+"""The publisher interface of a run: it takes new weights, and reports metrics of a step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Publisher(Protocol):
         ...
 
     def updating(self) -> AbstractAsyncContextManager[None]:
-        """Entered before a batch is learned, left after it is published: nobody sees weights in between."""
+        """Entered before an update, left after its publish: no reader sees weights in between."""
         ...
 
     async def publish(self, version: int) -> None:

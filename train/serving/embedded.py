@@ -55,7 +55,7 @@ class Embedded(EngineBackend):
     has_nodes = True
 
     def plan(self, recipe: Recipe, size: ModelSize | str, *, ranks: int, ranks_per_node: int) -> list[str]:
-        """What the engines take in the first rank of a node."""
+        """Memory of the engines in the first rank of a node."""
         if isinstance(size, str):
             return []
         num = recipe.engine.num_replicas
@@ -121,11 +121,11 @@ class Embedded(EngineBackend):
                         yield NoOrders(), url
 
     def groups_at_once(self, recipe: Recipe) -> int | None:
-        """What fills a node's slots twice, so that the last of a group leave none empty, and the rest can
-        still go to whichever node is done first.
+        """Return twice a node's slots, so that the end of a group leaves no slot empty, and the rest can
+        still go to the node that is done first.
 
-        With `engine.deterministic` one: what shares a forward is then no matter of timing, nor of how many
-        nodes there are.
+        With `engine.deterministic` return 1: the rows that share a forward then do not depend on timing, nor
+        on the number of nodes.
         """
         if recipe.engine.deterministic:
             return 1
@@ -168,10 +168,11 @@ def has_own_weights(recipe: Recipe, ranks: int) -> bool:
 def engine_of(
     recipe: Recipe, model: PreTrainedModel, thread: ThreadPoolExecutor, *, beside_learner: bool = False
 ) -> EmbeddedEngine:
-    """One engine, not yet entered, that decodes with `model` itself. Replicas share the device's memory.
+    """Return an engine, not yet entered, that decodes with `model` itself. Replicas share the device's
+    memory.
 
-    beside_learner: it shares the device with a learner. On a GPU its KV then takes at most what the plan
-    states, `planned_rows` of the longest; shorter rows are more.
+    beside_learner: it shares the device with a learner. On a GPU its KV then takes at most the plan's memory:
+    `planned_rows` of the longest rows, or more shorter ones.
     """
     config, kv_tokens = recipe.engine, None
     if beside_learner and recipe.stages and next(model.parameters()).is_cuda:
@@ -210,7 +211,7 @@ async def open_engines(
 
 
 class MemoryMeter:
-    """What lack of memory cost the engines since the call before; names: train/record/metrics.py."""
+    """Return counters of memory shortage since the last call; names: train/record/metrics.py."""
 
     def __init__(self, engines: list[EmbeddedEngine]) -> None:
         self._engines = engines
@@ -272,13 +273,14 @@ class EnginePublisher:
 
 
 def serve_in(publish: Publish, loop: asyncio.AbstractEventLoop) -> Serve:
-    """Return what the learner thread calls to publish on the loop and wait until the weights serve."""
+    """Return a function for the learner thread that publishes on the loop and waits until the weights
+    serve."""
 
     def serve(version: int, weights: Weights) -> str | None:
         publishing = asyncio.run_coroutine_threadsafe(publish(version, weights), loop)
         try:
             publishing.result(PUBLISH_TIMEOUT_S)
-        except Exception as error:  # every rank is told, and all of them stop
+        except Exception as error:  # reported to every rank, and all of them stop
             publishing.cancel()
             return f"{type(error).__name__}: {error}"
         return None

@@ -1,4 +1,4 @@
-"""What a step's row says of a fleet. Names: train/record/metrics.py."""
+"""Metrics of a fleet in a step's row. Names: train/record/metrics.py."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FleetMeter:
 
 
 def opened_fleet(fleet: Fleet, publisher: Publisher, others: Sequence[NodeAddress]) -> Opened:
-    """A fleet that learns: it is measured, and told of stages."""
+    """The fleet of a training: measured, and informed of stages."""
 
     def begin(stage: str) -> None:
         fleet.stage = stage

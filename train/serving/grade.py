@@ -2,9 +2,9 @@
 
     one reader ──rows──> at most WAITING graded at a time ──in order──> {"reward", "method"} a line
 
-Who waits: the reader for room, each row for a sandbox child, the writer for the oldest row. Memory is
-bounded by the rows that wait, so that the input may be endless. A row that is none ends the work with an
-error that names its line; what was read before it is written first.
+The reader waits for space, each row for a sandbox child, the writer for the oldest row. Memory is bounded by
+the waiting rows, so that the input may be endless. An invalid row ends the work with an error that names its
+line, after the rows before it are written.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _print(line: str) -> None:
 def grade(path: str, *, mode: str, write: Callable[[str], object] = _print) -> int:
     """Grade a file, or standard input for "-". Returns 0, or 1 if a row could not be graded.
 
-    ConfigError for a file that cannot be read and for a row that is none.
+    Raises ConfigError for an unreadable file and for an invalid row.
     """
     if path == "-":
         return asyncio.run(_grade(sys.stdin.buffer, "standard input", mode, write))
@@ -68,9 +68,9 @@ async def _grade(lines: IO[bytes], name: str, mode: str, write: Callable[[str], 
 
 
 class _Reader:
-    """Reads rows in a thread of its own, at most WAITING ahead of what was written.
+    """Reads rows in a separate thread, at most WAITING ahead of the writer.
 
-    The thread is a daemon: one that waits for a terminal's next line cannot be told to stop.
+    The thread is a daemon: a read of a terminal's next line cannot be interrupted.
     """
 
     def __init__(self, rows: Iterator[Attempt]) -> None:
@@ -89,7 +89,7 @@ class _Reader:
 
     def _work(self) -> None:
         last: ConfigError | None = None
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there is no waiter
             try:
                 for row in self._rows:
                     self._room.acquire()

@@ -24,9 +24,9 @@ def http_url(host: str, port: int) -> str:
 
 
 def own_address(master: str | None = None, port: int = 9) -> str:
-    """The address of this machine at which the others reach it: of the interface that leads to rank 0.
+    """Return this machine's address for other nodes: that of the interface that leads to rank 0.
 
-    On rank 0's own machine MASTER_ADDR may be its name, and stand for loopback. Nothing is sent.
+    On rank 0's own machine MASTER_ADDR may be its name and resolve to loopback. Nothing is sent.
     """
     host = master or os.environ.get("MASTER_ADDR", "127.0.0.1")
     family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]

@@ -1,16 +1,15 @@
-"""Rollouts on several nodes: what the first rank of every node does beside learning, or in its place.
+"""Rollouts on several nodes: the work of every node's first rank beside learning, or in its place.
 
     rank 0 ── Start(path, token) ──> every rank: its part of the learner
       ├── OpenNode (orders.py) ────> first rank of another node: sandbox, engine, agent -> NodeService
       │<── NodeAddress, by rank ─────┘      learner thread: LearnerTeam.follow
-      ├── the same to nodes that only serve (serving_node.py), which are no ranks of the learner
+      ├── also to nodes that only serve (serving_node.py), which are not ranks of the learner
       └── Nodes: groups over HTTP, at home in this process
 
-Who waits: rank 0 once, for every node to serve; later as engine/nodes/nodes.py says. A leader's event loop
-waits for requests, orders and its learner thread, which waits for rank 0's verbs. How new weights reach a
-leader's engine is its backend's matter (embedded.py, server_nodes.py).
-Whatever ends the learner thread or the service ends the process, with a code that is not 0 unless rank 0 said
-stop: torchrun then ends the others.
+Rank 0 waits once for every node to serve; later as in engine/nodes/nodes.py. A leader's event loop waits for
+requests, orders and its learner thread, which waits for rank 0's commands. A leader's backend loads new
+weights (embedded.py, server_nodes.py). The end of the learner thread or of the service ends the process, with
+a nonzero code unless rank 0 stopped it: torchrun then ends the others.
 """
 
 from __future__ import annotations
@@ -60,10 +59,10 @@ PUBLISH_TIMEOUT_S = 900.0
 @travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What rank 0 tells the others.
+    """The start message of rank 0.
 
     Attributes:
-        token: of the nodes' services; None where no other node rolls out.
+        token: of the nodes' services; None if no other node rolls out.
         date: `model.date` of rank 0, whose clock may show another day.
     """
 
@@ -214,7 +213,7 @@ def in_daemon(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
             result, error = work(), None
         except BaseException as caught:
             result, error = None, caught
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there is no waiter
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=run, name=name, daemon=True).start()

@@ -1,7 +1,7 @@
-"""`engine.kind = "openai"`: an endpoint that runs already and speaks OpenAI's /v1/completions.
+"""`engine.kind = "openai"`: a running endpoint with OpenAI's /v1/completions.
 
-It serves weights that are not ours: for `rocstar eval` and `rocstar rollout`. What it gives no log-probs for
-says so in its records, and cannot be learned from.
+It serves its own weights, for `rocstar eval` and `rocstar rollout`. Records without log-probs are marked, and
+cannot be used for training.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Orders of rank 0 to the first ranks of other nodes: each opens an engine of its own and does as it is told.
+"""Orders of rank 0 to the first ranks of other nodes, each with its own engine.
 
     rank 0, learner's thread ──order──> first rank's learner thread ─> Orders ─> `serve_node`, event loop
                              <──RankReply──                      <── answer ──┘
     OpenNode    sandbox, engine, agent, NodeService; the answer is the service's address
 
-Who waits: rank 0's learner thread, and with it all learners, for every node's answer to an order; a first
-rank's learner thread for its event loop, which does one order after the other. A node that cannot do an order
-says why, and rank 0 ends the run.
+Rank 0's learner thread, and with it all learners, waits for every node's answer to an order; a first rank's
+learner thread waits for its event loop, which executes orders in sequence. A node that fails an order reports
+the reason, and rank 0 ends the run.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class OpenNode:
 
 
 class OrderedNode(Protocol):
-    """What a node opened."""
+    """The resources that a node opened."""
 
     async def do(self, order: Any) -> None:
-        """Do what a later order says."""
+        """Execute a later order."""
         ...
 
 
 class NoOrders:
-    """A node that is told nothing after it was opened: its weights come with `full_weights`."""
+    """A node that gets no further orders: its weights come with `full_weights`."""
 
     async def do(self, order: Any) -> None:
         raise AssertionError(f"unknown order {order!r}")
@@ -65,9 +65,9 @@ async def open_others(team: LearnerTeam, order: OpenNode) -> list[NodeAddress]:
 
 
 class Orders:
-    """Orders on their way from the learner's thread to the event loop.
+    """A queue of orders from the learner's thread to the event loop.
 
-    Invariant: every order is answered, by what it gave or raised, or because nobody takes orders any more.
+    Invariant: every order is answered, by its result or exception, or by an error after the queue is closed.
     """
 
     def __init__(self) -> None:
@@ -103,9 +103,9 @@ async def serve_node(
     following: asyncio.Future[None],
     orders: Orders,
 ) -> None:
-    """A node's first rank on its event loop, until `following` ends: its learner under rank 0's verbs.
+    """Run a node's first rank on its event loop until `following`, its learner under rank 0, ends.
 
-    Raises what made the node not start, when rank 0 has been told and has ended the run.
+    Raises the error that prevented the node's start, after reporting it to rank 0, which ends the run.
     """
     failure: Exception | None = None
     async with contextlib.AsyncExitStack() as stack:
@@ -122,7 +122,7 @@ async def serve_node(
                         raise RuntimeError("this node did not start")
                     await node.do(order)
                     answer.set_result(None)
-            except Exception as error:  # rank 0 is told, and ends the run
+            except Exception as error:  # reported to rank 0, which ends the run
                 answer.set_exception(error)
                 failure = failure or error
     if failure is not None:

@@ -1,4 +1,4 @@
-"""Which GPUs of a node learn and which serve the policy.
+"""Assign a node's GPUs to learner and servers.
 
     split     the servers' GPUs are named in the recipe; learner rank k has the k-th of the others
     restart   learner rank k has GPU k; the servers have theirs while it does not work
@@ -19,7 +19,7 @@ from rocstar.train.recipe.errors import ConfigError
 
 NAMES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 BEFORE = "ROCSTAR_VISIBLE_DEVICES"
-"""What was visible before the learner hid the servers' GPUs from itself."""
+"""The GPUs visible before the learner hid the servers' GPUs from itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +92,9 @@ def num_gpus_named(engine: EngineConfig) -> int | None:
 def check_gpus(
     engine: EngineConfig, found: int, ranks_per_node: int, environment: Mapping[str, str] = os.environ
 ) -> None:
-    """ConfigError unless a node of which this process sees `found` GPUs has what the recipe names.
+    """Raise ConfigError unless a node with `found` visible GPUs has the GPUs that the recipe names.
 
-    A learner that has hidden the servers' sees its own; whether the servers' exist, their start will tell.
+    A learner that has hidden the servers' GPUs sees only its own; the servers' start checks theirs.
     """
     if isinstance(engine.replicas, int):
         if found and engine.args.get("device") != "cpu":
@@ -117,7 +117,7 @@ def check_gpus(
 
 
 def server_env(gpus: list[int] | None, environment: Mapping[str, str] = os.environ) -> dict[str, str | None]:
-    """What a server's environment adds to ours, so that it sees its GPUs and no others."""
+    """Environment variables that limit a server to its GPUs."""
     if gpus is None:
         return {}
     before = environment.get(BEFORE, _visible(environment))

@@ -1,10 +1,10 @@
-"""SGLang servers on other nodes than rank 0's: the first rank of each starts its own and does as it is told.
+"""SGLang servers on other nodes than rank 0's: the first rank of each starts them and executes orders.
 
     OpenServers                        sandbox, servers, agent, NodeService; the answer is its address
     MakeRoom, ServeVersion, FilesWritten    server_weights.py
 
-How orders get there: orders.py, and to nodes that only serve serving_node.py. Those have no learner, so
-nothing is in their memory to be broadcast: they take every version from its files.
+Orders arrive by orders.py, and on nodes that only serve by serving_node.py. These have no learner, so there
+is nothing in their memory to broadcast: they load every version from its files.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class ServerNode:
 
     weights: ServerWeights
     fills: Callable[[WeightStream], None] | None
-    """Has this node's learner put what it gathers next into a stream; None where the node has no learner, and
+    """Makes this node's learner send its next gather into a stream; None if the node has no learner, and
     every version comes from its files."""
     shapes: Shapes
-    """Of all weights, as the learner sends them."""
+    """Shapes of all weights, in the learner's sending order."""
     _serving: dict[int, tuple[Future[None], asyncio.Task[None]]] = field(default_factory=dict, init=False)
     """By version: whether its files are there, and who serves it from memory."""
     _expected: dict[int, ServeVersion] = field(default_factory=dict, init=False)
@@ -102,7 +102,7 @@ class ServerNode:
         await task
 
     async def close(self) -> None:
-        """Who still waits for files waits no more."""
+        """End all waits for files."""
         for files, task in self._serving.values():
             task.cancel()
             files.set_exception(OSError("the run is over"))

@@ -1,17 +1,16 @@
-"""The learner's weights into SGLang servers, on this node and on all others.
+"""Load the learner's weights into SGLang servers, on this node and on all others.
 
     learner ─┬─ split:   WeightFolders or broadcast ─> running servers
              └─ restart: servers stop ─> the learner works ─> WeightFolders ─> servers start from it
-    rank 0's thread: disk       write vN, with all ranks ─> give memory back ─> order ServeVersion(vN)
+    rank 0's thread: disk       write vN, with all ranks ─> release memory ─> order ServeVersion(vN)
                      broadcast  order ServeVersion ─> send buckets, write vN ─> order FilesWritten
 
-Who waits: `publish` for every server that is up, of every node, to serve the version, or to be found unable
-to; rollouts only while a server takes weights, or while none runs. A broadcast never has the weights whole:
-on the first rank of each node a bucket is sent while the next is gathered (weight_stream.py). What a server
-that was away must hold when it comes back is always on the disk: after a broadcast too, written while the
-rollouts go on, before the learner's next update, by all ranks that learn (weight_file.py). Other nodes read
-the same files. `publish` waits for them only where a broadcast failed on another node, or a node has no
-learner.
+`publish` waits until every running server of every node serves the version, or has failed; rollouts wait only
+while a server loads weights, or while none runs. A broadcast never holds the complete weights: on the first
+rank of each node a bucket is sent while the next is gathered (weight_stream.py). The weights for a restarted
+server are always on disk: after a broadcast too, written during the rollouts, before the learner's next
+update, by all learner ranks (weight_file.py). Other nodes read the same files. `publish` waits for them only
+if a broadcast failed on another node, or a node has no learner.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.serving.weight_folders import WeightFolders
 
-if TYPE_CHECKING:  # servers.py starts what is given weights here
+if TYPE_CHECKING:  # servers.py starts the servers that get weights here
     from rocstar.train.serving.servers import Servers
 
 T = TypeVar("T")
@@ -59,7 +58,7 @@ class ServeVersion:
     is_live: bool
     """Broadcast what `send_weights` gathers next; the files are still to be written."""
     reference: Continuation | None
-    """What the learner makes of the canary's prompt at that version, where a canary is asked."""
+    """The learner's answer to the canary's prompt at that version, if a canary is used."""
 
 
 @travels
@@ -72,7 +71,7 @@ class FilesWritten:
 
 
 class Promised(DiskWeights):
-    """A folder that is being written; who looks into it waits."""
+    """A folder that is being written; readers wait for it."""
 
     def __init__(self, path: Path, written: Future[Any]) -> None:
         super().__init__(path)
@@ -85,10 +84,10 @@ class Promised(DiskWeights):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ServerWeights:
-    """What the servers of this node hold.
+    """The weights of this node's servers.
 
-    Invariant: what is served as a version is what `serve` of it was given, on every server, also on one that
-    was away and came back later.
+    Invariant: every server serves as a version exactly the weights passed to `serve` for it, also after a
+    restart.
     """
 
     servers: Servers
@@ -109,12 +108,12 @@ class ServerWeights:
         live: WeightStream | None = None,
         reference: Continuation | None = None,
     ) -> None:
-        """Serve `kept` as `version`, or `live`, the same weights from memory: then `kept` is for servers that
-        come back later, and may still be written. `reference`: what the canary is compared with.
+        """Serve `kept` as `version`, or `live`, equal weights from memory: then `kept` is for servers that
+        restart later, and may still be being written. `reference`: expected answer of the canary.
 
-        However it ends, `live` is let go of, and its outcome told.
+        In every case `live` is released and its outcome set.
 
-        TrainingStopped if no server takes it, or comes back to take it, within `patience_s`.
+        Raises TrainingStopped if no server loads it within `patience_s`, restarts included.
         """
         try:
             await self._serve(version, kept, live, reference)
@@ -148,7 +147,7 @@ class ServerWeights:
                 for replica in self.servers.replicas:
                     replica.keep(version, kept)
         except InferenceError as error:
-            if live is not None:  # the files are written next, and whoever comes back needs them
+            if live is not None:  # the files are written next, and a restarted server needs them
                 live.let_go()
                 live.settle(False)
             try:
@@ -168,16 +167,15 @@ class ServerWeights:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ServerPublisher:
-    """The learner's weights into the servers of all nodes; see run.Publisher.
+    """Publishes the learner's weights to the servers of all nodes; see run.Publisher.
 
-    Invariant: what is served as a version, on any node, is the learner's weights when `publish` of it was
-    called.
+    Invariant: every node serves as a version the learner's weights at the call of `publish`.
     """
 
     home: ServerWeights
     team: LearnerTeam
     thread: ThreadPoolExecutor
-    """The learner's: what is written there is written before the next update."""
+    """The learner's folders: their files are written before the next update."""
     weight_folders: WeightFolders
     has_others: bool = False
     """The first ranks of other nodes have servers, and do_order."""
@@ -222,9 +220,9 @@ class ServerPublisher:
         self._written = written = self.thread.submit(self._write_and_tell, order.version, files, sent)
         serving = self.home.serve(order.version, kept, stream, order.reference)
         try:
-            await _all(self._others_serve(sent, written), serving)  # what was not sent is told first
+            await _all(self._others_serve(sent, written), serving)  # report first that nothing was sent
         finally:
-            stream.abandon()  # where this was cancelled before anybody began to serve it
+            stream.abandon()  # cancelled before any server loaded it
 
     async def _others_serve(self, sent: Future[list[RankReply]], written: Future[Path]) -> None:
         replies = await _told(sent)
@@ -232,7 +230,7 @@ class ServerPublisher:
             await _told(written)
 
     async def _reference(self) -> Continuation | None:
-        """What the learner says now, if some server's checksums cannot be foretold."""
+        """Return the learner's present answer, if some server's checksums cannot be predicted."""
         canary = self.home.canary
         if canary is None or not any(r.engine.dtype is None for r in self.home.servers.replicas):
             return None
@@ -247,7 +245,7 @@ class ServerPublisher:
     def _write_and_make_room(self, version: int) -> Path:
         path = self.weight_folders.fill(version, self.team.write_weights_here)
         if self.home.recipe.engine.placement == "restart":
-            self.team.give_back_here()  # the servers that start next count what is free
+            self.team.give_back_here()  # the next servers size their memory by what is free
         return path
 
     def _tell(self, order: Any) -> None:
@@ -260,17 +258,17 @@ class ServerPublisher:
             self.team.send_into(stream)
             return self.team.send_weights_here()
         finally:
-            stream.end()  # if perhaps nobody has gathered
+            stream.end()  # if no rank may have gathered
 
     def _tell_when_written(self, order: ServeVersion, written: Future[Path]) -> None:
         if written.exception() is None:
             self._tell(order)
 
     def _write_and_tell(self, version: int, files: Future[Path], sent: Future[list[RankReply]]) -> Path:
-        """`files` is done when they are there; this, when whoever waits for them serves them.
+        """Return when the nodes that wait for the files serve them; `files` is done when they exist.
 
-        Nothing where the weights were not sent: other ranks may still be in that collective, and never come
-        to another.
+        Does nothing if the weights were not sent: other ranks may still be in that collective and not reach
+        another.
         """
         if sent.cancelled() or sent.exception() is not None:
             unsent = OSError(f"the weights of version {version} were not sent, so nobody writes them")
@@ -280,7 +278,7 @@ class ServerPublisher:
             path = self.weight_folders.fill(version, self.team.write_weights_here)
         except BaseException as error:
             files.set_exception(error)
-            if isinstance(error, OSError):  # who waits for the files must not wait for ever
+            if isinstance(error, OSError):  # waiters for the files must not wait for ever
                 self._tell(FilesWritten(version=version, problem=str(error)))
             raise
         files.set_result(path)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 HANG_TIMEOUT_S = 300.0
-"""A scheduler stands still so long for a prefill or a compilation, and no longer."""
+"""Longest standstill of a scheduler in seconds, for a prefill or a compilation."""
 NOT_THEIRS = re.compile(
     r"ROCSTAR_REDIS_URL|ROCSTAR_OPENAI_KEY|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|(GROUP|ROLE)_(RANK|WORLD_SIZE)|ROLE_NAME"
     r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|TORCHRUN_\w+"
@@ -66,7 +66,7 @@ def check_sglang() -> None:
 
 
 def make_canary(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Canary:
-    """What the recipe's servers are asked where no checksum vouches for them."""
+    """Return the canary of the recipe's servers, for servers without predictable checksums."""
     prompt: list[int] = tokenizer.encode(CANARY_TEXT, add_special_tokens=False)
     return Canary(prompt=prompt, tolerance=CANARY_TOLERANCE[recipe.model.dtype])
 
@@ -84,7 +84,7 @@ class Launch:
 
 
 def server_args(recipe: Recipe, replica: int) -> dict[str, Any]:
-    """[engine.args], and what follows from the rest of the recipe where they do not say it."""
+    """Return [engine.args] with defaults from the rest of the recipe."""
     given = {name.replace("_", "-") for name in recipe.engine.args}
     own: dict[str, Any] = {} if "dtype" in given else {"dtype": recipe.model.dtype}
     is_rounded = recipe.model.head_dtype == "float32" and recipe.model.dtype != "float32"
@@ -117,10 +117,10 @@ async def open_servers(
     canary: Canary | None = None,
     launcher: Launcher = ServerProcess,
 ) -> AsyncIterator[Servers]:
-    """Start the recipe's servers on the model in `folder`, all at once; `version` is what it is served as.
-    Their logs are `name`-K.log.
+    """Start the recipe's servers on the model in `folder` concurrently; they serve it as `version`. Their
+    logs are `name`-K.log.
 
-    ConfigError if one does not come up: which, why, and where its log is.
+    Raises ConfigError if one does not start, with its name, the reason and its log.
     """
     launches = [Launch(recipe=recipe, folder=folder, replica=k) for k in range(recipe.engine.num_replicas)]
     paths = [logs / f"{name}-{launch.replica}.log" for launch in launches]
@@ -158,7 +158,7 @@ async def open_servers(
 def server_environment(
     gpus: list[int] | None, environment: Mapping[str, str] = os.environ
 ) -> dict[str, str | None]:
-    """What a server's environment adds to ours, or takes from it (None)."""
+    """Environment variables that a server adds to ours, or removes (None)."""
     return {
         **server_env(gpus, environment),
         **{name: None for name in environment if NOT_THEIRS.fullmatch(name)},

@@ -1,10 +1,10 @@
-"""A node that only serves: its one process has no part of the learner, and does as rank 0 orders.
+"""A node that only serves: its one process has no learner, and executes orders of rank 0.
 
     rank 0 ── store_line.py: Start, orders ──> thread `orders` ─> Orders ─> event loop: servers, agent
       └────── HTTP: groups ────────────────────────────────────────────────> NodeService
 
-Who waits: the thread for rank 0's next order, as long as rank 0 lives, then for the event loop to do it; the
-event loop for the thread. Training's groups, evaluations' and filters' come here as to every other node.
+The thread waits for rank 0's next order, as long as rank 0 lives, then for the event loop to execute it; the
+event loop waits for the thread. Groups of training, evaluations and filters arrive as on every other node.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def follow_orders(line: StoreLine, rank: int, do_order: Callable[[Any], Any]) ->
     while (order := line.hear()) is not None:
         try:
             reply = RankReply(rank=rank, answer=do_order(order))
-        except Exception as error:  # rank 0 is told, and decides
+        except Exception as error:  # reported to rank 0, which decides
             reply = RankReply(rank=rank, problem=f"{type(error).__name__}: {error}")
         line.reply(reply)
     line.reply(None)  # heard: rank 0 waits for that before it ends, perhaps with the store

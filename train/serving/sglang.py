@@ -49,7 +49,7 @@ class SGLang(EngineBackend):
     has_nodes = True
     has_serving_nodes = True
     launcher: ClassVar[Launcher] = ServerProcess
-    """What a server is started as; a class of your own that derives from this may start it elsewhere."""
+    """Starts a server's process; a derived class may start it on another machine."""
 
     def check(self, recipe: Recipe, *, elsewhere: bool) -> list[str]:
         """The GPUs that the recipe names, and an interpreter that has SGLang."""
@@ -71,7 +71,7 @@ class SGLang(EngineBackend):
         return unknown
 
     def plan(self, recipe: Recipe, size: ModelSize | str, *, ranks: int, ranks_per_node: int) -> list[str]:
-        """The servers of a node: where they run, what they hold, how they are started."""
+        """The servers of a node: placement, memory and start."""
         engine = recipe.engine
         gpus = GpuMap.of(engine, ranks_per_node)
         lines = [

@@ -1,7 +1,7 @@
 """The torch threads of one process in which an embedded engine decodes beside the learner.
 
-Each of the two has a thread of Python, which brings as many torch threads as it is told: with all cores for
-both, twice as many run as there are cores, and each waits for its fellows at the end of every operation.
+Each of the two has a Python thread with its own torch threads: with all cores for both, twice as many threads
+run as there are cores, and each waits for the others at the end of every operation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SharedThreads:
 
     @contextlib.contextmanager
     def learning(self) -> Iterator[None]:
-        """The learner's work. The engine follows at its next burst; nobody waits."""
+        """Set the learner's thread count; the engine changes its own before its next burst."""
         self._engine.submit(set_threads, max(1, self._total // 2))
         try:
             yield

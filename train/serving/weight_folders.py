@@ -19,12 +19,12 @@ Save = Callable[[Path, torch.dtype], None]
 
 
 class WeightFolders:
-    """Invariant: a folder `vN` is whole, and holds exactly the weights that were written as version N.
+    """Invariant: a folder `vN` is complete, and holds exactly the weights of version N.
 
     Args:
-        root: the folder of all of them; what a run before left there goes.
+        root: the folder of all versions; files of an earlier run are removed.
         start: a folder of the model, whose other files (configuration, tokenizer) every version gets.
-        dtype: the numbers in which the weights are served.
+        dtype: the dtype of served weights.
     """
 
     def __init__(self, root: Path, start: Path, dtype: torch.dtype) -> None:

@@ -15,17 +15,17 @@ from rocstar.train.serving.backend import backend_of
 def window_for(
     recipe: Recipe, load: Callable[[], KvLoad], nodes: Nodes | None, *, size: int, limit_tokens: int
 ) -> Window:
-    """What a node is granted at a time, for every node there is.
+    """Return the number of attempts granted to a node at a time, times the number of nodes.
 
-    With `engine.deterministic` it is what the engine runs at a time, one such wave after the other: what
-    shares a forward then does not depend on what ended first.
+    With `engine.deterministic` it is the number that the engine runs at a time, in sequential waves: the rows
+    that share a forward then do not depend on the order of completion.
 
     Args:
-        recipe: what runs.
-        load: of this node's engine.
-        nodes: that roll out, where there are several.
+        recipe: the recipe of the run.
+        load: the load of this node's engine.
+        nodes: the rollout nodes, if there are several.
         size: attempts at a task.
-        limit_tokens: of a response.
+        limit_tokens: token limit of a response.
     """
     num_nodes: Callable[[], int] = (lambda: 1) if nodes is None else (lambda: nodes.num_up)
     if recipe.engine.deterministic:

@@ -1,4 +1,4 @@
-"""Advantages by name: how much better a kept trajectory was than what it is compared with. One page each.
+"""Advantage estimators by name: the value of a kept trajectory above its baseline. One file each.
 
     groups of samples ──estimator──> per sample a number, or one number per loss token
 

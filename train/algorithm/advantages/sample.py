@@ -1,4 +1,4 @@
-"""What an estimator of advantages is given and gives.
+"""Input and output types of advantage estimators.
 
 Legend: `_G` kept siblings of one task, `_U` turns of a trajectory, `_T` its loss tokens.
 """
