@@ -121,8 +121,8 @@ class Embedded(EngineBackend):
                         yield NoOrders(), url
 
     def groups_at_once(self, recipe: Recipe) -> int | None:
-        """Return twice a node's slots, so that the end of a group leaves no slot empty, and the rest can
-        still go to the node that is done first.
+        """Return the number of orders that fill a node's slots twice, so that the end of a group leaves no
+        slot empty, and the rest can still go to the node that is done first.
 
         With `engine.deterministic` return 1: the rows that share a forward then do not depend on timing, nor
         on the number of nodes.

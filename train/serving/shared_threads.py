@@ -22,7 +22,7 @@ class SharedThreads:
 
     @contextlib.contextmanager
     def learning(self) -> Iterator[None]:
-        """Set the learner's thread count; the engine changes its own before its next burst."""
+        """Halve the engine's threads in the block. The engine applies a change before its next burst."""
         self._engine.submit(set_threads, max(1, self._total // 2))
         try:
             yield

@@ -15,10 +15,10 @@ from rocstar.train.serving.backend import backend_of
 def window_for(
     recipe: Recipe, load: Callable[[], KvLoad], nodes: Nodes | None, *, size: int, limit_tokens: int
 ) -> Window:
-    """Return the number of attempts granted to a node at a time, times the number of nodes.
+    """Return the window of attempts in flight: the share of one node times the number of nodes.
 
-    With `engine.deterministic` it is the number that the engine runs at a time, in sequential waves: the rows
-    that share a forward then do not depend on the order of completion.
+    With `engine.deterministic` a share is the number that the engine runs at a time, in sequential waves: the
+    rows that share a forward then do not depend on the order of completion.
 
     Args:
         recipe: the recipe of the run.
