@@ -1,4 +1,4 @@
-"""What is wrong with a run: alarms over its metrics, live and afterwards.
+"""Diagnosis of a run: alarms over its metrics, during and after the run.
 
 rows of metrics.jsonl ──> History ──every alarm of all_alarms.py──> Ringing ──> Watch:    console, metrics
 evaluations/step_N ─────────┘                                          └──────> diagnose: `rocstar doctor RUN`

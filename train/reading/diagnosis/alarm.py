@@ -1,7 +1,6 @@
-"""An alarm: its one definition, over what a run has written down so far. Pure; nothing here reads a file.
+"""An alarm: its one definition, over a run's rows so far. Pure; nothing here reads a file.
 
-An alarm says what was seen, not why: a signature of a failure is a reason to look, and reading the
-trajectories that show it comes before changing anything.
+An alarm reports an observation, not its cause: read the trajectories that show it before you change anything.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any, Final, Literal
 
 Kind = Literal["liveness", "health", "advice"]
 KINDS: Final[tuple[Kind, ...]] = ("liveness", "health", "advice")
-"""In the order of telling: does the run move, does it learn what it should, what could be set better."""
+"""In the order of output: progress of the run, health of the training, advice on settings."""
 
 Row = Mapping[str, Any]
 """A row of metrics.jsonl."""
@@ -35,19 +34,19 @@ class History:
     """A run up to a step."""
 
     rows: Sequence[Row]
-    """Of RL steps, oldest first; the last is the step that is looked at."""
+    """Rows of RL steps, oldest first; the last is the present step."""
     held_out: HeldOutChange | None = None
-    """What the last evaluation changed, against the first one that asked the same."""
+    """The change of the last evaluation against the first one with the same questions."""
 
 
 Sounds = Callable[[History], str | None]
-"""What was seen, with its figures, where the alarm sounds at the last row; else None. Total: a metric that is
-missing or null is silence."""
+"""Returns the observation with its figures if the alarm is active at the last row, else None. Total: a
+missing or null metric gives None."""
 
 Witness = Literal[
     "truncated", "failed", "tool_errors", "undecodable", "answers", "calls", "length", "loops", "timeouts"
 ]
-"""What makes a trajectory one that shows an alarm; see witnesses.py."""
+"""The property of a trajectory that shows an alarm; see witnesses.py."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +56,13 @@ class Alarm:
     name: str
     kind: Kind
     says: str
-    """What it means when it sounds, in one sentence."""
+    """The meaning of the alarm, in one sentence."""
     definition: str
     """When it sounds, in the names of metrics.jsonl."""
     source: str
     """Where the definition comes from."""
     todo: str
-    """What to look at, and what to change."""
+    """Checks and changes to make."""
     needs: tuple[str, ...]
     """Metrics without which nothing can be said."""
     sounds: Sounds

@@ -1,5 +1,4 @@
-"""`rocstar doctor RUN`: what a run's files say of it, step by step, with trajectories that show it. Reads
-only.
+"""`rocstar doctor RUN`: diagnose a run from its files, step by step, with example trajectories. Read-only.
 
 manifest, lock, age of the last row ──> State          metrics.jsonl, evaluations ──> Ringing ──> Diagnosis
 """
@@ -35,10 +34,10 @@ class State:
     """Whether a run goes on, or how it ended."""
 
     name: str
-    """running, complete, interrupted, failed; killed: nobody works on it and it never said its end; silent:
-    it runs and has written nothing for longer than its steps explain; unknown: it has no manifest."""
+    """running, complete, interrupted, failed; killed: no process works on it and it has no end; silent: it
+    runs and has written nothing for longer than its steps explain; unknown: it has no manifest."""
     told: str
-    """What there is to say of it; empty where nothing is wrong."""
+    """The message on this state; empty if nothing is wrong."""
 
     @property
     def is_bad(self) -> bool:
@@ -47,7 +46,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What was found in a run."""
+    """The diagnosis of a run."""
 
     run: Path
     steps: int
@@ -62,7 +61,7 @@ class Diagnosis:
 
     @property
     def is_ill(self) -> bool:
-        """Whether something stands that is more than advice."""
+        """True if an alarm other than advice is active."""
         return self.state.is_bad or any(episode.alarm.kind != "advice" for episode in self.standing)
 
 
@@ -127,7 +126,7 @@ def state_of(run: Path, steps: Sequence[Row], clock: Callable[[], float]) -> Sta
 
 
 def _shown(run: Path, episode: Episode) -> list[dict[str, Any]]:
-    """Of the last step of the episode that has some."""
+    """Trajectories of the episode's last step that has some."""
     for step in range(episode.last, max(episode.first, episode.last - QUIET) - 1, -1):
         if found := witnesses(run, step, episode.alarm.witness):
             return found

@@ -1,5 +1,5 @@
-"""`rocstar doctor RUN`: what it takes and what it prints. Exit codes: 0 nothing stands but advice, 1 an alarm
-of liveness or health stands or the run is dead, 2 there is no run, or a file of it is damaged."""
+"""`rocstar doctor RUN`: arguments and output. Exit codes: 0 no active alarm but advice, 1 an active alarm of
+liveness or health, or a dead run, 2 no run, or a damaged file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def examine(run: Path, *, as_json: bool) -> int:
-    """Print the diagnosis of a run; 1 where something stands that is more than advice, else 0."""
+    """Print the diagnosis of a run; return 1 if an alarm other than advice is active, else 0."""
     from rocstar.train.reading.diagnosis.diagnose import diagnose
 
     found = diagnose(run)

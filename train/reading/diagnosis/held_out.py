@@ -1,4 +1,4 @@
-"""What a run's evaluations changed, question by question: its last one against its first one of the same."""
+"""The change of a run's evaluations per question: the last against the first with the same questions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class HeldOut:
         return sorted(step for step in (self._place.by_step if self._place else ()) if step is not None)
 
     def change(self, step: int) -> HeldOutChange | None:
-        """What changed up to a step; None where no two evaluations asked one question."""
+        """Return the change up to a step; None if no two evaluations share a question."""
         known = [one for one in self.steps if one <= step]
         for first in known[:-1]:
             if differences := _differences(self._at(first), self._at(known[-1])):
@@ -50,7 +50,7 @@ class HeldOut:
 
 
 def _differences(a: StoredEvaluation, b: StoredEvaluation) -> list[list[float]]:
-    """Of each set that both have, B minus A of each question that has a score in both."""
+    """Return for each common set B minus A of each question with a score in both."""
     found = []
     for name in sorted(a.sets.keys() & b.sets.keys()):
         of_a, of_b = a.sets[name], b.sets[name]

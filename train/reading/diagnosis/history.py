@@ -108,7 +108,7 @@ def risen_share(history: History, share: Of, trials: Of, *, by: float) -> tuple[
 
 
 def stays_above(history: History, of: Of, bound: float) -> bool:
-    """Whether it is above the bound in each of six steps and does not fall: what mends itself is let be."""
+    """Return True if it exceeds the bound in each of six steps and does not fall: a recovery is no alarm."""
     values = last(history, of, 2 * STRETCH)
     if values is None or min(values) <= bound:
         return False

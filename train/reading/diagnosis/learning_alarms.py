@@ -1,4 +1,4 @@
-"""Alarms of what is learned: entropy, the engine beside the learner, questions that were never seen."""
+"""Alarms of learning: entropy, engine against learner, held-out questions."""
 
 from __future__ import annotations
 

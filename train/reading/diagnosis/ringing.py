@@ -1,4 +1,4 @@
-"""Which alarms stand, step by step."""
+"""The active alarms, step by step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Episode:
 class Ringing:
     """The episodes of a run.
 
-    Invariant: an alarm has at most one episode that stands, and a new one begins only after QUIET silent
+    Invariant: an alarm has at most one active episode, and a new one begins only after QUIET silent
     steps.
     """
 

@@ -1,4 +1,4 @@
-"""Alarms of what the policy writes: cut, undecodable, repeated, without an answer that can be judged."""
+"""Alarms of the policy's output: truncated, undecodable, repeated, without an answer that can be judged."""
 
 from __future__ import annotations
 

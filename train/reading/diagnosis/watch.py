@@ -1,9 +1,10 @@
-"""The alarms of a run that goes on: heard on the console, written into its rows, and so sent to its trackers.
+"""The alarms of a running training: reported on the console and written into its rows, and so to its
+trackers.
 
     Run.log ──Watch.measured──> `alarm/*` of the row ──> metrics.jsonl, trackers
     Listeners ──on_step, on_evaluation──> Watch ──on_note──> console, console.log, callbacks
 
-A resumed run's alarms stand as they stood: what it wrote down before is heard again, silently.
+A resumed run restores its alarms by replaying its rows silently.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Watch(Callback):
 
     def __init__(self) -> None:
         self.tell: Callable[[str], None] = lambda text: None
-        """Tells people; set once there is somebody to tell."""
+        """Reports a note; set when the listeners exist."""
         self._rows: list[Row] = []
         self._ringing = Ringing()
         self._change: HeldOutChange | None = None
@@ -34,7 +35,7 @@ class Watch(Callback):
         self._untold: list[Episode] = []
 
     def on_run_start(self, run: RunStart) -> None:
-        """Hear what an earlier life of the run wrote. MetricsFileError for what is no metrics."""
+        """Replay the rows of an earlier start. Raise MetricsFileError for a damaged file."""
         self._run = run.directory
         path = run.directory / METRICS
         evaluations = HeldOut(run.directory)
@@ -48,7 +49,7 @@ class Watch(Callback):
                 self._ringing.hear(History(rows=self._rows, held_out=self._change), row["step"])
 
     def measured(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
-        """The metrics `alarm/NAME` of a step: 1 of those that stand, 0 of those that are over."""
+        """Return the metrics `alarm/NAME` of a step: 1 if active, 0 if over."""
         told = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         self._untold += self._hear({**told, "step": step})
         found = {f"alarm/{episode.alarm.name}": 0.0 for episode in self._ringing.episodes}
@@ -61,7 +62,7 @@ class Watch(Callback):
             self.tell(self._told(episode))
 
     def on_evaluation(self, row: Mapping[str, Any]) -> None:
-        """Look at what the evaluation changed."""
+        """Check the change of an evaluation."""
         if is_evaluation(row):
             self._change = HeldOut(self._run).change(row["step"])
             for episode in self._ringing.hear(History(rows=self._rows, held_out=self._change), row["step"]):

@@ -1,7 +1,7 @@
 """Trajectories that show an alarm, from the records of a step.
 
-What the index counts (cut, failed, errors, answers, calls, tokens) is found there without reading a
-trajectory; of the rest at most MOST_READ are read.
+Properties counted in the index (truncated, failed, errors, answers, calls, tokens) need no read of a
+trajectory; for the others at most MOST_READ are read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def witnesses(run: Path, step: int, what: Witness | None) -> list[dict[str, Any]
 
 
 def _candidates(file: StepFile, what: Witness) -> list[int]:
-    """Rows that may show it, the most telling first; hidden tasks are left out."""
+    """Return rows that may show it, the most informative first; hidden tasks are left out."""
     rows = file.rows
     weight: npt.NDArray[Any]
     if what == "truncated":
