@@ -43,7 +43,12 @@ def test_the_page_holds_what_the_run_recorded(html: str, tags_of: Any) -> None:
         "SFT loss",
     ):
         assert title in text
-    for section in ("Where the time went", "Trajectories of the learner", "10 trajectories to read", "Recipe"):
+    for section in (
+        "Where the time went",
+        "Trajectories of the learner",
+        "10 trajectories to read",
+        "Recipe",
+    ):
         assert section in text
     assert "Clipped tokens" not in text, "a curve of zeros tells nothing"
     assert 'name = "tiny <b>bold</b>"' in text, "the recipe is shown as it is written"
