@@ -86,15 +86,13 @@ def decoded_arguments(arguments: object) -> object:
 
 def _read_hermes(text: str, start: int, schemas: Schemas) -> Sequence[WrittenCall]:
     inside = start + len(OPEN)
-    value, end, problem = _json_at(text[inside:])
-    next_tag, close = text.find(OPEN, inside + end), text.find(CLOSE, inside + end)
-    closed = close >= 0 and (next_tag < 0 or close < next_tag)
-    if not closed:
+    value, end, problem = _json_at(text, inside)
+    close = text.find(CLOSE, end)
+    if close < 0 or text.find(OPEN, end, close) >= 0:
         if not text[inside:].lstrip().startswith("{"):
             return ()
-        after = inside + end
-        return (WrittenCall(start=start, end=after, closed=False, call=malformed(f"missing {CLOSE}")),)
-    if problem is None and (extra := text[inside + end : close].strip()):
+        return (WrittenCall(start=start, end=end, closed=False, call=malformed(f"missing {CLOSE}")),)
+    if problem is None and (extra := text[end:close].strip()):
         problem = f"Extra data behind the call: {extra[:20]!r}"
     call = _call_of(value) if problem is None else malformed(problem)
     return (WrittenCall(start=start, end=close + len(CLOSE), closed=True, call=call),)
@@ -187,9 +185,9 @@ def _read_llama(text: str, start: int, schemas: Schemas) -> Sequence[WrittenCall
     found: list[WrittenCall] = []
     at: int | None = start
     while at is not None and (begin := _LLAMA.match(text, at)) is not None:
-        value, length, problem = _json_at(text[begin.end() :])
+        value, end, problem = _json_at(text, begin.end())
         call = _call_of(value, "parameters") if problem is None else malformed(problem)
-        end = begin.end() + length if problem is None else len(text)
+        end = end if problem is None else len(text)
         semicolon = _SEMICOLON.match(text, end)
         end = end if semicolon is None else semicolon.end()
         found.append(WrittenCall(start=at, end=end, closed=True, call=call))
@@ -327,7 +325,7 @@ def _read_mistral(text: str, start: int, schemas: Schemas) -> Sequence[WrittenCa
     if named is None and not text[inside:].lstrip().startswith("["):
         return ()
     begin = inside if named is None else named.end()
-    value, length, problem = _json_at(text[begin:])
+    value, end, problem = _json_at(text, begin)
     if problem is not None:
         end = len(text) if next_tag < 0 else next_tag
         return (WrittenCall(start=start, end=end, closed=True, call=malformed(problem)),)
@@ -335,7 +333,6 @@ def _read_mistral(text: str, start: int, schemas: Schemas) -> Sequence[WrittenCa
         calls = [_call_of({"name": named[1], "arguments": value})]
     else:
         calls = [_call_of(one) for one in value]
-    end = begin + length
     found = _listed(calls, start, end)
     following = text.find(_MISTRAL_OPEN, end)
     return _nothing_behind(found, text, len(text) if following < 0 else following)
@@ -344,15 +341,17 @@ def _read_mistral(text: str, start: int, schemas: Schemas) -> Sequence[WrittenCa
 # ---------------------------------------------------------------- values
 
 
-def _json_at(body: str) -> tuple[Any, int, str | None]:
-    """The JSON value at the start of a body, where it ends, and why there is none."""
-    begins = len(body) - len(body.lstrip())
+def _json_at(text: str, at: int = 0) -> tuple[Any, int, str | None]:
+    """The JSON value that begins at `at`, where it ends, and why there is none; then the end is `at`."""
+    begins = at
+    while text[begins : begins + 1].isspace():
+        begins += 1
     try:
-        value, end = _JSON.raw_decode(body, begins)
+        value, end = _JSON.raw_decode(text, begins)
     except ValueError as error:  # not JSON, or an integer of more digits than Python converts
-        return None, 0, str(error)
+        return (None, at, str(error)) if at == 0 else (None, at, _json_at(text[at:])[2])
     except RecursionError:
-        return None, 0, "nested too deeply"
+        return None, at, "nested too deeply"
     return value, end, None
 
 

@@ -11,6 +11,7 @@ is not a thought: its policy calls tools inside it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rocstar.engine.chat.callforms import CLOSE, FORMS, MAX_DEPTH, OPEN, Schemas, WrittenCall
@@ -31,8 +32,25 @@ __all__ = [
 THOUGHT = ("<think>", "</think>")
 DEFAULT = TurnForm()
 _NONE: Schemas = {}
-_TAGS = {name: FORMS[name].opens[0] for name in ("hermes", "lfm", "mistral")}
 _BY_NAME = {name: TurnForm(calls=name) for name in FORMS}
+_BY_TAG = {FORMS[name].opens[0]: _BY_NAME[name] for name in ("hermes", "lfm", "mistral")}
+
+
+def _any_of(*texts: str) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, texts)) or "(?!)")
+
+
+_TAG = _any_of(*_BY_TAG)
+_BEGINS = {name: _any_of(THOUGHT[0], *form.opens) for name, form in FORMS.items()}
+"""By call form: what every turn with a thought or a call has; one pattern, as fast as that of one tag."""
+_MARKS = {
+    skips: {
+        name: _any_of(*(THOUGHT[:1] if skips else ()), *(() if form.at_start else form.opens))
+        for name, form in FORMS.items()
+    }
+    for skips in (True, False)
+}
+"""Whether thoughts are skipped -> call form -> where a thought, or a call within the turn, begins."""
 
 
 def parse_tool_calls(
@@ -42,7 +60,10 @@ def parse_tool_calls(
 
     Without a form, for a text whose template is not known, the tag of the first call says which it is.
     """
-    found, _ = _read(text, form or _form_of(text), schemas)
+    form = form or _form_of(text)
+    if _is_said(text, form):
+        return ()
+    found, _ = _read(text, form, schemas)
     return tuple([written.call for written in found])
 
 
@@ -61,6 +82,8 @@ def said(written: str | Sequence[Turn]) -> str:
     """Return the spoken text of turns, or of one turn's text: without thoughts and without closed calls."""
     if isinstance(written, str):
         return _without(written, _form_of(written), thoughts=True)
+    if len(written) == 1:
+        return _without(written[0].text, written[0].form, thoughts=True)
     return "\n".join([_without(turn.text, turn.form, thoughts=True) for turn in written])
 
 
@@ -70,57 +93,62 @@ def without_tool_calls(text: str, form: TurnForm = DEFAULT) -> str:
 
 
 def _form_of(text: str) -> TurnForm:
-    if "<" not in text and "[" not in text:
+    first = _TAG.search(text)
+    if first is None:
         return DEFAULT
-    found = [(at, name) for name, tag in _TAGS.items() if (at := text.find(tag)) >= 0]
-    at, name = min(found, default=(0, "hermes"))
-    if name == "hermes" and text[at + len(OPEN) :].lstrip().startswith("<function="):
-        name = "xml"
-    return _BY_NAME[name]
+    if first[0] == OPEN and text[first.end() :].lstrip().startswith("<function="):
+        return _BY_NAME["xml"]
+    return _BY_TAG[first[0]]
+
+
+def _is_said(text: str, form: TurnForm) -> bool:
+    """Whether a turn certainly has neither call nor thought."""
+    return not form.opens_thought and _BEGINS[form.calls].search(text) is None
 
 
 def _without(text: str, form: TurnForm, *, thoughts: bool) -> str:
-    calls, drafts = _read(text, form, _NONE, to_end=thoughts)
+    if _is_said(text, form):
+        return text
+    calls, drafts = _read(text, form)
     cut = [(call.start, call.end) for call in calls if call.closed]
     if drafts and thoughts:
-        cut = sorted([*cut, *drafts])
+        cut = sorted([*cut, *drafts]) if cut else drafts
     kept, end = [], 0
     for start, stop in cut:
         kept.append(text[end:start])
         end = stop
-    return "".join([*kept, text[end:]]) if kept else text
+    kept.append(text[end:])
+    return "".join(kept)
 
 
 def _read(
-    text: str, form: TurnForm, schemas: Schemas = _NONE, *, to_end: bool = False
+    text: str, form: TurnForm, schemas: Schemas = _NONE
 ) -> tuple[list[WrittenCall], list[tuple[int, int]]]:
-    """The calls, and the thoughts [start, end) before them; `to_end`: the thoughts behind them, too."""
-    calls, at, may_call, skips = FORMS[form.calls], 0, True, form.skips_thoughts
-    tag, is_bare = calls.opens[0], calls.at_start
-    found: list[WrittenCall] = []
+    """The calls and the thoughts [start, end)."""
+    mark, at = _MARKS[form.skips_thoughts][form.calls], 0
     thoughts: list[tuple[int, int]] = []
-    if skips and form.opens_thought:
+    if form.skips_thoughts and form.opens_thought:
         at = _thought_end(text, 0)
         thoughts.append((0, at))
+    first, calls = mark.search(text, at), FORMS[form.calls]
+    found, may_call = list[WrittenCall](), calls.at_start
     while True:
-        if is_bare:
-            start = calls.start_in(text, at) if may_call else -1
-        elif (start := text.find(tag[0], at)) >= 0:
-            start = text.find(tag, start)
-        if skips and (start >= 0 or to_end or is_bare):
-            stop = start if start >= 0 else len(text)
-            begin = text.find("<", at, stop)  # one character is found many times faster than a tag
-            if begin >= 0 and (begin := text.find(THOUGHT[0], begin, stop)) >= 0:
-                may_call &= not text[at:begin].strip()
-                at = _thought_end(text, begin + len(THOUGHT[0]))
-                thoughts.append((begin, at))
-                continue
-        if start < 0:
+        start = first.start() if first else len(text)
+        if may_call and 0 <= (begin := calls.start_in(text, at)) < start:
+            first, start = None, begin
+        elif first is None:
             return found, thoughts
+        elif first[0] == THOUGHT[0]:
+            may_call = may_call and not text[at:start].strip()
+            at = _thought_end(text, first.end())
+            thoughts.append((start, at))
+            first = mark.search(text, at)
+            continue
         written = calls.read(text, start, schemas)
         found += written
         may_call = False
-        at = written[-1].end if written else start + (0 if is_bare else len(tag))
+        at = written[-1].end if written else first.end() if first else start
+        first = mark.search(text, at)
 
 
 def _thought_end(text: str, at: int) -> int:

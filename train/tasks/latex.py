@@ -41,48 +41,50 @@ _COMMANDS = {name: same for same, names in _SPELLINGS.items() for name in names.
 """Commands of one meaning, in one spelling."""
 _COMMAND = re.compile(r"\\([A-Za-z]+)(\s*\{)?")
 _WRAPPERS = frozenset(_WRAPPER_NAMES.split())
-_SAME_LATEX = tuple(
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\\\\\s*\[[0-9.]+\s*[a-z]{2}\]", r"\\\\ "),
-        (r",\\!\s*", ","),
-        (r"\\!", ""),
-        (r"\\(?:left|right|[bB]ig+[lrm]?)(?![A-Za-z])\s*\.?", ""),
-        # A wrong but common habit: the command runs into the next letter.
-        (r"\\q?quad", " "),
-        (r"\\%", "%"),
-        (r"(?<!\\)\\[,;: ]", " "),
-    )
+_Rule = tuple[tuple[str, ...], re.Pattern[str], str]
+"""Parts, a pattern, its replacement. Every text with the pattern has one of the parts; to look for these
+first takes a tenth of the time."""
+
+
+def _rules(*rules: tuple[tuple[str, ...], str, str]) -> tuple[_Rule, ...]:
+    return tuple((parts, re.compile(pattern), replacement) for parts, pattern, replacement in rules)
+
+
+_TRIGONOMETRIC = ("\\sin", "\\cos", "\\tan")
+_FUNCTIONS = "arcsin|arccos|arctan|sin|cos|tan|ln|log"
+_SAME_LATEX = _rules(
+    (("\\\\",), r"\\\\\s*\[[0-9.]+\s*[a-z]{2}\]", r"\\\\ "),
+    ((",\\!",), r",\\!\s*", ","),
+    (("\\!",), r"\\!", ""),
+    (("\\left", "\\right", "\\big", "\\Big"), r"\\(?:left|right|[bB]ig+[lrm]?)(?![A-Za-z])\s*\.?", ""),
+    # A wrong but common habit: the command runs into the next letter.
+    (("\\q",), r"\\q?quad", " "),
+    (("\\%",), r"\\%", "%"),
+    (("\\,", "\\;", "\\:", "\\ "), r"(?<!\\)\\[,;: ]", " "),
 )
-_SAME_COMMANDS = tuple(
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\\mathbb\s*\{?\s*([A-Z])(?![A-Za-z])\s*\}?", r"\\mathbb{\1}"),
-        (r"\\pmod\s*(?:\{\s*([^{}]*?)\s*\}|([0-9A-Za-z]))", r"\\pmod{\1\2}"),
-        (r"\\mod\s*(?:\{\s*([^{}]*?)\s*\}|([0-9]+|[A-Za-z]))$", r"\\pmod{\1\2}"),
-        (r"(\\equiv(?![A-Za-z]).*)\\bmod\s*([0-9]+|[A-Za-z])$", r"\1\\pmod{\2}"),
-        (r"[(\[] ?\\begin\{(?:matrix|array)\}(?:\{[lcr|]*\})?", r"\\begin{pmatrix}"),
-        (r"\\end\{(?:matrix|array)\} ?[)\]]", r"\\end{pmatrix}"),
-        (r"\\text\{([dei])\}", r" \1"),
-        (r"\\(sin|cos|tan)\s*\^\s*\{?\s*-\s*1(?![0-9])\s*\}?", r"\\arc\1 "),
-        (r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"\\frac{\1}{\2}"),
-        (r"\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}", r"\\binom{\1}{\2}"),
-        (r"\\(?:operatorname|text)\s*\{(arcsin|arccos|arctan|sin|cos|tan|ln|log)\}", r"\\\1 "),
-        (r"(?:^|(?<=[(,\[]))\s*\+\s*\\infty", r" \\infty"),
-    )
+_SAME_COMMANDS = _rules(
+    (("\\mathbb",), r"\\mathbb\s*\{?\s*([A-Z])(?![A-Za-z])\s*\}?", r"\\mathbb{\1}"),
+    (("\\pmod",), r"\\pmod\s*(?:\{\s*([^{}]*?)\s*\}|([0-9A-Za-z]))", r"\\pmod{\1\2}"),
+    (("\\mod",), r"\\mod\s*(?:\{\s*([^{}]*?)\s*\}|([0-9]+|[A-Za-z]))$", r"\\pmod{\1\2}"),
+    (("\\bmod",), r"(\\equiv(?![A-Za-z]).*)\\bmod\s*([0-9]+|[A-Za-z])$", r"\1\\pmod{\2}"),
+    (("\\begin",), r"[(\[] ?\\begin\{(?:matrix|array)\}(?:\{[lcr|]*\})?", r"\\begin{pmatrix}"),
+    (("\\end",), r"\\end\{(?:matrix|array)\} ?[)\]]", r"\\end{pmatrix}"),
+    (("\\text",), r"\\text\{([dei])\}", r" \1"),
+    (_TRIGONOMETRIC, r"\\(sin|cos|tan)\s*\^\s*\{?\s*-\s*1(?![0-9])\s*\}?", r"\\arc\1 "),
+    (("\\over",), r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"\\frac{\1}{\2}"),
+    (("\\choose",), r"\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}", r"\\binom{\1}{\2}"),
+    (("\\operatorname", "\\text"), rf"\\(?:operatorname|text)\s*\{{({_FUNCTIONS})\}}", r"\\\1 "),
+    (("\\infty",), r"(?:^|(?<=[(,\[]))\s*\+\s*\\infty", r" \\infty"),
 )
-_SAME = tuple(
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\{,\}", ","),
-        (r"\^\s*\{?\s*\\circ(?![A-Za-z])\s*\}?", r"^\\circ"),
-        (r">=", r"\\geq "),
-        (r"<=", r"\\leq "),
-        (r"!=", r"\\neq "),
-        (r"~", " "),
-        (r"(?<!\\)\$", ""),
-        (r"\s+", " "),
-    )
+_SAME = _rules(
+    (("{,}",), r"\{,\}", ","),
+    (("\\circ",), r"\^\s*\{?\s*\\circ(?![A-Za-z])\s*\}?", r"^\\circ"),
+    ((">=",), r">=", r"\\geq "),
+    (("<=",), r"<=", r"\\leq "),
+    (("!=",), r"!=", r"\\neq "),
+    (("~",), r"~", " "),
+    (("$",), r"(?<!\\)\$", ""),
+    (("  ",), r"  +", " "),
 )
 _MATH = re.compile(r"\\[(\[](.*)\\[)\]]", re.DOTALL)
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
@@ -105,13 +107,8 @@ def clean(text: str) -> str:
     if whole := _MATH.fullmatch(text.removesuffix(".")):
         text = whole[1]
     if "\\" in text:
-        for pattern, replacement in _SAME_LATEX:
-            text = pattern.sub(replacement, text)
-        text = _COMMAND.sub(_command, text)
-        for pattern, replacement in _SAME_COMMANDS:
-            text = pattern.sub(replacement, text)
-    for pattern, replacement in _SAME:
-        text = pattern.sub(replacement, text)
+        text = _applied(_SAME_COMMANDS, _COMMAND.sub(_command, _applied(_SAME_LATEX, text)))
+    text = _applied(_SAME, text)
     text = with_arguments(from_plain_text(text)).strip()
     if text.endswith(".") and not text.endswith("\\."):
         text = text[:-1].rstrip()
@@ -119,6 +116,15 @@ def clean(text: str) -> str:
         text = inner.strip()
     if text.startswith("\\text") and (listed := _LISTED.fullmatch(text)):
         text = listed[1].strip()
+    return text
+
+
+def _applied(rules: tuple[_Rule, ...], text: str) -> str:
+    for parts, pattern, replacement in rules:
+        for part in parts:
+            if part in text:
+                text = pattern.sub(replacement, text)
+                break
     return text
 
 
@@ -161,9 +167,11 @@ def unparenthesised(text: str) -> str:
 
 def last_boxed(text: str) -> str | None:
     """Return the content of the last `\\boxed{` or `\\fbox{`, up to its matching brace; None without one."""
-    boxes = list(_BOX.finditer(text))
-    end = closing_brace(text, boxes[-1].end() - 1) if boxes else None
-    return None if end is None else text[boxes[-1].end() : end]
+    box = _BOX.match(text, max(text.rfind("\\boxed"), text.rfind("\\fbox"), 0))
+    if box is None:
+        box = next(reversed(list(_BOX.finditer(text))), None)
+    end = closing_brace(text, box.end() - 1) if box else None
+    return text[box.end() : end] if box and end is not None else None
 
 
 def closing_brace(text: str, opening: int) -> int | None:
@@ -184,13 +192,14 @@ def closing_brace(text: str, opening: int) -> int | None:
 
 def split(text: str, separator: re.Pattern[str]) -> list[str]:
     """Return what stands between the separators that lie in no bracket of any kind, stripped."""
-    parts, start, i = [], 0, 0
-    inner = _depths(text)
-    while found := separator.search(text, i):
-        i = max(found.end(), i + 1)
+    parts, start = list[str](), 0
+    found = separator.search(text)
+    inner = _depths(text) if found else []
+    while found:
         if inner[found.start()] == 0:
             parts.append(text[start : found.start()].strip())
             start = found.end()
+        found = separator.search(text, max(found.end(), found.start() + 1))
     return [*parts, text[start:].strip()]
 
 

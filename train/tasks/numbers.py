@@ -79,18 +79,22 @@ def read_number(text: str) -> PlainNumber | None:
         inner = unparenthesised(text[1:])
         number = read_number(inner) if inner != text[1:] and inner[:1] not in "+-" else None
         return number if number is None or text[0] == "+" else _negative(number)
-    if found := _BASE.fullmatch(text):
+    if "_" in text and (found := _BASE.fullmatch(text)):
         base = found["base"] or found["base1"]
         digits = f"{found['sign'].strip('+')}{found['digits'].lstrip('0')}"
         return PlainNumber(value=Fraction(0), base=f"{digits}_{_BASES.get(base, base)}")
     prefix, text = prefix_unit(text)
-    if found := _FRACTION.fullmatch(text) or _MIXED.fullmatch(text):
+    has_bar = "/" in text
+    found = _FRACTION.fullmatch(text) if "\\frac" in text else None
+    if found is None and has_bar:
+        found = _MIXED.fullmatch(text)
+    if found:
         value = _fraction(found)
-    elif found := _BRACKETED.fullmatch(text):
+    elif has_bar and (found := _BRACKETED.fullmatch(text)):
         top, bottom = found["top"] or found["top1"], found["bottom"] or found["bottom1"]
         value = _ratio(found["sign"], top, bottom)
         return None if value is None else PlainNumber(value=value, unit=prefix)
-    elif found := _SLASH.fullmatch(text):
+    elif has_bar and (found := _SLASH.fullmatch(text)):
         value = _ratio(found["sign"], found["top"], found["bottom"])
     else:
         found = _DECIMAL.fullmatch(text)

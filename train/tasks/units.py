@@ -100,11 +100,10 @@ MAX_CHARACTERS = 60
 
 def prefix_unit(text: str) -> tuple[str | None, str]:
     """Split a currency sign off the front: (unit, rest)."""
+    minus, bare = ("-", text[1:]) if text.startswith("-") else ("", text)
     for sign, unit in _PREFIXES.items():
-        if text.startswith(sign):
-            return unit, text[len(sign) :].lstrip()
-        if text.startswith(f"-{sign}"):
-            return unit, "-" + text[len(sign) + 1 :].lstrip()
+        if bare.startswith(sign):
+            return unit, minus + bare[len(sign) :].lstrip()
     return None, text
 
 

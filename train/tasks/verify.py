@@ -47,20 +47,20 @@ def num_answers(written: str | Sequence[Turn]) -> int:
     """
     text = said(written)
     start = text.find(OPEN_TAG)
-    if start < 0 or CLOSE_TAG not in text[start:]:
+    if start < 0 or text.find(CLOSE_TAG, start) < 0:
         return 0
-    return max(text.count(OPEN_TAG), text.count(CLOSE_TAG))
+    return max(text.count(OPEN_TAG, start), text.count(CLOSE_TAG))
 
 
 def extract_answer(final: str | Sequence[Turn]) -> Extraction:
     """The content of the last `\\boxed{...}` inside the last complete `<answer>...</answer>` of the text, or
     of the last turn.
     """
-    *closed, _ = said(final if isinstance(final, str) else final[-1:]).split(CLOSE_TAG)
-    blocks = [part.rpartition(OPEN_TAG)[2] for part in closed if OPEN_TAG in part]
-    if not blocks:
+    text = said(final if isinstance(final, str) else final[-1:])
+    opened = text.rfind(OPEN_TAG, 0, max(0, text.rfind(CLOSE_TAG)))
+    if opened < 0:
         return Extraction(failure=ExtractionFailure.no_answer)
-    boxed = last_boxed(blocks[-1])
+    boxed = last_boxed(text[opened + len(OPEN_TAG) : text.find(CLOSE_TAG, opened)])
     if boxed is None:
         return Extraction(failure=ExtractionFailure.no_box)
     return Extraction(answer=boxed.strip())

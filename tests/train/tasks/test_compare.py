@@ -10,7 +10,7 @@ import sympy
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rocstar.train.tasks import grader_symbolic
+from rocstar.train.tasks import grader_symbolic, latex
 from rocstar.train.tasks.compare import compare
 from rocstar.train.tasks.latex import clean
 from rocstar.train.tasks.numbers import read_number
@@ -23,6 +23,13 @@ def accepted(prediction: str, truth: str) -> bool:
         for question in found.questions
     }
     return found.decide(answers) if answers else found.verdict
+
+
+@given(st.sampled_from([*latex._SAME_LATEX, *latex._SAME_COMMANDS, *latex._SAME]), st.data())
+def test_a_text_with_a_pattern_has_one_of_its_parts(rule: latex._Rule, data: st.DataObject) -> None:
+    parts, pattern, _ = rule
+    text = data.draw(st.from_regex(pattern))
+    assert any(part in text for part in parts), (pattern, text)
 
 
 EQUAL = [

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocstar.engine.chat.toolcalls import said
+from rocstar.train.tasks.latex import closing_brace
 from rocstar.train.tasks.verify import Extraction, ExtractionFailure, extract_answer, num_answers
 
 
@@ -70,6 +74,32 @@ def test_the_last_box_is_read_to_its_matching_brace(inside: str, answer: str) ->
 )
 def test_the_last_complete_block_counts(text: str) -> None:
     assert extract_answer(text) == Extraction(answer="42")
+
+
+PARTS = (
+    "<answer>",
+    "</answer>",
+    "\\boxed{1}",
+    "\\boxed 2",
+    "\\fbox {3}",
+    "\\boxed{4",
+    "<think>",
+    "</think>",
+    "<",
+    "x",
+)
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=12).map("".join))
+def test_the_answer_is_the_last_box_of_the_last_closed_block(text: str) -> None:
+    *closed, _ = said(text).split("</answer>")
+    blocks = [part.rpartition("<answer>")[2] for part in closed if "<answer>" in part]
+    boxes = list(re.finditer(r"\\(?:boxed|fbox)\s*\{", blocks[-1])) if blocks else []
+    end = closing_brace(blocks[-1], boxes[-1].end() - 1) if boxes else None
+    answer = None if end is None else blocks[-1][boxes[-1].end() : end].strip()
+    assert extract_answer(text).answer == answer
+    assert bool(num_answers(text)) == bool(blocks)
+    assert num_answers(text) in (0, max(said(text).count(tag) for tag in ("<answer>", "</answer>")))
 
 
 @given(st.text(alphabet=st.sampled_from("ab{}\\12 "), max_size=30))
