@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import repeat
 from typing import Final
 
 GRAM: Final = 8
@@ -22,7 +22,7 @@ def gram_size(num_words: int) -> int:
 
 
 class GramIndex:
-    """Invariant: `found(words)` has the number of each gram of a question that is in the words, once."""
+    """Invariant: `found(words)` has every place of the words at which a gram of a question begins."""
 
     def __init__(self, questions: Sequence[Sequence[str]]) -> None:
         self._words: dict[str, int] = {}
@@ -56,17 +56,21 @@ class GramIndex:
         """The questions that have a gram, by its number."""
         return (self._first[gram], *self._more.get(gram, ()))
 
-    def found(self, words: Sequence[str]) -> array[int]:
-        """Numbers of the grams that occur in some words."""
-        get = self._words.get
-        ids = [get(word, 0) for word in words]
-        hits: set[int | None] = set()
-        for size, grams in self._grams.items():
-            if grams:
-                hits.update(map(grams.get, _grams_of(ids, size)))
-        hits.discard(None)
-        return array("I", sorted(hits))  # type: ignore[arg-type, type-var]
+    def found(self, words: Sequence[str]) -> list[tuple[int, int, int]]:
+        """Each gram in some words: its number, the place of its first word, and its size."""
+        ids = list(map(self._words.get, words, repeat(0)))
+        return [
+            (gram, first, size)
+            for size, grams in self._grams.items()
+            if grams
+            for first, gram in enumerate(map(grams.get, _grams_of(ids, size)))
+            if gram is not None
+        ]
+
+    def number_of(self, words: Sequence[str]) -> int | None:
+        """The number of the gram that some words are; None of no gram."""
+        return self._grams[len(words)].get(tuple(map(self._words.get, words, repeat(0))))
 
 
 def _grams_of(ids: Sequence[int], size: int) -> Iterable[tuple[int, ...]]:
-    return zip(*(islice(ids, k, None) for k in range(size)), strict=False)
+    return zip(*(ids[k:] for k in range(size)), strict=False)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
@@ -30,8 +30,8 @@ import msgspec
 
 from rocstar.train.data.distinct import DistinctCounts
 from rocstar.train.data.evidence import agreement, is_telling, weight_of, without_instructions
-from rocstar.train.data.grams import GramIndex, gram_size
-from rocstar.train.data.words import masked, numbers_in, words_of
+from rocstar.train.data.grams import SHORT_GRAM, GramIndex, gram_size
+from rocstar.train.data.words import MASK, masked, numbers_in, words_of
 
 Level = Literal["duplicate", "near", "twin", "clean"]
 LEVELS: Final[tuple[Level, ...]] = ("duplicate", "near", "twin", "clean")
@@ -132,6 +132,7 @@ class _Side:
     index: GramIndex = field(init=False)
     equal: dict[tuple[str, ...], int] = field(init=False)
     frequency: DistinctCounts = field(init=False)
+    rare: frozenset[int] = frozenset()
     weights: list[list[float]] = field(init=False)
     totals: list[float] = field(init=False)
     coverable: list[float] = field(init=False)
@@ -144,28 +145,27 @@ class _Side:
         self.totals = [sum(weights) for weights in self.weights]
         self.coverable = []
 
-    def meet(self, words: Sequence[str]) -> tuple[int | None, bytes, int]:
+    def met(self, words: Sequence[str], grams: Collection[int]) -> tuple[int | None, bytes, int]:
         """The question that these words are, the grams that they have of any, and a number of the words."""
-        grams = self.index.found(words)
         text = "\0".join(words).encode("utf-8", "surrogatepass")
         digest = hashlib.blake2b(text, digest_size=8).digest() if grams else bytes(8)
-        return self.equal.get(tuple(words)), grams.tobytes(), int.from_bytes(digest, "little")
+        found = array("I", sorted(grams)).tobytes()
+        return self.equal.get(tuple(words)), found, int.from_bytes(digest, "little")
 
     def close(self) -> None:
         """Weigh the words of each question that lie in rare grams, now that these are known."""
-        rare = frozenset(gram for gram in range(self.index.num_grams) if self._is_rare(gram))
-        self.coverable = [self.covered(question, rare) for question in range(len(self.questions))]
-
-    def _is_rare(self, gram: int) -> bool:
-        return self.frequency.count(gram) <= BOILERPLATE
+        count = self.frequency.count
+        self.rare = frozenset(gram for gram in range(self.index.num_grams) if count(gram) <= BOILERPLATE)
+        self.coverable = [self.covered(question, self.rare) for question in range(len(self.questions))]
 
     def scores(self, grams: array[int]) -> dict[int, float]:
         """By question with a rare gram in common: the score."""
-        rare = frozenset(filter(self._is_rare, grams))
-        shared, found = frozenset(grams), {}
+        rare, found = self.rare.intersection(grams), dict[int, float]()
+        shared = frozenset(grams) if len(rare) < len(grams) else rare
         for question in {question for gram in rare for question in self.index.questions_with(gram)}:
-            of_rare = self.covered(question, rare) / self.coverable[question]
-            of_all = self.covered(question, shared) / self.totals[question]
+            weight = self.covered(question, rare)
+            of_rare = weight / self.coverable[question]
+            of_all = (weight if shared is rare else self.covered(question, shared)) / self.totals[question]
             found[question] = min(of_all, of_rare)
         return found
 
@@ -200,14 +200,32 @@ class OverlapCheck:
     def __init__(self, questions: Sequence[EvalQuestion]) -> None:
         words = [words_of(without_instructions(question.text)) for question in questions]
         self._plain, self._masked = _Side(words), _Side([masked(each) for each in words])
+        self._unmasked = array("q", [-1]) * self._masked.index.num_grams
+        """By gram of masked words: the same gram of plain words if it has no number, else -1."""
         self._numbers = [numbers_in(each) for each in words]
         self._answers = [question.answer for question in questions]
+        for question, asked in enumerate(self._masked.questions):
+            hidden, plain = self._masked.index.of_question[question], self._plain.index.of_question[question]
+            for first, (gram, same) in enumerate(zip(hidden, plain, strict=True)):
+                if MASK not in asked[first : first + gram_size(len(asked))]:
+                    self._unmasked[gram] = same
 
     def meet(self, text: str, answer: str = "") -> bytes:
         """See `Check`."""
         words = words_of(without_instructions(text))
-        plain, without = self._plain.meet(words), self._masked.meet(masked(words))
-        if plain[0] is None and without[0] is None and not plain[1] and not without[1]:
+        hidden = masked(words)
+        places = self._masked.index.found(hidden)
+        if not places and len(words) >= SHORT_GRAM:
+            return b""  # a gram or a question in plain words is one in masked words, too
+        grams = {
+            self._plain.index.number_of(words[first : first + size])
+            if (same := self._unmasked[gram]) < 0
+            else same
+            for gram, first, size in places
+        }
+        plain = self._plain.met(words, grams - {None})
+        without = self._masked.met(hidden, {gram for gram, _, _ in places})
+        if plain[0] is None and without[0] is None and not places:
             return b""
         weight, numbers = sum(map(weight_of, words)), sorted(numbers_in(words))
         return _ENCODER.encode(_Met(len(words), weight, numbers, answer, *plain, *without))
@@ -251,6 +269,8 @@ class OverlapCheck:
 
     def _level(self, met: _Met, question: int, score: float, grams: array[int]) -> Level:
         """What a problem is to one question, other numbers aside."""
+        if score <= NEAR:
+            return "clean"
         if self._is_part(met, question):
             return "near" if score > DUPLICATE else "clean"
         agreed = agreement(self._answers[question], met.answer)

@@ -45,6 +45,8 @@ FIGURE: Final = re.compile(r"\[asy\].*?\[/asy\]", re.S)
 """A figure in code."""
 _IDEOGRAPH: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
 _WORD: Final = re.compile(r"\d+|[^\W\d]+")
+_ASCII_WORD: Final = re.compile(r"[a-z]+|[0-9]+")
+"""The same of lower-case text in ASCII, in half the time."""
 _APOSTROPHE: Final = re.compile(r"(?<=[a-z])'(?=[a-z])")
 _SIGNED: Final = {**_RENAMED, **dict.fromkeys(_TYPESETTING, ""), **_SIGNS}
 _SAME_SIGNS: Final = str.maketrans({
@@ -61,10 +63,11 @@ def words_of(text: str) -> list[str]:
         text = FIGURE.sub(" ", text)
     if not text.isascii():
         text = _IDEOGRAPH.sub(r" \g<0> ", text.translate(_SYMBOLS))
-    text = _APOSTROPHE.sub("", text)
+    if "'" in text:
+        text = _APOSTROPHE.sub("", text)
     if "\\" in text:
         text = _COMMAND.sub(_plain, text)
-    return _WORD.findall(text.replace("_", " "))
+    return _ASCII_WORD.findall(text) if text.isascii() else _WORD.findall(text.replace("_", " "))
 
 
 def _plain(command: re.Match[str]) -> str:

@@ -133,6 +133,11 @@ def test_any_text_has_words(text: str) -> None:
     assert numbers_in(words) is not None and words_of(" ".join(words)) is not None
 
 
+@given(st.text(st.characters(codec="ascii")))
+def test_words_of_ascii_are_those_of_any_text(text: str) -> None:
+    assert words_of(f"{text} \N{GREEK SMALL LETTER ETA}") == [*words_of(text), "\N{GREEK SMALL LETTER ETA}"]
+
+
 def test_words_are_those_of_any_typesetting() -> None:
     assert words_of(r"\(\dfrac{1}{2}\) of $\triangle ABC$") == words_of(r"$\frac 1 2$ of \[ △ABC \]")
     assert words_of(r"\left( x_1 \geq 2\pi \right)") == words_of("(x1≥2π)") == ["x", "1", "2", "pi"]

@@ -6,18 +6,25 @@ instruction, some for the sum of a fraction's parts. `alike` are neighbours in M
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
+from dataclasses import astuple
 from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from rocstar.train.data import evidence
 from rocstar.train.data.evidence import agreement, is_telling, weight_of, without_instructions
 from rocstar.train.data.overlap import EvalQuestion, OverlapCheck, TaskVerdict
 
 LINES = Path(__file__).with_name("overlap_pairs.jsonl").read_text(encoding="utf-8").split("\n")
 PAIRS: list[dict[str, str]] = [json.loads(line) for line in LINES if line]
+VERDICTS = "404baae80ed2be0ef762f82432f593a5a7504d49be31f0b2dc9fe1462e22296b"
+"""Of all verdicts with their scores. A faster rule changes none; a better one changes this on purpose."""
 
 
 def verdict_of(question: str, answer: str, problem: str, problem_answer: str) -> TaskVerdict:
@@ -52,6 +59,11 @@ def test_other_numbers_are_twins() -> None:
     assert found.total() >= 100 and found["duplicate"] == 0 and found["twin"] / found.total() > 0.9, found
 
 
+def test_verdicts_and_scores_are_those_of_before() -> None:
+    found = [verdict_of(p["question"], p["answer"], p["problem"], p["problem_answer"]) for p in PAIRS]
+    assert hashlib.sha256(json.dumps([astuple(one) for one in found]).encode()).hexdigest() == VERDICTS
+
+
 def test_each_pair_is_of_two_texts() -> None:
     assert len(PAIRS) >= 300 and all(pair["question"] != pair["problem"] for pair in PAIRS)
 
@@ -82,6 +94,11 @@ def test_short_answers_tell_little() -> None:
     ] * 2
 
 
+@given(st.from_regex(evidence._SAYS_HOW))
+def test_what_says_how_to_answer_is_not_passed_over(text: str) -> None:
+    assert any(part in text for part in evidence._SAYS_HOW_HAS)
+
+
 @pytest.mark.parametrize(
     "instruction",
     [
@@ -97,6 +114,9 @@ def test_instructions_are_left_out(instruction: str) -> None:
     question = "A box has $6$ red marbles and $4$ blue ones. What is the chance that two drawn are red?"
     assert without_instructions(f"{question} {instruction}") == question
     assert without_instructions(f"{question}\n\n{instruction}") == question
+    assert (
+        without_instructions(f"Given \\[x = 1.\\] {instruction} {question}") == f"Given \\[x = 1. {question}"
+    )
     assert without_instructions(instruction) == instruction, "a problem that is nothing else"
 
 
