@@ -36,7 +36,8 @@ class EvalQuestions:
 
     def of(self, problems: Iterable[tuple[str, str]]) -> list[list[Question]]:
         """For each (problem, answer) the questions that it is; answers are empty where they are not known."""
-        if not self._asked:
+        problems = list(problems)
+        if not self._asked or not problems:
             return [[] for _ in problems]
         check, names = OverlapCheck(self._asked), list(self._names.values())
         found = [check.meet(text, answer) for text, answer in problems]
