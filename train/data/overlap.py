@@ -217,18 +217,18 @@ class OverlapCheck:
         places = self._masked.index.found(hidden)
         if not places and len(words) >= SHORT_GRAM:
             return b""  # a gram or a question in plain words is one in masked words, too
-        grams = {
-            self._plain.index.number_of(words[first : first + size])
-            if (same := self._unmasked[gram]) < 0
-            else same
-            for gram, first, size in places
-        }
-        plain = self._plain.met(words, grams - {None})
+        grams = {found for place in places if (found := self._plain_gram(words, *place)) is not None}
+        plain = self._plain.met(words, grams)
         without = self._masked.met(hidden, {gram for gram, _, _ in places})
         if plain[0] is None and without[0] is None and not places:
             return b""
         weight, numbers = sum(map(weight_of, words)), sorted(numbers_in(words))
         return _ENCODER.encode(_Met(len(words), weight, numbers, answer, *plain, *without))
+
+    def _plain_gram(self, words: Sequence[str], masked_gram: int, first: int, size: int) -> int | None:
+        """The gram of plain words at a place at which one of masked words begins."""
+        same = self._unmasked[masked_gram]
+        return same if same >= 0 else self._plain.index.number_of(words[first : first + size])
 
     def count(self, met: bytes) -> None:
         """See `Check`. A problem that is there a hundred times is no boilerplate: it counts once."""
