@@ -306,15 +306,20 @@ def _save_optimizer(directory: Path, snap: Snapshot, group: Any) -> None:
 
 
 def load_optimizer(directory: Path, learner: Learner) -> None:
-    """Continue the optimizer state and schedule of a checkpoint; every rank calls it, after a fresh `use`."""
+    """Continue the moments and the schedule of a checkpoint; every rank calls it, after a fresh `use`.
+
+    Parameter groups and their settings are those of `use`: checkpoints of before norms and embeddings were
+    without decay have one group.
+    """
     path, optimizers = directory / "state" / "optimizer", learner.optimizers.optimizers
     if path.is_dir():
-        state = {f"{k}": get_optimizer_state_dict(learner.model, o) for k, o in enumerate(optimizers)}
+        fresh = [get_optimizer_state_dict(learner.model, o) for o in optimizers]
+        state = {f"{k}": {"state": one["state"]} for k, one in enumerate(fresh)}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             dcp_load(state, checkpoint_id=str(path), no_dist=learner.world_size == 1)
         for k, optimizer in enumerate(optimizers):
-            set_optimizer_state_dict(learner.model, optimizer, state[f"{k}"])
+            set_optimizer_state_dict(learner.model, optimizer, {**fresh[k], **state[f"{k}"]})
     learner.optimizers.load_schedule_state(_read_state(directory, "schedule"))
 
 

@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections import namedtuple
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +23,7 @@ from rocstar.train.learner.checkpoint_writer import CheckpointWriter, Order
 from rocstar.train.learner.claims import check_folder
 from rocstar.train.learner.example import Example
 from rocstar.train.learner.learner import Learner
-from rocstar.train.learner.optim import OptimSpec
+from rocstar.train.learner.optim import Optimizers, OptimSpec
 from rocstar.train.learner.scratch import build_model, train_tokenizer
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.model_config import ScratchConfig
@@ -97,6 +98,28 @@ def test_training_goes_on_bit_for_bit(write: Callable[..., Path], spec: OptimSpe
     assert run(resumed, range(steps_before, steps_before + 4)) == norms
     expected = weights_of(whole)
     assert all(torch.equal(p, expected[name]) for name, p in weights_of(resumed).items())
+
+
+def test_a_checkpoint_with_one_parameter_group_goes_on_in_the_groups_of_the_recipe(
+    write: Callable[..., Path],
+) -> None:
+    """Checkpoints of before norms were without decay have one; decay and betas may change at a resume."""
+    one, spec = learner(ADAMW), replace(ADAMW, weight_decay=0.2, betas=(0.8, 0.9))
+    together = torch.optim.AdamW(one.model.parameters(), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1)
+    one._optimizers = Optimizers([together], ADAMW.rate)
+    run(one, range(3))
+    directory = write(one, 3)
+
+    resumed = learner(spec, AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32))
+    checkpoint.load_optimizer(directory, resumed)
+    (optimizer,) = resumed.optimizers.optimizers
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.2, 0.0]
+    assert [group["betas"] for group in optimizer.param_groups] == [(0.8, 0.9)] * 2
+    assert {group["lr"] for group in optimizer.param_groups} == {1e-2 * ADAMW.rate(3)}
+    for saved, loaded in zip(one.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(together.state[saved]["exp_avg"], optimizer.state[loaded]["exp_avg"])
+        assert together.state[saved]["step"] == optimizer.state[loaded]["step"] == 3
+    assert all(norm > 0 for norm in run(resumed, range(3, 5)))
 
 
 @pytest.mark.parametrize("spec", [ADAMW, MUON], ids=["adamw", "muon"])
