@@ -94,7 +94,7 @@ def train(
         return
     if Roles.of().serves:
         recipe = as_served_alone(recipe, torch.cuda.device_count())
-    with _joined(recipe, run_dir, rollouts, resume=resume) as world:
+    with _joined(recipe, run_dir, rollouts, resume=resume) as (world, conversations):
         if world.only_serves:
             serve_alone(recipe, world)
             return
@@ -102,7 +102,9 @@ def train(
             follow(recipe, world)
             return
         with (
-            _led(recipe, run_dir, world, resume=resume, rollouts=rollouts, callbacks=callbacks) as work,
+            _led(
+                recipe, run_dir, world, conversations, resume=resume, rollouts=rollouts, callbacks=callbacks
+            ) as work,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
             runner.run(work)
@@ -121,8 +123,10 @@ async def train_in_loop(
     if resume and _told_complete(recipe, run_dir, rollouts):
         return
     with (
-        _joined(recipe, run_dir, rollouts, resume=resume) as world,
-        _led(recipe, run_dir, world, resume=resume, rollouts=rollouts, callbacks=callbacks) as work,
+        _joined(recipe, run_dir, rollouts, resume=resume) as (world, conversations),
+        _led(
+            recipe, run_dir, world, conversations, resume=resume, rollouts=rollouts, callbacks=callbacks
+        ) as work,
     ):
         await work
 
@@ -138,13 +142,19 @@ def _told_complete(recipe: Recipe, run_dir: Path, rollouts: Path | None) -> bool
 
 
 @contextlib.contextmanager
-def _joined(recipe: Recipe, run_dir: Path, rollouts: Path | None, *, resume: bool) -> Iterator[World]:
-    """This process checked, among its ranks and with its settings of torch."""
+def _joined(
+    recipe: Recipe, run_dir: Path, rollouts: Path | None, *, resume: bool
+) -> Iterator[tuple[World, list[dict[str, Any]]]]:
+    """This process checked, among its ranks and with its settings of torch; and the conversations of its cold
+    start, of which there may be gigabytes: only rank 0 keeps them."""
+    conversations: list[dict[str, Any]] = []
     if rollouts is None:
         if not Roles.of().serves:
             hide_servers(recipe.engine)
-        check(recipe, run_dir, resume=resume, built_in=load_tasks_of)
+        conversations = check(recipe, run_dir, resume=resume, built_in=load_tasks_of)
     world = World.join()
+    if world.rank:
+        conversations.clear()
     device = local_device()
     on_cpu = device.type == "cpu"
     if on_cpu:
@@ -152,7 +162,7 @@ def _joined(recipe: Recipe, run_dir: Path, rollouts: Path | None, *, resume: boo
     checkpoint.set_threads(world.threads(recipe.run.threads))
     try:
         with deterministic_torch(recipe.engine.deterministic, device):
-            yield world
+            yield world, conversations
     finally:
         world.leave()
         if on_cpu:
@@ -164,6 +174,7 @@ def _led(
     recipe: Recipe,
     run_dir: Path,
     world: World,
+    conversations: list[dict[str, Any]],
     *,
     resume: bool,
     rollouts: Path | None,
@@ -180,7 +191,7 @@ def _led(
     try:
         supply: Tasks | Records
         if rollouts is None:
-            supply = loaded_tasks(recipe, built_in=load_tasks_of)
+            supply = loaded_tasks(recipe, built_in=load_tasks_of, conversations=conversations)
         else:
             supply = Records.open(rollouts, recipe, run_dir)
             recipe = supply.recipe
@@ -294,6 +305,7 @@ class _Builder:
             tunes = saved is None and recipe.model.path != "scratch" and recipe.sft.steps > 0
             if tunes:
                 await self._tune(team, tasks, sandbox, chat, tokenizer)
+            tasks.conversations.clear()  # what follows needs none, and there may be gigabytes
             learning = Learning(
                 origin=self._origin(made, tokenizer, is_tuned=tunes),
                 team=team,
@@ -393,7 +405,9 @@ class _Builder:
 
     async def _conversations(self, tasks: Tasks, sandbox: Sandbox, form: TurnForm) -> list[dict[str, Any]]:
         """What the cold start learns."""
-        return await conversations_for(self.recipe, tasks.demonstrations, sandbox, self.listeners, form)
+        return tasks.conversations or await conversations_for(
+            self.recipe, tasks.demonstrations, sandbox, self.listeners, form
+        )
 
     def _hand_over(self, made: Made, tokenizer: PreTrainedTokenizerBase) -> str:
         """Where the other ranks find rank 0's model: a directory, or the name it was loaded from."""

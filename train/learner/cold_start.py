@@ -21,7 +21,7 @@ from rocstar.train.learner.bad_batch import stops_run
 from rocstar.train.learner.checkpoint import load_progress, source_kind
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.scratch import build_model, digit_token_mask, train_tokenizer
-from rocstar.train.learner.sft import Conversation, cold_start, read_conversations, tokenise
+from rocstar.train.learner.sft import Conversation, cold_start, tokenise
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
@@ -39,12 +39,10 @@ TOKENIZER_ROWS = 4000
 async def conversations_for(
     recipe: Recipe, tasks: Sequence[Task], sandbox: Sandbox, listeners: Listeners, form: TurnForm
 ) -> list[dict[str, Any]]:
-    """Chat rows of the recipe: read from its file, or demonstrated on tasks.
+    """Chat rows of the recipe, demonstrated on tasks.
 
     `form`: how the policy's turns are read; it says whether a call may have text in front.
     """
-    if recipe.sft.data != "demonstrations":
-        return read_conversations(Path(recipe.sft.data), recipe.sft.tools)
     tool = demonstrated_tool(recipe)
     rows = await make_demonstrations(
         tasks,

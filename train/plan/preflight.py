@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rocstar.engine.progress.progress import working
 from rocstar.engine.progress.status import StatusLine
@@ -75,6 +75,8 @@ class Tasks:
     """How many tasks were left out, a line for each source."""
     left_out: list[str] = field(default_factory=list)
     """The notes of sources of which some were."""
+    conversations: list[dict[str, Any]] = field(default_factory=list)
+    """Those of sft.data; none of a cold start of demonstrations."""
 
     @property
     def all_heldout(self) -> list[Task]:
@@ -107,6 +109,8 @@ class Findings:
     """What was counted of the data, a line each."""
     has_template: bool = True
     """Whether it can be seen here how a conversation is put in words."""
+    conversations: list[dict[str, Any]] = field(default_factory=list)
+    """Those of sft.data, where they could be read."""
 
     def of(self, look: Callable[[], T]) -> T | None:
         """What `look` gives; None where it finds something wrong, which is noted."""
@@ -133,10 +137,12 @@ def load_all_tasks(
     *,
     has_template: bool = True,
     built_in: LoadSet = nobody_loads,
+    conversations: list[dict[str, Any]] | None = None,
 ) -> Tasks:
     """Load every data source; no RL task is a held-out one. ConfigErrors for all that cannot be used.
 
     `model`: the one that will see them, if it is not the recipe's; without its template rows are only read.
+    `conversations`: those of sft.data, if they were read already.
     """
     found = Findings()
     shown = PromptCheck(recipe, model) if has_template else None
@@ -150,7 +156,7 @@ def load_all_tasks(
         else loaded[f"eval.{k}.data"]
         for k, config in enumerate(recipe.eval)
     }
-    rows = found.of(partial(_texts_of, recipe)) or []
+    rows = conversations or found.of(partial(_conversations_of, recipe)) or []
     found.refuse()
     return _apart(recipe, loaded, heldout, rows, found.notes)
 
@@ -159,7 +165,7 @@ def _apart(
     recipe: Recipe,
     loaded: Mapping[str, list[Task]],
     heldout: Mapping[str, list[Task]],
-    texts: Sequence[str],
+    conversations: list[dict[str, Any]],
     unreadable: list[str],
 ) -> Tasks:
     """The tasks of the stages and demonstrations that are no questions of the evaluation."""
@@ -186,6 +192,7 @@ def _apart(
     if shown:
         known = {**heldout, **{f"stages.{k}": tasks for k, tasks in enumerate(stages)}}
         shown = kept("sft.demonstration_tasks", shown, EvalQuestions(known))
+    texts = [m["content"] for row in conversations for m in row["messages"] if m["role"] == "user"]
     in_texts = {question for questions in held.of((text, "") for text in texts) for question in questions}
     learned = Learned(
         tasks=frozenset(in_tasks),
@@ -200,6 +207,7 @@ def _apart(
         unreadable=unreadable,
         notes=notes,
         left_out=left_out,
+        conversations=conversations,
     )
 
 
@@ -213,19 +221,23 @@ def _without_held_out(
     return rest, {question for questions in found for question in questions}, note
 
 
-def _texts_of(recipe: Recipe) -> list[str]:
-    """What users say in the recipe's conversations."""
+def _conversations_of(recipe: Recipe) -> list[dict[str, Any]]:
+    """The rows of sft.data; none of a cold start of demonstrations, or of a recipe without one."""
     sft = recipe.sft
-    if not sft.steps or sft.data == "demonstrations":
-        return []
-    rows = read_conversations(Path(sft.data))
-    return [m["content"] for row in rows for m in row["messages"] if m["role"] == "user"]
+    reads = sft.steps and sft.data != "demonstrations"
+    return read_conversations(Path(sft.data), sft.tools) if reads else []
 
 
-def loaded_tasks(recipe: Recipe, model: str | None = None, *, built_in: LoadSet) -> Tasks:
+def loaded_tasks(
+    recipe: Recipe,
+    model: str | None = None,
+    *,
+    built_in: LoadSet,
+    conversations: list[dict[str, Any]] | None = None,
+) -> Tasks:
     """The same for a run; on standard error the answers that the judge cannot read."""
     with StatusLine(), working("loading the tasks"):
-        tasks = load_all_tasks(recipe, model, built_in=built_in)
+        tasks = load_all_tasks(recipe, model, built_in=built_in, conversations=conversations)
     for line in tasks.unreadable:
         print(line, file=sys.stderr)
     return tasks
@@ -328,8 +340,9 @@ def check(
     *,
     resume: bool = False,
     built_in: LoadSet = nobody_loads,
-) -> None:
-    """What can be wrong before any work. ConfigError with all of it; nothing was written.
+) -> list[dict[str, Any]]:
+    """What can be wrong before any work; returns the conversations that were read for it. ConfigError with
+    all that is wrong; nothing was written.
 
     Every rank calls it. The run's folder and, where something else is wrong, the data are rank 0's to see: it
     loads the data next.
@@ -339,8 +352,15 @@ def check(
     if run_dir is not None and os.environ.get("RANK", "0") == "0":
         examine_directory(recipe, run_dir, found, resume=resume)
         if found.problems:
-            found.of(lambda: load_all_tasks(recipe, has_template=found.has_template, built_in=built_in))
+            found.of(partial(_load_here, recipe, found, built_in))
     found.refuse()
+    return found.conversations
+
+
+def _load_here(recipe: Recipe, found: Findings, built_in: LoadSet) -> Tasks:
+    return load_all_tasks(
+        recipe, has_template=found.has_template, built_in=built_in, conversations=found.conversations
+    )
 
 
 def rehearse(
@@ -377,7 +397,7 @@ def rehearse(
                 f"eval.{k}.set = {chosen.set!r}: its rows, which are read when the run starts"
             )
     if not away:
-        tasks = found.of(lambda: load_all_tasks(recipe, has_template=found.has_template, built_in=built_in))
+        tasks = found.of(partial(_load_here, recipe, found, built_in))
         found.notes += [*tasks.unreadable, *tasks.notes] if tasks else []
         return found
     shown = PromptCheck(recipe) if found.has_template else None
@@ -409,14 +429,12 @@ def examine(
     """Model, tokenizer, template, conversations, engine and lengths. learns: it is to be trained."""
     found, sft = Findings(), recipe.sft
     max_positions = found.of(lambda: _examine_model(recipe, found, dry=dry))
-    if sft.steps and sft.data != "demonstrations":
-        rows = found.of(lambda: read_conversations(Path(sft.data), sft.tools))
-        is_bundled = (sft.template or recipe.model.template) != "model"
-        if rows is not None and (found.has_template or is_bundled):
-            prompts = PromptCheck(recipe)
-            found.notes += found.of(lambda: prompts.conversations(rows)) or []
-            if dry and not found.problems:  # a run reads the calls back when it encodes the rows
-                found.of(lambda: prompts.calls(rows))
+    rows = found.conversations = found.of(partial(_conversations_of, recipe)) or []
+    if rows and (found.has_template or (sft.template or recipe.model.template) != "model"):
+        prompts = PromptCheck(recipe)
+        found.notes += found.of(lambda: prompts.conversations(rows)) or []
+        if dry and not found.problems:  # a run reads the calls back when it encodes the rows
+            found.of(lambda: prompts.calls(rows))
     for look in _engine_checks(recipe, found, learns=learns, elsewhere=elsewhere, nodes=nodes):
         found.of(look)
     if os.environ.get("RANK", "0") == "0":  # who listens is rank 0's, and its code runs nowhere else

@@ -93,6 +93,23 @@ def test_a_recipe_that_can_run_lacks_nothing(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["chat.jsonl", "tasks.jsonl"], "nothing is made"
 
 
+def test_the_conversations_are_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be gigabytes. What was read for the checks is what the cold start learns."""
+    read, paths = preflight.read_conversations, list[Path]()
+
+    def noted(path: Path, *tools: Any) -> list[dict[str, Any]]:
+        paths.append(path)
+        return read(path, *tools)
+
+    monkeypatch.setattr(preflight, "read_conversations", noted)
+    rows = check(recipe(), folder / "run")
+    tasks = preflight.loaded_tasks(recipe(), built_in=preflight.nobody_loads, conversations=rows)
+    assert tasks.conversations is rows and [row["messages"][0]["content"] for row in rows] == ["x"]
+    assert paths == [Path("chat.jsonl")]
+    assert rehearse(recipe(), folder / "run").conversations == rows and len(paths) == 2
+    assert preflight.loaded_tasks(recipe(), built_in=preflight.nobody_loads).conversations == rows
+
+
 UNREADABLE = ["The answer is 7", "Answer: 42", "\u2300 of nothing", "\\frac{1}{2"]
 
 
