@@ -347,6 +347,7 @@ BUGS = [
     Bug("listening._bind_unix", "0o660 if group else 0o600", "0o666", "service/test_listening.py::test_a_unix_socket_is_its_users_alone_and_replaces_a_stale_one"),
     Bug("load._finished", "spell_out(raw)", "pass", "test_named_tasks.py::test_an_option_changes_one_place_or_the_named_table"),
     Bug("load_learner", "path != base", "False", "test_adapters.py::test_a_learner_begins_with_a_checkpoints_adapters_on_the_recipes_base"),
+    Bug("load_optimizer", '{"state": one["state"]}', "one", "learner/test_checkpoint.py::test_a_checkpoint_with_one_parameter_group_goes_on_in_the_groups_of_the_recipe"),
     Bug("load_parts._fill", "each * mesh.get_local_rank(mesh.ndim - 1)", "each * mesh.get_local_rank(0)", "test_load_parts.py::test_a_ranks_part_is_that_of_the_loaded_model"),
     Bug("logprob_column", "np.array_equal(column, singles, equal_nan=True)", "len(column) == len(singles)", "record/test_columns.py::test_every_bit_of_a_logprob_is_kept_in_as_few_bytes_as_that_takes"),
     Bug("maj_at_k", "comb(count, j) * ways / (ties + 1)", "comb(count, j) * ways * (ties == 0)", "test_estimators.py::test_a_tie_is_decided_by_lot_and_not_by_place"),
