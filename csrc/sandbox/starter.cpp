@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <string_view>
 #include <system_error>
 
 #include "guard.h"
@@ -32,8 +33,16 @@ constexpr int kZygoteFd = 3;  // of a zygote; the starter has its own socket the
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   std::vector<char*> environment;
-  for (char** word = environ; *word != nullptr; ++word) environment.push_back(*word);
-  std::string preload = "LD_PRELOAD=" + command.preload;
+  // One list with what is preloaded already, first: a sanitizer's runtime refuses any other place.
+  std::string preload;
+  for (char** word = environ; *word != nullptr; ++word) {
+    if (std::string_view(*word).starts_with("LD_PRELOAD=") && !command.preload.empty()) {
+      preload = std::string(*word) + ":" + command.preload;
+    } else {
+      environment.push_back(*word);
+    }
+  }
+  if (preload.empty()) preload = "LD_PRELOAD=" + command.preload;
   if (!command.preload.empty()) environment.push_back(preload.data());
   environment.push_back(nullptr);
   const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
