@@ -11,7 +11,7 @@ TIMEOUT_S = 5.0
 
 
 def version() -> str:
-    """`0.1.0`, or `unknown` where rocstar is on the path without being installed."""
+    """`0.2.0`, or `unknown` where rocstar is on the path without being installed."""
     try:
         return importlib.metadata.version("rocstar")
     except importlib.metadata.PackageNotFoundError:
