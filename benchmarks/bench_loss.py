@@ -18,11 +18,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
-from sandbox_bench.report import ROOT, bar, finish
-from sandbox_bench.stats import median
+from report import claim, finish
 from torch import Tensor
 
 from rocstar.kernels import torch_ops
@@ -163,7 +163,7 @@ def main() -> int:
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--levels", nargs="+", default=["logits", "head"], choices=("logits", "head"))
     parser.add_argument("--peak", help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "loss_cpu.json")
+    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.peak:
@@ -175,18 +175,17 @@ def main() -> int:
     headings = ("level", "way", "CPU ms", "wall ms", "peak MiB")
     lines = [[r["level"], w, r["cpu_ms"][w], r["wall_ms"][w], r["peak_mib"][w]] for r in rows for w in WAYS]
     print(table(headings, lines), end="\n\n")
-    bars = []
-    for row in rows[:1]:
-        speed = min(row["speedup_cpu"], row["speedup_wall"])
-        bars.append(bar(f"{row['level']}: naive over fused, time", speed, SPEED_BAR, at_most=False))
-        share = row["memory_share_with_inputs"]
-        bars.append(
-            bar(f"{row['level']}: fused over naive, peak memory with inputs", share, MEMORY_BAR, at_most=True)
-        )
+    row = rows[0]
+    speed = min(row["speedup_cpu"], row["speedup_wall"])
+    share = row["memory_share_with_inputs"]
+    claims = [
+        claim("time of the naive policy loss over the fused one on a CPU", speed, at_least=SPEED_BAR),
+        claim("peak memory of the fused policy loss over the naive one", share, at_most=MEMORY_BAR),
+    ]
     about = {
         name: getattr(options, name) for name in ("rows", "vocabulary", "dtype", "threads", "rounds")
     } | {"torch": torch.__version__, "hidden_size": SIZE}
-    return finish("loss", {**about, "levels": rows}, bars, options.out)
+    return finish("loss_cpu", {**about, "levels": rows}, claims, options.out, seeds=[3])
 
 
 if __name__ == "__main__":

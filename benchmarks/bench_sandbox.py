@@ -1,11 +1,8 @@
-"""Benchmarks of the sandbox. Each part takes a few minutes, runs alone, prints a table and writes JSON.
+"""Benchmarks of the sandbox. Each part takes a few minutes and prints a table.
 
-    python benchmarks/bench_sandbox.py cpu --data llm_python_programs.jsonl
-    python benchmarks/bench_sandbox.py peers --code-judge DIR --data llm_python_programs.jsonl
-    python benchmarks/bench_sandbox.py forks|sessions|layers|open-loop|flood|holds|passes
+    python benchmarks/bench_sandbox.py flood|forks|sessions [--out FILE]
 
-Without a part it lists them. docs/measured/sandbox.md says what each measures. Exit status 1 says
-that a bar is missed.
+Without a part it lists them. Exit code 1: a bar is missed.
 """
 
 from __future__ import annotations
@@ -16,19 +13,9 @@ import sys
 from pathlib import Path
 
 import uvloop
-from sandbox_bench import cpu, flood, forks, holds, layers, open_loop, passes, peers, sessions
+from sandbox_bench import flood, forks, sessions
 
-PARTS = {
-    "cpu": cpu,
-    "peers": peers,
-    "forks": forks,
-    "sessions": sessions,
-    "layers": layers,
-    "open-loop": open_loop,
-    "flood": flood,
-    "holds": holds,
-    "passes": passes,
-}
+PARTS = {"forks": forks, "sessions": sessions, "flood": flood}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -38,12 +25,10 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="part", metavar="PART")
     for part in PARTS.values():
         part.add_parser(verbs)
-    for name, verb in verbs.choices.items():
-        default = Path(__file__).parent / "results" / f"sandbox_{name.replace('-', '_')}.json"
-        if name != "layers":
-            text = "further option of `rocstar sandbox serve`, e.g. --serve-option=--max-live=4"
-            verb.add_argument("--serve-option", action="append", default=[], help=text)
-        verb.add_argument("--out", type=Path, default=default, help="where the JSON goes")
+    for verb in verbs.choices.values():
+        text = "further option of `rocstar sandbox serve`, e.g. --serve-option=--max-live=4"
+        verb.add_argument("--serve-option", action="append", default=[], help=text)
+        verb.add_argument("--out", type=Path, help="file of the result")
     return parser
 
 

@@ -1,6 +1,6 @@
 """Does a run that is killed again and again end with the same weights? kill -9 from outside, then --resume.
 
-    python benchmarks/kill_resume.py --out benchmarks/results/kill_resume.json
+    python benchmarks/kill_resume.py [--out FILE]
 
 One cold start (or --model); from its model one uninterrupted run, and one that is killed at random moments,
 some of them while a checkpoint is being written: its .partial folder is there when the process is dead, and
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from quickstart_seeds import ROOT, machine
+from report import ROOT, claim, finish
 
 Start = Callable[[bool], subprocess.Popen]
 """Starts the run; true = with --resume."""
@@ -139,7 +139,7 @@ def untimed(path: Path) -> list[dict]:
     return [{k: v for k, v in row.items() if not k.startswith("time")} for row in rows]
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument(
         "--option", action="append", default=[], help="a field of the recipe: --option=--a.b=c"
     )
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "kill_resume.json")
+    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     shutil.rmtree(options.runs, ignore_errors=True)
     options.runs.mkdir(parents=True)
@@ -198,22 +198,19 @@ def main() -> None:
         kills.append(found)
         print(found, file=sys.stderr, flush=True)
     found = differences(killed, whole, options.steps)
-    summary = {
-        "machine": machine(),
-        "command": " ".join(["python", *sys.argv]),
-        "steps": options.steps,
-        "kills": kills,
-        "num_kills": len(kills),
-        "num_inside_write": sum(kill["inside_write"] for kill in kills),
-        "different": found,
-        "num_updates": found["num_updates"],
-        "bit_identical": bool(found["num_updates"])
-        and not (found["weights"] or found["rows"])
-        and len(set(found["num_rows"])) == 1,
-    }
-    options.out.write_text(json.dumps(summary, indent=1) + "\n")
-    print(json.dumps(summary, indent=1))
+    differ = len(found["weights"]) + len(found["rows"]) + abs(found["num_rows"][0] - found["num_rows"][1])
+    inside = sum(kill["inside_write"] for kill in kills)
+    claims = [
+        claim(
+            "weights and metric rows that differ after kills and resumes", differ, "differences", at_most=0
+        ),
+        claim("kills of that run", len(kills), "kills", at_least=options.kills),
+        claim("kills while a checkpoint was written", inside, "kills", at_least=options.in_write),
+        claim("updates of that run", found["num_updates"], "updates", at_least=1),
+    ]
+    result = {"steps": options.steps, "kills": kills, "different": found}
+    return finish("kill_resume", result, claims, options.out, seeds=[options.seed])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,6 +1,6 @@
 """Does the quickstart learn, seed after seed? Full runs, cold start included.
 
-    python benchmarks/quickstart_seeds.py --seeds 10 --out benchmarks/results/quickstart_seeds.json
+    python benchmarks/quickstart_seeds.py --seeds 10 [--out FILE]
 
 Per seed: avg@4 on the 64 held-out tasks after the cold start and at the end, the rise with a paired
 bootstrap interval over tasks, the tool-error share in correct trajectories over the first and last
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import random
 import subprocess
 import sys
@@ -23,11 +22,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
-from sandbox_bench.report import commit
+from report import ROOT, claim, finish
 
 from rocstar.engine.record.reading import read_records, record_files
-
-ROOT = Path(__file__).parents[1]
 
 
 def run(recipe: str, directory: Path, options: list[str]) -> float:
@@ -107,20 +104,14 @@ def correct_ones(directory: Path) -> list[Correct]:
     return out
 
 
-def machine() -> dict:
-    facts = Path("/proc/cpuinfo").read_text().splitlines()
-    cpu = next((line.split(":")[1].strip() for line in facts if "model name" in line), "?")
-    return {"commit": commit(), "cpu": cpu, "python": platform.python_version()}
-
-
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--recipe", default="recipes/quickstart.toml")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "quickstart_seeds")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "quickstart_seeds.json")
+    parser.add_argument("--out", type=Path, help="file of the result")
     parser.add_argument("--at-once", type=int, default=2, help="runs at a time, one thread each")
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)
@@ -145,25 +136,19 @@ def main() -> None:
     def pooled(name: str) -> float:
         return sum(e for r in results for e, _ in r[name]) / sum(c for r in results for _, c in r[name])
 
-    passed = [r for r in results if r["rise"] >= 0.25 and r["ci_low"] > 0]
-    summary = {
-        "machine": machine(),
-        "command": " ".join(["python", *sys.argv]),
-        "seeds_that_rise_by_0.25_with_ci_above_0": len(passed),
-        "seeds": len(results),
-        "mean_start": fmean(r["start"] for r in results),
-        "mean_end": fmean(r["end"] for r in results),
-        "first_step_error_share": fmean(r["error_share_by_step"][0] or 0.0 for r in results),
-        "first_quarter_error_share": pooled("first_quarter"),
-        "last_quarter_error_share": pooled("last_quarter"),
-        "correct": sum(r["correct"] for r in results),
-        "correct_with_format_penalty": sum(r["correct_with_format_penalty"] for r in results),
-        "results": results,
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(summary, indent=1) + "\n")
-    print(json.dumps({k: v for k, v in summary.items() if k != "results"}, indent=1))
+    passed = sum(r["rise"] >= 0.25 and r["ci_low"] > 0 for r in results)
+    claims = [
+        claim(
+            "quickstart: seeds whose held-out avg@4 rises by 0.25 with the 95% interval above 0",
+            passed, "seeds", at_least=options.seeds,
+        ),
+        claim("quickstart: mean held-out avg@4 at the start", fmean(r["start"] for r in results)),
+        claim("quickstart: mean held-out avg@4 at the end", fmean(r["end"] for r in results)),
+        claim("quickstart: tool errors in correct trajectories, first quarter", pooled("first_quarter")),
+        claim("quickstart: tool errors in correct trajectories, last quarter", pooled("last_quarter")),
+    ]  # fmt: skip
+    return finish("quickstart_seeds", {"results": results}, claims, options.out, seeds=range(options.seeds))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

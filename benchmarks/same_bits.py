@@ -1,6 +1,6 @@
 """Same seed, same bits? Pairs of runs of one recipe and seed: one on the machine as it is, one on a busy one.
 
-    python benchmarks/same_bits.py --pairs 10 --out benchmarks/results/same_bits.json
+    python benchmarks/same_bits.py [--pairs 10] [--out FILE]
 
 The quickstart in miniature, cold start, RL and evaluations, at the default number of torch threads. The busy
 run of a pair has a busy loop on every core. Compared: the weights of every checkpoint byte by byte, every row
@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from hogs import cores, taken
-from sandbox_bench.report import ROOT, bar, finish
+from report import ROOT, claim, finish
 
 from rocstar.engine.record.reading import export_lines
 
@@ -95,7 +95,7 @@ def main() -> int:
     )
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     pairs = []
     for seed in range(options.first_seed, options.first_seed + options.pairs):
@@ -105,12 +105,14 @@ def main() -> int:
         same = "same bits" if not pairs[-1]["different"] else f"DIFFERENT: {pairs[-1]['different']}"
         print(f"seed {seed}: {same}, replay off by {pairs[-1]['replay_differences']}", flush=True)
     off = max(abs(d) if d is not None else float("inf") for p in pairs for d in p["replay_differences"])
-    bars = [
-        bar("pairs that differ", sum(bool(p["different"]) for p in pairs), 0, at_most=True),
-        bar("largest difference of a replayed loss", off, 0.0, at_most=True),
-        bar("runs without an update", sum(not p["updates"] for p in pairs), 0, at_most=True),
+    unlike, idle = sum(bool(p["different"]) for p in pairs), sum(not p["updates"] for p in pairs)
+    claims = [
+        claim("pairs of a quiet and a busy run of one seed that differ in a bit", unlike, "pairs", at_most=0),
+        claim("largest difference of a replayed loss from the logged one", off, at_most=0),
+        claim("runs without an update", idle, "runs", at_most=0),
     ]
-    return finish("same_bits", {"options": list(MINIATURE), "pairs": pairs}, bars, options.out)
+    seeds = [one["seed"] for one in pairs]
+    return finish("same_bits", {"options": MINIATURE, "pairs": pairs}, claims, options.out, seeds=seeds)
 
 
 if __name__ == "__main__":

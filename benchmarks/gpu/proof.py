@@ -29,7 +29,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from gpu.proof_parts.bars import BARS
 from gpu.proof_parts.results import RESULTS, SEED, part_file
-from sandbox_bench.report import ROOT, command
+from report import head, text_of
 
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Of each part: nothing is downloaded, and no tokenizer takes threads."""
@@ -194,9 +194,11 @@ class Proof:
     def write(self) -> None:
         device = self.outcomes["facts"].result["device"]
         parts = {name: asdict(outcome) for name, outcome in self.outcomes.items()}
-        whole = {**self.about, "device": device, "bars": self.bars(), "parts": parts}
+        bars = self.bars()
+        claims = [claim_of(bar) for bar in bars if bar["figure"] is not None]
+        whole = {**self.about, "claims": claims, "device": device, "bars": bars, "parts": parts}
         out, mirror = self.options.out, self.options.mirror
-        (out / "proof.json").write_text(json.dumps(whole, indent=1) + "\n")
+        (out / "proof.json").write_text(text_of(whole))
         if mirror:
             for name in ("proof.json", "proof.log"):
                 shutil.copyfile(out / name, mirror / name)
@@ -212,37 +214,37 @@ class Proof:
 
     def show_bars(self) -> None:
         for bar in self.bars():
-            limits = [f"{word} {bar[key]}" for key, word in (("at_least", ">="), ("at_most", "<="))
-                      if bar[key] is not None]  # fmt: skip
             met = {True: "met", False: "MISSED", None: "-"}[bar["met"]]
-            print(f"{met:<7} {bar['name']}: {bar['figure']} (wanted {' and '.join(limits)})")
+            print(f"{met:<7} {bar['name']}: {bar['figure']} (wanted {wanted(bar)})")
+
+
+def wanted(bar: Mapping[str, Any]) -> str:
+    limits = ((">=", bar["at_least"]), ("<=", bar["at_most"]))
+    return " and ".join(f"{sign} {limit:g}" for sign, limit in limits if limit is not None)
+
+
+def claim_of(bar: Mapping[str, Any]) -> dict[str, Any]:
+    """A bar with a figure, as report.claim writes it."""
+    return {
+        "claim": f"on the device: {bar['name']}",
+        "value": bar["figure"],
+        "unit": None,
+        "bar": wanted(bar),
+        "met": bar["met"],
+    }
 
 
 def about(options: argparse.Namespace) -> dict[str, Any]:
-    """What the figures belong to."""
-    commit = options.commit or described()
+    """The head of proof.json: what the figures belong to."""
     return {
-        "benchmark": "gpu_proof",
+        **head("gpu_proof", seeds=[SEED], commit=options.commit),
         "toy": options.toy,
-        "commit": commit.removesuffix("-dirty"),
-        "is_dirty": commit.endswith("-dirty"),
-        "command": command(sys.argv),
         "began_utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "budget_s": options.budget,
         "cpus": os.cpu_count(),
         "architecture": platform.machine(),
-        "seed": SEED,
         "python": platform.python_version(),
     }
-
-
-def described() -> str:
-    """The checkout's commit, with `-dirty` where files differ; empty outside a checkout."""
-    words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    except FileNotFoundError:
-        return ""
 
 
 def drive(options: argparse.Namespace, plan: Sequence[Planned]) -> int:

@@ -16,24 +16,23 @@ import os
 import resource
 import time
 from collections import Counter
-from pathlib import Path
+from statistics import median
 from typing import Any
 
 from hogs import cores
+from report import claim, finish
 from sandbox_bench.forks import cheapest, forks, of_forks
 from sandbox_bench.http_client import Client, HttpError
 from sandbox_bench.programs import MAKERS, Program, nonced
-from sandbox_bench.report import bar, finish
 from sandbox_bench.rocstar_service import Service, service
-from sandbox_bench.stats import median, percentile
 
 from rocstar.sandbox import proctree
+from rocstar.sandbox.bench import percentile
 
 CALLS = 45_000
 BATCH = 64
 TIMEOUT_S = 600.0
 GAUGE = "rocstar_sandbox_in_flight"
-GIB = 1 << 30
 IN_FLIGHT_SHARE = 40_000 / 45_000
 MEMORY_BAR_GB, RATE_BAR, FORKS_BAR = 2.5, 700.0, 0.9
 FORKED_CALLS = 4096
@@ -42,7 +41,6 @@ FORKED_CALLS = 4096
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser("flood", help="45,000 calls in flight through one client")
     parser.add_argument("--calls", type=int, default=CALLS)
-    parser.add_argument("--plot", type=Path, help="write in-flight and memory over time to this PNG or SVG")
 
 
 class Flood:
@@ -185,34 +183,18 @@ def _report(
     for failure in flood.failures[:3]:
         print(f"failure: {failure}")
     refused = sum(count for status, count in flood.statuses.items() if status != 200) + len(flood.failures)
-    bars = [
-        bar("calls answered right", flood.right, options.calls, at_most=False),
-        bar("requests refused or failed", refused, 0, at_most=True),
-        bar("in-flight gauge", in_flight, round(IN_FLIGHT_SHARE * options.calls), at_most=False),
-        bar("service and client memory in GB", peak / 1e9, MEMORY_BAR_GB, at_most=True),
-        bar("calls per second", options.calls / seconds, RATE_BAR, at_most=False),
-        bar("rate over that of bare forks", result["rate_over_bare_forks"], FORKS_BAR, at_most=False),
-    ]
-    if options.plot:
-        _plot(flood, options.plot)
-    return finish("flood", result, bars, options.out)
-
-
-def _plot(flood: Flood, path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    axes.plot([at for at, _ in flood.gauge], [value for _, value in flood.gauge], color="tab:blue")
-    axes.set_xlabel("seconds since the first request")
-    axes.set_ylabel("calls in flight", color="tab:blue")
-    memory = axes.twinx()
-    total = [(tree + client) / GIB for _, tree, client in flood.memory]
-    memory.plot([at for at, _, _ in flood.memory], total, color="tab:orange")
-    memory.set_ylabel("memory of service and client (GiB)", color="tab:orange")
-    memory.set_ylim(bottom=0)
-    figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
+    claims = [
+        claim("calls of the flood that were answered right", flood.right, "calls", at_least=options.calls),
+        claim("requests of the flood that were refused or failed", refused, "requests", at_most=0),
+        claim(
+            "calls in flight at once at the peak of the flood",
+            in_flight, "calls", at_least=round(IN_FLIGHT_SHARE * options.calls),
+        ),
+        claim("peak memory of service and client in the flood", peak / 1e9, "GB", at_most=MEMORY_BAR_GB),
+        claim("calls per second of the flood", options.calls / seconds, "calls/s", at_least=RATE_BAR),
+        claim(
+            "rate of the flood over that of bare forks on the same cores",
+            result["rate_over_bare_forks"], at_least=FORKS_BAR,
+        ),
+    ]  # fmt: skip
+    return finish("sandbox_flood", result, claims, options.out)

@@ -1,4 +1,4 @@
-"""What a call through HTTP costs beside a bare fork of a warm interpreter that runs the same program.
+"""CPU of a call through HTTP over that of a bare fork of a warm interpreter that runs the same program.
 
     rounds in turns:   batches of 64 through /v1/batch, two at a time      ->  CPU of the service's tree
                        batches of 64 to bare_fork.py, one each for two     ->  CPU of the two interpreters
@@ -6,9 +6,8 @@
 
 The fork confines nothing: it is the least that warm interpreters can cost. Warm means what the service's own
 interpreters have imported for such a program; of that with and without the collector's objects frozen the
-cheaper one is compared. Beside it stands a fork of an interpreter that has imported nothing but what this one
-program needs, for which there is no bar: no service knows its programs beforehand. Then the same once more
-with a busy loop on every core. A ratio is that of one round; the median over rounds is quoted.
+cheaper one is compared. Then the same once more with a busy loop on every core. A ratio is that of one round;
+the median over rounds is quoted.
 """
 
 from __future__ import annotations
@@ -22,15 +21,14 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from hogs import cores, taken
+from report import claim, finish
 from sandbox_bench.load import Load, drive, in_batches, summary
-from sandbox_bench.processes import ENVIRONMENT
 from sandbox_bench.programs import Program, nonced
-from sandbox_bench.report import bar, finish
-from sandbox_bench.rocstar_service import Service, native_batch, service
-from sandbox_bench.stats import median
+from sandbox_bench.rocstar_service import ENVIRONMENT, Service, native_batch, service
 
 from rocstar.sandbox.bench import table
 from rocstar.sandbox.child.flavours import FLAVOURS
@@ -39,7 +37,6 @@ BATCH, LANES = 64, 2
 CALLS = {"print": 2048, "sympy": 512}
 BARS = {"print": 0.6, "sympy": 0.85}
 FLAVOUR = {"print": "stdlib", "sympy": "numeric"}
-NEEDED: dict[str, tuple[str, ...]] = {"print": (), "sympy": ("sympy",)}
 START_TIMEOUT_S, ANSWER_TIMEOUT_S = 120.0, 120.0
 LINE_BYTES = 1 << 24
 
@@ -65,12 +62,6 @@ def warm_as_served(kind: str) -> list[Warm]:
         environment=dict(flavour.environment),
     )
     return [same, replace(same, name="as the flavour, frozen", frozen=True)]
-
-
-def warm_for_one(kind: str) -> Warm:
-    """As one could be that serves no other program."""
-    program = next(nonced(kind)).code
-    return Warm(name="for this program alone", modules=NEEDED[kind], warm_up=program, frozen=True)
 
 
 class Forks:
@@ -175,11 +166,10 @@ async def run(options: argparse.Namespace) -> int:
             programs, calls = nonced(kind), max(LANES * BATCH, int(CALLS[kind] * options.scale))
             warm, took = await cheapest(kind, programs, calls)
             tried[kind] = {name: round(ms, 4) for name, ms in took.items()}
-            async with forks(warm, LANES) as served, forks(warm_for_one(kind), LANES) as alone:
+            async with forks(warm, LANES) as served:
                 turns = {
                     "rocstar": partial(of_service, server),
                     "fork": partial(of_forks, served),
-                    "fork_for_one": partial(of_forks, alone),
                 }
                 for busy in (False, True):
                     with ExitStack() as stack:
@@ -210,7 +200,6 @@ def _row(kind: str, warm: Warm, busy: bool, loads: Mapping[str, Sequence[Load]])
         "program": kind,
         "machine": "busy" if busy else "as it is",
         "ratio": round(ratio(loads["rocstar"], loads["fork"]), 3),
-        "ratio_for_one": round(ratio(loads["rocstar"], loads["fork_for_one"]), 3),
         "setting": warm.name,
         **{name: summary(some) for name, some in loads.items()},
     }
@@ -226,20 +215,18 @@ def _report(
         for who, name, over in (
             ("rocstar", "rocstar", 1.0),
             ("fork", f"fork, {row['setting']}", row["ratio"]),
-            ("fork_for_one", "fork, for this program alone", row["ratio_for_one"]),
         )
     ]
     print(table(headings, lines))
-    bars = [
-        bar(
-            f"{row['program']} over a bare fork, {row['machine']}",
+    claims = [
+        claim(
+            f"CPU of `{row['program']}` through HTTP over that of a bare fork, machine {row['machine']}",
             row["ratio"],
-            BARS[row["program"]],
-            at_most=True,
+            at_most=BARS[row["program"]],
         )
         for row in rows
     ]
-    wrong = sum(row[who]["wrong"] for row in rows for who in ("rocstar", "fork", "fork_for_one"))
-    bars.append(bar("wrong answers", wrong, 0, at_most=True))
+    wrong = sum(row[who]["wrong"] for row in rows for who in ("rocstar", "fork"))
+    claims.append(claim("wrong answers beside bare forks", wrong, "calls", at_most=0))
     result = {"batch": BATCH, "lanes": LANES, "rows": rows, "tried_ms": tried}
-    return finish("forks", result, bars, options.out)
+    return finish("sandbox_forks", result, claims, options.out)

@@ -7,13 +7,12 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
+from statistics import median
 from typing import Any
 
-from sandbox_bench.http_client import Client
-from sandbox_bench.processes import have_core
-from sandbox_bench.report import bar, finish
-from sandbox_bench.rocstar_service import HttpSession, bare_http, service
-from sandbox_bench.stats import latency_ms, median
+from report import claim, finish
+from sandbox_bench.load import latency_ms
+from sandbox_bench.rocstar_service import HttpSession, service
 
 from rocstar.sandbox import proctree
 from rocstar.sandbox.bench import table
@@ -25,8 +24,6 @@ CELLS = 3000
 SESSIONS = 16
 BRANCHES = 100
 WARM_UP = 100
-BARE = "a bare handler"
-"""Of aiohttp, under the same client, that answers with the same bytes and runs nothing."""
 
 Cell = Callable[[int], Awaitable[bool]]
 """Runs cell number n of one session and says whether its answer was right."""
@@ -36,11 +33,6 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = verbs.add_parser("sessions", help="CPU per session cell, through the pool and HTTP")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cells", type=int, default=CELLS, help="cells per round and row")
-    parser.add_argument(
-        "--own-core",
-        type=int,
-        help="measure on this core, before all else there (root)",
-    )
 
 
 def of_session(session: Session) -> Cell:
@@ -53,13 +45,6 @@ def of_session(session: Session) -> Cell:
 def of_http(session: HttpSession) -> Cell:
     async def cell(number: int) -> bool:
         return (await session.run(f"print({number})") or "").strip() == str(number)
-
-    return cell
-
-
-def of_nothing(session: HttpSession) -> Cell:
-    async def cell(number: int) -> bool:
-        return await session.run(f"print({number})") is not None
 
     return cell
 
@@ -111,8 +96,6 @@ async def _pool_rows(options: argparse.Namespace) -> tuple[list[dict[str, Any]],
         sessions = [await pool.open_session() for _ in range(SESSIONS)]
         cells = [of_session(session) for session in sessions]
         await _cells("warm-up", cells, WARM_UP * SESSIONS, [os.getpid()])
-        if options.own_core is not None:
-            have_core(options.own_core, [os.getpid()])
         rows = []
         for _ in range(options.rounds):
             rows.append(await _cells("pool, one session", cells[:1], options.cells, [os.getpid()]))
@@ -134,25 +117,15 @@ async def _pool_rows(options: argparse.Namespace) -> tuple[list[dict[str, Any]],
 
 
 async def _http_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Rounds of the service in turns with rounds of a handler that runs nothing."""
     rows = []
-    with service(*options.serve_option) as server, bare_http() as bare:
-        async with server.client() as client, bare.client() as bare_client:
-            cells = [of_http(session) for session in await _open_http(client)]
-            nothing = [of_nothing(HttpSession(bare_client, str(number))) for number in range(SESSIONS)]
+    with service(*options.serve_option) as server:
+        async with server.client() as client:
+            cells = [of_http(await HttpSession.open(client)) for _ in range(SESSIONS)]
             await _cells("warm-up", cells, WARM_UP * SESSIONS, [server.pid])
-            await _cells("warm-up", nothing, WARM_UP * SESSIONS, [bare.pid])
-            if options.own_core is not None:
-                have_core(options.own_core, [os.getpid(), server.pid, bare.pid])
             for _ in range(options.rounds):
-                for name, some, pid in (("HTTP", cells, server.pid), (BARE, nothing, bare.pid)):
-                    rows.append(await _cells(f"{name}, one session", some[:1], options.cells, [pid]))
-                    rows.append(await _cells(f"{name}, {SESSIONS} at once", some, options.cells, [pid]))
+                rows.append(await _cells("HTTP, one session", cells[:1], options.cells, [server.pid]))
+                rows.append(await _cells(f"HTTP, {SESSIONS} at once", cells, options.cells, [server.pid]))
     return rows
-
-
-async def _open_http(client: Client) -> list[HttpSession]:
-    return [await HttpSession.open(client) for _ in range(SESSIONS)]
 
 
 def _medians(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -180,24 +153,13 @@ async def run(options: argparse.Namespace) -> int:
     lines = [[row["row"], row["count"], row["cpu_ms"], row["latency_ms"]["p50"]] for row in others]
     print(table(("", "times", "CPU ms", "p50 ms"), lines), end="\n\n")
     cost = {row["row"]: row["cpu_ms_per_cell"] for row in rows}
-    bars = [
-        bar("CPU ms per cell through the pool, one session", cost["pool, one session"], BAR_MS, at_most=True),
-        bar("CPU ms per cell through HTTP, one session", cost["HTTP, one session"], BAR_MS, at_most=True),
-        bar("wrong answers", sum(row["wrong"] for row in rows), 0, at_most=True),
+    claims = [
+        claim("CPU of a session cell through the pool", cost["pool, one session"], "ms", at_most=BAR_MS),
+        claim("CPU of a session cell through HTTP", cost["HTTP, one session"], "ms", at_most=BAR_MS),
+        claim("wrong answers of session cells", sum(row["wrong"] for row in rows), "cells", at_most=0),
     ]
-    more = {
-        f"over a bare handler, {rest}": round(
-            (cost[f"HTTP, {rest}"] - cost[f"pool, {rest}"]) / cost[f"{BARE}, {rest}"], 2
-        )
-        for rest in ("one session", f"{SESSIONS} at once")
-    }
     note = "pool rows count this process, the supervisor and all children; HTTP rows the service's tree"
-    return finish(
-        "sessions",
-        {"counted": note, "rows": rows, "others": others, "http_without_pool": more},
-        bars,
-        options.out,
-    )
+    return finish("sandbox_sessions", {"counted": note, "rows": rows, "others": others}, claims, options.out)
 
 
 def _line(row: dict[str, Any]) -> list[object]:

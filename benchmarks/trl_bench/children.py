@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -104,11 +103,6 @@ class Child:
 
     def _failure(self, what: str) -> ChildError:
         return ChildError(f"{self.name} {what}:\n" + "".join(self._log))
-
-
-def own(name: str, script: str, arguments: Sequence[str], *, cores: str) -> Child:
-    """A child under this interpreter."""
-    return Child(name, Path(sys.executable), script, arguments, cores=cores)
 
 
 def num_threads(cores: str) -> int:

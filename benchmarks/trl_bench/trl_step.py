@@ -6,7 +6,7 @@ TASKS has the tasks of every step in order, each with the token ids of its promp
 must reproduce. A step is timed from its first batch to the end of its optimizer step, logging left out. Times
 of its parts are taken around the trainer's own functions; `rest` is what they leave.
 
-The tool is tool.py's: `bare`, or `confined` where the settings have a `tool_port`.
+The tool is that of tool.py.
 """
 
 from __future__ import annotations
@@ -209,8 +209,7 @@ def main() -> None:
     *options, settings_file = sys.argv[1:]
     with open(settings_file) as file:
         settings = json.load(file)
-    port = settings["tool_port"]
-    run = tool.bare() if port is None else tool.confined(port)  # the worker before any thread
+    run = tool.bare()  # the worker before any thread
     with tempfile.TemporaryDirectory() as folder:
         trainer(options, settings, folder, run).train()
 

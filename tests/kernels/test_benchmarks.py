@@ -33,7 +33,7 @@ def test_loss_benchmark_small(tmp_path: Path) -> None:
     result = json.loads(out.read_text())
     assert [level["level"] for level in result["levels"]] == ["head"]
     assert all(level["gradient_difference"] < 1e-5 for level in result["levels"])
-    assert len(result["bars"]) == 2
+    assert len(result["claims"]) == 2
 
 
 @pytest.mark.parametrize("level", ["logits", "head"])

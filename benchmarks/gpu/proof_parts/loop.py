@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from sandbox_bench.report import ROOT
+from report import ROOT
 
 from .part import Part
 from .results import Loop
