@@ -18,7 +18,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -55,22 +55,10 @@ LAST = "<answer>\\boxed{42}</answer>"
 QUESTION = "What is six times seven?"
 
 
-def turns_of(request: Request) -> Reply:
-    return Reply(text=SAID if request.turn < TURNS else LAST)
-
-
-def one_call(request: Request) -> Reply:
-    return Reply(text=SAID if request.turn == 1 else LAST)
-
-
-def words(request: Request) -> Reply:
-    return Reply(text="q" * 48)  # a chunk per token: white space would wait for what follows it
-
-
-SCRIPTS = {
-    "turns": turns_of,
-    "one_call": one_call,
-    "words": words,
+SCRIPTS: dict[str, Callable[[Request], Reply]] = {
+    "turns": lambda request: Reply(text=SAID if request.turn < TURNS else LAST),
+    "one_call": lambda request: Reply(text=SAID if request.turn == 1 else LAST),
+    "words": lambda request: Reply(text="q" * 48),  # a chunk per token: white space would wait
 }
 
 
@@ -245,23 +233,13 @@ async def measure(quick: bool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     first = await first_byte()
     with tempfile.TemporaryDirectory() as folder:
         grown = await memory(Path(folder), 1000 if quick else 10_000)
+    plain, streamed = turn["at_once_overhead_us"], turn["streamed_overhead_us"]
+    growth = grown["growth_mib"]
     claims = [
-        claim(
-            "CPU of a served turn beyond that of the loop alone",
-            turn["at_once_overhead_us"],
-            "us",
-            at_most=300,
-        ),
-        claim(
-            "CPU of a streamed turn beyond that of the loop alone",
-            turn["streamed_overhead_us"],
-            "us",
-            at_most=300,
-        ),
+        claim("CPU of a served turn beyond that of the loop alone", plain, "us", at_most=300),
+        claim("CPU of a streamed turn beyond that of the loop alone", streamed, "us", at_most=300),
         claim("p99 from a request to the first byte of its stream", first["p99_ms"], "ms", at_most=10),
-        claim(
-            "growth of the server from a fifth of all requests to all", grown["growth_mib"], "MiB", at_most=10
-        ),
+        claim("growth of the server from a fifth of all requests to all", growth, "MiB", at_most=10),
     ]
     return {"overhead": turn, "first": first, "memory": grown}, claims
 

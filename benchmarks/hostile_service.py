@@ -268,18 +268,24 @@ async def run(options: argparse.Namespace) -> int:
     }
     slower = round(beside.about()["p99"] / quiet.about()["p99"], 2)
     failures = beside.wrong.total() + after.wrong.total() + health.wrong.total()
+    slowest = health.about()["max"]
     claims = [
         claim("p99 of a call beside a hostile owner over p99 alone", slower, at_most=SLOWER),
         claim("failed calls of the other owner beside a hostile one", failures, "calls", at_most=0),
-        claim(
-            "slowest answer of /healthz beside a hostile owner",
-            health.about()["max"], "ms", at_most=HEALTH_BAR_MS,
-        ),
-    ]  # fmt: skip
+        claim("slowest answer of /healthz beside a hostile owner", slowest, "ms", at_most=HEALTH_BAR_MS),
+    ]
     return finish("hostile_service", result, claims, options.out)
 
 
-def build_parser() -> argparse.ArgumentParser:
+def stand_apart() -> None:
+    """Let this process, not its children, run before all others, as a client on another machine would."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except PermissionError:
+        run_soon()
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -293,19 +299,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--serve-option", action="append", default=[], help="further option of `serve`")
     parser.add_argument("--hostile", type=int, metavar="PORT", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="file of the result")
-    return parser
-
-
-def stand_apart() -> None:
-    """Let this process, not its children, run before all others, as a client on another machine would."""
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-    except PermissionError:
-        run_soon()
-
-
-def main() -> int:
-    options = build_parser().parse_args()
+    options = parser.parse_args()
     if options.hostile is None:
         stand_apart()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -35,14 +35,7 @@ _NUMBER = re.compile(r"(?<![0-9.])[0-9]+(?![0-9]*\.)")
 _FRACTION = re.compile(r"(-?)\\frac\{(\d+)\}\{(\d+)\}")
 _PAIR = re.compile(r"([(\[])([^(),\[\]]+),([^(),\[\]]+)([)\]])")
 _UNIT = re.compile(r"(.*?)(\\(?:text|mbox|mathrm)\{[^{}]*\}(?:\^\{?\d\}?)?)")
-_OTHER_UNITS = {
-    "cm": "m",
-    "meters": "km",
-    "feet": "inches",
-    "inches": "feet",
-    "hours": "minutes",
-    "minutes": "hours",
-}
+_OTHER_UNITS = {"cm": "m", "meters": "km", "feet": "inches", "hours": "minutes"}
 _TURNED = str.maketrans("+-", "-+")
 _POWER = re.compile(r"(?<=[a-z0-9])\^(?:\{(\d+)\}|(\d))")
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -259,16 +252,7 @@ def _unit(answer: str, rng: random.Random) -> str | None:
 def _named(answer: str, rng: random.Random) -> str | None:
     if not re.fullmatch(r"-?\d+", answer):
         return None
-    heads = (
-        "\\text{not}",
-        "\\text{41 or 43, or }",
-        "2x",
-        "-x",
-        "x+1",
-        "\\frac{a}{b}",
-        "\\text{half of }",
-        "17",
-    )
+    heads = ("\\text{not}", "\\text{41 or 43, or }", "2x", "-x", "x+1", "\\frac{a}{b}", "17")
     return f"{rng.choice(heads)} = {answer}"
 
 
@@ -361,27 +345,16 @@ def main() -> int:
     refused = [pair for pair, reward in zip(same, rewards, strict=False) if reward != 1]
     wrong = [pair for pair, reward in zip(other, rewards[len(same) :], strict=True) if reward == 1]
     failed = sum(reward is None for reward in rewards)
+    share = 1 - len(refused) / len(same)
     claims = [
-        claim(
-            f"wrong answers that the judge accepts, of {len(other)} near misses",
-            len(wrong),
-            "answers",
-            at_most=0,
-        ),
-        claim("share of rewritten right answers that the judge accepts", 1 - len(refused) / len(same)),
+        claim("near misses of an answer that the judge accepts", len(wrong), "answers", at_most=0),
+        claim("near misses that were graded", len(other), "answers"),
+        claim("share of rewritten right answers that the judge accepts", share),
         claim("answers without a verdict of the judge", failed, "answers", at_most=0),
     ]
-    counts = {
-        "rewritings": Counter(kind for kind, *_ in same),
-        "near_misses": Counter(kind for kind, *_ in other),
-    }
-    return finish(
-        "judge_on_answers",
-        {**counts, "refused": refused[:20], "wrong": wrong},
-        claims,
-        options.out,
-        seeds=[SEED],
-    )
+    counts = [Counter(kind for kind, *_ in some) for some in (same, other)]
+    data = {"rewritings": counts[0], "near_misses": counts[1], "refused": refused[:20], "wrong": wrong}
+    return finish("judge_on_answers", data, claims, options.out, seeds=[SEED])
 
 
 if __name__ == "__main__":

@@ -187,19 +187,12 @@ def main() -> int:
     options = parser.parse_args()
     numbers = sorted(set(_native.allowed_calls()) - NEVER)
     found = asyncio.run(fuzz(options, numbers))
+    passing, died = len(found["findings"]), found["restarts"]
     claims = [
         claim(
-            "pairs of system calls by which one program passes a bit to another",
-            len(found["findings"]),
-            "pairs",
-            at_most=0,
+            "pairs of system calls by which one program passes a bit to another", passing, "pairs", at_most=0
         ),
-        claim(
-            "supervisors that died while system calls were fuzzed",
-            found["restarts"],
-            "supervisors",
-            at_most=0,
-        ),
+        claim("supervisors that died while system calls were fuzzed", died, "supervisors", at_most=0),
         claim("pairs of system calls that were fuzzed", found["pairs"], "pairs"),
     ]
     return finish("pair_fuzz", {"calls": len(numbers), **found}, claims, options.out, seeds=[options.seed])

@@ -96,24 +96,22 @@ def has_history() -> bool:
 
 def history(head: str) -> dict[str, int]:
     """The commits of `head`'s history, each with the number of commits since."""
-    return {
-        commit: number for number, commit in enumerate((git("rev-list", "--topo-order", head) or "").split())
-    }
+    commits = (git("rev-list", "--topo-order", head) or "").split()
+    return {commit: number for number, commit in enumerate(commits)}
 
 
 def newest_of(results: Mapping[str, dict[str, Any]], since: Mapping[str, int]) -> str:
     """The newest commit that a result names."""
-    return min(
-        (one["commit"] for one in results.values() if one["commit"] in since), key=lambda one: since[one]
-    )
+    return min({one["commit"] for one in results.values()} & since.keys(), key=since.__getitem__)
 
 
 def page(results: Mapping[str, dict[str, Any]], newest: str, since: Mapping[str, int]) -> str:
     """The text of docs/results.md; `since`: the history of `newest`."""
     rows = []
     for result in results.values():
+        seeds = result["seeds"]
         about = [
-            shown_seeds(result["seeds"]),
+            "-" if seeds is None else str(len(seeds) if isinstance(seeds, list) else seeds),
             f"`{textwrap.shorten(result['command'], LONGEST_COMMAND, placeholder=' ...')}`",
             shown_machine(result),
             f"`{result['commit'][:8]}`",
@@ -131,10 +129,6 @@ def shown(one: Mapping[str, Any]) -> str:
     value = one["value"]
     is_whole = float(value).is_integer() or abs(value) >= 1000
     return f"{value:,.0f}" * is_whole + f"{value:.3g}" * (not is_whole) + f" {one['unit'] or ''}".rstrip()
-
-
-def shown_seeds(seeds: Any) -> str:
-    return "-" if seeds is None else str(len(seeds) if isinstance(seeds, list) else seeds)
 
 
 def shown_machine(result: Mapping[str, Any]) -> str:

@@ -103,9 +103,6 @@ def main() -> int:
     parser.add_argument("--live-steps", type=int, default=5)
     parser.add_argument("--recorded-steps", type=int, default=20)
     parser.add_argument("--model", help="begin with this Hugging Face directory instead of a cold start")
-    parser.add_argument(
-        "--option", action="append", default=[], help="a field of the recipe: --option=--a.b=c"
-    )
     parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)
@@ -113,9 +110,7 @@ def main() -> int:
     runs, steps = options.runs, {"live": options.live_steps, "recorded": options.recorded_steps}
 
     def train(name: str, ranks: int, num_steps: int, *more: str) -> Path:
-        return run(
-            runs / name, options.recipe, ranks, f"--stages.0.steps={num_steps}", *options.option, *more
-        )
+        return run(runs / name, options.recipe, ranks, f"--stages.0.steps={num_steps}", *more)
 
     one = train("live_1", 1, max(steps.values()), *begin)
     recorded = [f"--from-rollouts={one}", f"--model.path={one / 'checkpoints' / 'step_0'}"]
@@ -135,22 +130,11 @@ def main() -> int:
     real = all(each["smallest_loss"] > 0 for of_kind in found.values() for each in of_kind.values())
     fewest = fewest_microbatches(one, steps["recorded"])
     moved = min(each["weights_moved_by"] for each in found["recorded"].values())
-    claims = [
-        claim(
-            f"largest difference of a policy loss of several ranks from one process, {kind}",
-            worst[kind],
-            at_most=bound,
-        )
-        for kind, bound in BOUNDS.items()
-    ]
+    apart = "largest difference of a policy loss of several ranks from one process"
+    claims = [claim(f"{apart}, {kind}", worst[kind], at_most=bound) for kind, bound in BOUNDS.items()]
     claims += [
         claim("losses of these runs that are 0", int(not real), "runs", at_most=0),
-        claim(
-            "microbatches of the update that has the fewest",
-            fewest,
-            "microbatches",
-            at_least=max(options.ranks),
-        ),
+        claim("fewest microbatches of an update", fewest, "microbatches", at_least=max(options.ranks)),
         claim("largest change of a weight in these runs", moved, at_least=1e-3),
     ]
     return finish("torchrun_parity", {"steps": steps, **found}, claims, options.out, seeds=[0])

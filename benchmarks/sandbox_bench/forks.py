@@ -16,8 +16,8 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,6 @@ from sandbox_bench.load import Load, drive, in_batches, summary
 from sandbox_bench.programs import Program, nonced
 from sandbox_bench.rocstar_service import ENVIRONMENT, Service, native_batch, service
 
-from rocstar.sandbox.bench import table
 from rocstar.sandbox.child.flavours import FLAVOURS
 
 BATCH, LANES = 64, 2
@@ -121,10 +120,6 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--scale", type=float, default=1.0, help="share of the usual number of calls")
 
 
-def _count(kind: str, scale: float) -> int:
-    return max(LANES * BATCH, int(CALLS[kind] * scale))
-
-
 async def of_forks(some: Forks, programs: Iterator[Program], calls: int) -> Load:
     batches = in_batches(programs, calls, BATCH)
     return await drive(some.run, batches, lanes=len(some.pids), roots=some.pids)
@@ -132,11 +127,8 @@ async def of_forks(some: Forks, programs: Iterator[Program], calls: int) -> Load
 
 async def of_service(server: Service, programs: Iterator[Program], calls: int) -> Load:
     async with server.client() as client:
-
-        async def send(batch: Sequence[Program]) -> list[str | None]:
-            return await native_batch(client, batch)
-
-        return await drive(send, in_batches(programs, calls, BATCH), lanes=LANES, roots=[server.pid])
+        batches = in_batches(programs, calls, BATCH)
+        return await drive(partial(native_batch, client), batches, lanes=LANES, roots=[server.pid])
 
 
 async def cheapest(kind: str, programs: Iterator[Program], calls: int) -> tuple[Warm, dict[str, float]]:
@@ -164,60 +156,23 @@ async def run(options: argparse.Namespace) -> int:
     with service(*options.serve_option) as server:
         for kind in CALLS:
             programs, calls = nonced(kind), max(LANES * BATCH, int(CALLS[kind] * options.scale))
-            warm, took = await cheapest(kind, programs, calls)
-            tried[kind] = {name: round(ms, 4) for name, ms in took.items()}
+            warm, tried[kind] = await cheapest(kind, programs, calls)
             async with forks(warm, LANES) as served:
-                turns = {
-                    "rocstar": partial(of_service, server),
-                    "fork": partial(of_forks, served),
-                }
+                turns = {"rocstar": partial(of_service, server), "fork": partial(of_forks, served)}
                 for busy in (False, True):
-                    with ExitStack() as stack:
-                        if busy:
-                            stack.enter_context(taken(cores()))
-                        loads = await _in_turns(turns, programs, calls, options.rounds)
-                    rows.append(_row(kind, warm, busy, loads))
-    return _report(options, rows, tried)
-
-
-async def _in_turns(
-    turns: Mapping[str, Callable[[Iterator[Program], int], Awaitable[Load]]],
-    programs: Iterator[Program],
-    calls: int,
-    rounds: int,
-) -> dict[str, list[Load]]:
-    loads: dict[str, list[Load]] = {name: [] for name in turns}
-    for turn in turns.values():
-        await turn(programs, LANES * BATCH)
-    for _ in range(rounds):
-        for name, turn in turns.items():
-            loads[name].append(await turn(programs, calls))
-    return loads
-
-
-def _row(kind: str, warm: Warm, busy: bool, loads: Mapping[str, Sequence[Load]]) -> dict[str, Any]:
-    return {
-        "program": kind,
-        "machine": "busy" if busy else "as it is",
-        "ratio": round(ratio(loads["rocstar"], loads["fork"]), 3),
-        "setting": warm.name,
-        **{name: summary(some) for name, some in loads.items()},
-    }
-
-
-def _report(
-    options: argparse.Namespace, rows: list[dict[str, Any]], tried: dict[str, dict[str, float]]
-) -> int:
-    headings = ("program", "machine", "", "CPU ms/call", "calls/s", "rocstar over it")
-    lines = [
-        (row["program"], row["machine"], name, row[who]["cpu_ms_per_call"], row[who]["calls_per_s"], over)
-        for row in rows
-        for who, name, over in (
-            ("rocstar", "rocstar", 1.0),
-            ("fork", f"fork, {row['setting']}", row["ratio"]),
-        )
-    ]
-    print(table(headings, lines))
+                    loads: dict[str, list[Load]] = {name: [] for name in turns}
+                    with taken(cores() if busy else []):
+                        for turn in turns.values():
+                            await turn(programs, LANES * BATCH)
+                        for _ in range(options.rounds):
+                            for name, turn in turns.items():
+                                loads[name].append(await turn(programs, calls))
+                    about = {"program": kind, "machine": "busy" if busy else "as it is", "setting": warm.name}
+                    over = round(ratio(loads["rocstar"], loads["fork"]), 3)
+                    rows.append(
+                        {**about, "ratio": over, **{name: summary(some) for name, some in loads.items()}}
+                    )
+                    print(rows[-1])
     claims = [
         claim(
             f"CPU of `{row['program']}` through HTTP over that of a bare fork, machine {row['machine']}",

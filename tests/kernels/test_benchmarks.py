@@ -38,7 +38,7 @@ def test_loss_benchmark_small(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("level", ["logits", "head"])
 def test_both_ways_of_the_loss_benchmark_agree(level: str) -> None:
-    given = bench_loss.problem(level, 16, 300, torch.float32)
+    given = bench_loss.problem(level, 16, 300)
     wanted = bench_loss.naive(level, given)
     for a, b in zip(bench_loss.fused(level, given), wanted, strict=True):
         assert torch.allclose(a, b, rtol=1e-4, atol=1e-8)
