@@ -41,7 +41,7 @@ SPEED_BAR = 1.3
 TOLERANCE = 1e-5
 SIBLINGS, SLOTS = 8, 64
 PEER_TIMEOUT_S = 120.0
-"""For one turn of the peer."""
+"""Limit of one turn of the peer."""
 VOCABULARY, LONGEST = 2048, 1024
 SETTINGS: dict[str, dict[str, Any]] = {
     "pages of 32, shared": {"page_size": 32},
@@ -107,7 +107,7 @@ def tiny_model() -> Any:
 def timed(
     run: Callable[[list[Script], int], Turns], work: list[Script], seed: int
 ) -> tuple[float, float, Turns]:
-    """CPU and wall seconds of the whole process, and what was said."""
+    """CPU and wall seconds of the whole process, and the turns."""
     gc.collect()
     wall, cpu = time.perf_counter(), time.process_time()
     turns = run(work, seed)
@@ -247,8 +247,9 @@ class Peer:
 
 @torch.inference_mode()
 def largest_error(model: Any, turns: Turns, work: list[Script], checked: int) -> float:
-    """Of the log-probs of the first trajectories, against a plain forward of `model`. ValueError for another
-    length."""
+    """Largest error of the log-probs of the first trajectories against a plain forward of `model`.
+
+    ValueError: a trajectory of another length."""
     worst = 0.0
     for k, script in enumerate(work):
         if [len(said.ids) for said in turns[k]] != [length for length, _ in script.turns]:

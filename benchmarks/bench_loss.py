@@ -93,7 +93,7 @@ def one_round(level: str, given: Problem) -> dict[str, tuple[float, float]]:
 
 
 def worst_difference(level: str, given: Problem) -> float:
-    """Of the gradients of the fused way from those of the naive one, relative to their norm."""
+    """Largest difference of the fused gradients from the naive ones, relative to their norm."""
     wanted = naive(level, (given[0].clone(), *given[1:]))
     got = fused(level, (given[0].clone(), *given[1:]))
     return max(float((a - b).norm() / b.norm()) for a, b in zip(got, wanted, strict=True))

@@ -107,7 +107,7 @@ async def serve_for(pipe: Connection, script: str, keeps: str) -> None:
 
 
 class _Forgetful(list[Any]):
-    """Keeps nothing: what the stand-ins note would grow with every request."""
+    """Keeps nothing: the lists of the fakes would grow with every request."""
 
     def append(self, item: Any) -> None:
         pass
@@ -132,7 +132,7 @@ async def serving(script: str, *, keeps: str = "") -> AsyncIterator[tuple[str, C
     ours, theirs = context.Pipe()
     process = context.Process(target=child, args=(theirs, script, keeps))
     process.start()
-    theirs.close()  # so that the end of the child ends what waits for it
+    theirs.close()  # so that recv ends with the child
     try:
         yield await asyncio.to_thread(ours.recv), ours, process.pid or 0
         ours.send("end")
@@ -174,11 +174,11 @@ def connected() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
 
 
-# ---- what is measured ----
+# ---- measurements ----
 
 
 async def overhead() -> dict[str, float]:
-    """CPU microseconds by turn: the loop alone, and what a server adds, at once and streamed."""
+    """CPU microseconds by turn: the loop alone, and the overhead of a server, at once and streamed."""
     found: dict[str, float] = {}
     async with serving("turns") as (url, pipe, pid), connected() as session:
         for k in range(30):

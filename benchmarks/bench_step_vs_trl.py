@@ -74,7 +74,7 @@ def our_ways(cores: str) -> dict[str, tuple[str, ...]]:
 
 
 def overrides(options: argparse.Namespace) -> list[str]:
-    """What makes the run's recipe the benchmark's."""
+    """Options that turn the recipe of the run into that of the benchmark."""
     siblings = options.siblings
     return [
         f"--model.path={options.run / 'checkpoints' / 'step_0'}",
@@ -153,7 +153,7 @@ def tasks_in_order(recipe: Recipe, options: argparse.Namespace) -> list[Task]:
 
 
 def write_inputs(recipe: Recipe, options: argparse.Namespace, folder: Path) -> tuple[Path, Path]:
-    """What TRL's children read: tasks with their prompts in tokens, and the limits."""
+    """Write the files of TRL's children: tasks with their prompts in tokens, and the limits."""
     tokenizer = load_tokenizer(recipe.model.path)
     chat = chat_format(recipe, tokenizer)
     stage = recipe.stages[0]
@@ -253,7 +253,7 @@ def is_our(row: dict[str, Any]) -> bool:
 
 
 def fastest(rows: Sequence[dict[str, Any]], *, is_ours: bool) -> dict[str, Any]:
-    """Of rocstar's ways, or of TRL's."""
+    """The fastest way of rocstar, or of TRL."""
     return max((row for row in rows if is_our(row) == is_ours), key=lambda row: row["trajectories_per_s"])
 
 

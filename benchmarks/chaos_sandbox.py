@@ -102,7 +102,7 @@ async def probe(pool: SandboxPool, killed_at: float, number: int) -> dict[str, A
 
 
 async def session_after(session: Session) -> str:
-    """What a session says whose process tree was killed."""
+    """The answer of a session after a kill: an output, or the kind of its error."""
     try:
         result = await session.run("print(state)")
     except SessionLost as error:

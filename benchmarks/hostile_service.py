@@ -1,4 +1,4 @@
-"""Two owners of one service, one of them hostile: what the other notices of it.
+"""Two owners of one service, one of them hostile: latencies and failures of the other.
 
     python benchmarks/hostile_service.py [--seconds 30] [--out FILE]
 
@@ -8,9 +8,9 @@
                 <-- the other: print(1), one after the other, first alone, then beside it
                 <-- /healthz, every 20 ms, throughout
 
-Bars: the other's p99 is at most five times what it is alone, nothing of it fails, and /healthz is answered
+Bars: the other's p99 is at most five times its p99 alone, none of its calls fails, and /healthz is answered
 within 50 ms. All share the machine's cores: the hostile client's own work as well, in a session of its own.
-The measuring process stands for a client elsewhere: as root it runs before all others, or it would measure
+The measuring process plays a client elsewhere: as root it runs before all others, or it would measure
 its own wait for a core.
 """
 

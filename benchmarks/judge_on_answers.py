@@ -228,7 +228,7 @@ def _part(answer: str, rng: random.Random) -> str | None:
 
 
 def _glued(answer: str, rng: random.Random) -> str | None:
-    """A mixed number whose space is lost, or stands for a product."""
+    """A mixed number whose space is lost, or is read as a product."""
     found = _FRACTION.fullmatch(answer)
     if found is None or int(found[2]) <= int(found[3]):
         return None

@@ -3,9 +3,9 @@
     python benchmarks/kill_resume.py [--out FILE]
 
 One cold start (or --model); from its model one uninterrupted run, and one that is killed at random moments,
-some of them while a checkpoint is being written: its .partial folder is there when the process is dead, and
-what of it was on the disk is told. Both decode in lockstep with one torch thread. Compared bit by bit: the
-last weights, and every row of metrics.jsonl but its times. What lies under --runs is removed first.
+some of them while a checkpoint is being written: its .partial folder is there when the process is dead. Both
+decode in lockstep with one torch thread. Compared bit by bit: the last weights, and every row of
+metrics.jsonl but its times. The folder --runs is emptied first.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def has_ended(process: subprocess.Popen, wait_s: float) -> bool:
 
 
 def kill(process: subprocess.Popen, directory: Path) -> dict:
-    """kill -9, and what the death left behind."""
+    """kill -9; return the state of the run after it."""
     process.send_signal(signal.SIGKILL)
     process.wait()
     return {
@@ -115,7 +115,7 @@ def run_killed(
 
 
 def differences(directory: Path, expected: Path, step: int) -> dict:
-    """What is not bit-identical: names of weights, and numbers of rows of metrics; steps with an update."""
+    """The differences in bits: names of weights, and numbers of rows of metrics; steps with an update."""
     from safetensors.torch import load_file
 
     weights, others = (
@@ -130,7 +130,7 @@ def differences(directory: Path, expected: Path, step: int) -> dict:
 
 
 def untimed(path: Path) -> list[dict]:
-    """Rows without what a clock says."""
+    """Rows without their times."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     return [{k: v for k, v in row.items() if not k.startswith("time")} for row in rows]
 

@@ -3,7 +3,7 @@
     python benchmarks/layout.py [CHECKOUT]
 
 A room is a folder or a file directly in the package; an arrow leads from a room to another one that a module
-of it imports, wherever in the module and also for types alone; a room stands one floor above the highest that
+of it imports, wherever in the module and also for types alone; a room is one floor above the highest that
 it imports. Rooms that import each other in a circle are named. Needs no installed rocstar: it reads text.
 """
 
@@ -59,7 +59,7 @@ def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
 
 
 def arrows(root: Path, package: str) -> dict[str, set[str]]:
-    """What each room imports of the other rooms."""
+    """The rooms that each room imports."""
     known = modules(root, package)
     found: dict[str, set[str]] = {room(name): set() for name in known if room(name)}
     for name, path in known.items():

@@ -5,11 +5,11 @@
     writer   one call with drawn arguments, again and again, or as often getpid    by a drawn coin, per round
     reader   another call with drawn arguments, a hundred times; its answers' digest
 
-A pair is a finding when the digest tells the coin in ROUNDS rounds without a mistake, and three times more
-with fresh coins. Clocks, and what is drawn anew each time, differ between any two readings and so tell
-nothing. Both are calls of one pool. What is known to be open (docs/reference/threats.md) is left out: the
-numbers of threads, inodes and free pages. The first pair locks a file: without the filter (`--without
-seccomp`) it has to be found, or nothing would be.
+A pair is a finding when the digest follows the coin in ROUNDS rounds without a mistake, and three times more
+with fresh coins. Clocks and random numbers differ between any two readings and so show nothing. Both are
+calls of one pool. The known open channels (docs/reference/threats.md) are left out: the numbers of threads,
+inodes and free pages. The first pair locks a file: without the filter (`--without seccomp`) it has to be
+found, or nothing would be.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def call(number, words):
 """
 WRITER = """
 while True:
-    call(NUMBER if COIN else 39, WORDS)  # getpid: as much work, and nothing that anybody could see
+    call(NUMBER if COIN else 39, WORDS)  # getpid: as much work, and no visible effect
     print("on", flush=True)
     time.sleep(0.0005)
 """
@@ -155,7 +155,7 @@ async def tells(pool: SandboxPool, pair: Pair, rng: random.Random) -> bool:
 
 
 async def confirmed(pool: SandboxPool, pair: Pair, rng: random.Random) -> bool:
-    """Whether it tells again, and again: a reader with two answers of its own is right by chance at times."""
+    """Whether the pair is found each time: a reader with two answers is right by chance at times."""
     return all([await tells(pool, pair, rng) for _ in range(CONFIRMATIONS)])
 
 

@@ -3,8 +3,8 @@
     python benchmarks/rehearsal_against_measured.py [--out FILE]
 
 Small models on a CPU: SFT and RL step of the recipe's packing, with and without activation checkpointing, in
-float32 (one process, no FSDP) and in bfloat16 (FSDP2 over a world of one). Measured is what a dispatch mode
-counts of real storages from their making to their end; what an op takes and gives back inside is in neither.
+float32 (one process, no FSDP) and in bfloat16 (FSDP2 over a world of one). A dispatch mode counts
+real storages from their making to their end; memory that an op takes and gives back inside is in neither.
 
 The embedded engine too, in bfloat16: weights, KV of the rows of the plan at their longest, and what its
 forwards make. A CPU takes the forward that a GPU takes in bfloat16, which is not its own.
@@ -63,7 +63,7 @@ SIZES: dict[str, dict[str, int]] = {
 
 
 class RealCpu(TorchDispatchMode):
-    """Counts real tensors as they are made; stands where a rehearsal has its `FakeGpu`."""
+    """Counts real tensors as they are made, in the place of the `FakeGpu` of a rehearsal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class RealCpu(TorchDispatchMode):
 
 @contextlib.contextmanager
 def real_cpu() -> Iterator[RealCpu]:
-    """Inside, what the learner makes is counted, and what FSDP empties and refills."""
+    """Count the tensors of the learner inside, with storages that FSDP empties and refills."""
     counter, resize = RealCpu(), torch.UntypedStorage.resize_
 
     def resized(storage: torch.UntypedStorage, size: int) -> Any:

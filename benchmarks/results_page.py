@@ -140,7 +140,7 @@ def shown_machine(result: Mapping[str, Any]) -> str:
 
 
 def check(results: Mapping[str, dict[str, Any]], written: str) -> list[str]:
-    """What is wrong with the results and the page; prints notes."""
+    """The problems of the results and the page; prints notes."""
     found = problems(results)
     if found:
         return found
@@ -164,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="change nothing; name what is wrong")
+    parser.add_argument("--check", action="store_true", help="change nothing; name the problems")
     options = parser.parse_args(arguments)
     results = read_results()
     if options.check:

@@ -44,13 +44,13 @@ def train(directory: Path, seed: int, *, busy: bool) -> None:
 
 
 def contents(directory: Path) -> dict[str, Any]:
-    """What must be equal, by name."""
+    """The content that must be equal, by name."""
     found: dict[str, Any] = {}
     for file in sorted(directory.glob("checkpoints/*/model.safetensors")):
         found[f"weights of {file.parent.name}"] = hashlib.sha256(file.read_bytes()).hexdigest()
     rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     found["metrics"] = [{k: v for k, v in row.items() if not k.startswith("time")} for row in rows]
-    # Frames lie in the order in which groups ended, which is timing: compared is what they say.
+    # Frames lie in the order in which groups ended, which is timing: their content is compared.
     with tempfile.TemporaryDirectory() as lines:
         for file in export_lines(directory / "trajectories", Path(lines)):
             told = [json.loads(line) for line in file.read_bytes().splitlines()]

@@ -48,7 +48,7 @@ def run(directory: Path, recipe: str, ranks: int, *options: str) -> Path:
 
 
 def compare(directory: Path, expected: Path, steps: int) -> dict:
-    """The first steps of two runs: every loss, and the largest difference of what is compared."""
+    """The first steps of two runs: every loss, and the largest difference of each compared metric."""
     mine, others = (rows(d, "rl")[:steps] for d in (directory, expected))
     if [row["step"] for row in mine] != list(range(1, steps + 1)) or len(others) != steps:
         raise SystemExit(f"{directory} has {len(mine)} steps, {expected} has {len(others)}, not {steps}")

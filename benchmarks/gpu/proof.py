@@ -1,11 +1,11 @@
-"""The proof on a device: what of rocstar is right there, and how fast. It fits into fifteen minutes.
+"""The proof on a device: correctness and speed of rocstar there. It fits into fifteen minutes.
 
     python benchmarks/gpu/proof.py --out DIR                  with a CUDA or ROCm device
     python benchmarks/gpu/proof.py --toy --out DIR            tiny sizes on a CPU: does the proof work at all
     python benchmarks/gpu/proof.py --only head,peer --out DIR some kinds of parts, or single parts
 
 Each part is a process with a time limit. It writes its JSON after each number, so that a part that is
-killed keeps what it measured, and a part that fails never stops the next. DIR/proof.json and DIR/proof.log
+killed keeps its figures, and a part that fails never stops the next. DIR/proof.json and DIR/proof.log
 are written after each part, and copied to the folder of --mirror. Parts that time nothing run at once; the
 others run alone. A part is left out where less than its least time remains of --budget.
 
@@ -40,9 +40,9 @@ from gpu.proof_parts.results import RESULTS, SEED, part_file
 from report import head, text_of
 
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-"""Of each part: nothing is downloaded, and no tokenizer takes threads."""
+"""Environment of each part: nothing is downloaded, and no tokenizer takes threads."""
 LOG_BYTES = 200_000
-"""Of a part's output, its last, in proof.log."""
+"""Last bytes of a part's output in proof.log."""
 TOY_PATIENCE = 4
 """A toy proof on a CPU that others use takes so many times a part's seconds at most."""
 GRACE_S = 5.0
@@ -58,7 +58,7 @@ class Planned:
         least_s: it is left out if less remains.
         runs_beside: it times nothing, and runs beside its neighbours that time nothing.
         is_peer: its failure is the peer's, and recorded only.
-        in_toy: another part of this kind does not stand for it in a toy proof.
+        in_toy: runs in a toy proof.
     """
 
     name: str
@@ -99,12 +99,12 @@ PLAN = (
     Planned(name="tests gpu", seconds=120, least_s=40, in_toy=False),
     Planned(name="tests cpu", seconds=400, least_s=60),
 )
-"""The most telling first."""
+"""The most important first."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What became of a part."""
+    """The end of a part."""
 
     result: dict[str, Any]
     seconds: float | None = None
@@ -166,7 +166,7 @@ class Child:
 
 @dataclass(slots=True)
 class Proof:
-    """What is known so far, and how it is written.
+    """The outcomes so far, and their files.
 
     Args:
         about: the machine and the command.
@@ -235,7 +235,7 @@ def claim_of(bar: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def about(options: argparse.Namespace) -> dict[str, Any]:
-    """The head of proof.json: what the figures belong to."""
+    """The head of proof.json."""
     return {
         **head("gpu_proof", seeds=[SEED], commit=options.commit),
         "toy": options.toy,
@@ -315,7 +315,7 @@ def run_part(options: argparse.Namespace) -> int:
 
 
 def selected(options: argparse.Namespace) -> list[Planned]:
-    """The parts that --only, --skip and --toy leave. ValueError: a name that is none."""
+    """The parts that --only, --skip and --toy leave. ValueError: an unknown name."""
     known = {name for planned in PLAN for name in (planned.name, planned.kind)}
     only, skip = ({name for name in text.split(",") if name} for text in (options.only, options.skip))
     if unknown := (only | skip) - known:

@@ -44,7 +44,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 class Flood:
-    """State of one flood: answers by kind, and what was seen of gauge and memory over time."""
+    """State of one flood: answers by kind, gauge and memory over time."""
 
     def __init__(self, server: Service) -> None:
         self.server = server
@@ -136,7 +136,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 async def _forks_per_s() -> float:
-    """What bare forks reach on the same cores: unconfined, nothing over HTTP, no answer that waits."""
+    """Calls per second of bare forks on the same cores: unconfined, without HTTP, no answer that waits."""
     programs = nonced("print")
     warm, _ = await cheapest("print", programs, FORKED_CALLS // 8)
     async with forks(warm, len(cores())) as some:

@@ -4,10 +4,10 @@
                        batches of 64 to bare_fork.py, one each for two     ->  CPU of the two interpreters
                                                                                and their children
 
-The fork confines nothing: it is the least that warm interpreters can cost. Warm means what the service's own
-interpreters have imported for such a program; of that with and without the collector's objects frozen the
-cheaper one is compared. Then the same once more with a busy loop on every core. A ratio is that of one round;
-the median over rounds is quoted.
+The fork confines nothing: it is the least that warm interpreters can cost. A warm interpreter has imported
+the modules of the service's own for such a program; of that with and without the collector's objects frozen
+the cheaper one is compared. Then the same once more with a busy loop on every core. A ratio is that of one
+round; the median over rounds is quoted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LINE_BYTES = 1 << 24
 
 @dataclass(frozen=True, kw_only=True)
 class Warm:
-    """What an interpreter has done before it forks."""
+    """The state of an interpreter before it forks."""
 
     name: str
     modules: tuple[str, ...] = ()
@@ -132,7 +132,7 @@ async def of_service(server: Service, programs: Iterator[Program], calls: int) -
 
 
 async def cheapest(kind: str, programs: Iterator[Program], calls: int) -> tuple[Warm, dict[str, float]]:
-    """Of the settings in which an interpreter is warm as the service's are: the one with the least CPU per
+    """The setting of a warm interpreter with the least CPU per
     call, and what each took in ms."""
     took: dict[str, float] = {}
     settings = {warm.name: warm for warm in warm_as_served(kind)}

@@ -79,7 +79,7 @@ class Client:
         return await self.request(self.head("GET", path, b""), timeout_s)
 
     def head(self, method: str, path: str, body: bytes, *, length: int | None = None) -> bytes:
-        """The head of a request; `length`: what it says of the body instead of the truth."""
+        """The head of a request; `length`: a false Content-Length."""
         size = len(body) if length is None else length
         head = f"{method} {path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n{self._authorization}"
         kind = "Content-Type: application/json\r\n" if size else ""

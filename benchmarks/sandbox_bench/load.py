@@ -1,4 +1,4 @@
-"""Closed-loop load on a batch route, and what it cost: the one loop all the throughput figures come from.
+"""Closed-loop load on a batch route and its cost: the loop of all throughput figures.
 
 lane 1: batch -> answer -> next batch -> ...     `lanes` loops share one iterator of batches, so exactly
 lane 2: batch -> answer -> ...                   that many batches are in flight until it is used up
@@ -31,7 +31,7 @@ def latency_ms(seconds: Sequence[float]) -> dict[str, float]:
 
 @dataclass(slots=True)
 class Load:
-    """What one run of load did. cpu_s: of the measured roots' trees; latencies_s: per batch; wrong: programs
+    """One run of load. cpu_s: of the measured roots' trees; latencies_s: per batch; wrong: programs
     with the output they gave instead."""
 
     calls: int = 0

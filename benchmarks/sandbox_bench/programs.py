@@ -9,7 +9,7 @@ from itertools import count
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Its code, and what it prints, compared without white space."""
+    """Its code and its output, which is compared without white space."""
 
     code: str
     expected: str

@@ -23,7 +23,7 @@ from rocstar.sandbox import proctree
 
 START_TIMEOUT_S, STOP_TIMEOUT_S = 120.0, 15.0
 ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
-"""Of a measured process: variables that slow Python down must not decide a comparison."""
+"""Environment of a measured process: variables that slow Python down must not decide a comparison."""
 
 
 @dataclass(frozen=True, slots=True)

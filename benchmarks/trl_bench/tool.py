@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 Run = Callable[[str], tuple[bool, str]]
-"""From a program to whether it ended without an error, and what its caller is told."""
+"""From a program to whether it ended without an error, and its output."""
 
 WALL_S, MEMORY_BYTES, NOTHING = 2.0, 16 << 30, "(no output)"
 

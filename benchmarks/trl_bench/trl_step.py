@@ -4,7 +4,7 @@
 
 TASKS has the tasks of every step in order, each with the token ids of its prompt, which TRL's own rendering
 must reproduce. A step is timed from its first batch to the end of its optimizer step, logging left out. Times
-of its parts are taken around the trainer's own functions; `rest` is what they leave.
+of its parts are taken around the trainer's own functions; `rest` is the remainder.
 
 The tool is that of tool.py.
 """
@@ -67,7 +67,7 @@ class Parts:
 
 
 def tool_of(run: Run, parts: Parts) -> Callable[..., str]:
-    def python_code_with_standard_io(code: str, input: str = "") -> str:  # noqa: A002 - the model is told it
+    def python_code_with_standard_io(code: str, input: str = "") -> str:  # noqa: A002 - the model sees the name
         """Execute Python code.
 
         Args:

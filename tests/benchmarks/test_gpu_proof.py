@@ -1,4 +1,4 @@
-"""The proof on a device, without one: its fields, its bars, and what becomes of parts that fail."""
+"""The proof on a device, without one: its fields, its bars, and parts that fail."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ def field_names(of: type, prefix: str) -> list[str]:
 
 
 def test_fields_are_those_of_the_committed_list() -> None:
-    """Who reads a proof.json relies on them: a change of the list is on purpose."""
+    """Readers of a proof.json rely on them: a change of the list is on purpose."""
     found = [name for kind, of in results.RESULTS.items() for name in field_names(of, kind)]
     assert found == FIELDS.read_text().split()
 

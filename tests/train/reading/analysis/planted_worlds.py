@@ -69,7 +69,7 @@ def turns_of(
 
 
 def directions(world: World, seeds: int) -> tuple[list[int], list[int]]:
-    """Of each seed, the sign of what is found: against the matched control, and without a control."""
+    """The sign of the finding of each seed: against the matched control, and without a control."""
     controlled, plain = [], []
     for seed in range(seeds):
         tally = tally_of(world, seed)
