@@ -63,7 +63,6 @@ def kill(process: subprocess.Popen, directory: Path) -> dict:
     return {
         "step": last_step(directory),
         "inside_write": bool(partials(directory)),
-        "exit": process.returncode,
         "half_written": sorted(partials(directory)),
     }
 

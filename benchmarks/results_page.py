@@ -16,7 +16,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,19 +94,20 @@ def has_history() -> bool:
     return git("rev-parse", "--is-shallow-repository") == "false"
 
 
-def history(head: str) -> dict[str, int]:
-    """The commits of `head`'s history, each with the number of commits since."""
-    commits = (git("rev-list", "--topo-order", head) or "").split()
-    return {commit: number for number, commit in enumerate(commits)}
+def commits_since(commits: Iterable[str]) -> dict[str, int]:
+    """The number of commits from each commit to HEAD; commits that are no ancestors of HEAD are left out."""
+    found = {}
+    for commit in set(commits):
+        counts = git("rev-list", "--left-right", "--count", f"{commit}...HEAD") or "1 0"
+        ahead, behind = map(int, counts.split())
+        if not ahead:
+            found[commit] = behind
+    return found
 
 
-def newest_of(results: Mapping[str, dict[str, Any]], since: Mapping[str, int]) -> str:
-    """The newest commit that a result names."""
-    return min({one["commit"] for one in results.values()} & since.keys(), key=since.__getitem__)
-
-
-def page(results: Mapping[str, dict[str, Any]], newest: str, since: Mapping[str, int]) -> str:
-    """The text of docs/results.md; `since`: the history of `newest`."""
+def page(results: Mapping[str, dict[str, Any]], since: Mapping[str, int]) -> str:
+    """The text of docs/results.md; `since`: see `commits_since`."""
+    newest = min(since, key=since.__getitem__)
     rows = []
     for result in results.values():
         seeds = result["seeds"]
@@ -116,7 +117,7 @@ def page(results: Mapping[str, dict[str, Any]], newest: str, since: Mapping[str,
             shown_machine(result),
             f"`{result['commit'][:8]}`",
             result["date"],
-            "yes" if since.get(result["commit"], RECENT + 1) <= RECENT else "no",
+            "yes" if since[result["commit"]] - since[newest] <= RECENT else "no",
         ]
         for one in result["claims"]:
             met = {True: "yes", False: "**no**", None: "-"}[one["met"]]
@@ -147,15 +148,14 @@ def check(results: Mapping[str, dict[str, Any]], written: str) -> list[str]:
     if not has_history():
         print("results: the history is not whole here; commits and page are not checked")
         return []
-    since = history("HEAD")
+    since = commits_since(result["commit"] for result in results.values())
     for name, result in results.items():
         number = since.get(result["commit"])
         if number is None:
             found.append(f"{name}: commit {result['commit'][:8]} is not an ancestor of HEAD; measure again")
         elif number > RECENT:
             print(f"note: {name} was measured {number} commits before HEAD")
-    newest = newest_of(results, since) if not found else ""
-    if not found and page(results, newest, history(newest)) != written:
+    if not found and page(results, since) != written:
         found.append("docs/results.md is stale; run python benchmarks/results_page.py")
     return found
 
@@ -172,8 +172,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         found = problems(results)
         if not found:
-            newest = newest_of(results, history("HEAD"))
-            PAGE.write_text(page(results, newest, history(newest)), encoding="utf-8")
+            since = commits_since(result["commit"] for result in results.values())
+            PAGE.write_text(page(results, since), encoding="utf-8")
     for problem in found:
         print(f"results: {problem}", file=sys.stderr)
     return int(bool(found))

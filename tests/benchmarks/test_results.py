@@ -37,7 +37,7 @@ def test_a_stale_page_and_a_commit_that_is_not_an_ancestor_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(results_page, "has_history", lambda: True)
-    monkeypatch.setattr(results_page, "history", lambda head: {"0" * 40: 3})
+    monkeypatch.setattr(results_page, "commits_since", lambda commits: {"0" * 40: 3})
     (stale,) = results_page.check({"x.json": GOOD}, "")
     assert stale.startswith("docs/results.md is stale")
     (foreign,) = results_page.check({"x.json": {**GOOD, "commit": "1" * 40}}, "")
@@ -66,10 +66,10 @@ def test_a_result_that_says_too_little_is_refused(name: str, value: Any, message
 
 
 def test_a_row_has_figure_bar_origin_and_age() -> None:
-    since = {"0" * 40: 0, "1" * 40: 201}
+    since = {"0" * 40: 7, "1" * 40: 208}
     old = {**copy.deepcopy(GOOD), "commit": "1" * 40, "seeds": [1, 2]}
     old["claims"] = [report.claim("calls | lost", 45_000, at_most=0)]
-    first, second = results_page.page({"a": GOOD, "b": old}, "0" * 40, since).splitlines()[-2:]
+    first, second = results_page.page({"a": GOOD, "b": old}, since).splitlines()[-2:]
     about = "`python x.py` | c, 2 cores"
     assert first == (
         f"| calls per second | 2.5 calls/s | >= 2 | yes | - | {about} | `00000000` | 2026-01-31 | yes |"
