@@ -313,7 +313,6 @@ def main() -> int:
         "tokens": tokens,
         "turns": sum(len(script.turns) for script in work),
         **{"trajectories": options.trajectories, "siblings": SIBLINGS, "rounds": options.rounds},
-        "threads": 1,
         "torch": torch.__version__,
         "peer": f"transformers {transformers.__version__}, ContinuousBatchingManager",
         "ratios": {kind: round(value, 3) for kind, value in ratios.items()},

@@ -68,7 +68,6 @@ def rise(directory: Path, draws: int = 4000) -> dict:
         "rise": fmean(deltas),
         "ci_low": drawn[int(0.025 * draws)],
         "ci_high": drawn[int(0.975 * draws)],
-        "num_tasks": len(tasks),
     }
 
 
