@@ -52,13 +52,12 @@ planted: setup  ## plant every bug that a test must catch, take away each layer 
 	    tests/kernels/test_interpreter.py::test_a_planted_error_is_caught_in_the_interpreter \
 	    tests/sandbox/attacks/test_attacks.py::test_an_attack_gets_through_without_the_layer_that_holds_it
 
-lint: setup  ## ruff, mypy, import-linter, clang-format, figures of the pages; changes no file
+lint: setup  ## ruff, mypy, import-linter, clang-format, results and their page; changes no file
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(MAKE) --no-print-directory typecheck
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python benchmarks/compact_results.py --check
-	$(BIN)/python benchmarks/fill_figures.py --check
+	$(BIN)/python benchmarks/results_page.py --check
 	$(if $(CXX_FILES),$(BIN)/clang-format --dry-run -Werror $(CXX_FILES))
 
 typecheck: setup  ## mypy alone
@@ -113,9 +112,8 @@ else
 	$(BIN)/python benchmarks/$(BENCH).py
 endif
 
-figures: setup  ## compact benchmarks/results/ and fill README and docs/ with its figures
-	$(BIN)/python benchmarks/compact_results.py
-	$(BIN)/python benchmarks/fill_figures.py
+figures: setup  ## docs/results.md from benchmarks/results/
+	$(BIN)/python benchmarks/results_page.py
 
 wheel: setup  ## the wheel of this checkout into dist/, without a network
 	bash .ci/wheel dist $(BIN)/python

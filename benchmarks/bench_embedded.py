@@ -26,22 +26,22 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 import transformers
-from sandbox_bench.report import ROOT, bar, finish
-from sandbox_bench.stats import median
+from report import claim, finish
 from transformers import ContinuousBatchingConfig, GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
-from rocstar.sandbox.bench import table
 
 SPEED_BAR = 1.3
 TOLERANCE = 1e-5
+SIBLINGS, SLOTS = 8, 64
 PEER_TIMEOUT_S = 120.0
-"""For one turn of the peer."""
+"""Limit of one turn of the peer."""
 VOCABULARY, LONGEST = 2048, 1024
 SETTINGS: dict[str, dict[str, Any]] = {
     "pages of 32, shared": {"page_size": 32},
@@ -107,7 +107,7 @@ def tiny_model() -> Any:
 def timed(
     run: Callable[[list[Script], int], Turns], work: list[Script], seed: int
 ) -> tuple[float, float, Turns]:
-    """CPU and wall seconds of the whole process, and what was said."""
+    """CPU and wall seconds of the whole process, and the turns."""
     gc.collect()
     wall, cpu = time.perf_counter(), time.process_time()
     turns = run(work, seed)
@@ -247,8 +247,9 @@ class Peer:
 
 @torch.inference_mode()
 def largest_error(model: Any, turns: Turns, work: list[Script], checked: int) -> float:
-    """Of the log-probs of the first trajectories, against a plain forward of `model`. ValueError for another
-    length."""
+    """Largest error of the log-probs of the first trajectories against a plain forward of `model`.
+
+    ValueError: a trajectory of another length."""
     worst = 0.0
     for k, script in enumerate(work):
         if [len(said.ids) for said in turns[k]] != [length for length, _ in script.turns]:
@@ -266,14 +267,12 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--trajectories", type=int, default=64)
-    parser.add_argument("--siblings", type=int, default=8)
-    parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "embedded.json")
+    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    work = scripts(options.trajectories, options.siblings, seed=1)
-    warm = scripts(options.siblings, options.siblings, seed=2)
+    work = scripts(options.trajectories, SIBLINGS, seed=1)
+    warm = scripts(SIBLINGS, SIBLINGS, seed=2)
     tokens = sum(length for script in work for length, _ in script.turns)
     rows: dict[str, dict[str, list[float]]] = {
         name: {"cpu": [], "wall": [], "error": []} for name in ("rocstar", *SETTINGS)
@@ -282,9 +281,7 @@ def main() -> int:
         for name, row in rows.items():
             # One at a time: a manager that waits for requests is not free.
             model = tiny_model()
-            side = (
-                Peer(model, options.slots, SETTINGS[name]) if name in SETTINGS else Ours(model, options.slots)
-            )
+            side = Peer(model, SLOTS, SETTINGS[name]) if name in SETTINGS else Ours(model, SLOTS)
             side.run(warm, 1 << 32)
             cpu, wall, turns = timed(side.run, work, number * 1000)
             side.close()
@@ -303,44 +300,24 @@ def main() -> int:
         }
         for name, row in rows.items()
     }
-    print(
-        table(
-            ("side", "tokens/CPU s", "tokens/s", "log-prob error"),
-            [
-                [name, row["tokens_per_cpu_s"], row["tokens_per_s"], f"{row['largest_logprob_error']:.1e}"]
-                for name, row in result.items()
-            ],
-        ),
-        end="\n\n",
-    )
     ratios = {
         kind: result["rocstar"][kind] / max(result[name][kind] for name in SETTINGS)
         for kind in ("tokens_per_cpu_s", "tokens_per_s")
     }
-    bars = [
-        bar(
-            "rocstar over the peer's best setting, tokens per second",
-            min(ratios.values()),
-            SPEED_BAR,
-            at_most=False,
-        ),
-        bar(
-            "rocstar: log-probs against a plain forward",
-            result["rocstar"]["largest_logprob_error"],
-            TOLERANCE,
-            at_most=True,
-        ),
+    error, best = result["rocstar"]["largest_logprob_error"], "the best setting of transformers on a CPU"
+    claims = [
+        claim(f"tokens per second over {best}, embedded engine", min(ratios.values()), at_least=SPEED_BAR),
+        claim("largest error of a log-prob of the embedded engine", error, "nats", at_most=TOLERANCE),
     ]
     about = {
         "tokens": tokens,
         "turns": sum(len(script.turns) for script in work),
-        **{name: getattr(options, name) for name in ("trajectories", "siblings", "slots", "rounds")},
-        "threads": 1,
+        **{"trajectories": options.trajectories, "siblings": SIBLINGS, "rounds": options.rounds},
         "torch": torch.__version__,
         "peer": f"transformers {transformers.__version__}, ContinuousBatchingManager",
         "ratios": {kind: round(value, 3) for kind, value in ratios.items()},
     }
-    return finish("embedded", {**about, "sides": result}, bars, options.out)
+    return finish("embedded", {**about, "sides": result}, claims, options.out, seeds=[1])
 
 
 if __name__ == "__main__":

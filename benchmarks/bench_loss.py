@@ -18,16 +18,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
-from sandbox_bench.report import ROOT, bar, finish
-from sandbox_bench.stats import median
+from report import claim, finish
 from torch import Tensor
 
 from rocstar.kernels import torch_ops
 from rocstar.kernels.linear_loss import linear_loss
-from rocstar.sandbox.bench import table
 from rocstar.train.algorithm.loss import logprobs_and_entropy
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -41,12 +40,12 @@ Problem = tuple[Tensor, Tensor, Rows]
 """Logits or hidden states, the head's weight (not used for logits), what else is known of the rows."""
 
 
-def problem(level: str, rows: int, vocabulary: int, dtype: torch.dtype) -> Problem:
+def problem(level: str, rows: int, vocabulary: int) -> Problem:
     generator = torch.Generator().manual_seed(3)
     width = vocabulary if level == "logits" else SIZE
-    first = (torch.randn(rows, width, generator=generator) * 3).to(dtype)
+    first = torch.randn(rows, width, generator=generator) * 3
     head_rows = vocabulary if level == "head" else 0
-    weight = (torch.randn(head_rows, SIZE, generator=generator) * 0.05).to(dtype)
+    weight = torch.randn(head_rows, SIZE, generator=generator) * 0.05
     tokens = Rows(
         ids_N=torch.randint(0, vocabulary, (rows,), generator=generator),
         weights_N=torch.rand(rows, generator=generator) / rows,
@@ -94,7 +93,7 @@ def one_round(level: str, given: Problem) -> dict[str, tuple[float, float]]:
 
 
 def worst_difference(level: str, given: Problem) -> float:
-    """Of the gradients of the fused way from those of the naive one, relative to their norm."""
+    """Largest difference of the fused gradients from the naive ones, relative to their norm."""
     wanted = naive(level, (given[0].clone(), *given[1:]))
     got = fused(level, (given[0].clone(), *given[1:]))
     return max(float((a - b).norm() / b.norm()) for a, b in zip(got, wanted, strict=True))
@@ -107,7 +106,7 @@ def resident_bytes(field: str) -> int:
 
 def peak_bytes(level: str, way: str, given: Problem) -> int:
     """How far resident memory rises above the inputs, the second time: the first loads code and threads."""
-    small = problem(level, 8, 64, given[0].dtype)
+    small = problem(level, 8, 64)
     WAYS[way](level, small)
     gc.collect()
     before = resident_bytes("VmRSS")
@@ -119,15 +118,15 @@ def peak_bytes(level: str, way: str, given: Problem) -> int:
 def peak_in_own_process(options: argparse.Namespace, level: str, way: str) -> int:
     command = [
         *(sys.executable, __file__, f"--peak={level},{way}", f"--rows={options.rows}"),
-        *(f"--vocabulary={options.vocabulary}", f"--threads={options.threads}", f"--dtype={options.dtype}"),
+        *(f"--vocabulary={options.vocabulary}", f"--threads={options.threads}"),
     ]
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def one_level(options: argparse.Namespace, level: str) -> dict[str, Any]:
-    given = problem(level, options.rows, options.vocabulary, getattr(torch, options.dtype))
+    given = problem(level, options.rows, options.vocabulary)
     off = worst_difference(level, given)
-    if options.dtype == "float32" and off > TOLERANCE:
+    if off > TOLERANCE:
         raise RuntimeError(f"{level}: the gradients differ by {off:.1e}")
     rounds = [one_round(level, given) for _ in range(options.rounds)]
     inputs = sum(tensor.nbytes for tensor in given[:2])
@@ -160,33 +159,31 @@ def main() -> int:
     parser.add_argument("--vocabulary", type=int, default=49152)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--levels", nargs="+", default=["logits", "head"], choices=("logits", "head"))
     parser.add_argument("--peak", help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "loss_cpu.json")
+    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.peak:
         level, way = options.peak.split(",")
-        given = problem(level, options.rows, options.vocabulary, getattr(torch, options.dtype))
+        given = problem(level, options.rows, options.vocabulary)
         print(peak_bytes(level, way, given))
         return 0
     rows = [one_level(options, level) for level in options.levels]
-    headings = ("level", "way", "CPU ms", "wall ms", "peak MiB")
-    lines = [[r["level"], w, r["cpu_ms"][w], r["wall_ms"][w], r["peak_mib"][w]] for r in rows for w in WAYS]
-    print(table(headings, lines), end="\n\n")
-    bars = []
-    for row in rows[:1]:
-        speed = min(row["speedup_cpu"], row["speedup_wall"])
-        bars.append(bar(f"{row['level']}: naive over fused, time", speed, SPEED_BAR, at_most=False))
-        share = row["memory_share_with_inputs"]
-        bars.append(
-            bar(f"{row['level']}: fused over naive, peak memory with inputs", share, MEMORY_BAR, at_most=True)
-        )
-    about = {
-        name: getattr(options, name) for name in ("rows", "vocabulary", "dtype", "threads", "rounds")
-    } | {"torch": torch.__version__, "hidden_size": SIZE}
-    return finish("loss", {**about, "levels": rows}, bars, options.out)
+    for row in rows:
+        print(row)
+    row = rows[0]
+    speed = min(row["speedup_cpu"], row["speedup_wall"])
+    share = row["memory_share_with_inputs"]
+    claims = [
+        claim("time of the naive policy loss over the fused one on a CPU", speed, at_least=SPEED_BAR),
+        claim("peak memory of the fused policy loss over the naive one", share, at_most=MEMORY_BAR),
+    ]
+    about = {name: getattr(options, name) for name in ("rows", "vocabulary", "threads", "rounds")} | {
+        "torch": torch.__version__,
+        "hidden_size": SIZE,
+    }
+    return finish("loss_cpu", {**about, "levels": rows}, claims, options.out, seeds=[3])
 
 
 if __name__ == "__main__":

@@ -2,16 +2,15 @@
 
     python benchmarks/bench_step_vs_trl.py --trl-python TRL/bin/python --run runs/quickstart
 
-The run gives the recipe, the model (its first checkpoint) and the tasks; how to make it and the peer's
-environment: docs/measured/learner.md. Both sides get the same weights, prompts (token by token), tasks,
-turn and token limits, 12 groups of 32, one optimizer step per 384 trajectories, no KL, float32, the same
-cores. RoC is off, and the learning rate so small that the policy, and with it the work, stays what it is.
+The run gives the recipe, the model (its first checkpoint) and the tasks; the peer's environment has the same
+torch, with trl, transformers and accelerate. Both sides get the same weights, prompts (token by token),
+tasks, turn and token limits, 12 groups of 32, one optimizer step per 384 trajectories, no KL, float32, the
+same cores. RoC is off, and the learning rate so small that the policy, and with it the work, stays the same.
 
 rocstar is `rocstar train` with its sandbox, its records and its metrics; step times are the `time/step` that
 it logs. On one core it rolls out and learns in turns, as the recipe says; on two also with rollouts one step
 ahead (`rl.max_staleness` 1), which decode while it learns. TRL's steps are timed without its logging, with a
-tool that is a bare forked worker; its fastest setting is run once more with rocstar's sandbox as its tool,
-and rocstar once more with TRL's worker as its own (trl_bench/our_step.py): each side with each tool.
+tool that is a bare forked worker.
 Rounds in turn: a run of rocstar, then as many steps of each setting of TRL, on the same tasks. The first
 `--warm` steps of every process are not counted, nor the last one of our runs, which rolls nothing out ahead.
 """
@@ -24,20 +23,18 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench_learner import Setting, own_versions
-from sandbox_bench.report import ROOT, bar, finish
-from sandbox_bench.rocstar_service import service
-from trl_bench.children import HERE, Child, num_threads
+import torch
+from report import claim, finish
+from trl_bench.children import Child, num_threads
 
 from rocstar.engine.record.reading import from_record, read_records
 from rocstar.engine.types import Task, Trajectory
-from rocstar.sandbox.bench import table
 from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.plan.preflight import chat_format, load_all_tasks
 from rocstar.train.recipe.config import Recipe
@@ -45,27 +42,39 @@ from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record.run_directory import records_file
 from rocstar.train.tasks.data import TaskCursor
 
-BAR, TOKENS_AGREE = 3.0, 0.05
+BAR, UPDATE_BAR, TOKENS_AGREE = 3.0, 1.8, 0.05
 LR = 1e-7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How TRL cuts the rows: batches of `size`, `count` of them per update, padded over `together`."""
+
+    size: int
+    count: int
+    together: int
+
+    @property
+    def name(self) -> str:
+        return f"bs {self.size} ga {self.count} spg {self.together}"
+
+
 BEST = Setting(size=32, count=12, together=1)
 SETTINGS = (BEST, Setting(size=96, count=4, together=1), Setting(size=32, count=12, together=12))
 PARTS = ("generate_s", "tool_s", "learn_s", "rest_s")
-CONFINED, BARE = " confined", " bare"
-"""Ends of the names of a side of TRL that has rocstar's sandbox for its tool, and of a side of rocstar that
-has TRL's worker: shown, and never what the bar takes."""
 FREE = ("--engine.deterministic=false", "--run.threads=1")
 """With a core for the tools: decoding waits for none of them."""
 
 
 def our_ways(cores: str) -> dict[str, tuple[str, ...]]:
-    """How rocstar runs on these cores, with its own tool and TRL's: names and what changes in the recipe."""
+    """How rocstar runs on these cores: names and options of the recipe."""
     if num_threads(cores) == 1:
-        return {"rocstar": (), "rocstar" + BARE: ()}
-    return {"rocstar": FREE, "rocstar ahead": (*FREE, "--rl.max_staleness=1"), "rocstar" + BARE: FREE}
+        return {"rocstar": ()}
+    return {"rocstar": FREE, "rocstar ahead": (*FREE, "--rl.max_staleness=1")}
 
 
 def overrides(options: argparse.Namespace) -> list[str]:
-    """What makes the run's recipe the benchmark's."""
+    """Options that turn the recipe of the run into that of the benchmark."""
     siblings = options.siblings
     return [
         f"--model.path={options.run / 'checkpoints' / 'step_0'}",
@@ -75,22 +84,18 @@ def overrides(options: argparse.Namespace) -> list[str]:
         *(f"--rl.tasks_per_step={options.tasks}", f"--rl.lr={LR}", "--rl.num_updates_per_batch=1"),
         f"--stages.0.steps={options.warm + options.steps + 1}",
         *("--eval.data.limit=1", "--eval.samples_per_task=1"),
-        *options.override,
     ]
 
 
-def our_steps(
-    options: argparse.Namespace, folder: Path, way: Sequence[str] = (), *, is_bare: bool = False
-) -> list[dict[str, Any]]:
+def our_steps(options: argparse.Namespace, folder: Path, way: Sequence[str]) -> list[dict[str, Any]]:
     """One run of `rocstar train` on the cores; the steps of it that count."""
-    program = (str(HERE / "our_step.py"),) if is_bare else ("-m", "rocstar.train")
     threads = str(num_threads(options.cores))
     environment = {
         **os.environ,
         **{"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"},
     }
     command = [
-        *("taskset", "-c", options.cores, sys.executable, *program),
+        *("taskset", "-c", options.cores, sys.executable, "-m", "rocstar.train"),
         *(str(options.run / "config.toml"), *overrides(options), *way, f"--output-dir={folder}"),
     ]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -98,11 +103,13 @@ def our_steps(
         raise RuntimeError(f"rocstar train ended with {ended.returncode}:\n{ended.stderr[-4000:]}")
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     steps = [row for row in rows if row.get("phase") == "rl"][options.warm : -1]
-    return [our_step(row, records_file(folder, row["step"])) for row in steps]
+    return [
+        our_step(row, [from_record(record) for record in read_records(records_file(folder, row["step"]))])
+        for row in steps
+    ]
 
 
-def our_step(row: dict[str, Any], records: Path) -> dict[str, Any]:
-    trajectories = [from_record(record) for record in read_records(records)]
+def our_step(row: dict[str, Any], trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     times = {name.removeprefix("time/"): value for name, value in row.items() if name.startswith("time/")}
     wall = times.pop("step")
     generate, tool = times.pop("generate") + times.pop("kv_wait", 0.0), times.pop("tool_wait")
@@ -113,7 +120,6 @@ def our_step(row: dict[str, Any], records: Path) -> dict[str, Any]:
         "tool_s": tool,
         "learn_s": learn,
         "rest_s": wall - generate - tool - learn,
-        "rest": {name: round(value, 3) for name, value in times.items()},
         "rows_trained": row["ledger/kept"],
         "updates": 1,
         **work_of(trajectories),
@@ -147,35 +153,20 @@ def tasks_in_order(recipe: Recipe, options: argparse.Namespace) -> list[Task]:
 
 
 def write_inputs(recipe: Recipe, options: argparse.Namespace, folder: Path) -> tuple[Path, Path]:
-    """What TRL's children read: tasks with their prompts in tokens, and the limits."""
+    """Write the files of TRL's children: tasks with their prompts in tokens, and the limits."""
     tokenizer = load_tokenizer(recipe.model.path)
     chat = chat_format(recipe, tokenizer)
     stage = recipe.stages[0]
     tasks, settings = folder / "tasks.json", folder / "settings.json"
+    asked = [(task, chat.prompt_ids(task.question, task.context)) for task in tasks_in_order(recipe, options)]
     tasks.write_text(
         json.dumps(
-            [
-                {
-                    "question": t.question,
-                    "answer": t.answer,
-                    "prompt_ids": list(chat.prompt_ids(t.question, t.context)),
-                }
-                for t in tasks_in_order(recipe, options)
-            ]
+            [{"question": t.question, "answer": t.answer, "prompt_ids": list(ids)} for t, ids in asked]
         )
     )
-    settings.write_text(
-        json.dumps(
-            {
-                "template": tokenizer.chat_template,
-                "siblings": options.siblings,
-                "max_response_tokens": stage.max_response_tokens,
-                "max_turns": stage.max_turns,
-                "lr": LR,
-                "tool_port": None,
-            }
-        )
-    )
+    limits = {"max_response_tokens": stage.max_response_tokens, "max_turns": stage.max_turns, "lr": LR}
+    template = {"template": tokenizer.chat_template, "siblings": options.siblings}
+    settings.write_text(json.dumps(template | limits))
     return tasks, settings
 
 
@@ -185,32 +176,19 @@ class Peer:
 
     setting: Setting
     threads: int
-    is_confined: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.setting.name} threads {self.threads}" + CONFINED * self.is_confined
+        return f"{self.setting.name} threads {self.threads}"
 
 
 def peers_of(options: argparse.Namespace) -> list[Peer]:
-    """TRL's settings with a thread for each core, its best known one also with one, and confined."""
+    """TRL's settings with a thread for each core, its best known one also with one."""
     all_threads = num_threads(options.cores)
-    found = [Peer(setting=setting, threads=all_threads) for setting in SETTINGS[: options.settings]]
+    found = [Peer(setting=setting, threads=all_threads) for setting in SETTINGS]
     if all_threads > 1:
         found.insert(1, Peer(setting=BEST, threads=1))
-    return [*found, Peer(setting=BEST, threads=1, is_confined=True)]
-
-
-@contextmanager
-def tool_service(cores: str) -> Iterator[int]:
-    """rocstar's tool service on the same cores; yields its port."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {int(core) for core in cores.split(",")})  # a child inherits it
-    try:
-        with service("--flavours", "stdlib") as running:
-            yield running.port
-    finally:
-        os.sched_setaffinity(0, before)
+    return found
 
 
 def measure(options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
@@ -219,15 +197,12 @@ def measure(options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         tasks, limits = write_inputs(recipe, options, folder)
-        port = stack.enter_context(tool_service(options.cores))
-        confined = folder / "confined.json"
-        confined.write_text(json.dumps(json.loads(limits.read_text()) | {"tool_port": port}))
         children = []
         for peer in peers_of(options):
-            setting, settings = peer.setting, confined if peer.is_confined else limits
+            setting = peer.setting
             size = setting.size * options.tasks * options.siblings // 384
             numbers = (size, setting.count, setting.together)
-            arguments = [recipe.model.path, str(tasks), *map(str, numbers), str(settings)]
+            arguments = [recipe.model.path, str(tasks), *map(str, numbers), str(limits)]
             child = Child(
                 *(peer.name, options.trl_python, "trl_step.py", arguments),
                 cores=options.cores,
@@ -241,8 +216,7 @@ def measure(options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
         for number in range(options.rounds):
             for side, way in our_ways(options.cores).items():
                 place = folder / f"{side.replace(' ', '_')}{number}"
-                found = our_steps(options, place, way, is_bare=side.endswith(BARE))
-                steps.setdefault(side, []).extend(found)
+                steps.setdefault(side, []).extend(our_steps(options, place, way))
             for child in children:
                 steps.setdefault(child.name, []).extend(their_step(child) for _ in range(options.steps))
             for side in steps:
@@ -279,9 +253,8 @@ def is_our(row: dict[str, Any]) -> bool:
 
 
 def fastest(rows: Sequence[dict[str, Any]], *, is_ours: bool) -> dict[str, Any]:
-    """Of rocstar's ways in its sandbox, or of TRL's with the bare tool."""
-    some = [row for row in rows if is_our(row) == is_ours and not row["side"].endswith((CONFINED, BARE))]
-    return max(some, key=lambda row: row["trajectories_per_s"])
+    """The fastest way of rocstar, or of TRL."""
+    return max((row for row in rows if is_our(row) == is_ours), key=lambda row: row["trajectories_per_s"])
 
 
 def apart(row: dict[str, Any], peer: dict[str, Any]) -> float:
@@ -301,38 +274,30 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=4, help="steps of a round that count")
     parser.add_argument("--tasks", type=int, default=12)
     parser.add_argument("--siblings", type=int, default=32)
-    parser.add_argument("--settings", type=int, default=len(SETTINGS), help="only TRL's first so many")
-    parser.add_argument("--override", action="append", default=[], help="another option of rocstar train")
     parser.add_argument("--cores", default="1", help="of each side: 1, or 0,1")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "step_vs_trl.json")
+    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     steps = measure(options)
     rows = [summary(side, some) for side, some in steps.items()]
     ours, best = fastest(rows, is_ours=True), fastest(rows, is_ours=False)
-    names = ("side", "wall_s", "trajectories_per_s", *PARTS, "policy_tokens_per_trajectory", "rows_trained")
-    print(table(names, [[row[name] for name in names] for row in rows]), end="\n\n")
-    bare = next(row for row in rows if row["side"].endswith(BARE))
+    for row in rows:
+        print(row)
     speed = "trajectories_per_s"
-    bars = [
-        bar(
-            f"trajectories/s of {ours['side']} over TRL ({best['side']})",
-            round(ours[speed] / best[speed], 2),
-            BAR,
-            at_most=False,
+    plain = next(row for row in rows if row["side"] == "rocstar")
+    faster = round(ours[speed] / best[speed], 2)
+    update = round(best["learn_s"] / plain["learn_s"], 2)
+    claims = [
+        claim(
+            "trajectories per second of a whole agentic step over TRL's best setting", faster, at_least=BAR
         ),
-        *(
-            bar(
-                f"generated tokens of {row['side']}, difference", apart(row, best), TOKENS_AGREE, at_most=True
-            )
-            for row in (ours, bare)
-        ),
+        claim("time of TRL's update over rocstar's in that step", update, at_least=UPDATE_BAR),
+        claim("difference of generated tokens of both sides", apart(ours, best), at_most=TOKENS_AGREE),
     ]
     ratios = {
         row["side"]: {peer["side"]: round(row[speed] / peer[speed], 2) for peer in rows if not is_our(peer)}
         for row in rows
         if is_our(row)
     }
-    print(json.dumps(ratios, indent=1))
     about = {
         "versions": own_versions(options.trl_python),
         "cores": num_threads(options.cores),
@@ -341,9 +306,19 @@ def main() -> int:
         "tasks_per_step": options.tasks,
         "siblings": options.siblings,
         "best_of_trl": best["side"],
-        "our_rest": [step["rest"] for step in steps[ours["side"]]],
     }
-    return finish("step_vs_trl", {**about, "sides": rows}, bars, options.out)
+    return finish("step_vs_trl", {**about, "sides": rows}, claims, options.out)
+
+
+def own_versions(python: Path) -> dict[str, str]:
+    """The packages of the peer's environment. RuntimeError if its torch is another."""
+    code = "import json, importlib.metadata as m; print(json.dumps({n: m.version(n) for n in %r}))"
+    names = ("torch", "transformers", "accelerate", "trl")
+    out = subprocess.run([str(python), "-c", code % (names,)], capture_output=True, text=True, check=True)
+    found: dict[str, str] = json.loads(out.stdout)
+    if found["torch"].partition("+")[0] != torch.__version__.partition("+")[0]:
+        raise RuntimeError(f"the peer has torch {found['torch']}, rocstar has {torch.__version__}")
+    return found
 
 
 if __name__ == "__main__":

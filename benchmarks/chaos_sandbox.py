@@ -18,21 +18,72 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from sandbox_bench.numbered import Load
-from sandbox_bench.report import ROOT, bar, finish
-from sandbox_bench.stats import median
+from report import claim, finish
 
 from rocstar.sandbox import proctree
-from rocstar.sandbox.bench import table
 from rocstar.sandbox.pool.pool import SandboxPool
-from rocstar.sandbox.types import ExecRequest, SandboxError, Session, SessionLost
+from rocstar.sandbox.types import BatchSandbox, ExecRequest, ExecResult, SandboxError, Session, SessionLost
 
 LANES, BATCH = 4, 16
 RECOVERY_BAR_S = 2.0
 PROBE_TIMEOUT_S = 60.0
+
+
+class Load:
+    """Batches of numbered programs until `stopping`.
+
+    Attributes:
+        answers: how often each number was answered.
+        lost, wrong: those that ended in a SandboxError, or in the answer of another program.
+    """
+
+    def __init__(self, sandbox: BatchSandbox, *, batch: int) -> None:
+        self._sandbox = sandbox
+        self._batch = batch
+        self._next = 0
+        self.stopping = False
+        self.answers: Counter[int] = Counter()
+        self.lost: list[str] = []
+        self.wrong: list[str] = []
+        self.finished_at: list[float] = []
+
+    @property
+    def asked(self) -> int:
+        return self._next
+
+    @property
+    def missing(self) -> int:
+        """Numbers that were never answered."""
+        return self.asked - len(self.answers)
+
+    @property
+    def twice(self) -> int:
+        return sum(count > 1 for count in self.answers.values())
+
+    @property
+    def longest_gap_s(self) -> float:
+        """Between two answers."""
+        gaps = (b - a for a, b in zip(self.finished_at, self.finished_at[1:], strict=False))
+        return max(gaps, default=0.0)
+
+    async def lane(self) -> None:
+        while not self.stopping:
+            first, self._next = self._next, self._next + self._batch
+            requests = [ExecRequest(code=f"print({first + index})") for index in range(self._batch)]
+            async for index, outcome in self._sandbox.run_batch(requests):
+                self.take(first + index, outcome)
+
+    def take(self, number: int, outcome: ExecResult | SandboxError) -> None:
+        self.answers[number] += 1
+        self.finished_at.append(time.monotonic())
+        if isinstance(outcome, SandboxError):
+            self.lost.append(f"{number}: {outcome.kind}: {outcome}")
+        elif outcome.stdout != f"{number}\n":
+            self.wrong.append(f"{number}: {outcome.status} {outcome.stdout[:80]!r}")
 
 
 def victim(pool: SandboxPool, name: str) -> int:
@@ -51,7 +102,7 @@ async def probe(pool: SandboxPool, killed_at: float, number: int) -> dict[str, A
 
 
 async def session_after(session: Session) -> str:
-    """What a session says whose process tree was killed."""
+    """The answer of a session after a kill: an output, or the kind of its error."""
     try:
         result = await session.run("print(state)")
     except SessionLost as error:
@@ -100,27 +151,26 @@ async def chaos(options: argparse.Namespace) -> dict[str, Any]:
 
 def report(options: argparse.Namespace, outcome: dict[str, Any], processes_left: int) -> int:
     load, events = outcome["load"], outcome["events"]
-    rows, bars = [], []
+    claims = []
     for name in ("zygote", "supervisor"):
-        mine = [event for event in events if event["victim"] == name]
-        times = [event["recovery_s"] for event in mine]
-        rows.append([name, len(mine), median(times), max(times), sum(bool(e["failure"]) for e in mine)])
-        bars.append(bar(f"slowest recovery after the {name}, s", max(times), RECOVERY_BAR_S, at_most=True))
-    headings = ("victim", "kills", "median recovery s", "slowest", "failed probes")
-    print(table(headings, rows), end="\n\n")
+        slowest = max(event["recovery_s"] for event in events if event["victim"] == name)
+        claims.append(
+            claim(f"slowest recovery after the kill of a {name}", slowest, "s", at_most=RECOVERY_BAR_S)
+        )
     for text in (load.lost + load.wrong)[:10]:
         print(f"not right: {text}")
     answered = sum("answered" in event["session"] for event in events if event["victim"] == "supervisor")
-    bars += [
-        bar("calls that ended in an error or never", len(load.lost) + load.missing, 0, at_most=True),
-        bar("calls answered wrongly", len(load.wrong), 0, at_most=True),
-        bar("calls answered twice", load.twice, 0, at_most=True),
-        bar(
-            "victims that were not replaced", sum(not event["replaced"] for event in events), 0, at_most=True
-        ),
-        bar("failed probes", sum(bool(event["failure"]) for event in events), 0, at_most=True),
-        bar("sessions that answered after the supervisor's death", answered, 0, at_most=True),
-        bar("processes left", processes_left, 0, at_most=True),
+    kept = sum(not event["replaced"] for event in events)
+    failed = sum(bool(event["failure"]) for event in events)
+    lost = len(load.lost) + load.missing
+    claims += [
+        claim("calls lost to kills of zygotes and supervisors", lost, "calls", at_most=0),
+        claim("calls answered wrongly under kills", len(load.wrong), "calls", at_most=0),
+        claim("calls answered twice under kills", load.twice, "calls", at_most=0),
+        claim("killed processes that were not replaced", kept, "processes", at_most=0),
+        claim("failed calls right after a kill", failed, "calls", at_most=0),
+        claim("sessions that answered after their supervisor died", answered, "sessions", at_most=0),
+        claim("processes left after the pool closed", processes_left, "processes", at_most=0),
     ]
     result = {
         "calls": load.asked,
@@ -129,7 +179,7 @@ def report(options: argparse.Namespace, outcome: dict[str, Any], processes_left:
         "events": events,
         "lost": load.lost[:20],
     }
-    return finish("chaos", result, bars, options.out)
+    return finish("sandbox_chaos", result, claims, options.out)
 
 
 def main() -> int:
@@ -138,7 +188,7 @@ def main() -> int:
     )
     parser.add_argument("--kills", type=int, default=10, help="of each victim")
     parser.add_argument("--every", type=float, default=2.0, help="seconds between kills")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "sandbox_chaos.json")
+    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     outcome = asyncio.run(chaos(options))
     return report(options, outcome, len(proctree.tree([os.getpid()])) - 1)

@@ -1,4 +1,4 @@
-"""Other programs on this machine: busy loops, each bound to one core, gone with the block or with us."""
+"""Busy loops, each bound to one core, which end with the block or with this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cores() -> list[int]:
 
 @contextlib.contextmanager
 def taken(which: Sequence[int]) -> Iterator[None]:
-    """One busy loop on each of these cores, at everybody's priority."""
+    """One busy loop on each of these cores, at the usual priority."""
     command = [sys.executable, "-c", LOOP]
     loops = [subprocess.Popen([*command, str(core), str(os.getpid())]) for core in which]
     try:

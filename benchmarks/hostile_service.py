@@ -1,6 +1,6 @@
-"""Two owners of one service, one of them hostile: what the other notices of it.
+"""Two owners of one service, one of them hostile: latencies and failures of the other.
 
-    python benchmarks/hostile_service.py [--seconds 30] [--as-user UID] [--out FILE]
+    python benchmarks/hostile_service.py [--seconds 30] [--out FILE]
 
     service     <-- the hostile owner, a process of its own: threads without end, sessions that fill scratch,
     (2 tokens)      batches of sleepers, the whole memory budget, slow readers, half requests,
@@ -8,10 +8,10 @@
                 <-- the other: print(1), one after the other, first alone, then beside it
                 <-- /healthz, every 20 ms, throughout
 
-Bars: the other's p99 is at most five times what it is alone, nothing of it fails, and /healthz is answered
+Bars: the other's p99 is at most five times its p99 alone, none of its calls fails, and /healthz is answered
 within 50 ms. All share the machine's cores: the hostile client's own work as well, in a session of its own.
-The process that measures stands for a client elsewhere: with the right (root) it comes before all others, or
-it would measure its own wait. Of the longest requests the result says who ran, and who waited for a core.
+The measuring process plays a client elsewhere: as root it runs before all others, or it would measure
+its own wait for a core.
 """
 
 from __future__ import annotations
@@ -21,22 +21,21 @@ import asyncio
 import json
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import uvloop
-from sandbox_bench.processes import as_user
-from sandbox_bench.report import bar, command, finish
+from report import claim, finish
+from sandbox_bench.http_client import Answer, Client, HttpError
+from sandbox_bench.load import latency_ms
 from sandbox_bench.rocstar_service import service
-from sandbox_bench.stats import latency_ms
-from sandbox_bench.waits import Watch, stolen_s, supervisor_of, told
 
 from rocstar.sandbox.pool.pool import default_memory_bytes
 from rocstar.sandbox.pool.soon import run_soon
@@ -45,7 +44,6 @@ HOSTILE_TOKEN, OTHER_TOKEN = "hostile-0123456789abcdef", "another-0123456789abcd
 PAUSE_S, HEALTH_S = 0.02, 0.02
 HEALTH_BAR_MS, SLOWER = 50.0, 5.0
 TIMEOUT_S = 60.0
-LONGEST = 5
 
 THREADS = """
 import threading
@@ -71,94 +69,53 @@ LOUD = "print('x' * 100_000)"
 
 @dataclass
 class Seen:
-    """Latencies in seconds and what went wrong, of one kind of request. `longest`: where their time went."""
+    """Latencies in seconds, and the failures, of one kind of request."""
 
     seconds: list[float] = field(default_factory=list)
     wrong: Counter[str] = field(default_factory=Counter)
-    longest: list[dict[str, float]] = field(default_factory=list)
 
-    def saw(self, seconds: float, watch: Watch) -> None:
-        self.seconds.append(seconds)
-        self.longest.append(told(seconds, watch.lap()))
-        self.longest.sort(key=lambda one: -one["ms"])
-        del self.longest[LONGEST:]
+    def about(self) -> dict[str, float]:
+        return latency_ms(self.seconds) | {"calls": len(self.seconds)}
 
 
-class Line:
-    """One connection that is kept, and opened again when it was lost."""
-
-    def __init__(self, port: int, token: str) -> None:
-        self._port = port
-        self._token = token
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-
-    async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
-        if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
-        reader, writer = self._streams
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                writer.write(request(method, path, self._token, body))
-                head = await reader.readuntil(b"\r\n\r\n")
-                length = next(
-                    int(line.split(b":")[1])
-                    for line in head.lower().split(b"\r\n")
-                    if line.startswith(b"content-length")
-                )
-                return int(head.split()[1]), await reader.readexactly(length)
-        except BaseException:  # cancelled, too: what it still answers belongs to nobody
-            self.close()
-            raise
-
-    def close(self) -> None:
-        if self._streams is not None:
-            self._streams[1].close()
-            self._streams = None
+FAILURES = (OSError, TimeoutError, HttpError)
 
 
-def request(method: str, path: str, token: str, body: Any = None, *, length: int | None = None) -> bytes:
-    data = b"" if body is None else json.dumps(body).encode()
-    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
-    return f"{head}Content-Length: {len(data) if length is None else length}\r\n\r\n".encode() + data
+def client_of(port: int, token: str) -> Client:
+    return Client("127.0.0.1", port, token)
 
 
 # --- the other --------------------------------------------------------------------------------------------
 
 
-async def print_ones(port: int, seconds: float, watch: Watch) -> Seen:
+async def timed(seen: Seen, asking: Awaitable[Answer], expected: str) -> None:
+    """Note the latency of an answer, and a failure unless it is 200 with the expected output."""
+    began = time.perf_counter()
+    try:
+        answer = await asking
+        if answer.status != 200 or (expected and answer.json()["stdout"] != expected):
+            seen.wrong[f"{answer.status}: {answer.body[:200]!r}"] += 1
+    except FAILURES as error:
+        seen.wrong[repr(error)[:200]] += 1
+    seen.seconds.append(time.perf_counter() - began)
+
+
+async def print_ones(port: int, seconds: float) -> Seen:
     """print(1), one after the other, each checked."""
-    seen, line = Seen(), Line(port, OTHER_TOKEN)
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        watch.lap()
-        began = time.perf_counter()
-        try:
-            status, body = await line.ask("POST", "/v1/run", {"code": "print(1)", "flavour": "stdlib"})
-            if status != 200 or json.loads(body)["stdout"] != "1\n":
-                seen.wrong[f"{status}: {body[:200]!r}"] += 1
-        except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-            seen.wrong[repr(error)[:200]] += 1
-        seen.saw(time.perf_counter() - began, watch)
-        await asyncio.sleep(PAUSE_S)
-    line.close()
+    seen, end = Seen(), time.perf_counter() + seconds
+    async with client_of(port, OTHER_TOKEN) as client:
+        while time.perf_counter() < end:
+            code = {"code": "print(1)", "flavour": "stdlib"}
+            await timed(seen, client.post("/v1/run", code, timeout_s=TIMEOUT_S), "1\n")
+            await asyncio.sleep(PAUSE_S)
     return seen
 
 
-async def watch_health(port: int, seen: Seen, watch: Watch) -> None:
+async def watch_health(port: int, seen: Seen) -> None:
     """Asks on a connection of its own, as a probe does."""
     while True:
-        watch.lap()
-        began = time.perf_counter()
-        line = Line(port, "")
-        try:
-            status, _ = await line.ask("GET", "/healthz")
-            if status != 200:
-                seen.wrong[str(status)] += 1
-        except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-            seen.wrong[repr(error)[:200]] += 1
-        finally:
-            line.close()
-        seen.saw(time.perf_counter() - began, watch)
+        async with client_of(port, "") as client:
+            await timed(seen, client.get("/healthz", timeout_s=TIMEOUT_S), "")
         await asyncio.sleep(HEALTH_S)
 
 
@@ -166,30 +123,31 @@ async def watch_health(port: int, seen: Seen, watch: Watch) -> None:
 
 
 async def again_and_again(port: int, done: Counter[str], name: str, path: str, body: Any) -> None:
-    line = Line(port, HOSTILE_TOKEN)
+    client = client_of(port, HOSTILE_TOKEN)
     while True:
-        with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
-            status, _ = await line.ask("POST", path, body)
-            done[f"{name} {status}"] += 1
+        with suppress(*FAILURES):
+            answer = await client.post(path, body, timeout_s=TIMEOUT_S)
+            done[f"{name} {answer.status}"] += 1
         await asyncio.sleep(0.01)
 
 
 async def fill_scratch(port: int, done: Counter[str], filled: asyncio.Event) -> None:
     """Four sessions, each with all that it may write; opened again when they are lost."""
-    line = Line(port, HOSTILE_TOKEN)
+    client = client_of(port, HOSTILE_TOKEN)
     names: list[str] = []
     while True:
-        with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+        with suppress(*FAILURES):
             while len(names) < 4:
-                status, body = await line.ask("POST", "/v1/sessions", {"flavour": "stdlib"})
-                done[f"session {status}"] += 1
-                if status != 201:
+                answer = await client.post("/v1/sessions", {"flavour": "stdlib"}, timeout_s=TIMEOUT_S)
+                done[f"session {answer.status}"] += 1
+                if answer.status != 201:
                     break
-                names.append(json.loads(body)["id"])
+                names.append(answer.json()["id"])
             for name in list(names):
-                status, _ = await line.ask("POST", f"/v1/sessions/{name}/run", {"code": FILL})
-                done[f"fill {status}"] += 1
-                if status != 200:
+                path = f"/v1/sessions/{name}/run"
+                answer = await client.post(path, {"code": FILL}, timeout_s=TIMEOUT_S)
+                done[f"fill {answer.status}"] += 1
+                if answer.status != 200:
                     names.remove(name)
             filled.set()
         await asyncio.sleep(0.05)
@@ -197,11 +155,12 @@ async def fill_scratch(port: int, done: Counter[str], filled: asyncio.Event) -> 
 
 async def read_nothing(port: int, done: Counter[str]) -> None:
     """A stream of 50 MB of which only the head is read."""
-    body = {"requests": [{"code": LOUD}] * 500, "stream": True}
+    body = json.dumps({"requests": [{"code": LOUD}] * 500, "stream": True}).encode()
+    head = client_of(port, HOSTILE_TOKEN).head("POST", "/v1/batch", body)
     while True:
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
-            writer.write(request("POST", "/v1/batch", HOSTILE_TOKEN, body))
+            writer.write(head + body)
             await reader.readuntil(b"\r\n")
             done["stream"] += 1
             await asyncio.sleep(5)
@@ -213,7 +172,7 @@ async def half_a_request(port: int, done: Counter[str], token: str) -> None:
     while True:
         with suppress(OSError):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            whole = request("POST", "/v1/run", token, {"code": "1"}, length=10_000)
+            whole = client_of(port, token).head("POST", "/v1/run", b"", length=10_000) + b'{"code": "1"}'
             writer.write(whole if token else whole[: len(whole) // 2])
             done["half" if token else "half a head"] += 1
             with suppress(TimeoutError):
@@ -225,7 +184,7 @@ async def half_a_request(port: int, done: Counter[str], token: str) -> None:
 
 async def send_nonsense(port: int, done: Counter[str]) -> None:
     data = b'{"requests":[' + b"[]," * (1 << 20) + b"[]]}"
-    head = request("POST", "/v1/batch", HOSTILE_TOKEN, length=len(data))
+    head = client_of(port, HOSTILE_TOKEN).head("POST", "/v1/batch", data)
     while True:
         with suppress(OSError, asyncio.IncompleteReadError):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -276,63 +235,57 @@ def write_tokens(path: Path) -> Path:
 async def run(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="rocstar-bench-") as folder:
         tokens = write_tokens(Path(folder, "tokens"))
-        if options.as_user is not None:
-            for path in (Path(folder), tokens):
-                os.chown(path, options.as_user, options.as_user)
         serve = [f"--token-file={tokens}", "--flavours=stdlib", f"--memory-bytes={options.memory_bytes}"]
-        with service(*serve, *options.serve_option, user=options.as_user) as server:
-            pids = {"service": server.pid, "supervisor": supervisor_of(server.pid), "probe": os.getpid()}
+        with service(*serve, *options.serve_option) as server:
             quiet_health, health = Seen(), Seen()
-            await print_ones(server.port, 2.0, Watch(**pids))
-            probe = asyncio.create_task(watch_health(server.port, quiet_health, Watch(**pids)))
-            quiet = await print_ones(server.port, options.seconds, Watch(**pids))
+            await print_ones(server.port, 2.0)
+            probe = asyncio.create_task(watch_health(server.port, quiet_health))
+            quiet = await print_ones(server.port, options.seconds)
             probe.cancel()
             words = [sys.executable, __file__, "--hostile", str(server.port)]
             words.append(f"--memory-bytes={options.memory_bytes}")
-            words += [] if options.as_user is None else [f"--as-user={options.as_user}"]
             pipe = asyncio.subprocess.PIPE
             hostile = await asyncio.create_subprocess_exec(
                 *words, stdin=pipe, stdout=pipe, start_new_session=True
             )
             assert hostile.stdout is not None
             async with asyncio.timeout(TIMEOUT_S):
-                await hostile.stdout.readline()  # it is under way
-            watch, stolen = Watch(**pids), stolen_s()
-            probe = asyncio.create_task(watch_health(server.port, health, Watch(**pids)))
-            beside = await print_ones(server.port, options.seconds, Watch(**pids))
+                await hostile.stdout.readline()  # its load is running
+            probe = asyncio.create_task(watch_health(server.port, health))
+            beside = await print_ones(server.port, options.seconds)
             probe.cancel()
-            stolen, used = stolen_s() - stolen, watch.lap()
-            done, _ = await hostile.communicate(b"")  # the end of its input is the end of it
-            after = await print_ones(server.port, 3.0, Watch(**pids))
-    p99, quiet_p99 = latency_ms(beside.seconds)["p99"], latency_ms(quiet.seconds)["p99"]
+            done, _ = await hostile.communicate(b"")  # it ends with its input
+            after = await print_ones(server.port, 3.0)
     result = {
-        "command": command(sys.argv),
         "seconds": options.seconds,
-        "user": os.geteuid() if options.as_user is None else options.as_user,
-        "quiet": latency_ms(quiet.seconds) | {"calls": len(quiet.seconds)},
-        "beside": latency_ms(beside.seconds) | {"calls": len(beside.seconds)},
-        "after": latency_ms(after.seconds) | {"calls": len(after.seconds)},
-        "healthz_quiet": latency_ms(quiet_health.seconds) | {"calls": len(quiet_health.seconds)},
-        "healthz": latency_ms(health.seconds) | {"calls": len(health.seconds)},
-        "longest_beside": beside.longest,
-        "longest_healthz": health.longest,
-        "ran_and_waited_beside_s": {
-            name: [round(cpu.ran_s, 2), round(cpu.waited_s, 2)] for name, cpu in used.items()
-        }
-        | {"stolen": round(stolen, 2)},
+        "quiet": quiet.about(),
+        "beside": beside.about(),
+        "after": after.about(),
+        "healthz_quiet": quiet_health.about(),
+        "healthz": health.about(),
         "wrong": {"beside": beside.wrong, "healthz": health.wrong, "after": after.wrong},
         "hostile": json.loads(done),
     }
+    slower = round(beside.about()["p99"] / quiet.about()["p99"], 2)
     failures = beside.wrong.total() + after.wrong.total() + health.wrong.total()
-    bars = [
-        bar("p99 beside / alone", round(p99 / quiet_p99, 2), SLOWER, at_most=True),
-        bar("failures of the other", failures, 0, at_most=True),
-        bar("/healthz at most, ms", latency_ms(health.seconds)["max"], HEALTH_BAR_MS, at_most=True),
+    slowest = health.about()["max"]
+    claims = [
+        claim("p99 of a call beside a hostile owner over p99 alone", slower, at_most=SLOWER),
+        claim("failed calls of the other owner beside a hostile one", failures, "calls", at_most=0),
+        claim("slowest answer of /healthz beside a hostile owner", slowest, "ms", at_most=HEALTH_BAR_MS),
     ]
-    return finish("hostile_service", result, bars, options.out)
+    return finish("hostile_service", result, claims, options.out)
 
 
-def build_parser() -> argparse.ArgumentParser:
+def stand_apart() -> None:
+    """Let this process, not its children, run before all others, as a client on another machine would."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except PermissionError:
+        run_soon()
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -343,48 +296,10 @@ def build_parser() -> argparse.ArgumentParser:
         default=default_memory_bytes(),
         help="of all programs together (default: the service's own, %(default)s)",
     )
-    text = "run the service and the hostile owner as this user, which takes root"
-    parser.add_argument("--as-user", type=int, metavar="UID", help=text)
     parser.add_argument("--serve-option", action="append", default=[], help="further option of `serve`")
     parser.add_argument("--hostile", type=int, metavar="PORT", help=argparse.SUPPRESS)
-    default = Path(__file__).parent / "results" / "hostile_service.json"
-    parser.add_argument("--out", type=Path, default=default, help="where the JSON goes")
-    return parser
-
-
-def stand_apart() -> None:
-    """Who measures stands for clients on other machines: it does not wait for a core, where it may ask for
-    that. What it starts does."""
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-    except PermissionError:
-        run_soon()
-
-
-def become(user: int) -> None:
-    """For good."""
-    os.setgroups([])
-    os.setgid(user)
-    os.setuid(user)
-
-
-def why_not(user: int) -> str:
-    """What keeps this benchmark from having a service of that user; empty when nothing does."""
-    words = [sys.executable, "-c", "import rocstar.sandbox.cli"]
-    try:
-        done = subprocess.run(words, cwd="/", check=False, **as_user(user))
-    except PermissionError as error:
-        return f"--as-user {user}: {error}; it takes root, and a Python that all may read"
-    return "" if done.returncode == 0 else f"--as-user {user} cannot import rocstar with {sys.executable}"
-
-
-def main() -> int:
-    options = build_parser().parse_args()
-    if options.hostile is not None and options.as_user is not None:
-        become(options.as_user)
-    elif options.as_user is not None and (problem := why_not(options.as_user)):
-        print(f"hostile_service: {problem}", file=sys.stderr)
-        return 2
+    parser.add_argument("--out", type=Path, help="file of the result")
+    options = parser.parse_args()
     if options.hostile is None:
         stand_apart()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

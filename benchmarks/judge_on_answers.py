@@ -1,10 +1,9 @@
-"""The judge against answers of a data set in other words, and against near misses of them.
+"""The judge on answers of a data set written in other forms, and on near misses of them.
 
     python benchmarks/judge_on_answers.py math500.jsonl math_train.jsonl [--near 10000] [--out FILE]
 
-Each file has rows with `answer`. Every distinct answer is rewritten in the forms of other writers, which the
-judge should accept, and changed a little by each change that applies, which it should refuse. Needs the
-verifier flavour.
+Each file has rows with `answer`. Every distinct answer is rewritten in other forms, which the judge should
+accept, and changed a little by each change that applies, which it should refuse. Needs the verifier flavour.
 """
 
 from __future__ import annotations
@@ -14,10 +13,13 @@ import asyncio
 import json
 import random
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from report import claim, finish
 
 from rocstar.engine.types import Attempt, Failed, Scored, Task, Turn
 from rocstar.sandbox.pool.pool import SandboxPool
@@ -33,14 +35,7 @@ _NUMBER = re.compile(r"(?<![0-9.])[0-9]+(?![0-9]*\.)")
 _FRACTION = re.compile(r"(-?)\\frac\{(\d+)\}\{(\d+)\}")
 _PAIR = re.compile(r"([(\[])([^(),\[\]]+),([^(),\[\]]+)([)\]])")
 _UNIT = re.compile(r"(.*?)(\\(?:text|mbox|mathrm)\{[^{}]*\}(?:\^\{?\d\}?)?)")
-_OTHER_UNITS = {
-    "cm": "m",
-    "meters": "km",
-    "feet": "inches",
-    "inches": "feet",
-    "hours": "minutes",
-    "minutes": "hours",
-}
+_OTHER_UNITS = {"cm": "m", "meters": "km", "feet": "inches", "hours": "minutes"}
 _TURNED = str.maketrans("+-", "-+")
 _POWER = re.compile(r"(?<=[a-z0-9])\^(?:\{(\d+)\}|(\d))")
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -233,7 +228,7 @@ def _part(answer: str, rng: random.Random) -> str | None:
 
 
 def _glued(answer: str, rng: random.Random) -> str | None:
-    """A mixed number whose space is lost, or stands for a product."""
+    """A mixed number whose space is lost, or is read as a product."""
     found = _FRACTION.fullmatch(answer)
     if found is None or int(found[2]) <= int(found[3]):
         return None
@@ -257,16 +252,7 @@ def _unit(answer: str, rng: random.Random) -> str | None:
 def _named(answer: str, rng: random.Random) -> str | None:
     if not re.fullmatch(r"-?\d+", answer):
         return None
-    heads = (
-        "\\text{not}",
-        "\\text{41 or 43, or }",
-        "2x",
-        "-x",
-        "x+1",
-        "\\frac{a}{b}",
-        "\\text{half of }",
-        "17",
-    )
+    heads = ("\\text{not}", "\\text{41 or 43, or }", "2x", "-x", "x+1", "\\frac{a}{b}", "17")
     return f"{rng.choice(heads)} = {answer}"
 
 
@@ -347,39 +333,29 @@ def pairs_of(answers: list[str], near: int, rewrite: int) -> tuple[list[Pair], l
     return same, rng.sample(other, near)
 
 
-def summary(same: list[Pair], other: list[Pair], rewards: list[float | None]) -> dict[str, Any]:
-    """Counts by kind, what was refused of the same and accepted of the others."""
-    seen, accepted = Counter(kind for kind, *_ in same), Counter[str]()
-    refused: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for (kind, truth, text), reward in zip(same, rewards, strict=False):
-        accepted[kind] += reward == 1
-        if reward != 1 and len(refused[kind]) < 5:
-            refused[kind].append((truth, text))
-    near = list(zip(other, rewards[len(same) :], strict=True))
-    return {
-        "rewritings": {kind: [accepted[kind], seen[kind]] for kind in seen},
-        "refused": refused,
-        "near_misses": len(other),
-        "near_misses_by_kind": dict(Counter(kind for kind, *_ in other)),
-        "accepted_wrongly": [pair for pair, reward in near if reward == 1],
-        "without_a_verdict": sum(reward is None for reward in rewards),
-    }
-
-
-def main() -> None:
-    """Grade the rewritings and the near misses of the files' answers, and print or write the summary."""
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--near", type=int, default=10_000, help="near misses")
     parser.add_argument("--rewrite", type=int, default=10_000, help="rewritings of each kind, at most")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     same, other = pairs_of(answers_of(options.files), options.near, options.rewrite)
-    result = summary(same, other, asyncio.run(grade([*same, *other])))
-    print(json.dumps(result, indent=1, ensure_ascii=False))
-    if options.out:
-        options.out.write_text(json.dumps(result, separators=(",", ":")) + "\n")
+    rewards = asyncio.run(grade([*same, *other]))
+    refused = [pair for pair, reward in zip(same, rewards, strict=False) if reward != 1]
+    wrong = [pair for pair, reward in zip(other, rewards[len(same) :], strict=True) if reward == 1]
+    failed = sum(reward is None for reward in rewards)
+    share = 1 - len(refused) / len(same)
+    claims = [
+        claim("near misses of an answer that the judge accepts", len(wrong), "answers", at_most=0),
+        claim("near misses that were graded", len(other), "answers"),
+        claim("share of rewritten right answers that the judge accepts", share),
+        claim("answers without a verdict of the judge", failed, "answers", at_most=0),
+    ]
+    counts = [Counter(kind for kind, *_ in some) for some in (same, other)]
+    data = {"rewritings": counts[0], "near_misses": counts[1], "refused": refused[:20], "wrong": wrong}
+    return finish("judge_on_answers", data, claims, options.out, seeds=[SEED])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,11 +1,11 @@
 """Does a run that is killed again and again end with the same weights? kill -9 from outside, then --resume.
 
-    python benchmarks/kill_resume.py --out benchmarks/results/kill_resume.json
+    python benchmarks/kill_resume.py [--out FILE]
 
 One cold start (or --model); from its model one uninterrupted run, and one that is killed at random moments,
-some of them while a checkpoint is being written: its .partial folder is there when the process is dead, and
-what of it was on the disk is told. Both decode in lockstep with one torch thread. Compared bit by bit: the
-last weights, and every row of metrics.jsonl but its times. What lies under --runs is removed first.
+some of them while a checkpoint is being written: its .partial folder is there when the process is dead. Both
+decode in lockstep with one torch thread. Compared bit by bit: the last weights, and every row of
+metrics.jsonl but its times. The folder --runs is emptied first.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from quickstart_seeds import ROOT, machine
+from report import ROOT, claim, finish
 
 Start = Callable[[bool], subprocess.Popen]
 """Starts the run; true = with --resume."""
 POLL_S = 0.002
+RECIPE = "recipes/quickstart.toml"
 
 
 def partials(directory: Path) -> set[str]:
@@ -56,20 +57,14 @@ def has_ended(process: subprocess.Popen, wait_s: float) -> bool:
 
 
 def kill(process: subprocess.Popen, directory: Path) -> dict:
-    """kill -9, and what the death left behind."""
+    """kill -9; return the state of the run after it."""
     process.send_signal(signal.SIGKILL)
     process.wait()
     return {
         "step": last_step(directory),
         "inside_write": bool(partials(directory)),
-        "exit": process.returncode,
-        "half_written": {name: written(directory / "checkpoints" / name) for name in partials(directory)},
+        "half_written": sorted(partials(directory)),
     }
-
-
-def written(partial: Path) -> dict[str, int]:
-    """Bytes of each file in a folder that a dead process was writing."""
-    return {str(p.relative_to(partial)): p.stat().st_size for p in sorted(partial.rglob("*")) if p.is_file()}
 
 
 def kill_after(process: subprocess.Popen, directory: Path, delay_s: float, *, last: int) -> dict | None:
@@ -119,7 +114,7 @@ def run_killed(
 
 
 def differences(directory: Path, expected: Path, step: int) -> dict:
-    """What is not bit-identical: names of weights, and numbers of rows of metrics; steps with an update."""
+    """The differences in bits: names of weights, and numbers of rows of metrics; steps with an update."""
     from safetensors.torch import load_file
 
     weights, others = (
@@ -134,34 +129,30 @@ def differences(directory: Path, expected: Path, step: int) -> dict:
 
 
 def untimed(path: Path) -> list[dict]:
-    """Rows without what a clock says."""
+    """Rows without their times."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     return [{k: v for k, v in row.items() if not k.startswith("time")} for row in rows]
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--recipe", default="recipes/quickstart.toml")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "kill_resume")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--in-write", type=int, default=2, help="kills inside a checkpoint write, at least")
     parser.add_argument("--model", help="begin with this Hugging Face directory instead of a cold start")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument(
-        "--option", action="append", default=[], help="a field of the recipe: --option=--a.b=c"
-    )
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "kill_resume.json")
+    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     shutil.rmtree(options.runs, ignore_errors=True)
     options.runs.mkdir(parents=True)
     base, whole, killed = (options.runs / name for name in ("base", "whole", "killed"))
-    common = ["--run.threads=1", "--engine.deterministic=true", *options.option]
+    common = ["--run.threads=1", "--engine.deterministic=true"]
 
     def command(directory: Path, *more: str) -> list[str]:
-        train = [sys.executable, "-m", "rocstar.train", options.recipe, f"--output-dir={directory}"]
+        train = [sys.executable, "-m", "rocstar.train", RECIPE, f"--output-dir={directory}"]
         return [*train, *common, *more]
 
     log = (options.runs / "log").open("w")
@@ -198,22 +189,17 @@ def main() -> None:
         kills.append(found)
         print(found, file=sys.stderr, flush=True)
     found = differences(killed, whole, options.steps)
-    summary = {
-        "machine": machine(),
-        "command": " ".join(["python", *sys.argv]),
-        "steps": options.steps,
-        "kills": kills,
-        "num_kills": len(kills),
-        "num_inside_write": sum(kill["inside_write"] for kill in kills),
-        "different": found,
-        "num_updates": found["num_updates"],
-        "bit_identical": bool(found["num_updates"])
-        and not (found["weights"] or found["rows"])
-        and len(set(found["num_rows"])) == 1,
-    }
-    options.out.write_text(json.dumps(summary, indent=1) + "\n")
-    print(json.dumps(summary, indent=1))
+    differ = len(found["weights"]) + len(found["rows"]) + abs(found["num_rows"][0] - found["num_rows"][1])
+    inside = sum(kill["inside_write"] for kill in kills)
+    claims = [
+        claim("weights and metric rows that differ after kills and resumes", differ, "items", at_most=0),
+        claim("kills of that run", len(kills), "kills", at_least=options.kills),
+        claim("kills while a checkpoint was written", inside, "kills", at_least=options.in_write),
+        claim("updates of that run", found["num_updates"], "updates", at_least=1),
+    ]
+    result = {"steps": options.steps, "kills": kills, "different": found}
+    return finish("kill_resume", result, claims, options.out, seeds=[options.seed])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,9 +1,9 @@
 """The layout of each package in figures: rooms, floors, and arrows between rooms.
 
-    python benchmarks/layout.py [CHECKOUT] [--json]
+    python benchmarks/layout.py [CHECKOUT]
 
 A room is a folder or a file directly in the package; an arrow leads from a room to another one that a module
-of it imports, wherever in the module and also for types alone; a room stands one floor above the highest that
+of it imports, wherever in the module and also for types alone; a room is one floor above the highest that
 it imports. Rooms that import each other in a circle are named. Needs no installed rocstar: it reads text.
 """
 
@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import argparse
 import ast
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -60,7 +59,7 @@ def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
 
 
 def arrows(root: Path, package: str) -> dict[str, set[str]]:
-    """What each room imports of the other rooms."""
+    """The rooms that each room imports."""
     known = modules(root, package)
     found: dict[str, set[str]] = {room(name): set() for name in known if room(name)}
     for name, path in known.items():
@@ -92,13 +91,9 @@ def layout(root: Path, package: str) -> Layout:
 def main() -> None:
     parser = argparse.ArgumentParser(description="The layout of each package in figures.")
     parser.add_argument("checkout", nargs="?", type=Path, default=Path(__file__).parents[1])
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    figures = {name: layout(options.checkout.resolve(), name) for name in PACKAGES}
-    if options.json:
-        print(json.dumps({name: asdict(one) for name, one in figures.items()}, indent=1))
-        return
-    for name, one in figures.items():
+    for name in PACKAGES:
+        one = layout(options.checkout.resolve(), name)
         floors = f"{one.floors} floors" if one.floors else f"a circle: {' -> '.join(one.circle)}"
         print(f"{name + '/':9} {one.rooms:3} rooms  {one.arrows:3} arrows  {floors}")
 

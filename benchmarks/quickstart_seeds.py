@@ -1,18 +1,16 @@
 """Does the quickstart learn, seed after seed? Full runs, cold start included.
 
-    python benchmarks/quickstart_seeds.py --seeds 10 --out benchmarks/results/quickstart_seeds.json
+    python benchmarks/quickstart_seeds.py --seeds 10 [--out FILE]
 
-Per seed: avg@4 on the 64 held-out tasks after the cold start and at the end, the rise with a paired
-bootstrap interval over tasks, the tool-error share in correct trajectories over the first and last
-quarter of the steps, pooled, and how many correct trajectories have a penalty for their format. Runs
-that exist under --runs are not run again.
+Per seed: avg@4 on the 64 held-out tasks after the cold start and at the end, the rise with a paired bootstrap
+interval over tasks, and the tool-error share in correct trajectories over the first and last quarter of the
+steps, pooled. Runs that exist under --runs are not run again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import random
 import subprocess
 import sys
@@ -20,14 +18,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
-from sandbox_bench.report import commit
+from report import ROOT, claim, finish
 
 from rocstar.engine.record.reading import read_records, record_files
-
-ROOT = Path(__file__).parents[1]
 
 
 def run(recipe: str, directory: Path, options: list[str]) -> float:
@@ -52,75 +47,49 @@ def rows(directory: Path, phase: str) -> list[dict]:
     return [row for row in map(json.loads, lines) if row["phase"] == phase]
 
 
-def evaluations(directory: Path) -> list[dict]:
-    """First and last evaluation: rewards of the scored attempts per task."""
-    files = sorted((directory / "evaluations").glob("step_*/results.json"))
-    found = [json.loads(file.read_text())["sets"]["heldout"]["questions"] for file in (files[0], files[-1])]
-    return [
-        {name: [r for r in question["rewards"] if r is not None] for name, question in each.items()}
-        for each in found
-    ]
+def means(file: Path) -> dict[str, float]:
+    """The mean reward of each task's scored attempts."""
+    questions = json.loads(file.read_text())["sets"]["heldout"]["questions"]
+    rewards = {name: [r for r in one["rewards"] if r is not None] for name, one in questions.items()}
+    return {name: fmean(some) for name, some in rewards.items() if some}
 
 
 def rise(directory: Path, draws: int = 4000) -> dict:
-    """End minus start, paired by task, with a 95% bootstrap interval over tasks."""
-    before, after = (
-        {name: rewards for name, rewards in e.items() if rewards} for e in evaluations(directory)
-    )
+    """Last evaluation minus first, paired by task, with a 95% bootstrap interval over tasks."""
+    files = sorted((directory / "evaluations").glob("step_*/results.json"))
+    before, after = means(files[0]), means(files[-1])
     tasks = sorted(before.keys() & after.keys())
-    deltas = [fmean(after[t]) - fmean(before[t]) for t in tasks]
+    deltas = [after[t] - before[t] for t in tasks]
     rng = random.Random(0)
-    means = sorted(fmean(rng.choices(deltas, k=len(deltas))) for _ in range(draws))
+    drawn = sorted(fmean(rng.choices(deltas, k=len(deltas))) for _ in range(draws))
     return {
-        "start": fmean(fmean(before[t]) for t in tasks),
-        "end": fmean(fmean(after[t]) for t in tasks),
+        "start": fmean(before[t] for t in tasks),
+        "end": fmean(after[t] for t in tasks),
         "rise": fmean(deltas),
-        "ci_low": means[int(0.025 * draws)],
-        "ci_high": means[int(0.975 * draws)],
-        "num_tasks": len(tasks),
+        "ci_low": drawn[int(0.025 * draws)],
+        "ci_high": drawn[int(0.975 * draws)],
     }
 
 
-class Correct(NamedTuple):
-    """Of the correct trajectories of a step."""
-
-    errors: int
-    calls: int
-    count: int
-    penalised: int
-    """Those with a penalty for their format."""
-
-
-def correct_ones(directory: Path) -> list[Correct]:
-    """Per step, from the trajectory records. Calls that were not executed are in no number."""
+def tool_errors(directory: Path) -> list[tuple[int, int]]:
+    """Per step: erroneous and all executed calls of the correct trajectories."""
     out = []
     for path in record_files(directory / "trajectories").values():
-        errors = calls = count = penalised = 0
-        for record in read_records(path):
-            if record["outcome"].get("reward") == 1.0:
-                answered = [c for t in record["turns"] for c in t["calls"] if c["status"] != "not_executed"]
-                calls += len(answered)
-                errors += sum(c["is_error"] for c in answered)
-                count += 1
-                penalised += record["penalty"]["format"] > 0
-        out.append(Correct(errors, calls, count, penalised))
+        correct = [record for record in read_records(path) if record["outcome"].get("reward") == 1.0]
+        calls = [call for record in correct for turn in record["turns"] for call in turn["calls"]]
+        executed = [call["is_error"] for call in calls if call["status"] != "not_executed"]
+        out.append((sum(executed), len(executed)))
     return out
 
 
-def machine() -> dict:
-    facts = Path("/proc/cpuinfo").read_text().splitlines()
-    cpu = next((line.split(":")[1].strip() for line in facts if "model name" in line), "?")
-    return {"commit": commit(), "cpu": cpu, "python": platform.python_version()}
-
-
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--recipe", default="recipes/quickstart.toml")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "quickstart_seeds")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "quickstart_seeds.json")
+    parser.add_argument("--out", type=Path, help="file of the result")
     parser.add_argument("--at-once", type=int, default=2, help="runs at a time, one thread each")
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)
@@ -128,14 +97,10 @@ def main() -> None:
     def one(seed: int) -> dict:
         directory = options.runs / f"seed_{seed}"
         seconds = run(options.recipe, directory, [f"--run.seed={seed}", "--run.threads=1"])
-        steps = correct_ones(directory)
-        calls = [(step.errors, step.calls) for step in steps]
+        calls = tool_errors(directory)
         quarter = len(calls) // 4
         result = {"seed": seed, "wall_s": seconds, **rise(directory)}
-        result["error_share_by_step"] = [e / c if c else None for e, c in calls]
         result["first_quarter"], result["last_quarter"] = calls[:quarter], calls[-quarter:]
-        result["correct"] = sum(step.count for step in steps)
-        result["correct_with_format_penalty"] = sum(step.penalised for step in steps)
         print(f"seed {seed}: {result['start']:.2f} -> {result['end']:.2f}", flush=True)
         return result
 
@@ -145,25 +110,19 @@ def main() -> None:
     def pooled(name: str) -> float:
         return sum(e for r in results for e, _ in r[name]) / sum(c for r in results for _, c in r[name])
 
-    passed = [r for r in results if r["rise"] >= 0.25 and r["ci_low"] > 0]
-    summary = {
-        "machine": machine(),
-        "command": " ".join(["python", *sys.argv]),
-        "seeds_that_rise_by_0.25_with_ci_above_0": len(passed),
-        "seeds": len(results),
-        "mean_start": fmean(r["start"] for r in results),
-        "mean_end": fmean(r["end"] for r in results),
-        "first_step_error_share": fmean(r["error_share_by_step"][0] or 0.0 for r in results),
-        "first_quarter_error_share": pooled("first_quarter"),
-        "last_quarter_error_share": pooled("last_quarter"),
-        "correct": sum(r["correct"] for r in results),
-        "correct_with_format_penalty": sum(r["correct_with_format_penalty"] for r in results),
-        "results": results,
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(summary, indent=1) + "\n")
-    print(json.dumps({k: v for k, v in summary.items() if k != "results"}, indent=1))
+    passed = sum(r["rise"] >= 0.25 and r["ci_low"] > 0 for r in results)
+    claims = [
+        claim(
+            "quickstart: seeds whose held-out avg@4 rises by 0.25 with the 95% interval above 0",
+            passed, "seeds", at_least=options.seeds,
+        ),
+        claim("quickstart: mean held-out avg@4 at the start", fmean(r["start"] for r in results)),
+        claim("quickstart: mean held-out avg@4 at the end", fmean(r["end"] for r in results)),
+        claim("quickstart: tool errors in correct trajectories, first quarter", pooled("first_quarter")),
+        claim("quickstart: tool errors in correct trajectories, last quarter", pooled("last_quarter")),
+    ]  # fmt: skip
+    return finish("quickstart_seeds", {"results": results}, claims, options.out, seeds=range(options.seeds))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

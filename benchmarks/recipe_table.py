@@ -1,4 +1,4 @@
-"""The table of what a recipe has of its report, and of what it has otherwise, beside the recipe.
+"""The table of the fields that a recipe takes from its report, and of those that differ, beside the recipe.
 
 python benchmarks/recipe_table.py [--check]
 

@@ -1,10 +1,10 @@
 """A rehearsal on fake tensors against the same learner on real ones: bytes at the peak of each act.
 
-    python benchmarks/rehearsal_against_measured.py --out benchmarks/results/rehearsal_against_measured.json
+    python benchmarks/rehearsal_against_measured.py [--out FILE]
 
 Small models on a CPU: SFT and RL step of the recipe's packing, with and without activation checkpointing, in
-float32 (one process, no FSDP) and in bfloat16 (FSDP2 over a world of one). Measured is what a dispatch mode
-counts of real storages from their making to their end; what an op takes and gives back inside is in neither.
+float32 (one process, no FSDP) and in bfloat16 (FSDP2 over a world of one). A dispatch mode counts
+real storages from their making to their end; memory that an op takes and gives back inside is in neither.
 
 The embedded engine too, in bfloat16: weights, KV of the rows of the plan at their longest, and what its
 forwards make. A CPU takes the forward that a GPU takes in bfloat16, which is not its own.
@@ -35,7 +35,7 @@ from torch.utils._pytree import tree_leaves
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from sandbox_bench.report import bar, finish
+from report import claim, finish
 
 from rocstar.engine.inference.embedded import decoder, native
 from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
@@ -63,7 +63,7 @@ SIZES: dict[str, dict[str, int]] = {
 
 
 class RealCpu(TorchDispatchMode):
-    """Counts real tensors as they are made; stands where a rehearsal has its `FakeGpu`."""
+    """Counts real tensors as they are made, in the place of the `FakeGpu` of a rehearsal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class RealCpu(TorchDispatchMode):
 
 @contextlib.contextmanager
 def real_cpu() -> Iterator[RealCpu]:
-    """Inside, what the learner makes is counted, and what FSDP empties and refills."""
+    """Count the tensors of the learner inside, with storages that FSDP empties and refills."""
     counter, resize = RealCpu(), torch.UntypedStorage.resize_
 
     def resized(storage: torch.UntypedStorage, size: int) -> Any:
@@ -199,7 +199,7 @@ def compare_engine(recipe: Recipe) -> dict[str, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     rows = []
     for size, dtype, checkpointing, tokens in itertools.product(
@@ -216,8 +216,8 @@ def main() -> int:
         rows.append(of | compare_engine(recipe))
         print(rows[-1], flush=True)
     worst = max(abs(row["ratio"] - 1) for row in rows)
-    bars = [bar("rehearsed over measured, largest distance from 1", worst, 0.1, at_most=True)]
-    return finish("rehearsal_against_measured", {"rows": rows, "worst": round(worst, 4)}, bars, options.out)
+    claims = [claim("largest distance from 1 of rehearsed over measured memory", worst, at_most=0.1)]
+    return finish("rehearsal_against_measured", {"rows": rows}, claims, options.out)
 
 
 if __name__ == "__main__":

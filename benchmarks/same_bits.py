@@ -1,6 +1,6 @@
 """Same seed, same bits? Pairs of runs of one recipe and seed: one on the machine as it is, one on a busy one.
 
-    python benchmarks/same_bits.py --pairs 10 --out benchmarks/results/same_bits.json
+    python benchmarks/same_bits.py [--pairs 10] [--out FILE]
 
 The quickstart in miniature, cold start, RL and evaluations, at the default number of torch threads. The busy
 run of a pair has a busy loop on every core. Compared: the weights of every checkpoint byte by byte, every row
@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from hogs import cores, taken
-from sandbox_bench.report import ROOT, bar, finish
+from report import ROOT, claim, finish
 
 from rocstar.engine.record.reading import export_lines
 
@@ -44,13 +44,13 @@ def train(directory: Path, seed: int, *, busy: bool) -> None:
 
 
 def contents(directory: Path) -> dict[str, Any]:
-    """What must be equal, by name."""
+    """The content that must be equal, by name."""
     found: dict[str, Any] = {}
     for file in sorted(directory.glob("checkpoints/*/model.safetensors")):
         found[f"weights of {file.parent.name}"] = hashlib.sha256(file.read_bytes()).hexdigest()
     rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     found["metrics"] = [{k: v for k, v in row.items() if not k.startswith("time")} for row in rows]
-    # Frames lie in the order in which groups ended, which is timing: compared is what they say.
+    # Frames lie in the order in which groups ended, which is timing: their content is compared.
     with tempfile.TemporaryDirectory() as lines:
         for file in export_lines(directory / "trajectories", Path(lines)):
             told = [json.loads(line) for line in file.read_bytes().splitlines()]
@@ -94,23 +94,25 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     pairs = []
-    for seed in range(options.first_seed, options.first_seed + options.pairs):
+    for seed in range(options.pairs):
         folder = Path(tempfile.mkdtemp(prefix="rocstar-bits-"))
         pairs.append(pair(folder, seed))
         shutil.rmtree(folder)
         same = "same bits" if not pairs[-1]["different"] else f"DIFFERENT: {pairs[-1]['different']}"
         print(f"seed {seed}: {same}, replay off by {pairs[-1]['replay_differences']}", flush=True)
     off = max(abs(d) if d is not None else float("inf") for p in pairs for d in p["replay_differences"])
-    bars = [
-        bar("pairs that differ", sum(bool(p["different"]) for p in pairs), 0, at_most=True),
-        bar("largest difference of a replayed loss", off, 0.0, at_most=True),
-        bar("runs without an update", sum(not p["updates"] for p in pairs), 0, at_most=True),
+    unlike, idle = sum(bool(p["different"]) for p in pairs), sum(not p["updates"] for p in pairs)
+    claims = [
+        claim("pairs of a quiet and a busy run of one seed that differ in a bit", unlike, "pairs", at_most=0),
+        claim("largest difference of a replayed loss from the logged one", off, at_most=0),
+        claim("runs without an update", idle, "runs", at_most=0),
     ]
-    return finish("same_bits", {"options": list(MINIATURE), "pairs": pairs}, bars, options.out)
+    return finish(
+        "same_bits", {"options": MINIATURE, "pairs": pairs}, claims, options.out, seeds=range(options.pairs)
+    )
 
 
 if __name__ == "__main__":

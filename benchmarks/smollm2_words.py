@@ -1,26 +1,22 @@
-"""A pretrained model learns here: what a run of examples/smollm2_words shows, held against its bars.
+"""Claims of a run of examples/smollm2_words: a pretrained model learns on a CPU.
 
     python examples/smollm2_words/run.py --out FOLDER --model MODEL --gsm8k-train TRAIN --gsm8k-test TEST
-    python benchmarks/smollm2_words.py FOLDER --given "--stages.0.steps=40"
+    python benchmarks/smollm2_words.py FOLDER --given "--stages.0.steps=40" [--out FILE]
 
-reads FOLDER/summary.json and writes benchmarks/results/smollm2_words.json, and into docs/measured/ curves and
-the ten trajectories. `--given` is what the run was given besides, `--note` what else a reader must know. The
-bars: held-out avg@4 on tasks of the trained kinds up by 0.15, and the paired 95% interval above 0.
+Reads FOLDER/summary.json. `--given`: the options of the run, `--note`: what else a reader must know. The
+bars: held-out avg@4 on tasks of the trained kinds rises by 0.15, and the paired 95% interval is above 0.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 from pathlib import Path
 from typing import Any, Final
 
-from sandbox_bench.report import ROOT, bar, finish
+from report import claim, finish
 
-RESULTS: Final = ROOT / "benchmarks" / "results" / "smollm2_words.json"
-PAGES: Final = ROOT / "docs" / "measured"
 GAIN: Final = 0.15
 
 
@@ -29,24 +25,23 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, help="the --out of examples/smollm2_words/run.py")
-    parser.add_argument("--given", default="", help="fields that the run was given besides")
+    parser.add_argument("--given", default="", help="options of the run")
     parser.add_argument("--note", default="", help="what else a reader must know")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--pages", type=Path, default=PAGES, help="where curves and trajectories go")
+    parser.add_argument("--seed", type=int, default=0, help="run.seed of the run")
+    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     summary: dict[str, Any] = json.loads((options.folder / "summary.json").read_text())
     if "compare" not in summary:
         raise SystemExit(f"{options.folder}: the run has no evaluation behind its last step")
     (heldout,) = [one for one in summary["compare"]["sets"] if one["set"] == "heldout"]
-    bars = [
-        bar("held-out avg@4 of the trained kinds, gain", heldout["difference"], GAIN, at_most=False),
-        bar("lower end of its paired 95% interval", heldout["interval"][0], 0.0, at_most=False),
+    gain, low = heldout["difference"], heldout["interval"][0]
+    claims = [
+        claim("SmolLM2-135M: rise of held-out avg@4 of the trained kinds", gain, at_least=GAIN),
+        claim("SmolLM2-135M: lower end of the paired 95% interval of that rise", low, at_least=0),
     ]
-    shutil.copy(options.folder / "curves.svg", options.pages / "smollm2_words.svg")
-    shutil.copy(options.folder / "trajectories.md", options.pages / "smollm2_trajectories.md")
     sets = {one["set"]: {k: v for k, v in one.items() if k != "set"} for one in summary["compare"]["sets"]}
     result = {**summary, "compare": sets, "given": options.given, "note": options.note}
-    return finish("smollm2_words", result, bars, options.out)
+    return finish("smollm2_words", result, claims, options.out, seeds=[options.seed])
 
 
 if __name__ == "__main__":

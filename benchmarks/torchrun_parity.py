@@ -1,6 +1,6 @@
 """Several learner processes against one: are the policy losses the same, live and from records?
 
-    python benchmarks/torchrun_parity.py --out benchmarks/results/torchrun_parity.json
+    python benchmarks/torchrun_parity.py [--out FILE]
 
 live      `torchrun --nproc-per-node=R -m rocstar.train recipes/quickstart.toml`, rollouts in the real
           sandbox included (and the cold start, without --model), against one process: five steps
@@ -14,14 +14,14 @@ rank has several with loss in every update, every loss must differ from 0, and t
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from quickstart_seeds import ROOT, is_complete, machine, rows
+from quickstart_seeds import is_complete, rows
+from report import ROOT, claim, finish
 
 BOUNDS = {"live": 1e-4, "recorded": 1e-5}
 COMPARED = ("loss/policy", "optim/grad_norm", "entropy/mean", "reward/mean")
@@ -48,7 +48,7 @@ def run(directory: Path, recipe: str, ranks: int, *options: str) -> Path:
 
 
 def compare(directory: Path, expected: Path, steps: int) -> dict:
-    """The first steps of two runs: every loss, and the largest difference of what is compared."""
+    """The first steps of two runs: every loss, and the largest difference of each compared metric."""
     mine, others = (rows(d, "rl")[:steps] for d in (directory, expected))
     if [row["step"] for row in mine] != list(range(1, steps + 1)) or len(others) != steps:
         raise SystemExit(f"{directory} has {len(mine)} steps, {expected} has {len(others)}, not {steps}")
@@ -93,7 +93,7 @@ def largest_change(directory: Path, expected: Path, step: int, before: int | Non
     return max(float((a[name] - b[name]).abs().max()) for name in a)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -103,19 +103,14 @@ def main() -> None:
     parser.add_argument("--live-steps", type=int, default=5)
     parser.add_argument("--recorded-steps", type=int, default=20)
     parser.add_argument("--model", help="begin with this Hugging Face directory instead of a cold start")
-    parser.add_argument(
-        "--option", action="append", default=[], help="a field of the recipe: --option=--a.b=c"
-    )
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "torchrun_parity.json")
+    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)
     begin = [f"--model.path={options.model}", "--sft.steps=0"] if options.model else []
     runs, steps = options.runs, {"live": options.live_steps, "recorded": options.recorded_steps}
 
     def train(name: str, ranks: int, num_steps: int, *more: str) -> Path:
-        return run(
-            runs / name, options.recipe, ranks, f"--stages.0.steps={num_steps}", *options.option, *more
-        )
+        return run(runs / name, options.recipe, ranks, f"--stages.0.steps={num_steps}", *more)
 
     one = train("live_1", 1, max(steps.values()), *begin)
     recorded = [f"--from-rollouts={one}", f"--model.path={one / 'checkpoints' / 'step_0'}"]
@@ -134,24 +129,16 @@ def main() -> None:
     }
     real = all(each["smallest_loss"] > 0 for of_kind in found.values() for each in of_kind.values())
     fewest = fewest_microbatches(one, steps["recorded"])
-    shared = fewest >= max(options.ranks)
     moved = min(each["weights_moved_by"] for each in found["recorded"].values())
-    summary = {
-        "machine": machine(),
-        "command": " ".join(["python", *sys.argv]),
-        "steps": steps,
-        "largest_loss_difference": worst,
-        "bounds": BOUNDS,
-        "no_loss_is_zero": real,
-        "microbatches_per_update_at_least": fewest,
-        "weights_moved_by_at_least": moved,
-        "met": all(worst[kind] <= bound for kind, bound in BOUNDS.items())
-        and (real and shared and moved > 1e-3),
-        **found,
-    }
-    options.out.write_text(json.dumps(summary, indent=1) + "\n")
-    print(json.dumps({k: v for k, v in summary.items() if k not in found}, indent=1))
+    apart = "largest difference of a policy loss of several ranks from one process"
+    claims = [claim(f"{apart}, {kind}", worst[kind], at_most=bound) for kind, bound in BOUNDS.items()]
+    claims += [
+        claim("losses of these runs that are 0", int(not real), "runs", at_most=0),
+        claim("fewest microbatches of an update", fewest, "microbatches", at_least=max(options.ranks)),
+        claim("largest change of a weight in these runs", moved, at_least=1e-3),
+    ]
+    return finish("torchrun_parity", {"steps": steps, **found}, claims, options.out, seeds=[0])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Compile every kernel of the table for gfx942, gfx950 and sm_90, without a GPU, and look at what came out.
+"""Compile every kernel of the table for gfx942, gfx950 and sm_90, without a GPU, and check the code.
 
     python benchmarks/gpu/aot.py [--table] [--full] [--json]
 
@@ -10,7 +10,7 @@ The last column is instructions of a thread per logit, in the loop over whole bl
 it. 132 SMs of sm_90 that issue for 128 lanes per clock at 1.7 GHz read bfloat16 logits at 2.9 TB/s with 20
 instructions each: less than the memory gives.
 
-What this shows is that the code compiles well. It does not show that it is right or fast on a device.
+This shows that the code compiles well. It does not show that it is right or fast on a device.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ class Variant:
     kernel: str
     config: LaunchConfig
     dtype: str = "bf16"
-    """Of the logits, and of their gradient."""
+    """dtypes of the logits and of their gradient."""
     gradient_dtype: str | None = None
-    """Of the gradient, where it is another: float32 logits of a half-precision model."""
+    """dtypes of the gradient if it differs: float32 logits of a half-precision model."""
     aligned: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What the assembler says of one variant. Registers, spills and scratch are per thread."""
+    """Counts of the assembler for one variant. Registers, spills and scratch are per thread."""
 
     variant: Variant
     threads: int
@@ -126,7 +126,7 @@ def compile_variant(variant: Variant) -> Report:
     names: list[str] = kernel.arg_names
     constants: dict[str, Any] = {"BLOCK": variant.config.block}
     signature = {name: _type_of(name, variant, constants) for name in names}
-    # What torch allocates is aligned.
+    # Allocations of torch are aligned.
     aligned = {name for name in names if name.endswith("_ptr") or name in ALIGNED_INTEGERS}
     if variant.aligned:
         aligned.add("V")
@@ -279,7 +279,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--table", action="store_true", help="without what a benchmark tries besides")
+    parser.add_argument("--table", action="store_true", help="without the extra configs of benchmarks")
     parser.add_argument("--full", action="store_true", help="float16 and float32 too: minutes")
     parser.add_argument("--json", action="store_true", help="print the reports as JSON")
     options = parser.parse_args()

@@ -37,7 +37,7 @@ WIDE = ("partial_ptr",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What the assembler says of one variant, as in aot.py."""
+    """Counts of the assembler for one variant, as in aot.py."""
 
     arch: Arch
     kernel: str
@@ -52,7 +52,7 @@ class Report:
     stores_16_bytes: int
     binary_bytes: int
     unit_registers: int
-    """Of the programs that a multiprocessor gets at once; 0 if that is not bounded."""
+    """Registers of the programs that a multiprocessor gets at once; 0 if that is not bounded."""
 
     def complaints(self) -> list[str]:
         """Why this variant must not ship; empty if it may."""
@@ -122,7 +122,7 @@ def _compiled(kernel: str, constants: dict[str, int | bool], num_warps: int, dty
     function = getattr(triton_layers, f"{kernel}_kernel")
     names: list[str] = function.arg_names
     types = {name: _type_of(name, dtype, constants) for name in names}
-    # What torch allocates is aligned, and so is each row; the numbers of rows are any.
+    # Allocations of torch are aligned, and so is each row; the numbers of rows are any.
     aligned = [name for name in names if types[name] in ("i32", f"*{dtype}", "*fp32")]
     aligned = [name for name in aligned if name not in ("N", "P") or kernel.startswith("gated")]
     source = ASTSource(

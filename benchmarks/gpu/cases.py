@@ -1,7 +1,7 @@
 """Random rows with everything that can happen to a token, and the comparison with the definition in float64.
 
-Used by the tests, where triton interprets the kernels, and by proof.py, on the device itself. What is
-compared with is `train/algorithm/loss.py`: its log_softmax, its loss, and the gradient of both by autograd.
+Used by the tests, where triton interprets the kernels, and by proof.py, on the device itself. The reference
+is `train/algorithm/loss.py`: its log_softmax, its loss, and the gradient of both by autograd.
 
 Legend: N rows, V vocabulary.
 """
@@ -27,12 +27,12 @@ FACTORS: Mapping[str, Sequence[Any]] = {
     "has_forbidden": (False, True),
     "shift": (0.0, -3000.0),
 }
-"""What the grid crosses. What else a loss may depend on, the kernels do not see."""
+"""Values that the grid crosses. Other inputs of a loss the kernels do not see."""
 
 VALUE_TOLERANCE = {"logprobs_N": 1e-6, "entropy_N": 1e-6, "loss_N": 1e-5}
 """Row by row, of max(1, |value|); of a loss, of max(1 / N, |value|), for it carries the log-prob's error."""
 GRADIENT_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-3, torch.float16: 1e-3}
-"""Of the gradient's norm. Rounding the result to bfloat16 alone costs 1.7e-3."""
+"""Tolerance relative to the gradient's norm. Rounding the result to bfloat16 alone costs 1.7e-3."""
 TRUNCATING_GRADIENT_TOLERANCE = {**GRADIENT_TOLERANCE, torch.bfloat16: 8e-3}
 """The interpreter cuts float32 to bfloat16 where a device rounds."""
 
@@ -47,7 +47,7 @@ class RowLossOp(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """What is known of each row besides its logits, shape (N,)."""
+    """Inputs of each row besides its logits, shape (N,)."""
 
     ids_N: Tensor
     weights_N: Tensor
@@ -127,7 +127,7 @@ def _second_levels(levels: Sequence[Any]) -> int:
 
 
 def expected(logits_NV: Tensor, rows: Rows, temperature: float) -> tuple[RowLoss, Tensor]:
-    """What an implementation must return, and the gradient of the summed loss; all of it in float64."""
+    """The expected results, and the gradient of the summed loss, in float64."""
     x_NV = logits_NV.detach().double().requires_grad_(True)
     with torch.enable_grad():
         logprobs_N, entropy_N = logprobs_and_entropy(x_NV, rows.ids_N, temperature)
@@ -147,7 +147,7 @@ def check(
     """Run one case with and without gradient and hold everything to the definition; returns the errors.
 
     Raises:
-        AssertionError: what is off, by how much, in which case.
+        AssertionError: names the output, its error and the case.
     """
     logits_NV, rows = case.build(device)
     wanted, wanted_NV = expected(logits_NV, rows, case.temperature)
@@ -165,7 +165,7 @@ def check(
     got_NV = logits_NV.double()
     _require(not bool(got_NV[wanted_NV.abs().amax(1) == 0].any()), "a row without gradient has one", case)
     errors["gradient"] = float((got_NV - wanted_NV).norm() / wanted_NV.norm().clamp_min(1e-30))
-    # Where two terms of a row cancel, what is left has few digits: a tenth of the largest row is the scale.
+    # Where two terms of a row cancel, the rest has few digits: a tenth of the largest row is the scale.
     scale_N = wanted_NV.norm(dim=1)
     scale_N = scale_N.clamp_min(0.1 * float(scale_N.max()) + 1e-30)
     errors["gradient of a row"] = float(((got_NV - wanted_NV).norm(dim=1) / scale_N).max())

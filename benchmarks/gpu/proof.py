@@ -1,11 +1,11 @@
-"""The proof on a device: what of rocstar is right there, and how fast. It fits into fifteen minutes.
+"""The proof on a device: correctness and speed of rocstar there. It fits into fifteen minutes.
 
     python benchmarks/gpu/proof.py --out DIR                  with a CUDA or ROCm device
     python benchmarks/gpu/proof.py --toy --out DIR            tiny sizes on a CPU: does the proof work at all
     python benchmarks/gpu/proof.py --only head,peer --out DIR some kinds of parts, or single parts
 
 Each part is a process with a time limit. It writes its JSON after each number, so that a part that is
-killed keeps what it measured, and a part that fails never stops the next. DIR/proof.json and DIR/proof.log
+killed keeps its figures, and a part that fails never stops the next. DIR/proof.json and DIR/proof.log
 are written after each part, and copied to the folder of --mirror. Parts that time nothing run at once; the
 others run alone. A part is left out where less than its least time remains of --budget.
 
@@ -29,7 +29,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,12 +37,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from gpu.proof_parts.bars import BARS
 from gpu.proof_parts.results import RESULTS, SEED, part_file
-from sandbox_bench.report import ROOT, command
+from report import head, text_of
 
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-"""Of each part: nothing is downloaded, and no tokenizer takes threads."""
+"""Environment of each part: nothing is downloaded, and no tokenizer takes threads."""
 LOG_BYTES = 200_000
-"""Of a part's output, its last, in proof.log."""
+"""Last bytes of a part's output in proof.log."""
 TOY_PATIENCE = 4
 """A toy proof on a CPU that others use takes so many times a part's seconds at most."""
 GRACE_S = 5.0
@@ -58,7 +58,7 @@ class Planned:
         least_s: it is left out if less remains.
         runs_beside: it times nothing, and runs beside its neighbours that time nothing.
         is_peer: its failure is the peer's, and recorded only.
-        in_toy: another part of this kind does not stand for it in a toy proof.
+        in_toy: runs in a toy proof.
     """
 
     name: str
@@ -99,12 +99,12 @@ PLAN = (
     Planned(name="tests gpu", seconds=120, least_s=40, in_toy=False),
     Planned(name="tests cpu", seconds=400, least_s=60),
 )
-"""The most telling first."""
+"""The most important first."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What became of a part."""
+    """The end of a part."""
 
     result: dict[str, Any]
     seconds: float | None = None
@@ -166,7 +166,7 @@ class Child:
 
 @dataclass(slots=True)
 class Proof:
-    """What is known so far, and how it is written.
+    """The outcomes so far, and their files.
 
     Args:
         about: the machine and the command.
@@ -194,9 +194,11 @@ class Proof:
     def write(self) -> None:
         device = self.outcomes["facts"].result["device"]
         parts = {name: asdict(outcome) for name, outcome in self.outcomes.items()}
-        whole = {**self.about, "device": device, "bars": self.bars(), "parts": parts}
+        bars = self.bars()
+        claims = [claim_of(bar) for bar in bars if bar["figure"] is not None]
+        whole = {**self.about, "claims": claims, "device": device, "bars": bars, "parts": parts}
         out, mirror = self.options.out, self.options.mirror
-        (out / "proof.json").write_text(json.dumps(whole, indent=1) + "\n")
+        (out / "proof.json").write_text(text_of(whole))
         if mirror:
             for name in ("proof.json", "proof.log"):
                 shutil.copyfile(out / name, mirror / name)
@@ -212,37 +214,37 @@ class Proof:
 
     def show_bars(self) -> None:
         for bar in self.bars():
-            limits = [f"{word} {bar[key]}" for key, word in (("at_least", ">="), ("at_most", "<="))
-                      if bar[key] is not None]  # fmt: skip
             met = {True: "met", False: "MISSED", None: "-"}[bar["met"]]
-            print(f"{met:<7} {bar['name']}: {bar['figure']} (wanted {' and '.join(limits)})")
+            print(f"{met:<7} {bar['name']}: {bar['figure']} (wanted {wanted(bar)})")
+
+
+def wanted(bar: Mapping[str, Any]) -> str:
+    limits = ((">=", bar["at_least"]), ("<=", bar["at_most"]))
+    return " and ".join(f"{sign} {limit:g}" for sign, limit in limits if limit is not None)
+
+
+def claim_of(bar: Mapping[str, Any]) -> dict[str, Any]:
+    """A bar with a figure, as report.claim writes it."""
+    return {
+        "claim": f"on the device: {bar['name']}",
+        "value": bar["figure"],
+        "unit": None,
+        "bar": wanted(bar),
+        "met": bar["met"],
+    }
 
 
 def about(options: argparse.Namespace) -> dict[str, Any]:
-    """What the figures belong to."""
-    commit = options.commit or described()
+    """The head of proof.json."""
     return {
-        "benchmark": "gpu_proof",
+        **head("gpu_proof", seeds=[SEED], commit=options.commit),
         "toy": options.toy,
-        "commit": commit.removesuffix("-dirty"),
-        "is_dirty": commit.endswith("-dirty"),
-        "command": command(sys.argv),
         "began_utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "budget_s": options.budget,
         "cpus": os.cpu_count(),
         "architecture": platform.machine(),
-        "seed": SEED,
         "python": platform.python_version(),
     }
-
-
-def described() -> str:
-    """The checkout's commit, with `-dirty` where files differ; empty outside a checkout."""
-    words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    except FileNotFoundError:
-        return ""
 
 
 def drive(options: argparse.Namespace, plan: Sequence[Planned]) -> int:
@@ -313,7 +315,7 @@ def run_part(options: argparse.Namespace) -> int:
 
 
 def selected(options: argparse.Namespace) -> list[Planned]:
-    """The parts that --only, --skip and --toy leave. ValueError: a name that is none."""
+    """The parts that --only, --skip and --toy leave. ValueError: an unknown name."""
     known = {name for planned in PLAN for name in (planned.name, planned.kind)}
     only, skip = ({name for name in text.split(",") if name} for text in (options.only, options.skip))
     if unknown := (only | skip) - known:

@@ -3,12 +3,12 @@
     python bare_fork.py '{"modules": [...], "warm_up": "...", "environment": {...}, "frozen": true}'
 
     stdin: a line of JSON, the programs  ->  a fork for each, one after the other  ->  stdout: a line of JSON,
-                                             what they printed, null for one that did not end well
+                                             their outputs, null for one that failed
 
 The first line of stdout says that it is warm.
 
-It limits, hides and cleans up nothing, and imports nothing of rocstar: what a call costs here is what fork, a
-pipe and wait cost.
+It limits, hides and cleans up nothing, and imports nothing of rocstar: a call here costs fork, a pipe
+and wait.
 """
 
 import gc
@@ -23,7 +23,7 @@ READ_BYTES = 1 << 16
 
 
 def run(code: str) -> str | None:
-    """What the program printed; None unless it came to its end."""
+    """The output of the program; None unless it came to its end."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -4,8 +4,8 @@
     gauge every 0.25 s, memory every second    ->  peak in flight, peak memory
     before and after it: the same programs by bare forks of warm interpreters, one on each core (forks.py)
 
-Memory: `peak_bytes` is the largest sum seen of the client's resident set and the proportional set sizes of
-the service's whole tree; the sum of peaks of the service and the client (VmHWM) is given beside it.
+Memory is the largest sum seen of the client's resident set and the proportional set sizes of the service's
+tree.
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ import os
 import resource
 import time
 from collections import Counter
-from pathlib import Path
+from statistics import median
 from typing import Any
 
 from hogs import cores
+from report import claim, finish
 from sandbox_bench.forks import cheapest, forks, of_forks
 from sandbox_bench.http_client import Client, HttpError
 from sandbox_bench.programs import MAKERS, Program, nonced
-from sandbox_bench.report import bar, finish
 from sandbox_bench.rocstar_service import Service, service
-from sandbox_bench.stats import median, percentile
 
 from rocstar.sandbox import proctree
+from rocstar.sandbox.bench import percentile
 
 CALLS = 45_000
 BATCH = 64
 TIMEOUT_S = 600.0
 GAUGE = "rocstar_sandbox_in_flight"
-GIB = 1 << 30
 IN_FLIGHT_SHARE = 40_000 / 45_000
 MEMORY_BAR_GB, RATE_BAR, FORKS_BAR = 2.5, 700.0, 0.9
 FORKED_CALLS = 4096
@@ -42,11 +41,10 @@ FORKED_CALLS = 4096
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser("flood", help="45,000 calls in flight through one client")
     parser.add_argument("--calls", type=int, default=CALLS)
-    parser.add_argument("--plot", type=Path, help="write in-flight and memory over time to this PNG or SVG")
 
 
 class Flood:
-    """State of one flood: answers by kind, and what was seen of gauge and memory over time."""
+    """State of one flood: answers by kind, gauge and memory over time."""
 
     def __init__(self, server: Service) -> None:
         self.server = server
@@ -102,14 +100,9 @@ def gauge_value(text: str) -> float:
     return sum(values)
 
 
-def raise_descriptor_limit() -> None:
-    """A socket per request in flight: more than the usual soft limit of 1024 leaves room for."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 async def run(options: argparse.Namespace) -> int:
-    raise_descriptor_limit()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # a socket per request in flight
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     make = MAKERS["print"]
     batches = [
         [make(10**6 + nonce) for nonce in range(first, min(first + BATCH, options.calls))]
@@ -131,88 +124,52 @@ async def run(options: argparse.Namespace) -> int:
                 watcher.cancel()
             await asyncio.wait(watchers)
         cpu, own = proctree.cpu_s([server.pid]) - cpu, time.process_time() - own
-        service_peak = sum(proctree.peak_rss_bytes(member.pid) for member in proctree.tree([server.pid]))
-    forked = [before, await _forks_per_s()]
-    return _report(options, flood, seconds, cpu, own, service_peak, forked)
+    rates = {
+        "calls_per_s": options.calls / seconds,
+        "bare_forks_per_s": median([before, await _forks_per_s()]),
+    }
+    costs = {
+        "service_cpu_ms_per_call": 1e3 * cpu / options.calls,
+        "client_cpu_ms_per_call": 1e3 * own / options.calls,
+    }
+    return _report(options, flood, rates | costs)
 
 
 async def _forks_per_s() -> float:
-    """What bare forks reach on the same cores: unconfined, nothing over HTTP, no answer that waits."""
+    """Calls per second of bare forks on the same cores: unconfined, without HTTP, no answer that waits."""
     programs = nonced("print")
     warm, _ = await cheapest("print", programs, FORKED_CALLS // 8)
     async with forks(warm, len(cores())) as some:
         return (await of_forks(some, programs, FORKED_CALLS)).calls_per_s
 
 
-def _report(
-    options: argparse.Namespace,
-    flood: Flood,
-    seconds: float,
-    cpu: float,
-    own: float,
-    service_peak: int,
-    forked: list[float],
-) -> int:
+def _report(options: argparse.Namespace, flood: Flood, figures: dict[str, float]) -> int:
     in_flight = max(value for _, value in flood.gauge)
     peak = max(tree + client for _, tree, client in flood.memory)
-    client_peak = proctree.peak_rss_bytes(os.getpid())
+    rate = figures["calls_per_s"]
     result: dict[str, Any] = {
         "calls": options.calls,
-        "requests": -(-options.calls // BATCH),
-        "answered_right": flood.right,
         "http_statuses": dict(flood.statuses),
         "failures": flood.failures[:20],
-        "seconds": round(seconds, 2),
-        "calls_per_s": round(options.calls / seconds, 1),
-        "bare_forks_per_s": [round(rate, 1) for rate in forked],
-        "rate_over_bare_forks": round(options.calls / seconds / median(forked), 3),
-        "service_cpu_ms_per_call": round(1e3 * cpu / options.calls, 4),
-        "client_cpu_ms_per_call": round(1e3 * own / options.calls, 4),
-        "max_in_flight_gauge": in_flight,
-        "peak_bytes": peak,
+        **{name: round(value, 4) for name, value in figures.items()},
         "peak_tree_pss_bytes": max(tree for _, tree, _ in flood.memory),
-        "peak_client_rss_bytes": client_peak,
-        "sum_of_process_peaks_bytes": service_peak + client_peak,
         "first_answer_s": round(min(flood.finished_s), 3),
         "request_p50_s": round(percentile(flood.finished_s, 0.5), 2),
-        "gauge_over_time": [
-            [round(at, 2), value] for at, value in flood.gauge[:: max(1, len(flood.gauge) // 100)]
-        ],
     }
-    for name, value in result.items():
-        if name not in ("gauge_over_time", "failures"):
-            print(f"{name:28} {value}")
-    for failure in flood.failures[:3]:
-        print(f"failure: {failure}")
+    print(result)
     refused = sum(count for status, count in flood.statuses.items() if status != 200) + len(flood.failures)
-    bars = [
-        bar("calls answered right", flood.right, options.calls, at_most=False),
-        bar("requests refused or failed", refused, 0, at_most=True),
-        bar("in-flight gauge", in_flight, round(IN_FLIGHT_SHARE * options.calls), at_most=False),
-        bar("service and client memory in GB", peak / 1e9, MEMORY_BAR_GB, at_most=True),
-        bar("calls per second", options.calls / seconds, RATE_BAR, at_most=False),
-        bar("rate over that of bare forks", result["rate_over_bare_forks"], FORKS_BAR, at_most=False),
-    ]
-    if options.plot:
-        _plot(flood, options.plot)
-    return finish("flood", result, bars, options.out)
-
-
-def _plot(flood: Flood, path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    axes.plot([at for at, _ in flood.gauge], [value for _, value in flood.gauge], color="tab:blue")
-    axes.set_xlabel("seconds since the first request")
-    axes.set_ylabel("calls in flight", color="tab:blue")
-    memory = axes.twinx()
-    total = [(tree + client) / GIB for _, tree, client in flood.memory]
-    memory.plot([at for at, _, _ in flood.memory], total, color="tab:orange")
-    memory.set_ylabel("memory of service and client (GiB)", color="tab:orange")
-    memory.set_ylim(bottom=0)
-    figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
+    claims = [
+        claim("calls of the flood that were answered right", flood.right, "calls", at_least=options.calls),
+        claim("requests of the flood that were refused or failed", refused, "requests", at_most=0),
+        claim(
+            "calls in flight at once at the peak of the flood",
+            in_flight, "calls", at_least=round(IN_FLIGHT_SHARE * options.calls),
+        ),
+        claim("peak memory of service and client in the flood", peak / 1e9, "GB", at_most=MEMORY_BAR_GB),
+        claim("calls per second of the flood", rate, "calls/s", at_least=RATE_BAR),
+        claim(
+            "rate of the flood over that of bare forks on the same cores",
+            rate / figures["bare_forks_per_s"], at_least=FORKS_BAR,
+        ),
+    ]  # fmt: skip
+    return finish("sandbox_flood", result, claims, options.out)

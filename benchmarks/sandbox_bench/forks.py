@@ -1,14 +1,13 @@
-"""What a call through HTTP costs beside a bare fork of a warm interpreter that runs the same program.
+"""CPU of a call through HTTP over that of a bare fork of a warm interpreter that runs the same program.
 
     rounds in turns:   batches of 64 through /v1/batch, two at a time      ->  CPU of the service's tree
                        batches of 64 to bare_fork.py, one each for two     ->  CPU of the two interpreters
                                                                                and their children
 
-The fork confines nothing: it is the least that warm interpreters can cost. Warm means what the service's own
-interpreters have imported for such a program; of that with and without the collector's objects frozen the
-cheaper one is compared. Beside it stands a fork of an interpreter that has imported nothing but what this one
-program needs, for which there is no bar: no service knows its programs beforehand. Then the same once more
-with a busy loop on every core. A ratio is that of one round; the median over rounds is quoted.
+The fork confines nothing: it is the least that warm interpreters can cost. A warm interpreter has imported
+the modules of the service's own for such a program; of that with and without the collector's objects frozen
+the cheaper one is compared. Then the same once more with a busy loop on every core. A ratio is that of one
+round; the median over rounds is quoted.
 """
 
 from __future__ import annotations
@@ -17,36 +16,33 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from hogs import cores, taken
+from report import claim, finish
 from sandbox_bench.load import Load, drive, in_batches, summary
-from sandbox_bench.processes import ENVIRONMENT
 from sandbox_bench.programs import Program, nonced
-from sandbox_bench.report import bar, finish
-from sandbox_bench.rocstar_service import Service, native_batch, service
-from sandbox_bench.stats import median
+from sandbox_bench.rocstar_service import ENVIRONMENT, Service, native_batch, service
 
-from rocstar.sandbox.bench import table
 from rocstar.sandbox.child.flavours import FLAVOURS
 
 BATCH, LANES = 64, 2
 CALLS = {"print": 2048, "sympy": 512}
 BARS = {"print": 0.6, "sympy": 0.85}
 FLAVOUR = {"print": "stdlib", "sympy": "numeric"}
-NEEDED: dict[str, tuple[str, ...]] = {"print": (), "sympy": ("sympy",)}
 START_TIMEOUT_S, ANSWER_TIMEOUT_S = 120.0, 120.0
 LINE_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True)
 class Warm:
-    """What an interpreter has done before it forks."""
+    """The state of an interpreter before it forks."""
 
     name: str
     modules: tuple[str, ...] = ()
@@ -65,12 +61,6 @@ def warm_as_served(kind: str) -> list[Warm]:
         environment=dict(flavour.environment),
     )
     return [same, replace(same, name="as the flavour, frozen", frozen=True)]
-
-
-def warm_for_one(kind: str) -> Warm:
-    """As one could be that serves no other program."""
-    program = next(nonced(kind)).code
-    return Warm(name="for this program alone", modules=NEEDED[kind], warm_up=program, frozen=True)
 
 
 class Forks:
@@ -130,10 +120,6 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--scale", type=float, default=1.0, help="share of the usual number of calls")
 
 
-def _count(kind: str, scale: float) -> int:
-    return max(LANES * BATCH, int(CALLS[kind] * scale))
-
-
 async def of_forks(some: Forks, programs: Iterator[Program], calls: int) -> Load:
     batches = in_batches(programs, calls, BATCH)
     return await drive(some.run, batches, lanes=len(some.pids), roots=some.pids)
@@ -141,15 +127,12 @@ async def of_forks(some: Forks, programs: Iterator[Program], calls: int) -> Load
 
 async def of_service(server: Service, programs: Iterator[Program], calls: int) -> Load:
     async with server.client() as client:
-
-        async def send(batch: Sequence[Program]) -> list[str | None]:
-            return await native_batch(client, batch)
-
-        return await drive(send, in_batches(programs, calls, BATCH), lanes=LANES, roots=[server.pid])
+        batches = in_batches(programs, calls, BATCH)
+        return await drive(partial(native_batch, client), batches, lanes=LANES, roots=[server.pid])
 
 
 async def cheapest(kind: str, programs: Iterator[Program], calls: int) -> tuple[Warm, dict[str, float]]:
-    """Of the settings in which an interpreter is warm as the service's are: the one with the least CPU per
+    """The setting of a warm interpreter with the least CPU per
     call, and what each took in ms."""
     took: dict[str, float] = {}
     settings = {warm.name: warm for warm in warm_as_served(kind)}
@@ -173,73 +156,32 @@ async def run(options: argparse.Namespace) -> int:
     with service(*options.serve_option) as server:
         for kind in CALLS:
             programs, calls = nonced(kind), max(LANES * BATCH, int(CALLS[kind] * options.scale))
-            warm, took = await cheapest(kind, programs, calls)
-            tried[kind] = {name: round(ms, 4) for name, ms in took.items()}
-            async with forks(warm, LANES) as served, forks(warm_for_one(kind), LANES) as alone:
-                turns = {
-                    "rocstar": partial(of_service, server),
-                    "fork": partial(of_forks, served),
-                    "fork_for_one": partial(of_forks, alone),
-                }
+            warm, tried[kind] = await cheapest(kind, programs, calls)
+            async with forks(warm, LANES) as served:
+                turns = {"rocstar": partial(of_service, server), "fork": partial(of_forks, served)}
                 for busy in (False, True):
-                    with ExitStack() as stack:
-                        if busy:
-                            stack.enter_context(taken(cores()))
-                        loads = await _in_turns(turns, programs, calls, options.rounds)
-                    rows.append(_row(kind, warm, busy, loads))
-    return _report(options, rows, tried)
-
-
-async def _in_turns(
-    turns: Mapping[str, Callable[[Iterator[Program], int], Awaitable[Load]]],
-    programs: Iterator[Program],
-    calls: int,
-    rounds: int,
-) -> dict[str, list[Load]]:
-    loads: dict[str, list[Load]] = {name: [] for name in turns}
-    for turn in turns.values():
-        await turn(programs, LANES * BATCH)
-    for _ in range(rounds):
-        for name, turn in turns.items():
-            loads[name].append(await turn(programs, calls))
-    return loads
-
-
-def _row(kind: str, warm: Warm, busy: bool, loads: Mapping[str, Sequence[Load]]) -> dict[str, Any]:
-    return {
-        "program": kind,
-        "machine": "busy" if busy else "as it is",
-        "ratio": round(ratio(loads["rocstar"], loads["fork"]), 3),
-        "ratio_for_one": round(ratio(loads["rocstar"], loads["fork_for_one"]), 3),
-        "setting": warm.name,
-        **{name: summary(some) for name, some in loads.items()},
-    }
-
-
-def _report(
-    options: argparse.Namespace, rows: list[dict[str, Any]], tried: dict[str, dict[str, float]]
-) -> int:
-    headings = ("program", "machine", "", "CPU ms/call", "calls/s", "rocstar over it")
-    lines = [
-        (row["program"], row["machine"], name, row[who]["cpu_ms_per_call"], row[who]["calls_per_s"], over)
-        for row in rows
-        for who, name, over in (
-            ("rocstar", "rocstar", 1.0),
-            ("fork", f"fork, {row['setting']}", row["ratio"]),
-            ("fork_for_one", "fork, for this program alone", row["ratio_for_one"]),
-        )
-    ]
-    print(table(headings, lines))
-    bars = [
-        bar(
-            f"{row['program']} over a bare fork, {row['machine']}",
+                    loads: dict[str, list[Load]] = {name: [] for name in turns}
+                    with taken(cores() if busy else []):
+                        for turn in turns.values():
+                            await turn(programs, LANES * BATCH)
+                        for _ in range(options.rounds):
+                            for name, turn in turns.items():
+                                loads[name].append(await turn(programs, calls))
+                    about = {"program": kind, "machine": "busy" if busy else "as it is", "setting": warm.name}
+                    over = round(ratio(loads["rocstar"], loads["fork"]), 3)
+                    rows.append(
+                        {**about, "ratio": over, **{name: summary(some) for name, some in loads.items()}}
+                    )
+                    print(rows[-1])
+    claims = [
+        claim(
+            f"CPU of `{row['program']}` through HTTP over that of a bare fork, machine {row['machine']}",
             row["ratio"],
-            BARS[row["program"]],
-            at_most=True,
+            at_most=BARS[row["program"]],
         )
         for row in rows
     ]
-    wrong = sum(row[who]["wrong"] for row in rows for who in ("rocstar", "fork", "fork_for_one"))
-    bars.append(bar("wrong answers", wrong, 0, at_most=True))
+    wrong = sum(row[who]["wrong"] for row in rows for who in ("rocstar", "fork"))
+    claims.append(claim("wrong answers beside bare forks", wrong, "calls", at_most=0))
     result = {"batch": BATCH, "lanes": LANES, "rows": rows, "tried_ms": tried}
-    return finish("forks", result, bars, options.out)
+    return finish("sandbox_forks", result, claims, options.out)

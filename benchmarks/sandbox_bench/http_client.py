@@ -1,9 +1,6 @@
-"""A lean HTTP/1.1 client on asyncio, so that the load generator costs the measured machine little.
+"""A small HTTP/1.1 client: requests to one service over connections that are kept.
 
-    request() -> idle connection or a new one -> one request, one answer -> back to the idle ones
-
-Invariant: a connection carries one request at a time. Every request has a time limit; a connection whose
-request failed or timed out is closed, never used again.
+Invariant: a connection carries one request at a time, and is closed after a request that failed.
 """
 
 from __future__ import annotations
@@ -11,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 DEFAULT_TIMEOUT_S = 300.0
+LINE_BYTES = 1 << 20
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class HttpError(Exception):
@@ -30,139 +29,81 @@ class Answer:
         return json.loads(self.body)
 
 
-class _Connection(asyncio.Protocol):
-    def __init__(self) -> None:
-        self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()
-        self._head: tuple[int, dict[str, str]] | None = None
-        self._answer: asyncio.Future[Answer] | None = None
-        self.reusable = True
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.reusable = False
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(HttpError(f"the connection closed before the answer: {error}"))
-
-    def send(self, data: bytes) -> asyncio.Future[Answer]:
-        assert self._transport is not None and (self._answer is None or self._answer.done())
-        self._answer = asyncio.get_running_loop().create_future()
-        self._transport.write(data)
-        return self._answer
-
-    def close(self) -> None:
-        self.reusable = False
-        if self._transport is not None:
-            self._transport.close()
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        try:
-            answer = self._parse()
-        except (ValueError, IndexError) as error:
-            self.close()
-            if self._answer is not None and not self._answer.done():
-                self._answer.set_exception(HttpError(f"unreadable answer: {error}"))
-            return
-        if answer is not None and self._answer is not None and not self._answer.done():
-            self.reusable = answer.headers.get("connection", "").lower() != "close"
-            self._answer.set_result(answer)
-
-    def _parse(self) -> Answer | None:
-        if self._head is None:
-            end = self._buffer.find(b"\r\n\r\n")
-            if end < 0:
-                return None
-            self._head = _parse_head(bytes(self._buffer[:end]))
-            del self._buffer[: end + 4]
-        status, headers = self._head
-        if headers.get("transfer-encoding", "").lower() == "chunked":
-            body = _take_chunks(self._buffer)
-        else:
-            body = _take(self._buffer, int(headers.get("content-length", "0")))
-        if body is None:
-            return None
-        self._head = None
-        return Answer(status, headers, body)
-
-
-def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
-    first, *lines = head.decode("latin-1").split("\r\n")
-    pairs = (line.split(":", 1) for line in lines)
-    return int(first.split(" ")[1]), {name.strip().lower(): value.strip() for name, value in pairs}
-
-
-def _take(buffer: bytearray, length: int) -> bytes | None:
-    if len(buffer) < length:
-        return None
-    body = bytes(buffer[:length])
-    del buffer[:length]
-    return body
-
-
-def _take_chunks(buffer: bytearray) -> bytes | None:
-    """The joined body once its last chunk is there, else None and the buffer as it was."""
-    if not buffer.endswith(b"0\r\n\r\n"):  # spares reading all chunks again for each piece
-        return None
-    at, parts = 0, []
-    while True:
-        line_end = buffer.find(b"\r\n", at)
-        if line_end < 0:
-            return None
-        size = int(buffer[at:line_end].split(b";")[0], 16)
-        at = line_end + 2
-        if size == 0:
-            del buffer[: at + 2]
-            return b"".join(parts)
-        if at + size + 2 > len(buffer):
-            return None
-        parts.append(bytes(buffer[at : at + size]))
-        at += size + 2
+async def read_answer(reader: asyncio.StreamReader) -> Answer:
+    """The next answer. HttpError if it breaks off or is not HTTP/1.1."""
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = {
+            name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])
+        }
+        status = int(head[0].split(" ")[1])
+        if headers.get("transfer-encoding", "").lower() != "chunked":
+            return Answer(status, headers, await reader.readexactly(int(headers["content-length"])))
+        parts = []
+        while size := int((await reader.readline()).split(b";")[0], 16):
+            parts.append((await reader.readexactly(size + 2))[:-2])
+        await reader.readexactly(2)
+    except (
+        asyncio.IncompleteReadError,
+        asyncio.LimitOverrunError,
+        ValueError,
+        IndexError,
+        KeyError,
+    ) as error:
+        raise HttpError(f"unreadable answer: {error!r}") from None
+    return Answer(status, headers, b"".join(parts))
 
 
 class Client:
     """Requests to one service. Connections are opened as needed and kept for the next request."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, token: str = "") -> None:
         self._host, self._port = host, port
-        self._idle: list[_Connection] = []
+        self._authorization = f"Authorization: Bearer {token}\r\n" if token else ""
+        self._idle: list[Streams] = []
 
     async def __aenter__(self) -> Client:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for connection in self._idle:
-            connection.close()
+        for _, writer in self._idle:
+            writer.close()
         self._idle.clear()
 
     async def post(self, path: str, value: Any, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Answer:
-        return await self.request("POST", path, json.dumps(value).encode(), timeout_s=timeout_s)
+        return await self.request(
+            self.head("POST", path, data := json.dumps(value).encode()) + data, timeout_s
+        )
 
     async def get(self, path: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Answer:
-        return await self.request("GET", path, b"", timeout_s=timeout_s)
+        return await self.request(self.head("GET", path, b""), timeout_s)
 
-    async def request(self, method: str, path: str, body: bytes, *, timeout_s: float) -> Answer:
-        head = f"{method} {path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
-        if body:
-            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        connection = await self._connection()
-        try:
-            async with asyncio.timeout(timeout_s):
-                answer = await connection.send(head.encode() + b"\r\n" + body)
-        except BaseException:  # cancelled too: what it still answers belongs to nobody
-            connection.close()
-            raise
-        if connection.reusable:
-            self._idle.append(connection)
+    def head(self, method: str, path: str, body: bytes, *, length: int | None = None) -> bytes:
+        """The head of a request; `length`: a false Content-Length."""
+        size = len(body) if length is None else length
+        head = f"{method} {path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n{self._authorization}"
+        kind = "Content-Type: application/json\r\n" if size else ""
+        return f"{head}{kind}Content-Length: {size}\r\n\r\n".encode()
+
+    async def request(self, data: bytes, timeout_s: float) -> Answer:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await self._connection()
+            try:
+                writer.write(data)
+                answer = await read_answer(reader)
+            except BaseException:  # cancelled, too: the next answer would be that of this request
+                writer.close()
+                raise
+        if answer.headers.get("connection", "").lower() == "close":
+            writer.close()
+        else:
+            self._idle.append((reader, writer))
         return answer
 
-    async def _connection(self) -> _Connection:
+    async def _connection(self) -> Streams:
         while self._idle:
-            connection = self._idle.pop()
-            if connection.reusable:
-                return connection
-        loop = asyncio.get_running_loop()
-        _, protocol = await loop.create_connection(_Connection, self._host, self._port)
-        return protocol
+            reader, writer = self._idle.pop()
+            if not reader.at_eof():
+                return reader, writer
+            writer.close()
+        return await asyncio.open_connection(self._host, self._port, limit=LINE_BYTES)

@@ -1,4 +1,4 @@
-"""Closed-loop load on a batch route, and what it cost: the one loop all the throughput figures come from.
+"""Closed-loop load on a batch route and its cost: the loop of all throughput figures.
 
 lane 1: batch -> answer -> next batch -> ...     `lanes` loops share one iterator of batches, so exactly
 lane 2: batch -> answer -> ...                   that many batches are in flight until it is used up
@@ -11,20 +11,27 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from statistics import median
 from typing import Any
 
 from sandbox_bench.programs import Program
-from sandbox_bench.stats import latency_ms, median
 
 from rocstar.sandbox import proctree
+from rocstar.sandbox.bench import percentile
 
 SendBatch = Callable[[Sequence[Program]], Awaitable[list[str | None]]]
 """Runs programs and returns their standard outputs in order, None for one that did not end well."""
 
 
+def latency_ms(seconds: Sequence[float]) -> dict[str, float]:
+    """p50, p95, p99 and the largest, in milliseconds."""
+    shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+    return {name: round(1e3 * percentile(seconds, share), 3) for name, share in shares.items()}
+
+
 @dataclass(slots=True)
 class Load:
-    """What one run of load did. cpu_s: of the measured roots' trees; latencies_s: per batch; wrong: programs
+    """One run of load. cpu_s: of the measured roots' trees; latencies_s: per batch; wrong: programs
     with the output they gave instead."""
 
     calls: int = 0

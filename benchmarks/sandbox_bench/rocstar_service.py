@@ -1,10 +1,15 @@
-"""`rocstar sandbox serve` as a process of its own, and its batch dialects and single route as functions."""
+"""`rocstar sandbox serve` as a process of its own, its batch route and its sessions."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import socket
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,8 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from sandbox_bench.http_client import Answer, Client
-from sandbox_bench.processes import free_port, running, wait_for_port
 from sandbox_bench.programs import Program
+
+from rocstar.sandbox import proctree
+
+START_TIMEOUT_S, STOP_TIMEOUT_S = 120.0, 15.0
+ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
+"""Environment of a measured process: variables that slow Python down must not decide a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,38 +38,56 @@ class Service:
 
 
 @contextmanager
-def service(*options: str, user: int | None = None) -> Iterator[Service]:
-    """Starts the service with further command line options, as `user` if one is given, and waits until it is
-    ready."""
-    port = free_port()
+def service(*options: str) -> Iterator[Service]:
+    """Start the service with further command line options, and stop it and its tree at the end.
+
+    RuntimeError: it ended, or does not listen in time.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
     command = [Path(sys.executable).with_name("rocstar"), "sandbox", "serve", "--port", str(port), *options]
-    with tempfile.TemporaryDirectory(prefix="rocstar-bench-") as folder:
-        log = Path(folder, "service.log")
-        env = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
-        with running(command, log=log, env=env, user=user) as process:
-            try:
-                wait_for_port(port, process)
-            except RuntimeError as error:
-                raise RuntimeError(f"{error}\n{log.read_text(errors='replace')[-2000:]}") from None
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            command, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            if not _listens(port, process):
+                log.seek(0)
+                said = log.read()[-2000:].decode(errors="replace")
+                raise RuntimeError(f"no service on port {port} after {START_TIMEOUT_S:.0f} s:\n{said}")
             yield Service(port, process.pid)
+        finally:
+            _stop(process)
 
 
-@contextmanager
-def bare_http() -> Iterator[Service]:
-    """A handler of aiohttp that runs nothing, as a process like the service's."""
-    port = free_port()
-    here = Path(__file__).parents[1]
-    paths = [str(here), *filter(None, [os.environ.get("PYTHONPATH")])]
-    command = [sys.executable, "-m", "sandbox_bench.bare_http", str(port)]
-    with tempfile.TemporaryDirectory(prefix="rocstar-bench-") as folder:
-        log = Path(folder, "bare.log")
-        with running(command, log=log, env={"PYTHONPATH": os.pathsep.join(paths)}) as process:
-            wait_for_port(port, process)
-            yield Service(port, process.pid)
+def _listens(port: int, process: subprocess.Popen[bytes]) -> bool:
+    """Wait until the port accepts; False if the process ended or time is up."""
+    until = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < until and process.poll() is None:
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, then SIGKILL to whatever is left of its tree."""
+    family = [member.pid for member in proctree.tree([process.pid])]
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for pid in family:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _checked(answer: Answer) -> Any:
-    if answer.status != 200:
+    if answer.status not in (200, 201):
         raise RuntimeError(f"the service answered {answer.status}: {answer.body[:300]!r}")
     return answer.json()
 
@@ -74,19 +102,6 @@ async def native_batch(client: Client, programs: Sequence[Program]) -> list[str 
     return [_stdout(result) for result in results]
 
 
-async def native_run(client: Client, program: Program) -> str | None:
-    return _stdout(_checked(await client.post("/v1/run", {"code": program.code})))
-
-
-async def judge_batch(
-    client: Client, programs: Sequence[Program], route: str = "/run/long-batch"
-) -> list[str | None]:
-    """The code-judge dialect: ours and the original's."""
-    submissions = [{"type": "python", "solution": program.code} for program in programs]
-    results = _checked(await client.post(route, {"type": "batch", "submissions": submissions}))["results"]
-    return [result["stdout"] if result["run_success"] else None for result in results]
-
-
 class HttpSession:
     """A session behind the native API: its identity and a connection to it."""
 
@@ -95,10 +110,7 @@ class HttpSession:
 
     @classmethod
     async def open(cls, client: Client) -> HttpSession:
-        answer = await client.post("/v1/sessions", {"flavour": "stdlib"})
-        if answer.status not in (200, 201):
-            raise RuntimeError(f"no session: {answer.status} {answer.body[:300]!r}")
-        return cls(client, answer.json()["id"])
+        return cls(client, _checked(await client.post("/v1/sessions", {"flavour": "stdlib"}))["id"])
 
     async def run(self, code: str) -> str | None:
         return _stdout(_checked(await self._client.post(f"/v1/sessions/{self._name}/run", {"code": code})))

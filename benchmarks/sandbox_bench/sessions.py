@@ -1,4 +1,4 @@
-"""What a cell of a session costs, through the pool and through HTTP, and what a branch costs."""
+"""CPU of a cell of a session, through the pool and through HTTP."""
 
 from __future__ import annotations
 
@@ -7,73 +7,47 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
+from statistics import median
 from typing import Any
 
-from sandbox_bench.http_client import Client
-from sandbox_bench.processes import have_core
-from sandbox_bench.report import bar, finish
-from sandbox_bench.rocstar_service import HttpSession, bare_http, service
-from sandbox_bench.stats import latency_ms, median
+from report import claim, finish
+from sandbox_bench.load import latency_ms
+from sandbox_bench.rocstar_service import HttpSession, service
 
 from rocstar.sandbox import proctree
-from rocstar.sandbox.bench import table
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import Session
 
 BAR_MS = 0.2
 CELLS = 3000
 SESSIONS = 16
-BRANCHES = 100
 WARM_UP = 100
-BARE = "a bare handler"
-"""Of aiohttp, under the same client, that answers with the same bytes and runs nothing."""
 
-Cell = Callable[[int], Awaitable[bool]]
-"""Runs cell number n of one session and says whether its answer was right."""
+Run = Callable[[str], Awaitable[str | None]]
+"""Runs a cell of one session and returns its output."""
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser("sessions", help="CPU per session cell, through the pool and HTTP")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cells", type=int, default=CELLS, help="cells per round and row")
-    parser.add_argument(
-        "--own-core",
-        type=int,
-        help="measure on this core, before all else there (root)",
-    )
 
 
-def of_session(session: Session) -> Cell:
-    async def cell(number: int) -> bool:
-        return (await session.run(f"print({number})")).stdout.strip() == str(number)
-
-    return cell
+async def in_pool(session: Session, code: str) -> str:
+    return (await session.run(code)).stdout
 
 
-def of_http(session: HttpSession) -> Cell:
-    async def cell(number: int) -> bool:
-        return (await session.run(f"print({number})") or "").strip() == str(number)
-
-    return cell
-
-
-def of_nothing(session: HttpSession) -> Cell:
-    async def cell(number: int) -> bool:
-        return await session.run(f"print({number})") is not None
-
-    return cell
-
-
-async def _cells(name: str, cells: list[Cell], count: int, roots: list[int]) -> dict[str, Any]:
+async def _cells(name: str, cells: list[Run], count: int, roots: list[int]) -> dict[str, Any]:
     """`count` cells spread over the given sessions, each session one cell at a time, all sessions at once."""
     latencies: list[float] = []
     wrong = 0
 
-    async def lane(cell: Cell, first: int) -> None:
+    async def lane(cell: Run, first: int) -> None:
         nonlocal wrong
         for number in range(first, first + count // len(cells)):
             begun = time.perf_counter()
-            wrong += not await cell(number)
+            wrong += (await cell(f"print({number})") or "").strip() != str(number)
             latencies.append(time.perf_counter() - begun)
 
     cpu, own, started = proctree.cpu_s(roots), time.process_time(), time.perf_counter()
@@ -94,115 +68,55 @@ async def _cells(name: str, cells: list[Cell], count: int, roots: list[int]) -> 
     }
 
 
-async def _timed(name: str, action: Callable[[], Awaitable[object]], count: int) -> dict[str, Any]:
-    """CPU of this tree and wall time per action, one after the other."""
-    latencies = []
-    cpu = proctree.cpu_s([os.getpid()])
-    for _ in range(count):
-        begun = time.perf_counter()
-        await action()
-        latencies.append(time.perf_counter() - begun)
-    used = proctree.cpu_s([os.getpid()]) - cpu
-    return {"row": name, "count": count, "cpu_ms": 1e3 * used / count, "latency_ms": latency_ms(latencies)}
-
-
-async def _pool_rows(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+async def _pool_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
+    rows, tree = [], [os.getpid()]
     async with SandboxPool(("stdlib",)) as pool:
         sessions = [await pool.open_session() for _ in range(SESSIONS)]
-        cells = [of_session(session) for session in sessions]
-        await _cells("warm-up", cells, WARM_UP * SESSIONS, [os.getpid()])
-        if options.own_core is not None:
-            have_core(options.own_core, [os.getpid()])
-        rows = []
+        cells = [partial(in_pool, session) for session in sessions]
+        await _cells("warm-up", cells, WARM_UP * SESSIONS, tree)
         for _ in range(options.rounds):
-            rows.append(await _cells("pool, one session", cells[:1], options.cells, [os.getpid()]))
-            rows.append(await _cells(f"pool, {SESSIONS} at once", cells, options.cells, [os.getpid()]))
-
-        async def branch() -> None:
-            await (await sessions[0].branch()).close()
-
-        async def opened() -> None:
-            await (await pool.open_session()).close()
-
-        others = [
-            await _timed("branch and close", branch, BRANCHES),
-            await _timed("open and close", opened, BRANCHES),
-        ]
+            rows.append(await _cells("pool, one session", cells[:1], options.cells, tree))
+            rows.append(await _cells(f"pool, {SESSIONS} at once", cells, options.cells, tree))
         for session in sessions:
             await session.close()
-        return rows, others
-
-
-async def _http_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Rounds of the service in turns with rounds of a handler that runs nothing."""
-    rows = []
-    with service(*options.serve_option) as server, bare_http() as bare:
-        async with server.client() as client, bare.client() as bare_client:
-            cells = [of_http(session) for session in await _open_http(client)]
-            nothing = [of_nothing(HttpSession(bare_client, str(number))) for number in range(SESSIONS)]
-            await _cells("warm-up", cells, WARM_UP * SESSIONS, [server.pid])
-            await _cells("warm-up", nothing, WARM_UP * SESSIONS, [bare.pid])
-            if options.own_core is not None:
-                have_core(options.own_core, [os.getpid(), server.pid, bare.pid])
-            for _ in range(options.rounds):
-                for name, some, pid in (("HTTP", cells, server.pid), (BARE, nothing, bare.pid)):
-                    rows.append(await _cells(f"{name}, one session", some[:1], options.cells, [pid]))
-                    rows.append(await _cells(f"{name}, {SESSIONS} at once", some, options.cells, [pid]))
     return rows
 
 
-async def _open_http(client: Client) -> list[HttpSession]:
-    return [await HttpSession.open(client) for _ in range(SESSIONS)]
+async def _http_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
+    rows = []
+    with service(*options.serve_option) as server:
+        async with server.client() as client:
+            cells = [(await HttpSession.open(client)).run for _ in range(SESSIONS)]
+            await _cells("warm-up", cells, WARM_UP * SESSIONS, [server.pid])
+            for _ in range(options.rounds):
+                rows.append(await _cells("HTTP, one session", cells[:1], options.cells, [server.pid]))
+                rows.append(await _cells(f"HTTP, {SESSIONS} at once", cells, options.cells, [server.pid]))
+    return rows
 
 
 def _medians(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     merged = []
     for name in dict.fromkeys(row["row"] for row in rows):
         mine = [row for row in rows if row["row"] == name]
-        one: dict[str, Any] = {"row": name, "cells": sum(row["cells"] for row in mine)}
-        one["wrong"] = sum(row["wrong"] for row in mine)
+        one: dict[str, Any] = {"row": name, "wrong": sum(row["wrong"] for row in mine)}
         for field in ("cpu_ms_per_cell", "client_cpu_ms_per_cell", "cells_per_s"):
             one[field] = round(median([row[field] for row in mine]), 4)
-            one[f"{field}_rounds"] = [round(row[field], 4) for row in mine]
         one["latency_ms"] = {
-            share: round(median([row["latency_ms"][share] for row in mine]), 4)
-            for share in ("p50", "p95", "p99")
+            share: round(median([row["latency_ms"][share] for row in mine]), 4) for share in ("p50", "p99")
         }
         merged.append(one)
     return merged
 
 
 async def run(options: argparse.Namespace) -> int:
-    pool_rows, others = await _pool_rows(options)
-    rows = _medians(pool_rows + await _http_rows(options))
-    headings = ("", "cells", "wrong", "CPU ms/cell", "of it client", "cells/s", "p50 ms", "p99 ms")
-    print(table(headings, [_line(row) for row in rows]), end="\n\n")
-    lines = [[row["row"], row["count"], row["cpu_ms"], row["latency_ms"]["p50"]] for row in others]
-    print(table(("", "times", "CPU ms", "p50 ms"), lines), end="\n\n")
+    rows = _medians(await _pool_rows(options) + await _http_rows(options))
+    for row in rows:
+        print(row)
     cost = {row["row"]: row["cpu_ms_per_cell"] for row in rows}
-    bars = [
-        bar("CPU ms per cell through the pool, one session", cost["pool, one session"], BAR_MS, at_most=True),
-        bar("CPU ms per cell through HTTP, one session", cost["HTTP, one session"], BAR_MS, at_most=True),
-        bar("wrong answers", sum(row["wrong"] for row in rows), 0, at_most=True),
+    claims = [
+        claim("CPU of a session cell through the pool", cost["pool, one session"], "ms", at_most=BAR_MS),
+        claim("CPU of a session cell through HTTP", cost["HTTP, one session"], "ms", at_most=BAR_MS),
+        claim("wrong answers of session cells", sum(row["wrong"] for row in rows), "cells", at_most=0),
     ]
-    more = {
-        f"over a bare handler, {rest}": round(
-            (cost[f"HTTP, {rest}"] - cost[f"pool, {rest}"]) / cost[f"{BARE}, {rest}"], 2
-        )
-        for rest in ("one session", f"{SESSIONS} at once")
-    }
     note = "pool rows count this process, the supervisor and all children; HTTP rows the service's tree"
-    return finish(
-        "sessions",
-        {"counted": note, "rows": rows, "others": others, "http_without_pool": more},
-        bars,
-        options.out,
-    )
-
-
-def _line(row: dict[str, Any]) -> list[object]:
-    # The pool's client is part of what is counted; over HTTP it is another process.
-    client = row["client_cpu_ms_per_cell"] if row["row"].startswith("pool") else None
-    latency = row["latency_ms"]
-    head = [row["row"], row["cells"], row["wrong"], row["cpu_ms_per_cell"], client, row["cells_per_s"]]
-    return [*head, latency["p50"], latency["p99"]]
+    return finish("sandbox_sessions", {"counted": note, "rows": rows}, claims, options.out)

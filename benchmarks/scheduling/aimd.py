@@ -1,4 +1,4 @@
-"""AIMD on KV usage: one cap on the trajectories in flight, moved by what the replicas report.
+"""AIMD on KV usage: one cap on the trajectories in flight, moved by the reports of the replicas.
 
 Source: prime-rl, src/prime_rl/orchestrator/concurrency.py (the version with a soft cap of 0.8 and a hard cap
 of 0.9): grow per turnover while the engines are clear and the cap binds, tapering to nothing at the soft cap;

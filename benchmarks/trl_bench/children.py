@@ -1,6 +1,6 @@
 """The parent's end of `wire`: children on the cores they are given, a thread for each, asked in turn.
 
-Who waits: the parent for the child it asked; the others sleep in a read of their input meanwhile.
+The parent waits for the child it asked; the others sleep in a read of their input meanwhile.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,7 +65,7 @@ class Child:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
-        with contextlib.suppress(OSError):  # what it was still to read
+        with contextlib.suppress(OSError):  # it ended before it read all
             self._process.stdin.close()  # the end of its input ends it
         try:
             self._process.wait(30)
@@ -104,11 +103,6 @@ class Child:
 
     def _failure(self, what: str) -> ChildError:
         return ChildError(f"{self.name} {what}:\n" + "".join(self._log))
-
-
-def own(name: str, script: str, arguments: Sequence[str], *, cores: str) -> Child:
-    """A child under this interpreter."""
-    return Child(name, Path(sys.executable), script, arguments, cores=cores)
 
 
 def num_threads(cores: str) -> int:

@@ -1,15 +1,12 @@
-"""The Python tool that TRL's trainer is given, for the peer's interpreter: standard library only.
+"""The Python tool of TRL's trainer, for the peer's interpreter: standard library only.
 
-bare       a worker forked once, with an alarm and a memory limit and no isolation: the cheapest there is
-confined   rocstar's tool service over one kept connection: the tool of rocstar's rollouts, call by call
+A worker forked once, with an alarm and a memory limit and no isolation: the cheapest tool there is.
 """
 
 from __future__ import annotations
 
 import contextlib
-import http.client
 import io
-import json
 import multiprocessing
 import resource
 import signal
@@ -17,10 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 Run = Callable[[str], tuple[bool, str]]
-"""From a program to whether it ended without an error, and what its caller is told."""
+"""From a program to whether it ended without an error, and its output."""
 
 WALL_S, MEMORY_BYTES, NOTHING = 2.0, 16 << 30, "(no output)"
-CONFINED = {"wall_s": WALL_S, "memory_bytes": 256 << 20}
 
 
 def bare() -> Run:
@@ -33,30 +29,6 @@ def bare() -> Run:
         mine.send(code)
         fine, text = mine.recv()
         return fine, text
-
-    return run
-
-
-def confined(port: int) -> Run:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-
-    def ask(body: str) -> http.client.HTTPResponse:
-        connection.request("POST", "/v1/run", body, {"Content-Type": "application/json"})
-        return connection.getresponse()
-
-    def run(code: str) -> tuple[bool, str]:
-        body = json.dumps({"code": code, "flavour": "stdlib", "limits": CONFINED})
-        try:
-            answer = ask(body)
-        except (ConnectionError, http.client.HTTPException):  # the service closes what was idle for an update
-            connection.close()
-            answer = ask(body)
-        result = json.loads(answer.read())
-        if answer.status != 200:
-            raise RuntimeError(f"the service answered {answer.status}: {result}")
-        if result["status"] == "ok":
-            return True, result["stdout"].strip("\n") or NOTHING
-        return False, (result["stderr"].strip().splitlines() or [result["status"]])[-1]
 
     return run
 

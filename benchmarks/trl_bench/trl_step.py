@@ -4,9 +4,9 @@
 
 TASKS has the tasks of every step in order, each with the token ids of its prompt, which TRL's own rendering
 must reproduce. A step is timed from its first batch to the end of its optimizer step, logging left out. Times
-of its parts are taken around the trainer's own functions; `rest` is what they leave.
+of its parts are taken around the trainer's own functions; `rest` is the remainder.
 
-The tool is tool.py's: `bare`, or `confined` where the settings have a `tool_port`.
+The tool is that of tool.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tool import Run
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_template
-from wire import Stopwatch, answer, question
+from wire import answer, question
 
 OUTPUT_CHARS = 160
 
@@ -67,7 +67,7 @@ class Parts:
 
 
 def tool_of(run: Run, parts: Parts) -> Callable[..., str]:
-    def python_code_with_standard_io(code: str, input: str = "") -> str:  # noqa: A002 - the model is told it
+    def python_code_with_standard_io(code: str, input: str = "") -> str:  # noqa: A002 - the model sees the name
         """Execute Python code.
 
         Args:
@@ -102,23 +102,23 @@ class Driver(TrainerCallback):
     """Between two steps the trainer waits here for the parent."""
 
     def __init__(self, parts: Parts) -> None:
-        self.parts, self.watch = parts, Stopwatch()
+        self.parts, self.began = parts, 0.0
 
     def wait(self) -> None:
         if question() is None:
             raise SystemExit
         self.parts.take()
-        self.watch = Stopwatch()
+        self.began = time.perf_counter()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         answer(ready=True)
         self.wait()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        times, parts = self.watch.read(), self.parts.take()
+        wall_s, parts = time.perf_counter() - self.began, self.parts.take()
         parts["generate_s"] = parts.pop("generation_s") - parts.get("tool_s", 0.0)
         parts["learn_s"] = sum(parts.pop(name) for name in ("loss_s", "backward_s", "optimizer_s"))
-        answer(**times, **parts, updates=1)
+        answer(wall_s=wall_s, **parts, updates=1)
         self.wait()
 
 
@@ -131,35 +131,17 @@ def trainer(options: list[str], settings: dict[str, Any], scratch: str, run: Run
     tokenizer.response_template = qwen3_template  # a template that TRL does not know has no parser
     parts = Parts()
     config = GRPOConfig(
-        output_dir=scratch,
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        per_device_train_batch_size=int(batch),
-        gradient_accumulation_steps=int(accumulation),
-        steps_per_generation=int(generation_batches),
-        num_generations=settings["siblings"],
+        output_dir=scratch, use_cpu=True, bf16=False, gradient_checkpointing=False,
+        per_device_train_batch_size=int(batch), gradient_accumulation_steps=int(accumulation),
+        steps_per_generation=int(generation_batches), num_generations=settings["siblings"],
         max_completion_length=settings["max_response_tokens"],
         max_tool_calling_iterations=settings["max_turns"] - 1,
-        temperature=1.0,
-        beta=0.0,
-        epsilon=0.2,
-        epsilon_high=0.28,
-        learning_rate=settings["lr"],
-        lr_scheduler_type="constant",
-        adam_beta2=0.95,
-        weight_decay=0.0,
-        max_grad_norm=1.0,
-        optim="adamw_torch_fused",
-        max_steps=1_000_000,
-        shuffle_dataset=False,
-        logging_strategy="no",
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-        dataloader_num_workers=0,
-        seed=0,
-    )
+        temperature=1.0, beta=0.0, epsilon=0.2, epsilon_high=0.28,
+        learning_rate=settings["lr"], lr_scheduler_type="constant", optim="adamw_torch_fused",
+        adam_beta2=0.95, weight_decay=0.0, max_grad_norm=1.0,
+        max_steps=1_000_000, shuffle_dataset=False, dataloader_num_workers=0, seed=0,
+        logging_strategy="no", report_to="none", save_strategy="no", disable_tqdm=True,
+    )  # fmt: skip
     rows = [{"prompt": [{"role": "user", "content": t["question"]}], "truth": t["answer"]} for t in tasks]
     python = tool_of(run, parts)
     made = GRPOTrainer(
@@ -209,8 +191,7 @@ def main() -> None:
     *options, settings_file = sys.argv[1:]
     with open(settings_file) as file:
         settings = json.load(file)
-    port = settings["tool_port"]
-    run = tool.bare() if port is None else tool.confined(port)  # the worker before any thread
+    run = tool.bare()  # the worker before any thread
     with tempfile.TemporaryDirectory() as folder:
         trainer(options, settings, folder, run).train()
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import special
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from eval_statistics import SPREAD, chances_of, comparison, coverage, law_of, main, most_powerful
+from eval_statistics import SPREAD, chances_of, comparison, coverage, law_of, main
 
 EVALUATIONS, COMPARISONS = 4_000, 1_000
 SLACK = 4 * (0.95 * 0.05 / EVALUATIONS) ** 0.5
@@ -27,11 +27,8 @@ def test_intervals_cover(questions: int, attempts: int, mean: float) -> None:
 @pytest.mark.parametrize("mean", [0.95, 0.03])
 @pytest.mark.parametrize("questions", [30, 60, 198, 500])
 def test_intervals_cover_where_nearly_all_is_right_or_wrong(questions: int, mean: float) -> None:
-    """Where Wilson's covers 0.88: the few hard questions may not be in the sample."""
     found = coverage(questions, 16, mean, EVALUATIONS, np.random.default_rng(2))
     assert 0.94 - SLACK <= found["coverage"] <= 0.965 + SLACK
-    if questions == 30:
-        assert found["wilson_t"] < 0.9 and found["student"] < 0.86
 
 
 @pytest.mark.parametrize("mean", [0.95, 0.03])
@@ -39,12 +36,6 @@ def test_a_score_that_can_be_missed_from_one_side_is_missed_as_often(mean: float
     """No evaluation of 30 x 4 has limits beyond 0.95: with 2.5% to each side coverage would be 0.978."""
     found = coverage(30, 4, mean, EVALUATIONS, np.random.default_rng(5))
     assert 0.94 - SLACK <= found["coverage"] <= 0.969
-
-
-def test_no_test_can_find_eight_points_at_a_half_in_nine_of_ten() -> None:
-    """With 60 x 16: not even the one that knows all laws. At a mean of 0.7 there is room."""
-    half, more = (most_powerful(60, 16, mean, 10_000, np.random.default_rng(6)) for mean in (0.5, 0.7))
-    assert 0.88 < half < 0.905 and 0.94 < more < 0.965
 
 
 @pytest.mark.parametrize(("questions", "power"), [(30, 0.60), (60, 0.90)])
@@ -63,7 +54,8 @@ def test_the_law_of_a_question_is_that_of_drawn_difficulties() -> None:
     assert law_of(4, 0.7, SPREAD) @ np.arange(5) / 4 == pytest.approx(0.7, abs=1e-6)
 
 
-def test_it_prints_one_object(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--evaluations", "50", "--comparisons", "10"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["cells"] == 48 and len(told["coverage"]) == 60 and told["cells_within"] <= 48
+def test_it_writes_its_claims(tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    assert main(["--evaluations", "50", "--comparisons", "10", f"--out={out}"]) in (0, 1)
+    written = json.loads(out.read_text())
+    assert len(written["coverage"]) == 48 and len(written["claims"]) == 5

@@ -11,7 +11,8 @@ Results = Mapping[str, Mapping[str, Any]]
 Figure = Callable[[Results], float | None]
 
 LOGPROB_TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
-"""Of a log-prob against a plain forward. Half-precision logits of two orders of summation differ by 0.05."""
+"""Tolerance of a log-prob against a plain forward. Half-precision logits of two orders of summation differ by
+0.05."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +20,7 @@ class Bar:
     """A figure and its limits.
 
     Args:
-        name: says what the figure is.
+        name: describes the figure.
         figure: taken from the results; None where it was not measured.
         at_least, at_most: None for no limit.
         is_correctness: a miss is a wrong result, and the proof exits with 1; else it is recorded.
@@ -32,8 +33,8 @@ class Bar:
     is_correctness: bool = False
 
     def judged(self, results: Results, *, toy: bool) -> dict[str, Any]:
-        """The bar as in proof.json; `met` is None without a figure, and in a toy proof for what is no
-        correctness."""
+        """The bar as in proof.json; `met` is None without a figure, and in a toy proof for bars
+        of speed and memory."""
         figure = self.figure(results)
         met = None
         if figure is not None and (self.is_correctness or not toy):

@@ -67,7 +67,7 @@ def version(package: str) -> str | None:
 
 
 def output(*command: str) -> str:
-    """What the command prints; empty where there is no such command."""
+    """The output of a command; empty without such a command."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, check=False)
     except FileNotFoundError:

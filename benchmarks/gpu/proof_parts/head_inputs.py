@@ -22,7 +22,7 @@ class HeadShape:
 
     @property
     def flop(self) -> float:
-        """Of the three products: logits, gradient of the hidden states, gradient of the weight."""
+        """FLOPs of the three products: logits, gradient of the hidden states, gradient of the weight."""
         return 6.0 * self.tokens * self.hidden * self.vocabulary
 
 

@@ -133,7 +133,7 @@ def forget(part: Part) -> None:
 
 
 def rehearse(part: Part, recipe: Recipe, step: LearnerStep) -> None:
-    """What the rehearsal says of the same update, on fake tensors."""
+    """The rehearsal of the same update, on fake tensors."""
     rehearsed: Any = rehearse_recipe(recipe, Machines(), device_gib(part) or 80.0, acts=("rl",))
     peak = next(one for one in rehearsed.peaks if one.act == "rl")
     engine = peak.by_category.get(Category.engine, 0)  # none runs beside this learner

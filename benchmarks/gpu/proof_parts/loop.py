@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from sandbox_bench.report import ROOT
+from report import ROOT
 
 from .part import Part
 from .results import Loop
@@ -27,7 +27,7 @@ TOY = (
 KEPT = 4000
 """Characters of the output."""
 RESERVED_S = 5
-"""For what comes after the run."""
+"""Reserved for the steps after the run."""
 
 
 def measure(part: Part) -> None:

@@ -30,7 +30,7 @@ SHAPES: dict[str, dict[str, int]] = {
         "num_layers": 3, "num_heads": 6, "num_kv_heads": 3,
     },
 }  # fmt: skip
-"""Of `model.scratch`, heads of 128 as Qwen3's; a recipe's model has hidden size / heads of them."""
+"""Fields of `model.scratch`, heads of 128 as Qwen3's; a recipe's model has hidden size / heads of them."""
 
 
 def random_model(

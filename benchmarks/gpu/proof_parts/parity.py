@@ -23,14 +23,14 @@ from .part import Part, dtype_name
 from .results import SEED, HeadError, Parity, Repeats, RowError
 
 HEAD_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}
-"""Of a gradient's norm. Half-precision logits cost as much in a plain implementation."""
+"""Tolerance relative to a gradient's norm. Half-precision logits cost as much in a plain implementation."""
 HEAD_DTYPES = (
     (torch.float32, torch.float32),
     (torch.bfloat16, torch.bfloat16),
     (torch.bfloat16, torch.float32),
     (torch.float16, torch.float16),
 )
-"""Of hidden states and weight, and of the logits."""
+"""dtypes of hidden states and weight, and of the logits."""
 HEAD_SHAPES = ((200, 64, 1000, 64), (257, 320, 4099, 100))
 """N, D, V, chunk rows."""
 LARGE_HEAD = (1024, 1024, 151_936, 512)
@@ -139,7 +139,7 @@ def head_error(
 
 
 def repeated(part: Part, ops: dict[str, RowLossOp]) -> dict[str, Callable[[], list[Tensor]]]:
-    """What is run again and again: every config of the row kernels, and the head."""
+    """Run repeatedly: every config of the row kernels, and the head."""
     vocabulary, num_rows, size = (151_936, 16_384, 896) if part.on_device else (500, 96, 8)
     logits, rows = Case(vocabulary=vocabulary, dtype=torch.bfloat16, num_rows=512).build(part.device)
 

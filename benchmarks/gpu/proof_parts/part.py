@@ -1,4 +1,4 @@
-"""What a part of the proof gets: its sizes, its device, its deadline, and where its result goes."""
+"""The context of a part of the proof: its sizes, its device, its deadline, and where its result goes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Part:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of what is timed: bfloat16, on a CPU float32."""
+        """dtype of timed work: bfloat16, on a CPU float32."""
         return torch.bfloat16 if self.on_device else torch.float32
 
     def path(self, suffix: str) -> Path:
@@ -91,7 +91,7 @@ class Part:
         return median(times)
 
     def peak_gib(self, action: Callable[[], object]) -> float | None:
-        """The most that torch held above what it held before; None on a CPU."""
+        """Peak memory of torch above its memory before; None on a CPU."""
         if not self.on_device:
             return None
         torch.cuda.synchronize()

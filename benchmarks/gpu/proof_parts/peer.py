@@ -45,7 +45,7 @@ def measure(part: Part) -> None:
 
 
 def gradient_error(found: Tensor, h: Tensor, w: Tensor, t: Rows) -> float:
-    """Of the weight's gradient, against rocstar's."""
+    """Error of the weight's gradient against rocstar's."""
     loss, _ = linear_loss(h, w, t.ids_N, t.loss_of)
     (wanted,) = torch.autograd.grad(loss, (w,))
     return float((found.float() - wanted.float()).norm() / wanted.float().norm())

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SEED = 7
-"""Of all inputs and weights that a part draws."""
+"""Seed of all inputs and weights that a part draws."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -35,7 +35,7 @@ class Facts:
     libc: str | None = None
     compiler: str | None = None
     versions: dict[str, str | None] | None = None
-    """Of each package that the figures depend on; None for one that is not installed."""
+    """Version of each package that the figures depend on; None for one that is not installed."""
     cuda: str | None = None
     hip: str | None = None
     cudnn: int | None = None
@@ -66,7 +66,7 @@ class HeadError:
 
     dtype: str
     head_dtype: str
-    """Of the logits."""
+    """dtype of the logits."""
     tokens: int
     hidden: int
     vocabulary: int
@@ -95,7 +95,7 @@ class Parity:
     cases: int | None = None
     rows: list[RowError] = field(default_factory=list)
     row_failures: list[str] | None = None
-    """What exceeds the tolerances of cases.py, in which config and case."""
+    """Errors beyond the tolerances of cases.py, in which config and case."""
     head: list[HeadError] = field(default_factory=list)
     head_error_over_tolerance: float | None = None
     repeats: list[Repeats] = field(default_factory=list)
@@ -110,7 +110,7 @@ class UpdateError:
     weights_apart_over_moved: float
     """Norm of the difference of the weights over the norm of the CPU's change."""
     losses: list[list[float]]
-    """Of each update: on the CPU, on the device."""
+    """Pairs for each update: on the CPU, on the device."""
     gradient_norms: list[list[float]]
     entropies: list[list[float]]
     gradient_norms_apart: float
@@ -205,7 +205,7 @@ class Peer:
     tflops: float | None = None
     peak_gib: float | None = None
     gradient_error: float | None = None
-    """Of the weight's gradient, against rocstar's, relative to its norm; None where the loss is another."""
+    """Error of the weight's gradient against rocstar's, relative to its norm; None for another loss."""
     left_out: str | None = None
 
 
@@ -222,7 +222,7 @@ class LearnerStep:
     model_tflops: float | None = None
     """Per second: three times the FLOP of a forward, attention and head included, no recomputation."""
     mfu: float | None = None
-    """Of the device's stated bfloat16 rate."""
+    """Share of the device's stated bfloat16 rate."""
     measured_gib: float | None = None
     rehearsed_gib: float | None = None
     measured_over_rehearsed: float | None = None

@@ -9,7 +9,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from sandbox_bench.report import ROOT
+from report import ROOT
 
 from .part import Part
 from .results import Suite

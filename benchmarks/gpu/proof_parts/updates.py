@@ -27,7 +27,7 @@ SPEC = OptimSpec(kind="adamw", lr=1e-3, weight_decay=0.0, grad_clip=1.0, warmup_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """What came of the updates, on the CPU in float32."""
+    """The results of the updates, on the CPU in float32."""
 
     weights: list[Tensor]
     losses: list[float]

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -18,21 +14,8 @@ from rocstar.train.reading.analysis.statistics.estimates import class_shares, ma
 from rocstar.train.reading.analysis.statistics.tally import NUM_OFFSETS, Lead, Quantity, Tally
 from rocstar.train.reading.analysis.statistics.top_fifth import TOP_SHARE, top_membership
 
-ROOT = Path(__file__).parents[3]
-while not (ROOT / "pyproject.toml").is_file():
-    ROOT = ROOT.parent
-AFTER = (Lead.ok, Lead.error)
-
-
-@pytest.fixture(scope="module")
-def power() -> ModuleType:
-    """benchmarks/analyse_power.py, whose worlds have entropies that are known."""
-    spec = importlib.util.spec_from_file_location("analyse_power", ROOT / "benchmarks" / "analyse_power.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["analyse_power"] = module
-    spec.loader.exec_module(module)
-    return module
+from . import planted_worlds
+from .planted_worlds import AFTER, WINDOW
 
 
 @settings(max_examples=60, deadline=None)
@@ -53,20 +36,21 @@ def test_an_entropy_that_is_no_number_is_refused() -> None:
         top_membership(np.array([1.0, math.nan]))
 
 
-def test_a_planted_bump_is_found_and_none_is_where_there_is_none(power: ModuleType) -> None:
+def test_a_planted_bump_is_found_and_none_is_where_there_is_none() -> None:
     """0.3 nats behind responses, 64 trajectories: 19 of 20 seeds; without it at most 1 of 20, though the
     first tokens of every turn are uncertain."""
-    found = power.summary(power.World(bump=0.3), 20)
-    assert found["trajectories"] == 64 and found["first_20_above"] >= 19
-    none = power.summary(power.World(), 20)
-    assert none["first_20_beyond"] <= 1
-    assert none["above_without_control"] == 1.0  # why there is a control
+    found, _ = planted_worlds.directions(planted_worlds.World(bump=0.3), 20)
+    assert sum(sign > 0 for sign in found) >= 19
+    found, without_control = planted_worlds.directions(planted_worlds.World(), 20)
+    assert sum(sign != 0 for sign in found) <= 1
+    assert all(sign > 0 for sign in without_control), "this is why there is a control"
 
 
-def test_the_difference_is_the_planted_one(power: ModuleType) -> None:
-    tally = power.tally_of(power.World(tasks=200, bump=0.3, trajectory_sd=0.0, task_sd=0.0), 0)
+def test_the_difference_is_the_planted_one() -> None:
+    world = planted_worlds.World(tasks=200, bump=0.3, trajectory_sd=0.0, task_sd=0.0)
+    tally = planted_worlds.tally_of(world, 0)
     draws = TaskDraws(tally.num_tasks, np.random.default_rng(0))
-    nats = matched(tally, AFTER, power.WINDOW, draws).difference
+    nats = matched(tally, AFTER, WINDOW, draws).difference
     assert nats.low < 0.3 < nats.high and nats.value == pytest.approx(0.3, abs=0.03)
 
 

@@ -1,0 +1,183 @@
+"""Writes docs/results.md from benchmarks/results/, or checks the results and the page.
+
+    python benchmarks/results_page.py           # rewrites docs/results.md
+    python benchmarks/results_page.py --check   # changes nothing; exit code 1: a bad result or a stale page
+
+A result must have the keys of report.py, a clean tree, and a commit that is an ancestor of HEAD. A checkout
+without the whole history skips the checks of commits, and says so. The column "recent" counts back from the
+newest commit that a result names, so that the page changes only when a result changes; `--check` lists the
+results that are more than 200 commits behind HEAD, as a note.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).parent))
+from report import ROOT, git
+
+RESULTS: Final = ROOT / "benchmarks" / "results"
+PAGE: Final = ROOT / "docs" / "results.md"
+RECENT: Final = 200
+"""Commits."""
+LONGEST_COMMAND: Final = 120
+"""Characters."""
+KINDS: Final[Mapping[str, tuple[type, ...]]] = {
+    "benchmark": (str,),
+    "commit": (str,),
+    "is_dirty": (bool, type(None)),
+    "machine": (dict,),
+    "date": (str,),
+    "seeds": (int, list, type(None)),
+    "command": (str,),
+    "claims": (list,),
+}
+CLAIM: Final[Mapping[str, tuple[type, ...]]] = {
+    "claim": (str,),
+    "value": (int, float),
+    "unit": (str, type(None)),
+    "bar": (str, type(None)),
+    "met": (bool, type(None)),
+}
+HEAD: Final = """\
+# Results
+
+`python benchmarks/results_page.py` makes this page from `benchmarks/results/`. Each row is one claim of one
+result. "Recent": at most {recent} commits lie between its commit and `{newest}`, the newest of all results.
+If a script is no longer in the tree, `git checkout COMMIT` of its row brings it back. A command shows a path
+outside the repository by its last part, and a long command ends in `...`. "-": no bar, or nothing random.
+
+| claim | figure | bar | met | seeds | command | machine | commit | date | recent |
+|---|---|---|---|---|---|---|---|---|---|
+"""
+
+
+def read_results(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
+    """The results by their path below the folder."""
+    files = sorted(folder.rglob("*.json"))
+    return {str(file.relative_to(folder)): json.loads(file.read_text(encoding="utf-8")) for file in files}
+
+
+def wrong_keys(value: Mapping[str, Any], kinds: Mapping[str, tuple[type, ...]]) -> list[str]:
+    return [name for name, kind in kinds.items() if name not in value or not isinstance(value[name], kind)]
+
+
+def problems(results: Mapping[str, dict[str, Any]]) -> list[str]:
+    """One sentence for each result that lacks a key or says too little; commits are not looked up."""
+    found = []
+    for name, result in results.items():
+        if missing := wrong_keys(result, KINDS):
+            found.append(f"{name}: {', '.join(missing)} missing or of another type; write it with report.py")
+            continue
+        if not re.fullmatch(r"[0-9a-f]{40}", result["commit"]):
+            found.append(f"{name}: commit {result['commit']!r} is not a full hash")
+        if not re.fullmatch(r"\d{4}-\d\d-\d\d", result["date"]):
+            found.append(f"{name}: date {result['date']!r} is not YYYY-MM-DD")
+        if result["is_dirty"]:
+            found.append(f"{name}: measured with uncommitted changes; commit them and measure again")
+        if not result["claims"]:
+            found.append(f"{name}: no claims; a result backs at least one")
+        for one in result["claims"]:
+            if missing := wrong_keys(one, CLAIM):
+                found.append(f"{name}: a claim without {', '.join(missing)}: {one}")
+    return found
+
+
+def has_history() -> bool:
+    return git("rev-parse", "--is-shallow-repository") == "false"
+
+
+def commits_since(commits: Iterable[str]) -> dict[str, int]:
+    """The number of commits from each commit to HEAD; commits that are no ancestors of HEAD are left out."""
+    found = {}
+    for commit in set(commits):
+        counts = git("rev-list", "--left-right", "--count", f"{commit}...HEAD") or "1 0"
+        ahead, behind = map(int, counts.split())
+        if not ahead:
+            found[commit] = behind
+    return found
+
+
+def page(results: Mapping[str, dict[str, Any]], since: Mapping[str, int]) -> str:
+    """The text of docs/results.md; `since`: see `commits_since`."""
+    newest = min(since, key=since.__getitem__)
+    rows = []
+    for result in results.values():
+        seeds = result["seeds"]
+        about = [
+            "-" if seeds is None else str(len(seeds) if isinstance(seeds, list) else seeds),
+            f"`{textwrap.shorten(result['command'], LONGEST_COMMAND, placeholder=' ...')}`",
+            shown_machine(result),
+            f"`{result['commit'][:8]}`",
+            result["date"],
+            "yes" if since[result["commit"]] - since[newest] <= RECENT else "no",
+        ]
+        for one in result["claims"]:
+            met = {True: "yes", False: "**no**", None: "-"}[one["met"]]
+            cells = [one["claim"], shown(one), one["bar"] or "-", met, *about]
+            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n")
+    return HEAD.format(recent=RECENT, newest=newest[:8]) + "".join(rows)
+
+
+def shown(one: Mapping[str, Any]) -> str:
+    value = one["value"]
+    is_whole = float(value).is_integer() or abs(value) >= 1000
+    return f"{value:,.0f}" * is_whole + f"{value:.3g}" * (not is_whole) + f" {one['unit'] or ''}".rstrip()
+
+
+def shown_machine(result: Mapping[str, Any]) -> str:
+    """The accelerator, or the processor with its cores."""
+    machine = result["machine"]
+    count = machine.get("cores")
+    cores = f", {count} core{'s' * (count > 1)}" if count else ""
+    return str(result.get("device") or machine.get("cpu", "?") + cores)
+
+
+def check(results: Mapping[str, dict[str, Any]], written: str) -> list[str]:
+    """The problems of the results and the page; prints notes."""
+    found = problems(results)
+    if found:
+        return found
+    if not has_history():
+        print("results: the history is not whole here; commits and page are not checked")
+        return []
+    since = commits_since(result["commit"] for result in results.values())
+    for name, result in results.items():
+        number = since.get(result["commit"])
+        if number is None:
+            found.append(f"{name}: commit {result['commit'][:8]} is not an ancestor of HEAD; measure again")
+        elif number > RECENT:
+            print(f"note: {name} was measured {number} commits before HEAD")
+    if not found and page(results, since) != written:
+        found.append("docs/results.md is stale; run python benchmarks/results_page.py")
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="change nothing; name the problems")
+    options = parser.parse_args(arguments)
+    results = read_results()
+    if options.check:
+        found = check(results, PAGE.read_text(encoding="utf-8"))
+    else:
+        found = problems(results)
+        if not found:
+            since = commits_since(result["commit"] for result in results.values())
+            PAGE.write_text(page(results, since), encoding="utf-8")
+    for problem in found:
+        print(f"results: {problem}", file=sys.stderr)
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
