@@ -4,9 +4,9 @@
     python benchmarks/results_page.py --check   # changes nothing; exit code 1: a bad result or a stale page
 
 A result must have the keys of report.py, a clean tree, and a commit that is an ancestor of HEAD. A checkout
-without the whole history skips the checks of commits, and says so. The column "recent" counts back from the
-newest commit that a result names, so that the page changes only when a result changes; `--check` lists the
-results that are more than 200 commits behind HEAD, as a note.
+without the whole history skips the checks of commits, and says so. The mark "not recent" counts back from
+the newest commit that a result names, so that the page changes only when a result changes; `--check` lists
+the results that are more than 200 commits behind HEAD, as a note.
 """
 
 from __future__ import annotations
@@ -49,13 +49,10 @@ CLAIM: Final[Mapping[str, tuple[type, ...]]] = {
 HEAD: Final = """\
 # Results
 
-`python benchmarks/results_page.py` makes this page from `benchmarks/results/`. Each row is one claim of one
-result. "Recent": at most {recent} commits lie between its commit and `{newest}`, the newest of all results.
-If a script is no longer in the tree, `git checkout COMMIT` of its row brings it back. A command shows a path
-outside the repository by its last part, and a long command ends in `...`. "-": no bar, or nothing random.
-
-| claim | figure | bar | met | seeds | command | machine | commit | date | recent |
-|---|---|---|---|---|---|---|---|---|---|
+`python benchmarks/results_page.py` makes this page from `benchmarks/results/`: a section for each result, a
+row for each claim. "Not recent": more than {recent} commits lie between its commit and `{newest}`, the newest
+of all results. `git checkout COMMIT` restores a script that is no longer in the tree. Commands show paths
+outside the repository by their last part.
 """
 
 
@@ -108,22 +105,26 @@ def commits_since(commits: Iterable[str]) -> dict[str, int]:
 def page(results: Mapping[str, dict[str, Any]], since: Mapping[str, int]) -> str:
     """The text of docs/results.md; `since`: see `commits_since`."""
     newest = min(since, key=since.__getitem__)
-    rows = []
-    for result in results.values():
+    sections = []
+    for name, result in results.items():
         seeds = result["seeds"]
-        about = [
-            "-" if seeds is None else str(len(seeds) if isinstance(seeds, list) else seeds),
-            f"`{textwrap.shorten(result['command'], LONGEST_COMMAND, placeholder=' ...')}`",
+        number = len(seeds) if isinstance(seeds, list) else seeds or 0
+        facts = [
             shown_machine(result),
-            f"`{result['commit'][:8]}`",
+            f"commit `{result['commit'][:8]}`",
             result["date"],
-            "yes" if since[result["commit"]] - since[newest] <= RECENT else "no",
+            *([f"{number} seed{'s' * (number > 1)}"] if number else []),
+            *(["**not recent**"] if since[result["commit"]] - since[newest] > RECENT else []),
         ]
+        command = textwrap.shorten(result["command"], LONGEST_COMMAND, placeholder=" ...")
+        lines = [f"\n## {name.removesuffix('.json')}", "", f"`{command}`: {', '.join(facts)}.", ""]
+        lines += ["| claim | figure | bar | met |", "|---|---|---|---|"]
         for one in result["claims"]:
-            met = {True: "yes", False: "**no**", None: "-"}[one["met"]]
-            cells = [one["claim"], shown(one), one["bar"] or "-", met, *about]
-            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n")
-    return HEAD.format(recent=RECENT, newest=newest[:8]) + "".join(rows)
+            met = {True: "yes", False: "**no**", None: ""}[one["met"]]
+            cells = [one["claim"], shown(one), one["bar"] or "", met]
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        sections.append("\n".join(lines) + "\n")
+    return HEAD.format(recent=RECENT, newest=newest[:8]) + "".join(sections)
 
 
 def shown(one: Mapping[str, Any]) -> str:
