@@ -154,7 +154,7 @@ def test_a_node_that_only_serves_needs_other_gpus(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "rocstar doctor --node [RECIPE]"),
+        ([], "or --node [RECIPE] to check this node"),
         (["--node", "nowhere.toml"], "'nowhere.toml' does not exist"),
         (["--node", "--rl.lr=1"], "name one: rocstar doctor --node RECIPE"),
         (["--node", "--nodes=0"], "'0' is not a number of nodes"),
