@@ -38,7 +38,7 @@ from sandbox_bench.load import latency_ms
 from sandbox_bench.rocstar_service import service
 
 from rocstar.sandbox.pool.pool import default_memory_bytes
-from rocstar.sandbox.pool.soon import run_soon
+from rocstar.sandbox.pool.event_loop_priority import set_short_slice
 
 HOSTILE_TOKEN, OTHER_TOKEN = "hostile-0123456789abcdef", "another-0123456789abcdef"
 PAUSE_S, HEALTH_S = 0.02, 0.02
@@ -282,7 +282,7 @@ def stand_apart() -> None:
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     except PermissionError:
-        run_soon()
+        set_short_slice()
 
 
 def main() -> int:

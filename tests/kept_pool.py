@@ -48,12 +48,12 @@ class KeptPool(SandboxPool):
     kept: ClassVar[list[Kept]] = []
 
     async def __aenter__(self) -> Self:
-        found = next((one for one in self.kept if one.options == self._keeper.options), None)
+        found = next((one for one in self.kept if one.options == self._restarter.options), None)
         if found is None:
             return await super().__aenter__()
         self.kept.remove(found)
-        self._keeper._work = self._calls
-        supervisor = self._keeper._supervisor = self._keeper._new(self._keeper.options)
+        self._restarter._listener = self._calls
+        supervisor = self._restarter._supervisor = self._restarter._new(self._restarter.options)
         supervisor._process, supervisor._socket, supervisor.facts = found.process, found.way, found.facts
         await asyncio.get_running_loop().create_unix_connection(lambda: supervisor, sock=found.way)
         supervisor._hello.set_result(None)
@@ -63,18 +63,18 @@ class KeptPool(SandboxPool):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        supervisor = self._keeper._living
-        if supervisor is None or self.in_flight or self._keeper.options.max_sessions or self.restarts:
+        supervisor = self._restarter._living
+        if supervisor is None or self.in_flight or self._restarter.options.max_sessions or self.restarts:
             return await super().__aexit__(kind, error, trace)
         way, facts = supervisor._socket.dup(), supervisor.facts
         supervisor.facts = {}  # or it would remove the folders of a supervisor that it takes for dead
-        self._keeper._closed = True
+        self._restarter._closed = True
         supervisor._stop_watching()
         assert supervisor._transport is not None
         supervisor._transport.abort()
         await supervisor._lost
-        self._keeper._supervisor = None
-        self.kept.append(Kept(self._keeper.options, supervisor._process, way, facts))
+        self._restarter._supervisor = None
+        self.kept.append(Kept(self._restarter.options, supervisor._process, way, facts))
         while len(self.kept) > MOST_KEPT:
             self.kept.pop(0).end()
         await super().__aexit__(kind, error, trace)

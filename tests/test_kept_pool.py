@@ -52,7 +52,7 @@ def test_what_had_a_call_or_may_have_sessions_ends_with_its_pool(max_sessions: i
                 while not pool._calls.sent:  # noqa: ASYNC110 - nobody tells of it
                     await asyncio.sleep(0)
                 call.cancel()
-            process = pool._keeper._supervisor._process  # type: ignore[union-attr]
+            process = pool._restarter._supervisor._process  # type: ignore[union-attr]
         assert process.returncode is not None
 
     asyncio.run(left())

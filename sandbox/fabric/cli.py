@@ -89,8 +89,8 @@ def run_worker(options: argparse.Namespace) -> int:
         raise ValueError(missing)
     import uvloop
 
+    from rocstar.sandbox.pool.event_loop_priority import SWITCH_S, raised_priority
     from rocstar.sandbox.pool.pool import default_max_live
-    from rocstar.sandbox.pool.soon import SWITCH_S, ahead_of_others
 
     url = redis_url(options)
     if url is None:
@@ -116,7 +116,7 @@ def run_worker(options: argparse.Namespace) -> int:
         for line in left_out():
             say(line, "worker")
     sys.setswitchinterval(SWITCH_S)
-    with ahead_of_others():
+    with raised_priority():
         return uvloop.run(work(url, flavours, max_live, options))
 
 
@@ -125,8 +125,8 @@ async def work(url: str, flavours: tuple[str, ...], max_live: int, options: argp
     # --help needs neither Redis nor the pool.
     from rocstar.sandbox.fabric import RedisWorker, as_batch
     from rocstar.sandbox.fabric.link import PREFIX, Link, shown
+    from rocstar.sandbox.pool.event_loop_priority import PROGRAMS_NICE
     from rocstar.sandbox.pool.pool import SandboxPool
-    from rocstar.sandbox.pool.soon import PROGRAMS_NICE
 
     place = shown(url)
     starting = Starting("worker", f"{', '.join(flavours)} for Redis at {place}")

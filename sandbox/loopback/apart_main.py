@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from rocstar.sandbox.loopback.apart import IDLE_S, KNOWN, Ended, receive, send
 from rocstar.sandbox.loopback.parcel import Packed, pack, unpack
-from rocstar.sandbox.pool.soon import stand_back
+from rocstar.sandbox.pool.event_loop_priority import lower_priority
 
 MAX_KNOWN_BYTES = 1 << 16
 
@@ -22,7 +22,7 @@ def main() -> None:
     stands_back = False
     with ThreadPoolExecutor(1) as thread:
         while True:
-            stands_back = stands_back or stand_back()
+            stands_back = stands_back or lower_priority()
             try:
                 answer = answered(receive(line), known, refusals, thread)
                 send(line, answer)

@@ -32,7 +32,7 @@ async def perform_all(
                 yield refused
             elif batch.ended:
                 call = batch.ended.popleft()
-                if call.taken.some:
+                if call.output.has_parts:
                     await batch.add_texts(call)
                 yield batch.read(call)
             elif batch.submitted:
@@ -121,15 +121,15 @@ class PoolBatch:
         return None
 
     def _was_accepted(self, call: Call) -> None:
-        call.place = self._next
-        call.told = self._took
+        call.index = self._next
+        call.on_end = self._on_call_end
         self.submitted[self._next] = call
         self._next += 1
 
-    def _took(self, call: Call) -> None:
+    def _on_call_end(self, call: Call) -> None:
         """It has an outcome."""
         if isinstance(call.outcome, ExecResult):
-            call.size_bytes = len(call.outcome.stdout) + len(call.outcome.stderr) + call.taken.bytes
+            call.size_bytes = len(call.outcome.stdout) + len(call.outcome.stderr) + call.output.bytes
             self.unread_bytes += call.size_bytes
         self.ended.append(call)
         self._wake()
@@ -146,17 +146,17 @@ class PoolBatch:
         once they are there."""
         if isinstance(call.outcome, ExecResult):
             async with asyncio.timeout_at(self._deadline):
-                call.outcome = await call.taken.added_to(call.outcome)
+                call.outcome = await call.output.add_to(call.outcome)
 
     def read(self, call: Call) -> tuple[int, Outcome]:
         """The outcome of one that has ended. Raises what is no outcome of a call."""
         self.unread_bytes -= call.size_bytes
-        del self.submitted[call.place]
+        del self.submitted[call.index]
         outcome = call.outcome
         if isinstance(outcome, ExecResult | SandboxError):
-            return call.place, outcome
+            return call.index, outcome
         if isinstance(outcome, ValueError):  # too long to be sent
-            return call.place, SandboxError(str(outcome), kind="too_large", retryable=False)
+            return call.index, SandboxError(str(outcome), kind="too_large", retryable=False)
         assert isinstance(outcome, BaseException)
         raise outcome
 

@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from rocstar.sandbox.pool import wire
-from rocstar.sandbox.pool.lanes import Lanes
-from rocstar.sandbox.pool.taken import Taken
-from rocstar.sandbox.pool.turn import TurnLock
+from rocstar.sandbox.pool.call_output import CallOutput
+from rocstar.sandbox.pool.fair_queue import FairQueue
+from rocstar.sandbox.pool.fifo_lock import FifoLock
 from rocstar.sandbox.types import ExecResult, Limits, SandboxError, SessionLost
 
 MAX_ATTEMPTS = 4
@@ -63,10 +63,10 @@ class Call:
     opens: Limits | None = None
     lane: int = 0
     weight: int = 1
-    taken: Taken = field(default_factory=Taken)
+    output: CallOutput = field(default_factory=CallOutput)
     then: Callable[[], None] | None = None
-    told: Callable[["Call"], None] | None = None
-    place: int = 0
+    on_end: Callable[["Call"], None] | None = None
+    index: int = 0
     ticket: int = 0
     id: int = 0
     attempts: int = 0
@@ -76,8 +76,8 @@ class Call:
     def end(self, outcome: object) -> None:
         """It has none yet."""
         self.outcome = outcome
-        if self.told is not None:
-            self.told(self)
+        if self.on_end is not None:
+            self.on_end(self)
 
 
 class Line(Protocol):
@@ -100,11 +100,11 @@ class Calls:
         self, line: Line, *, window: int, max_queued: int, unclaimed: Callable[[object], None]
     ) -> None:
         self.window = window
-        self.room = TurnLock(window + max_queued)
+        self.room = FifoLock(window + max_queued)
         self.sent: dict[int, Call] = {}
         self._line = line
         self._unclaimed = unclaimed
-        self._waiting: Lanes[Call] = Lanes()
+        self._waiting: FairQueue[Call] = FairQueue()
         self._next_id = 0
         self._closed = False
 
@@ -123,7 +123,7 @@ class Calls:
         if deadline is not None and deadline <= loop.time():
             raise late()  # a timer would come behind an answer that is there when the loop looks
         ended = loop.create_future()
-        call.told = partial(_wake, ended)
+        call.on_end = partial(_wake, ended)
         taken = False
         try:
             if self.room.try_take():  # nothing is waited for
@@ -143,9 +143,9 @@ class Calls:
             if isinstance(outcome, BaseException):
                 raise outcome
             taken = True
-            if call.taken.some and isinstance(outcome, ExecResult):
+            if call.output.has_parts and isinstance(outcome, ExecResult):
                 async with asyncio.timeout_at(deadline):
-                    outcome = await call.taken.added_to(outcome)
+                    outcome = await call.output.add_to(outcome)
             return outcome
         except TimeoutError:
             raise late() from None
@@ -175,7 +175,7 @@ class Calls:
         self._wait(call)
 
     def _wait(self, call: Call) -> None:
-        call.ticket = self._waiting.append(call.lane, call, call.weight)
+        call.ticket = self._waiting.put(call.lane, call, call.weight)
 
     def _placed(self, call: Call) -> None:
         """`submit`, once the call has its place."""
@@ -187,7 +187,7 @@ class Calls:
             self._wait(call)
             self.send_more()
             return
-        waiting.pass_by(call.lane, call.weight)
+        waiting.count_as_popped(call.lane, call.weight)
         if frames := self._frames_of(call):
             self._line.write(*frames)
 
@@ -222,18 +222,18 @@ class Calls:
         """Sends what fits into the window, of the lanes with least under way; of long programs one at a time,
         for each takes some of the loop's time."""
         waiting = self._waiting
-        if not waiting.size or not self._fits() or not self._line.ready():
+        if not waiting.size or not self._has_room() or not self._line.ready():
             return
         frames: list[bytes] = []
         size = 0
-        while waiting.size and self._fits():
+        while waiting.size and self._has_room():
             if size >= SENT_BYTES:
                 asyncio.get_running_loop().call_soon(self.send_more)
                 break
             call = waiting.pop()
             call.ticket = 0
             if call.outcome is not None:  # too late, which its caller has yet to hear
-                waiting.ended(call.lane)
+                waiting.finish(call.lane)
                 self.room.give()
             else:
                 pieces = self._frames_of(call)
@@ -249,28 +249,28 @@ class Calls:
         try:
             frames = call.encode(call.id)
         except ValueError as error:
-            self._waiting.ended(call.lane)
+            self._waiting.finish(call.lane)
             self.room.give()
             call.end(error)
             return []
         self.sent[call.id] = call
         return frames
 
-    def _fits(self) -> bool:
+    def _has_room(self) -> bool:
         """One of a lane that has nothing with the supervisor does not wait behind the window: that is for
         those that have, and a call of theirs may take its time."""
         if len(self.sent) < self.window:
             return True
-        return len(self.sent) < self.window + SPARE and self._waiting.next_has_nothing()
+        return len(self.sent) < self.window + SPARE and self._waiting.next_is_idle()
 
-    def tell(self, call_id: int, stream: str, data: bytes) -> None:
+    def deliver_output(self, call_id: int, stream: str, data: bytes) -> None:
         """Output of a call that is followed. What its caller's function raises is that caller's outcome: to
         the supervisor's connection it would be the end, and that of everybody's sessions."""
         call = self.sent[call_id]
         if call.outcome is not None:  # nobody listens
             return
         try:
-            call.taken.output(stream, data)
+            call.output.add_text(stream, data)
         except Exception as error:  # whatever somebody's own function may raise
             stop = isinstance(error, StopIteration)  # which no coroutine raises
             call.end(RuntimeError("on_output raised StopIteration") if stop else error)
@@ -278,18 +278,18 @@ class Calls:
     def settle(self, call_id: int, outcome: object) -> None:
         """The supervisor has answered. `send_more` follows once all answers that came with this one are."""
         call = self.sent.pop(call_id)
-        self._waiting.ended(call.lane)
-        self._over(call)
+        self._waiting.finish(call.lane)
+        self._release(call)
         if call.outcome is None:
             call.end(outcome)
         else:
             self._unclaimed(outcome)
 
-    def take_back(self) -> None:
+    def requeue_lost(self) -> None:
         """The supervisor died: what can be sent again waits in front of all others."""
         lost = [self.sent.pop(call_id) for call_id in sorted(self.sent)]
         for call in lost:
-            self._waiting.ended(call.lane)
+            self._waiting.finish(call.lane)
         for call in reversed(lost):
             if not call.restartable:
                 message = "the sandbox supervisor died, and the session with it"
@@ -300,8 +300,8 @@ class Calls:
             elif call.outcome is not None:
                 self.room.give()
             else:
-                call.taken = Taken()  # what came of its files comes again
-                call.ticket = self._waiting.append_first(call.lane, call)
+                call.output = CallOutput()  # what came of its files comes again
+                call.ticket = self._waiting.put_first(call.lane, call)
 
     def close(self) -> None:
         """Fails all calls, and refuses those to come."""
@@ -315,11 +315,11 @@ class Calls:
             self._fail(call, SandboxError(str(why), kind=why.kind, retryable=why.retryable))
 
     def _fail(self, call: Call, error: SandboxError) -> None:
-        self._over(call)
+        self._release(call)
         if call.outcome is None:
             call.end(error)
 
-    def _over(self, call: Call) -> None:
+    def _release(self, call: Call) -> None:
         """Neither the queue nor the supervisor holds it any more."""
         call.ticket = 0
         self.room.give()

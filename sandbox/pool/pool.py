@@ -6,7 +6,7 @@
         Calls  <----------------  OpenSessions      calls.py, session.py
           |                            ^
           v                            |
-        Keeper --> Supervisor --> frames            keeper.py, process.py
+ SupervisorRestarter --> Supervisor --> frames      supervisor_restart.py, process.py
 
 Who waits: a caller for room, then for its future (calls.py); nobody for the supervisor but `async with`.
 """
@@ -28,11 +28,11 @@ from rocstar.sandbox.child.declared import NO_FLAVOURS
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.batch import perform_all
+from rocstar.sandbox.pool.call_output import CallOutput
 from rocstar.sandbox.pool.calls import Call, Calls
-from rocstar.sandbox.pool.keeper import Keeper
 from rocstar.sandbox.pool.process import SupervisorOptions
 from rocstar.sandbox.pool.session import LiveSession, OpenSessions
-from rocstar.sandbox.pool.taken import Taken
+from rocstar.sandbox.pool.supervisor_restart import SupervisorRestarter
 from rocstar.sandbox.types import (
     DEFAULT_LIMITS,
     ExecRequest,
@@ -191,18 +191,20 @@ class SandboxPool:
         self._deterministic = deterministic
         self._weights = {lane_of(owner): weight for owner, weight in (weights or {}).items()}
         self._on_warm = on_warm
-        self._keeper = Keeper(options, on_frame=self._take_frame, on_end=self._supervisor_ended)
-        self._calls = Calls(
-            self._keeper, window=2 * live + 8, max_queued=max_queued, unclaimed=self._unclaimed
+        self._restarter = SupervisorRestarter(
+            options, on_frame=self._take_frame, on_end=self._supervisor_ended
         )
-        self._sessions = OpenSessions(self._calls, self._keeper)
+        self._calls = Calls(
+            self._restarter, window=2 * live + 8, max_queued=max_queued, unclaimed=self._unclaimed
+        )
+        self._sessions = OpenSessions(self._calls, self._restarter)
         self._started = self._closed = False
         self._lanes = 0
         self.zygotes: dict[str, list[int]] = {name: [] for name in options.flavours}
         """Pids, the living and the replaced, oldest first."""
 
     async def __aenter__(self) -> Self:
-        await self._keeper.start(self._calls)
+        await self._restarter.start(self._calls)
         self._started = True
         return self
 
@@ -212,7 +214,7 @@ class SandboxPool:
         self._closed = True
         self._calls.close()
         self._sessions.lose_all("closed")
-        await self._keeper.close()
+        await self._restarter.close()
 
     @property
     def isolation(self) -> str:
@@ -230,16 +232,16 @@ class SandboxPool:
     @property
     def supervisor_pid(self) -> int:
         """0 while it is being replaced."""
-        return self._keeper.pid
+        return self._restarter.pid
 
     @property
     def restarts(self) -> int:
         """How often the supervisor was replaced."""
-        return self._keeper.restarts
+        return self._restarter.restarts
 
     @property
     def flavours(self) -> tuple[str, ...]:
-        return self._keeper.options.flavours
+        return self._restarter.options.flavours
 
     @property
     def in_flight(self) -> int:
@@ -257,7 +259,7 @@ class SandboxPool:
 
     @property
     def _facts(self) -> dict[str, Any]:
-        return self._keeper.facts
+        return self._restarter.facts
 
     # --- calls -------------------------------------------------------------------------------------------
 
@@ -333,7 +335,7 @@ class SandboxPool:
             lane = lane_of(request.owner)
         weight = self._weights.get(lane, request.weight)
         index = self._numbers[flavour]
-        compile_s = self._keeper.options.cpp.compile_s if flavour == CPP else 0.0
+        compile_s = self._restarter.options.cpp.compile_s if flavour == CPP else 0.0
         follows = on_output is not None
         return Call(
             lambda call_id: wire.encode_run(call_id, request, index, lane, weight, follows=follows),
@@ -341,7 +343,7 @@ class SandboxPool:
             restartable=not follows,
             lane=lane,
             weight=weight,
-            taken=Taken(on_output),
+            output=CallOutput(on_output),
         )
 
     def _flavour(self, name: str, code: str) -> str:
@@ -385,8 +387,8 @@ class SandboxPool:
             return
         kind = frame[0]
         if kind == wire.RESULT:
-            taken, facts = self._calls.sent[frame[1]].taken, self._keeper.facts
-            self._calls.settle(frame[1], taken.result_of(frame, facts["isolation"], facts["tier"]))
+            output, facts = self._calls.sent[frame[1]].output, self._restarter.facts
+            self._calls.settle(frame[1], output.build_result(frame, facts["isolation"], facts["tier"]))
         elif kind == wire.FAILED:
             call_id, why, text = wire.decode_failed(frame[1])
             self._calls.settle(call_id, wire.failure(why, text))
@@ -396,10 +398,10 @@ class SandboxPool:
             assert call.opens is not None
             self._calls.settle(number, self._sessions.opened(number, call.opens, call.lane, call.weight))
         elif kind == wire.OUTPUT:
-            self._calls.tell(*wire.decode_output(frame[1]))
+            self._calls.deliver_output(*wire.decode_output(frame[1]))
         elif kind == wire.FILE:
             call_id, name, data = wire.decode_file(frame[1])
-            self._calls.sent[call_id].taken.piece(name, data)
+            self._calls.sent[call_id].output.add_chunk(name, data)
         elif kind == wire.GONE:
             self._sessions.gone(*wire.decode_gone(frame[1]))
         elif kind == wire.ZYGOTE:
@@ -409,4 +411,4 @@ class SandboxPool:
 
     def _supervisor_ended(self) -> None:
         self._sessions.lose_all("supervisor_died")
-        self._calls.take_back()
+        self._calls.requeue_lost()

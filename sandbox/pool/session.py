@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rocstar.sandbox.pool import wire
+from rocstar.sandbox.pool.call_output import CallOutput
 from rocstar.sandbox.pool.calls import Call, Calls, Line
-from rocstar.sandbox.pool.taken import Taken
-from rocstar.sandbox.pool.turn import TurnLock
+from rocstar.sandbox.pool.fifo_lock import FifoLock
 from rocstar.sandbox.types import ExecResult, Limits, OnOutput, SandboxError, SessionLost
 
 BRANCH_S = 30.0
@@ -34,7 +34,7 @@ class LiveSession:
         self.lane = lane
         self.weight = weight
         self._owner = owner
-        self._turn = TurnLock()
+        self._turn = FifoLock()
         self._lost: str | None = None
         self._ending = ""
 
@@ -141,7 +141,7 @@ class OpenSessions:
             restartable=False,
             lane=session.lane,
             weight=session.weight,
-            taken=Taken(on_output),
+            output=CallOutput(on_output),
         )
 
     def branch(self, session: LiveSession) -> Call:

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from rocstar.sandbox.loopback.apart import Apart
 from rocstar.sandbox.loopback.shares import NO_WEIGHTS, Shares
-from rocstar.sandbox.pool.soon import run_soon
+from rocstar.sandbox.pool.event_loop_priority import set_short_slice
 from rocstar.sandbox.service.errors import Full, Refused, ServiceEnds, TooLarge
 from rocstar.sandbox.service.request import HttpRequest
 from rocstar.sandbox.service.turns import Turns
@@ -60,7 +60,7 @@ class Incoming:
         self._shares = Shares(max_held_bytes, weights)
         self._timeout_s = timeout_s
         self._apart = apart
-        self._beside = ThreadPoolExecutor(DECODERS, thread_name_prefix="decode", initializer=run_soon)
+        self._beside = ThreadPoolExecutor(DECODERS, thread_name_prefix="decode", initializer=set_short_slice)
         # By owner, while somebody has or wants it.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._waits: set[asyncio.Timeout] = set()

@@ -31,8 +31,8 @@ from rocstar.sandbox.loopback.tokens import (
     require_token_unless_loopback,
     reread_on_hangup,
 )
+from rocstar.sandbox.pool.event_loop_priority import PROGRAMS_NICE, SWITCH_S, raised_priority
 from rocstar.sandbox.pool.pool import SandboxPool, default_max_live, default_memory_bytes
-from rocstar.sandbox.pool.soon import PROGRAMS_NICE, SWITCH_S, ahead_of_others
 from rocstar.sandbox.service.app import Service, ServiceOptions
 from rocstar.sandbox.service.auth import TOKEN_VARIABLE
 from rocstar.sandbox.service.calls import Outcome
@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
     raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_S)
     settings = service_options(options, owners)
-    with ahead_of_others(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with raised_priority(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(options, settings, address))
 
 

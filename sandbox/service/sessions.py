@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 
 from rocstar.sandbox.loopback.shares import NO_WEIGHTS, Shares
-from rocstar.sandbox.pool.turn import TurnLock
+from rocstar.sandbox.pool.fifo_lock import FifoLock
 from rocstar.sandbox.service.answers import OpenSession
 from rocstar.sandbox.service.metrics import Metrics
 from rocstar.sandbox.service.rules import AUTO
@@ -38,7 +38,7 @@ class _Entry:
         self.reopen: Reopen | None = None
         self.owner = owner
         self.flavour = flavour
-        self.turn = TurnLock()
+        self.turn = FifoLock()
         self.used_s = now_s
         self.users = 0
 

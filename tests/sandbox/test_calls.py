@@ -8,8 +8,8 @@ import pytest
 from rocstar.sandbox.pool import batch as batch_module
 from rocstar.sandbox.pool import calls as module
 from rocstar.sandbox.pool.batch import PoolBatch, perform_all
+from rocstar.sandbox.pool.call_output import CallOutput
 from rocstar.sandbox.pool.calls import Call, Calls
-from rocstar.sandbox.pool.taken import Taken
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
 
@@ -84,7 +84,7 @@ async def test_what_was_read_of_a_batch_counts_no_more_whatever_was_added_to_it(
     batch = PoolBatch(calls, REQUESTS[:WINDOW], lambda request: call_of(1), None)
     batch.submit_more()
     for call in calls.sent.values():
-        call.taken.piece("f", b"x" * 600)
+        call.output.add_chunk("f", b"x" * 600)
     answer_all(calls, "y" * 100)
     assert batch.unread_bytes == WINDOW * 700
     while batch.ended:
@@ -100,7 +100,7 @@ async def test_a_failure_behind_the_begin_of_a_file_is_a_failure() -> None:
     first = asyncio.ensure_future(anext(batch))
     await asyncio.sleep(0)
     ((call_id, call),) = calls.sent.items()
-    call.taken.piece("f", b"half of")
+    call.output.add_chunk("f", b"half of")
     calls.settle(call_id, failure := SandboxError("no", kind="too_large", retryable=False))
     assert await first == (0, failure)
     await batch.aclose()
@@ -110,11 +110,11 @@ async def test_a_deadline_that_passes_while_a_text_is_made_is_told_of(monkeypatc
     """It came out of the batch without an outcome."""
     reading = asyncio.Event()
 
-    async def late_text(taken: Taken, result: Any) -> Any:
+    async def late_text(taken: CallOutput, result: Any) -> Any:
         reading.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Taken, "added_to", late_text)
+    monkeypatch.setattr(CallOutput, "add_to", late_text)
     calls, loop = new_calls(), asyncio.get_running_loop()
     batch = perform_all(calls, REQUESTS[:1], lambda request: call_of(1), loop.time() + 3600)
     timeouts: list[asyncio.Timeout] = []
@@ -127,7 +127,7 @@ async def test_a_deadline_that_passes_while_a_text_is_made_is_told_of(monkeypatc
     first = asyncio.ensure_future(anext(batch))
     await asyncio.sleep(0)
     ((_, call),) = calls.sent.items()
-    call.taken.piece("f", b"")
+    call.output.add_chunk("f", b"")
     answer_all(calls)
     await reading.wait()
     timeouts[-1].reschedule(loop.time())
@@ -185,10 +185,10 @@ async def test_what_came_of_a_lost_attempt_is_no_part_of_the_next() -> None:
     performing = asyncio.ensure_future(calls.perform(call_of(1), None))
     await asyncio.sleep(0)
     for piece in (b"half of", b"all of it"):
-        calls.take_back()  # nothing is there yet, the first time
+        calls.requeue_lost()  # nothing is there yet, the first time
         calls.send_more()
         ((call_id, call),) = calls.sent.items()
-        call.taken.piece("f", piece)
+        call.output.add_chunk("f", piece)
     calls.settle(call_id, ok())
     assert (await performing).files == {"f": b"all of it"}
 
@@ -283,7 +283,7 @@ async def test_a_call_of_a_lost_supervisor_that_nobody_waits_for_waits_no_more()
     calls = new_calls()
     performing = asyncio.ensure_future(calls.perform(call_of(1), None))
     await asyncio.sleep(0)
-    calls.take_back()
+    calls.requeue_lost()
     performing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await performing

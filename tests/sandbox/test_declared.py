@@ -210,7 +210,7 @@ async def test_an_import_that_hangs_when_it_is_done_again_is_named_and_tried_lat
     own = read_flavours(declare(environment, '[flavour.own]\nimports = ["ours"]\nenvironment = "own"\n'))
     request = ExecRequest(code="import ours; 1", flavour="own")
     pool = SandboxPool(("stdlib", "own"), declared=own, max_live=2)
-    pool._keeper.options = replace(pool._keeper.options, zygote_start_s=1.0)
+    pool._restarter.options = replace(pool._restarter.options, zygote_start_s=1.0)
     async with pool:
         assert await outcome_of(pool, request) == "1"
         module.write_text("import threading\nthreading.Event().wait()\n")

@@ -26,13 +26,13 @@ async def test_root_that_lacks_some_does_without_users_of_programs(lacks: str, t
         needs.ROOT.skip()
     needs.commands("setpriv")
     pool = SandboxPool(max_live=2)
-    options = pool._keeper.options
+    options = pool._restarter.options
     program = tmp_path / "supervisor"
     dropped = ",".join(f"-{name}" for name in lacks.split(","))
     words = ["setpriv", "--bounding-set", dropped, "--inh-caps", dropped, options.program]
     program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
     program.chmod(0o755)
-    pool._keeper.options = replace(options, program=str(program), scratch_bytes=SCRATCH_BYTES)
+    pool._restarter.options = replace(options, program=str(program), scratch_bytes=SCRATCH_BYTES)
     async with pool:
         for name in ("a", "b"):
             result = await pool.run(ExecRequest(code=WRITES, stdin=name))

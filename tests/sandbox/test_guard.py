@@ -109,12 +109,12 @@ def pool_of(tmp_path: Path, mounts: str) -> SandboxPool:
         needs.ROOT.skip()
     needs.commands("unshare", "mount")
     pool = SandboxPool(max_live=1)
-    options = pool._keeper.options
+    options = pool._restarter.options
     program = tmp_path / "supervisor"
     inner = f'{mounts} && exec {shlex.quote(options.program)} "$@"'
     program.write_text(f'#!/bin/sh\nexec unshare --mount sh -c {shlex.quote(inner)} supervisor "$@"\n')
     program.chmod(0o755)
-    pool._keeper.options = replace(options, program=str(program))
+    pool._restarter.options = replace(options, program=str(program))
     return pool
 
 

@@ -58,7 +58,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 async def heard(pool: SandboxPool) -> None:
     """The supervisor has done all that it was sent until now."""
-    supervisor = pool._keeper._supervisor
+    supervisor = pool._restarter._supervisor
     assert supervisor is not None
     pong, own = asyncio.Event(), supervisor._heard
 

@@ -137,18 +137,18 @@ async def test_a_supervisor_that_cannot_be_replaced_fails_calls_until_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with SandboxPool() as pool:
-        whole = pool._keeper.options
+        whole = pool._restarter.options
         broken = process.SupervisorOptions(
             **{name: getattr(whole, name) for name in whole.__dataclass_fields__} | {"program": "/none"}
         )
-        monkeypatch.setattr(pool._keeper, "options", broken)
+        monkeypatch.setattr(pool._restarter, "options", broken)
         os.kill(pool.supervisor_pid, signal.SIGKILL)
         await until(lambda: pool.supervisor_pid == 0)
         for _ in range(2):  # each call tries once more, and none waits for ever
             with pytest.raises(SandboxError, match="cannot start") as failure:
                 await asyncio.wait_for(pool.run(ExecRequest(code="1")), PATIENCE_S)
             assert failure.value.kind == "zygote_start"
-        monkeypatch.setattr(pool._keeper, "options", whole)
+        monkeypatch.setattr(pool._restarter, "options", whole)
         assert (await asyncio.wait_for(pool.run(ExecRequest(code="1")), PATIENCE_S)).value == "1"
 
 

@@ -140,7 +140,7 @@ child = os.fork()  # it has the socket of the pool
 if child == 0:
     signal.pause()
 (pool,) = running._background()._pools.values()
-process = pool._keeper._supervisor._process
+process = pool._restarter._supervisor._process
 running.close()
 os.kill(child, signal.SIGKILL)
 print(process.returncode)

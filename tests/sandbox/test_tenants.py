@@ -198,7 +198,7 @@ async def test_owners_share_the_places_however_many_calls_each_has() -> None:
 
 async def test_idle_sessions_keep_no_more_than_half_of_the_scratch_room() -> None:
     pool = SandboxPool()
-    pool._keeper.options = dataclasses.replace(pool._keeper.options, scratch_bytes=16 * MIB)
+    pool._restarter.options = dataclasses.replace(pool._restarter.options, scratch_bytes=16 * MIB)
     async with pool:
         if not pool._facts["files"]:
             needs.LANDLOCK.skip()
@@ -233,7 +233,7 @@ async def test_a_program_that_fills_the_scratch_room_gives_way_and_others_write(
         ]
     )
     pool = SandboxPool(max_live=3, without=without)
-    pool._keeper.options = dataclasses.replace(pool._keeper.options, scratch_bytes=16 * MIB)
+    pool._restarter.options = dataclasses.replace(pool._restarter.options, scratch_bytes=16 * MIB)
     async with pool:
         if not pool._facts["files"]:
             needs.LANDLOCK.skip()

@@ -37,8 +37,8 @@ from rocstar.sandbox.loopback.tokens import (
     require_token_unless_loopback,
     reread_on_hangup,
 )
+from rocstar.sandbox.pool.event_loop_priority import PROGRAMS_NICE, raised_priority
 from rocstar.sandbox.pool.pool import SandboxPool
-from rocstar.sandbox.pool.soon import PROGRAMS_NICE, ahead_of_others
 from rocstar.sandbox.service.auth import TOKEN_VARIABLE
 from rocstar.sandbox.service.calls import Admission
 from rocstar.sandbox.service.errors import Refused
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
         require_token_unless_loopback(address_of(options).tcp_hosts, owners, TOKEN_VARIABLE)
         raise_descriptor_limit()
     with (
-        ahead_of_others() if options.http else nullcontext(),
+        raised_priority() if options.http else nullcontext(),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         return runner.run(_serve(options, owners))

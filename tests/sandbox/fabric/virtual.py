@@ -18,7 +18,7 @@ from rocstar.sandbox.fabric.receiver import windows_of
 from rocstar.sandbox.fabric.window import spare_calls
 from rocstar.sandbox.fabric.wire import Answer, Outcome
 from rocstar.sandbox.fabric.workers import WorkerInfo
-from rocstar.sandbox.pool.lanes import Lanes
+from rocstar.sandbox.pool.fair_queue import FairQueue
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest
 
@@ -36,12 +36,12 @@ class _Worker:
         self.places = places
         self.room = 2 * places + spare_calls(places)
         self.running = 0
-        self.lanes: Lanes[Sent] = Lanes()
+        self.lanes: FairQueue[Sent] = FairQueue()
 
     def next(self) -> Sent | None:
         """A program that starts now."""
         spare = self.running < self.places + spare_calls(self.places)
-        if len(self.lanes) and (self.running < self.places or (spare and self.lanes.next_has_nothing())):
+        if len(self.lanes) and (self.running < self.places or (spare and self.lanes.next_is_idle())):
             self.running += 1
             return self.lanes.pop()
         return None
@@ -116,7 +116,7 @@ class VirtualFabric:
 
     def _held(self, worker: _Worker, entry: list[Sent]) -> None:
         for sent in entry:
-            worker.lanes.append(self._lane[sent[2]], sent, self._weights[sent[2]])
+            worker.lanes.put(self._lane[sent[2]], sent, self._weights[sent[2]])
         self._start(worker)
 
     def _start(self, worker: _Worker) -> None:
@@ -127,7 +127,7 @@ class VirtualFabric:
     def _end(self, worker: _Worker, sent: Sent, wall_s: float) -> None:
         worker.running -= 1
         worker.room += 1
-        worker.lanes.ended(self._lane[sent[2]])
+        worker.lanes.finish(self._lane[sent[2]])
         self._after(self._on_the_way(), partial(self._answer, sent, wall_s))
         self._start(worker)
         self._pull()

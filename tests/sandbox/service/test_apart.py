@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rocstar.sandbox.loopback import apart
 from rocstar.sandbox.loopback.apart import Apart
 from rocstar.sandbox.loopback.parcel import APART_CHARS, pack, unpack
-from rocstar.sandbox.pool.soon import PROGRAMS_NICE
+from rocstar.sandbox.pool.event_loop_priority import PROGRAMS_NICE
 from rocstar.sandbox.service.decode import BatchCall, decode_batch, decode_cell, decode_run, decode_session
 from rocstar.sandbox.service.decode_code_judge import JudgeOptions, decode_submission, decode_submissions
 from rocstar.sandbox.service.decode_sandbox_fusion import decode_run_code, decode_run_jupyter

@@ -37,7 +37,7 @@ class _Lane(Generic[T]):
 _Offer = tuple[float, float, int, _Lane[T]]
 
 
-class Lanes(Generic[T]):
+class FairQueue(Generic[T]):
     """Invariants: what one lane got comes out in the order in which it went in; of those lanes that have
     least under way for their weight, `pop` takes the one with fewest turns for it, the oldest first; a lane
     without anything takes no room."""
@@ -55,7 +55,7 @@ class Lanes(Generic[T]):
     def __len__(self) -> int:
         return self.size
 
-    def append(self, lane: int, item: T, weight: int = 1) -> int:
+    def put(self, lane: int, item: T, weight: int = 1) -> int:
         """A ticket, for `discard`; never 0. `weight`: of the lane from now on."""
         found = self._lane(lane)
         found.weight = weight
@@ -67,14 +67,14 @@ class Lanes(Generic[T]):
             self._offer(found)
         return self._arrivals
 
-    def pass_by(self, lane: int, weight: int = 1) -> None:
+    def count_as_popped(self, lane: int, weight: int = 1) -> None:
         """As if an item had been appended and popped, while nothing waits: it is under way until `ended`."""
         found = self._lane(lane)
         found.weight = weight
         self._arrivals += 1
-        self._have_turn(found)
+        self._count_turn(found)
 
-    def append_first(self, lane: int, item: T) -> int:
+    def put_first(self, lane: int, item: T) -> int:
         """A ticket. Before the others of its lane, and of lanes that are as good: it had its turn."""
         found = self._lane(lane)
         self._before -= 1
@@ -106,18 +106,18 @@ class Lanes(Generic[T]):
         self.size -= 1
         self._resting -= not found.under_way
         _, item = found.waiting.popitem(last=False)
-        self._have_turn(found)
+        self._count_turn(found)
         if found.waiting:
             self._offer(found)
         else:
             found.offer = None
         return item
 
-    def next_has_nothing(self) -> bool:
+    def next_is_idle(self) -> bool:
         """Whether the next to be popped is of a lane that has nothing under way."""
         return self._resting > 0
 
-    def ended(self, lane: int) -> None:
+    def finish(self, lane: int) -> None:
         """One that was popped is over."""
         found = self._lanes[lane]
         found.under_way -= 1
@@ -133,7 +133,7 @@ class Lanes(Generic[T]):
         self.__init__()  # type: ignore[misc]
         return items
 
-    def _have_turn(self, found: _Lane[T]) -> None:
+    def _count_turn(self, found: _Lane[T]) -> None:
         if found.due > self._now:
             self._now = found.due
         found.under_way += 1

@@ -18,20 +18,20 @@ from rocstar.sandbox.types import SandboxError
 MAX_STARTS = 4
 
 
-class SupervisedWork(Protocol):
+class RestartListener(Protocol):
     """What a supervisor is kept alive for."""
 
     def send_more(self) -> None:
         """Another supervisor takes frames, or this one has answered."""
 
     def fail_all(self, why: SandboxError) -> None:
-        """None could be started. The next `Keeper.ready` tries again."""
+        """None could be started. The next `SupervisorRestarter.ready` tries again."""
 
     def longest_s(self) -> float | None:
         """How long a call with the supervisor may take, in seconds; None when it has none."""
 
 
-class Keeper:
+class SupervisorRestarter:
     """Owns the supervisor. Invariant: at most one lives, and after `close` none."""
 
     def __init__(
@@ -51,12 +51,12 @@ class Keeper:
         self.restarts = 0
         self._on_frame = on_frame
         self._on_end = on_end
-        self._work: SupervisedWork
+        self._work: RestartListener
         self._supervisor: Supervisor | None = None
         self._restart: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def start(self, work: SupervisedWork) -> None:
+    async def start(self, work: RestartListener) -> None:
         """Raises SandboxError; nothing is left then."""
         self._work = work
         supervisor = self._new(self.options)

@@ -1,6 +1,6 @@
 """What comes of a call: output as it is written, pieces of files, and its result with texts however long.
 
-OUTPUT, FILE frames --> Taken --> on_output
+OUTPUT, FILE frames --> CallOutput --> on_output
 a RESULT's LongTexts --> |  once the result is there
                          +--> ExecResult.files, displays, stdout, stderr, value
 
@@ -22,11 +22,11 @@ JOINED_BYTES = 1 << 20
 """More is put together beside the loop."""
 
 
-class Taken:
+class CallOutput:
     """Of one call. Invariant: `on_output` is told whole characters, in their order. `some`: whether there is
     something to be added. `bytes`: of the pieces and the long texts."""
 
-    __slots__ = ("_decoders", "_on_output", "_pieces", "_texts", "bytes", "some")
+    __slots__ = ("_decoders", "_on_output", "_pieces", "_texts", "bytes", "has_parts")
 
     def __init__(self, on_output: OnOutput | None = None) -> None:
         self._on_output = on_output
@@ -34,9 +34,9 @@ class Taken:
         self._pieces: dict[str, list[bytes]] = {}
         self._texts: dict[str, LongText] = {}
         self.bytes = 0
-        self.some = False
+        self.has_parts = False
 
-    def output(self, stream: str, data: bytes) -> None:
+    def add_text(self, stream: str, data: bytes) -> None:
         if self._on_output is None:
             return
         if (decoder := self._decoders.get(stream)) is None:
@@ -44,18 +44,18 @@ class Taken:
         if text := decoder.decode(data):
             self._on_output(stream, text)
 
-    def piece(self, name: str, data: bytes) -> None:
+    def add_chunk(self, name: str, data: bytes) -> None:
         self._pieces.setdefault(name, []).append(data)
         self.bytes += len(data)
-        self.some = True
+        self.has_parts = True
 
-    def result_of(self, frame: tuple[Any, ...], isolation: str, tier: str) -> ExecResult:
-        """What a RESULT says. Long texts are left out until `added_to`."""
+    def build_result(self, frame: tuple[Any, ...], isolation: str, tier: str) -> ExecResult:
+        """What a RESULT says. Long texts are left out until `add_to`."""
         stdout, stderr, value = frame[5], frame[6], frame[9]
         if LongText in (type(stdout), type(stderr), type(value)):
-            stdout = self._short("stdout", stdout) or ""
-            stderr = self._short("stderr", stderr) or ""
-            value = self._short("value", value)
+            stdout = self._put_aside("stdout", stdout) or ""
+            stderr = self._put_aside("stderr", stderr) or ""
+            value = self._put_aside("value", value)
         return ExecResult(
             status=STATUSES[frame[2]],
             exit_code=frame[3],
@@ -72,26 +72,26 @@ class Taken:
             tier=tier,
         )
 
-    def _short(self, name: str, text: str | LongText | None) -> str | None:
+    def _put_aside(self, name: str, text: str | LongText | None) -> str | None:
         """A text as it is, and None in the place of a long one."""
         if not isinstance(text, LongText):
             return text
         self._texts[name] = text
         self.bytes += len(text)
-        self.some = True
+        self.has_parts = True
         return None
 
-    async def added_to(self, result: ExecResult) -> ExecResult:
+    async def add_to(self, result: ExecResult) -> ExecResult:
         """The result with what was taken."""
         if self.bytes < JOINED_BYTES:
-            return self.with_all(result) if self.some else result
-        return await asyncio.to_thread(self.with_all, result)
+            return self.merge_into(result) if self.has_parts else result
+        return await asyncio.to_thread(self.merge_into, result)
 
-    def with_all(self, result: ExecResult) -> ExecResult:
+    def merge_into(self, result: ExecResult) -> ExecResult:
         """The same, here: blocks for as long as what was taken is long."""
         pieces, self._pieces = self._pieces, {}
         texts, self._texts = self._texts, {}
-        self.some = False
+        self.has_parts = False
         read: dict[str, Any] = {name: text.read() for name, text in texts.items()}
         shown = [_display(many) for name, many in pieces.items() if _is_display(name)]
         files = {name: b"".join(many) for name, many in pieces.items() if not _is_display(name)}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocstar.sandbox.pool.turn import TurnLock
+from rocstar.sandbox.pool.fifo_lock import FifoLock
 
 from ..patience import PATIENCE_S
 
@@ -17,13 +17,13 @@ async def let_run() -> None:
 
 
 async def test_a_free_turn_is_taken_without_waiting() -> None:
-    taking = TurnLock().take(deadline=0.0)  # long ago: no clock is asked
+    taking = FifoLock().take(deadline=0.0)  # long ago: no clock is asked
     with pytest.raises(StopIteration):
         taking.send(None)
 
 
 async def test_who_is_too_late_has_no_turn_and_keeps_nobody_from_it() -> None:
-    turn = TurnLock()
+    turn = FifoLock()
     await turn.take(None)
     with pytest.raises(TimeoutError):
         await turn.take(asyncio.get_running_loop().time())
@@ -35,7 +35,7 @@ async def test_who_is_too_late_has_no_turn_and_keeps_nobody_from_it() -> None:
 
 
 async def test_a_turn_that_was_given_to_one_who_goes_away_is_the_next_ones() -> None:
-    turn = TurnLock()
+    turn = FifoLock()
     await turn.take(None)
     first, second = (asyncio.create_task(turn.take(None)) for _ in range(2))
     await let_run()
@@ -60,7 +60,7 @@ class Compared(asyncio.Future[None]):
 async def test_who_goes_away_is_not_looked_for_among_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """8,000 that went away, the last first, kept the loop for 0.7 s."""
     loop = asyncio.get_running_loop()
-    turn = TurnLock()
+    turn = FifoLock()
     await turn.take(None)
     monkeypatch.setattr(loop, "create_future", lambda: Compared(loop=loop))
     waiting = [asyncio.create_task(turn.take(None)) for _ in range(50)]
@@ -83,7 +83,7 @@ STEPS = st.lists(
 async def test_no_more_have_it_than_may_and_they_have_it_in_order(
     steps: list[tuple[str, int, bool]], number: int
 ) -> None:
-    turn, came, had, holding = TurnLock(number), 0, [], set[int]()
+    turn, came, had, holding = FifoLock(number), 0, [], set[int]()
     waiting: dict[int, asyncio.Task[None]] = {}
 
     async def take(place: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from rocstar.sandbox import proctree
 from rocstar.sandbox.child import bash
-from rocstar.sandbox.pool import soon
+from rocstar.sandbox.pool import event_loop_priority as priority
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest
 
@@ -18,13 +18,14 @@ from .. import needs
 from ..patience import PATIENCE_S
 from .watching import children_of, programs_of, until
 
-SHOWS = "from rocstar.sandbox.pool.soon import run_soon, slice_of_thread as s"
+IMPORT = "from rocstar.sandbox.pool import event_loop_priority as priority"
+SHOWS = "from rocstar.sandbox.pool.event_loop_priority import set_short_slice, slice_of_thread as s"
 CAP_SYS_NICE = 23
 CAPABILITIES = Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0]
 RIGHT = needs.ROOT.unless(bool(int(CAPABILITIES, 16) >> CAP_SYS_NICE & 1))
 PRIORITIES = "os.getpriority(os.PRIO_PROCESS, 0)"
-GROUP_SAYS = "soon.GROUP.read_text().split()[-1] if soon.GROUP.exists() else None"
-NEW = pytest.mark.skipif(not soon._takes_slices(), reason="needs Linux 6.12: a newer kernel")
+GROUP_SAYS = "priority.GROUP.read_text().split()[-1] if priority.GROUP.exists() else None"
+NEW = pytest.mark.skipif(not priority._takes_slices(), reason="needs Linux 6.12: a newer kernel")
 
 
 def said(code: str, *, leads: bool = False) -> list[str]:
@@ -36,8 +37,10 @@ def said(code: str, *, leads: bool = False) -> list[str]:
 
 @NEW
 def test_the_thread_gets_its_slice_and_keeps_its_priority() -> None:
-    code = f"import os\n{SHOWS}\nos.nice(3)\nprint(run_soon(), s(), os.getpriority(os.PRIO_PROCESS, 0))"
-    assert said(code) == ["True", str(soon.SLICE_NS), str(os.getpriority(os.PRIO_PROCESS, 0) + 3)]
+    code = (
+        f"import os\n{SHOWS}\nos.nice(3)\nprint(set_short_slice(), s(), os.getpriority(os.PRIO_PROCESS, 0))"
+    )
+    assert said(code) == ["True", str(priority.SLICE_NS), str(os.getpriority(os.PRIO_PROCESS, 0) + 3)]
 
 
 @NEW
@@ -45,14 +48,16 @@ def test_what_it_starts_has_the_usual_slice() -> None:
     child = f"{SHOWS}\nprint(s())"
     code = f"import subprocess, sys\n{SHOWS}\nusual = s()\nrun_soon()\nprint(usual, flush=True)\n"
     usual, inherited = said(f"{code}subprocess.run([sys.executable, '-c', {child!r}])")
-    assert usual == inherited != str(soon.SLICE_NS)
+    assert usual == inherited != str(priority.SLICE_NS)
 
 
 @NEW
 def test_behind_a_server_the_process_is_as_before() -> None:
-    code = "import os\nfrom rocstar.sandbox.pool import soon\n"
-    code += f"shown = lambda: ({PRIORITIES}, soon.slice_of_thread(), {GROUP_SAYS})\nbefore = shown()\n"
-    code += "with soon.ahead_of_others():\n    inside = shown()\nprint(before == shown(), inside != before)"
+    code = f"import os\n{IMPORT}\n"
+    code += f"shown = lambda: ({PRIORITIES}, priority.slice_of_thread(), {GROUP_SAYS})\nbefore = shown()\n"
+    code += (
+        "with priority.raised_priority():\n    inside = shown()\nprint(before == shown(), inside != before)"
+    )
     assert said(code, leads=True) == ["True", "True"]
 
 
@@ -63,42 +68,42 @@ def test_who_stands_back_takes_its_group_along_and_asks_again_when_it_may_not_ye
     asked: list[int] = []
     monkeypatch.setattr(os, "setpriority", lambda kind, who, nice: asked.append(nice))
     monkeypatch.setattr(os, "getpriority", lambda kind, who: 3)
-    monkeypatch.setattr(soon, "GROUP", tmp_path / "autogroup")
-    assert soon.stand_back(5) and (tmp_path / "autogroup").read_text() == "5"
+    monkeypatch.setattr(priority, "GROUP", tmp_path / "autogroup")
+    assert priority.lower_priority(5) and (tmp_path / "autogroup").read_text() == "5"
     monkeypatch.setattr(Path, "write_text", lambda path, text: (_ for _ in ()).throw(BlockingIOError))
-    assert not soon.stand_back(2)
+    assert not priority.lower_priority(2)
     assert asked == [5, 3], "nobody comes before what it was"
     monkeypatch.setattr(Path, "write_text", lambda path, text: (_ for _ in ()).throw(PermissionError))
-    assert soon.stand_back(5), "where there are no groups, nothing is asked for again"
+    assert priority.lower_priority(5), "where there are no groups, nothing is asked for again"
 
 
 @pytest.mark.parametrize("release", ["6.11.9", "5.15.0-91-generic", "odd", "6"])
 def test_an_older_kernel_is_not_asked(monkeypatch: pytest.MonkeyPatch, release: str) -> None:
-    monkeypatch.setattr(soon.platform, "release", lambda: release)
-    assert not soon.run_soon()
+    monkeypatch.setattr(priority.platform, "release", lambda: release)
+    assert not priority.set_short_slice()
 
 
 @RIGHT
 def test_with_the_right_the_thread_comes_first_and_so_does_its_sessions_group() -> None:
     child = f"import os\nprint({PRIORITIES})"
-    code = "import os, subprocess, sys\nfrom rocstar.sandbox.pool import soon\n"
-    code += f"print(soon.come_first(), {PRIORITIES})\nprint({GROUP_SAYS}, flush=True)\n"
+    code = f"import os, subprocess, sys\n{IMPORT}\n"
+    code += f"print(priority.raise_priority(), {PRIORITIES})\nprint({GROUP_SAYS}, flush=True)\n"
     code += f"subprocess.run([sys.executable, '-c', {child!r}])"
     first, nice, group, started = said(code, leads=True)
-    assert (first, nice, started) == ("True", str(soon.FIRST_NICE), "0")
-    assert group in ("None", str(soon.FIRST_NICE))
+    assert (first, nice, started) == ("True", str(priority.FIRST_NICE), "0")
+    assert group in ("None", str(priority.FIRST_NICE))
 
 
 @RIGHT
 def test_the_group_of_somebody_elses_session_stays_as_it_is() -> None:
-    code = f"import os\nfrom rocstar.sandbox.pool import soon\nbefore = {GROUP_SAYS}\n"
-    code += f"print(soon.come_first(), before == ({GROUP_SAYS}))"
+    code = f"import os\n{IMPORT}\nbefore = {GROUP_SAYS}\n"
+    code += f"print(priority.raise_priority(), before == ({GROUP_SAYS}))"
     assert said(code) == ["True", "True"]
 
 
 def test_who_was_given_a_lower_priority_keeps_it() -> None:
-    code = f"import os\nfrom rocstar.sandbox.pool import soon\nos.nice(3)\nwas = {PRIORITIES}\n"
-    code += f"print(soon.come_first(), {PRIORITIES} == was)"
+    code = f"import os\n{IMPORT}\nos.nice(3)\nwas = {PRIORITIES}\n"
+    code += f"print(priority.raise_priority(), {PRIORITIES} == was)"
     assert said(code) == ["False", "True"]
 
 
@@ -111,7 +116,7 @@ async def test_the_supervisor_comes_before_programs_that_stand_back_and_its_zygo
         shown = await pool.run(f"import os; print({PRIORITIES})")
         family = {one.pid: one.name for one in proctree.tree([pool.supervisor_pid])}
         others = {os.getpriority(os.PRIO_PROCESS, pid) for pid in family if pid != pool.supervisor_pid}
-        assert os.getpriority(os.PRIO_PROCESS, pool.supervisor_pid) == soon.FIRST_NICE
+        assert os.getpriority(os.PRIO_PROCESS, pool.supervisor_pid) == priority.FIRST_NICE
         assert (shown.stdout, others) == ("5\n", {0}), family
     async with SandboxPool() as pool:
         assert os.getpriority(os.PRIO_PROCESS, pool.supervisor_pid) == 0
@@ -127,13 +132,13 @@ async def test_programs_have_short_slices_until_they_are_no_longer_young() -> No
         def slices() -> set[int]:
             programs = {one.pid for one in proctree.tree([pool.supervisor_pid])} - family
             threads = [thread for pid in programs for thread in os.listdir(f"/proc/{pid}/task")]
-            return {soon.slice_of_thread(int(thread)) for thread in threads}
+            return {priority.slice_of_thread(int(thread)) for thread in threads}
 
         call = tasks.create_task(pool.run(code))
         async with asyncio.timeout(PATIENCE_S):
-            while min(found := slices(), default=0) <= soon.SLICE_NS:  # noqa: ASYNC110
+            while min(found := slices(), default=0) <= priority.SLICE_NS:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-        assert len(found) == 1 and soon.slice_of_thread(pool.zygotes["stdlib"][-1]) == soon.SLICE_NS
+        assert len(found) == 1 and priority.slice_of_thread(pool.zygotes["stdlib"][-1]) == priority.SLICE_NS
         call.cancel()
 
 
@@ -148,5 +153,7 @@ async def test_what_a_program_starts_has_no_short_slices() -> None:
         call = tasks.create_task(pool.run(request))
         await until(lambda: any(map(children_of, programs_of(pool))))
         (leader,) = programs_of(pool)
-        assert all(soon.slice_of_thread(pid) > soon.SLICE_NS for pid in (leader, *children_of(leader)))
+        assert all(
+            priority.slice_of_thread(pid) > priority.SLICE_NS for pid in (leader, *children_of(leader))
+        )
         call.cancel()

@@ -14,7 +14,7 @@ import asyncio
 from collections import OrderedDict
 
 
-class TurnLock:
+class FifoLock:
     """Invariants: at most `number` have it; it is free only while nobody waits. `free`: for how many."""
 
     __slots__ = ("_waiting", "free")

@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 
 from rocstar.sandbox.files import MAX_FILES_BYTES
+from rocstar.sandbox.pool.call_output import CallOutput
 from rocstar.sandbox.pool.pool import SandboxPool
-from rocstar.sandbox.pool.taken import Taken
 from rocstar.sandbox.types import Display, ExecRequest, ExecResult, Limits, Status
 
 from .. import needs
@@ -217,9 +217,9 @@ async def test_as_much_is_told_as_the_result_may_show(pool: SandboxPool) -> None
 
 async def test_half_a_character_waits_for_the_other_half() -> None:
     told: list[str] = []
-    taken = Taken(lambda stream, text: told.append(text))
+    output = CallOutput(lambda stream, text: told.append(text))
     for piece in (b"a\xc3", b"\xa9", b"\xff"):
-        taken.output("stdout", piece)
+        output.add_text("stdout", piece)
     assert told == ["a", "é", "\ufffd"]
 
 
