@@ -103,9 +103,9 @@ def run(options: argparse.Namespace) -> int:
 
 def say_what_is_left_out(code: str) -> None:
     """Tells of the flavour that would suit the program, if its packages are not installed."""
-    from rocstar.sandbox.child.scan import flavour_for
+    from rocstar.sandbox.child.import_scan import select_flavour
 
-    for line in left_out([flavour_for(code, tuple(FLAVOURS))]):
+    for line in left_out([select_flavour(code, tuple(FLAVOURS))]):
         say(line, "run")
 
 

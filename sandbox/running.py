@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from typing import TypeVar
 
 from rocstar.sandbox.child.flavours import FLAVOURS
-from rocstar.sandbox.child.scan import flavour_for
+from rocstar.sandbox.child.import_scan import select_flavour
 from rocstar.sandbox.extras import installed_flavours
 from rocstar.sandbox.pool.pool import AUTO, SandboxPool
 from rocstar.sandbox.types import DEFAULT_LIMITS, ExecRequest, ExecResult, Limits, SandboxError
@@ -62,7 +62,7 @@ def flavour_of(request: ExecRequest) -> str:
     """The flavour that a pool for this one request needs."""
     if request.flavour != AUTO:
         return request.flavour
-    return flavour_for(request.code, installed_flavours())
+    return select_flavour(request.code, installed_flavours())
 
 
 class _Background:

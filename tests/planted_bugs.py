@@ -330,7 +330,7 @@ BUGS = [
     Bug("grader_symbolic._is_complex", "truth.free_symbols == {i} and not truth.diff(i).has(i)", "truth.free_symbols == {i}", "test_notation.py::test_what_only_looks_like_the_truth_is_refused"),
     Bug("held_keys", "termios.ISIG", "0", "serve/test_terminal_keys.py::test_ctrl_c_is_a_signal_only_where_one_is_waited_for"),
     Bug("highest_lower_limit", "max(0.5, float(low_J.max()))", "float(low_J.max())", "test_intervals.py::test_an_edge_is_of_the_best_evaluation_there_can_be"),
-    Bug("hint_on", "PathFinder.find_spec(module.partition(\".\")[0], [folder]) is not None", "False", "sandbox/test_declared.py::test_a_package_that_only_pythonpath_has_is_told_of"),
+    Bug("hint_on", "PathFinder.find_spec(module.partition(\".\")[0], [folder]) is not None", "False", "sandbox/test_user_flavours.py::test_a_package_that_only_pythonpath_has_is_told_of"),
     Bug("idempotency.key_of", 'f"{owner}{OWNER_END}{key}"', 'f"{OWNER_END}{key}"', "service/test_owners.py::test_a_key_is_its_owners"),
     Bug("in_their_places", "key not in table", "True", "test_named_tasks.py::test_a_name_stands_for_its_table"),
     Bug("intervals.ALIKE_EVIDENCE", "0.25", "1e-9", "test_eval_statistics.py::test_intervals_cover_where_nearly_all_is_right_or_wrong"),

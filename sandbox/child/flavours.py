@@ -1,4 +1,4 @@
-"""What each zygote has imported and warmed up before it forks: a child then pays for neither."""
+"""The modules that each zygote imports and warms up before it forks, so that no child pays for either."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,17 +8,17 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flavour:
-    """What a zygote imports before it forks.
+    """A named set of preloaded modules.
 
     Args:
         modules: imported in order.
-        warm_up: a program run once, so that lazy caches are filled before forking.
-
-    install: what to install when a module is missing. packages: what a program may import that is slow to
-    import and is here already (scan.py chooses by it). put_off: what those modules import and programs seldom
-    need; it is imported when something of it is used (later.py). chosen: False for a flavour with a purpose
-    of its own, which is only ever taken by its name. environment: set while the modules are imported. site: a
-    folder of packages that come before the others (declared.py).
+        warm_up: a program that the zygote runs once to fill lazy caches.
+        install: the command that installs missing packages.
+        packages: the preloaded packages that are slow to import; import_scan.py selects a flavour by them.
+        lazy_modules: imported by `modules` but rarely used; loaded on first use (lazy_import.py).
+        chosen: False for a flavour that is never selected automatically, only by name.
+        environment: variables that are set while the modules are imported.
+        site: a folder of packages that is searched before the others (user_flavours.py).
     """
 
     name: str
@@ -26,7 +26,7 @@ class Flavour:
     warm_up: str
     install: str = ""
     packages: frozenset[str] = frozenset()
-    put_off: tuple[str, ...] = ()
+    lazy_modules: tuple[str, ...] = ()
     chosen: bool = True
     environment: Mapping[str, str] = field(default_factory=dict)
     site: str = ""
@@ -49,8 +49,7 @@ _SCIENTIFIC = (
     *("scipy.sparse", "scipy.spatial.distance", "scipy.special", "scipy.stats"),
 )
 
-# Without a bound sympy's caches keep no order of use, so that a hit writes to no page; a child's memory limit
-# bounds what they hold.
+# An unbounded sympy cache keeps no order of use, so a hit writes to no page; the memory limit bounds it.
 _SYMPY = {"SYMPY_CACHE_SIZE": "None"}
 
 FLAVOURS: Final[dict[str, Flavour]] = {
@@ -87,7 +86,7 @@ FLAVOURS: Final[dict[str, Flavour]] = {
             warm_up=_programs("stdlib", "verifier"),
             install="pip install 'math-verify[antlr4_13_2]' reasoning-gym",
             packages=frozenset(("sympy", "mpmath", "math_verify", "reasoning_gym")),
-            put_off=("cellpylib",),  # it imports matplotlib, for two families that make boards
+            lazy_modules=("cellpylib",),  # imports matplotlib; only two task families need it
             chosen=False,
             environment=_SYMPY,
         ),
@@ -95,5 +94,4 @@ FLAVOURS: Final[dict[str, Flavour]] = {
         Flavour(name="bash", modules=(), warm_up="", install="apt-get install bash", chosen=False),
     )
 }
-"""From the cheapest to fork to the dearest; last C++ and bash, whose children run no Python (cpp.py,
-bash.py)."""
+"""Ordered by the cost of a fork; last C++ and bash, whose children run no Python (cpp.py, bash.py)."""

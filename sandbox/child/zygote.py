@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from rocstar.sandbox import _native
-from rocstar.sandbox.child import bash, cell, cpp, declared, display, figures, later, script
+from rocstar.sandbox.child import bash, cell, cpp, display, figures, lazy_import, script, user_flavours
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 
 
@@ -37,20 +37,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return serve_cpp(options)
     if options.flavour == bash.BASH:
         return serve_bash(options)
-    flavour = {**FLAVOURS, **declared.read_word(options.declared)}[options.flavour]
+    flavour = {**FLAVOURS, **user_flavours.decode_flavours(options.declared)}[options.flavour]
     steps = StartSteps(options.fd)
     try:
         if options.packages:
-            declared.put_first([options.packages])
+            user_flavours.prepend_site([options.packages])
         if flavour.site:
-            declared.put_first(declared.paths_of(flavour.site))
+            user_flavours.prepend_site(user_flavours.site_paths(flavour.site))
         preload(flavour, steps.begin)
     except MemoryError:
         raise  # which may pass: another zygote is tried
     except BaseException as error:  # whatever a package raises, it raises again the next time
-        from rocstar.sandbox.child import unfit
+        from rocstar.sandbox.child.startup_error import startup_error
 
-        _native.say_fatal(options.fd, json.dumps(unfit.reason(flavour, steps.last, error)))
+        _native.say_fatal(options.fd, json.dumps(startup_error(flavour, steps.last, error)))
         return 3
     layers = options.layers.split(",")
     steps.begin("settling its memory")
@@ -135,8 +135,8 @@ def preload(flavour: Flavour, begin: Callable[[str], None] = lambda step: None) 
     """Imports the flavour's modules and runs its warm-up; `begin` is told of each. Raises what they raise."""
     os.environ.update(flavour.environment)
     with silence():
-        for name in flavour.put_off:
-            later.put_off(name)
+        for name in flavour.lazy_modules:
+            lazy_import.install_lazy_import(name)
         for name in flavour.modules:
             begin(f"importing {name}")
             importlib.import_module(name)

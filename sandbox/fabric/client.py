@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Self
 
 from rocstar.sandbox.child.flavours import FLAVOURS
-from rocstar.sandbox.child.scan import flavour_for
+from rocstar.sandbox.child.import_scan import select_flavour
 from rocstar.sandbox.fabric.ahead import AHEAD_CALLS, OPENED_AT_ONCE, AheadBatch
 from rocstar.sandbox.fabric.client_commands import ClientCommands
 from rocstar.sandbox.fabric.errors import deadline_error, full_error, no_worker_error, unknown_flavour_error
@@ -291,7 +291,7 @@ class RedisFabric:
             raise TypeError("code and stdin must be text")
         if request.flavour == AUTO:
             offered = self._receiver.flavours or self._receiver.served_at.keys() or FLAVOURS.keys()
-            request = dataclasses.replace(request, flavour=flavour_for(request.code, offered))
+            request = dataclasses.replace(request, flavour=select_flavour(request.code, offered))
         elif request.flavour not in FLAVOURS:
             raise unknown_flavour_error(request.flavour)
         if weight := self._weights.get(request.owner):

@@ -24,8 +24,8 @@ from typing import Any, Self
 from rocstar.sandbox import _native
 from rocstar.sandbox.child.bash import BASH
 from rocstar.sandbox.child.cpp import CPP, DEFAULT_COMMAND, DEFAULT_COMPILE_S, CppOptions
-from rocstar.sandbox.child.declared import NO_FLAVOURS
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
+from rocstar.sandbox.child.user_flavours import NO_FLAVOURS
 from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.batch import perform_all
 from rocstar.sandbox.pool.call_output import CallOutput
@@ -351,9 +351,9 @@ class SandboxPool:
             message = "the sandbox pool has not been started; use `async with SandboxPool() as pool`"
             raise SandboxError(message, kind="closed", retryable=False)
         if name == AUTO:
-            from rocstar.sandbox.child.scan import flavour_for
+            from rocstar.sandbox.child.import_scan import select_flavour
 
-            name = flavour_for(code, self.flavours)
+            name = select_flavour(code, self.flavours)
         if name in self._numbers:
             return name
         message = f"this pool has no flavour {name!r}, only {', '.join(self.flavours)}"

@@ -29,8 +29,8 @@ from typing import Any, cast
 from rocstar.sandbox import _native
 from rocstar.sandbox.child import bash
 from rocstar.sandbox.child.cpp import CPP, CppOptions
-from rocstar.sandbox.child.declared import words_of
 from rocstar.sandbox.child.flavours import Flavour
+from rocstar.sandbox.child.user_flavours import encode_flavours
 from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.paths import ProgramPaths, default_scratch_parent
 from rocstar.sandbox.pool.search_path import SANDBOX, hint_on, own_entry
@@ -125,7 +125,7 @@ class SupervisorOptions:
         words += ["--allow-no-isolation"] if self.allow_no_isolation else []
         if PLACES.exists():
             words += [f"--preload={PLACES}", f"--library={PLACES}"]
-        zygote = [self.python, "-P", "-c", ZYGOTE, str(SANDBOX.parent), *words_of(self.declared)]
+        zygote = [self.python, "-P", "-c", ZYGOTE, str(SANDBOX.parent), *encode_flavours(self.declared)]
         zygote += [f"--packages={packages}"] if (packages := own_entry()) else []
         if CPP in self.flavours:
             words += self.cpp.supervisor_words()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from rocstar.sandbox.child.scan import flavour_for
+from rocstar.sandbox.child.import_scan import select_flavour
 from rocstar.sandbox.types import DEFAULT_LIMITS, LIMIT_BOUNDS, Limits
 
 AUTO = "auto"
@@ -38,4 +38,4 @@ class Rules:
 
     def choose(self, code: str) -> str:
         """The flavour that suits a program."""
-        return flavour_for(code, self.flavours)
+        return select_flavour(code, self.flavours)

@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from rocstar.sandbox.child.scan import MAX_SCANNED
+from rocstar.sandbox.child.import_scan import MAX_SCANNED
 from rocstar.sandbox.pool.wire import NO_FILES, with_files
 from rocstar.sandbox.service.answers import (
     CellAnswer,

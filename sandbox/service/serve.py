@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 
 from rocstar.sandbox.child.cpp import command_from
-from rocstar.sandbox.child.declared import read_flavours
+from rocstar.sandbox.child.user_flavours import read_flavours
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 from rocstar.sandbox.console import INTERRUPTED, Starting, require_own_users, say
 from rocstar.sandbox.extras import lacking, left_out, offered_flavours

@@ -101,7 +101,7 @@ def test_a_package_that_is_a_link_into_a_home_is_imported(tmp_path: Path, mode: 
 
 LAYERED = """
 import asyncio, json, sys
-from rocstar.sandbox.child.declared import read_flavours
+from rocstar.sandbox.child.user_flavours import read_flavours
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rocstar.sandbox.child.later import put_off
+from rocstar.sandbox.child.lazy_import import install_lazy_import
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def reasoning_gym() -> ModuleType:
     """The package. Two of its families make boards with one that imports matplotlib: that waits for them."""
-    put_off("cellpylib")
+    install_lazy_import("cellpylib")
     import reasoning_gym
 
     module: ModuleType = reasoning_gym

@@ -25,7 +25,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
-from rocstar.sandbox.child.scan import flavour_for
+from rocstar.sandbox.child.import_scan import select_flavour
 from rocstar.sandbox.console import INTERRUPTED, Starting, require_own_users, say
 from rocstar.sandbox.loopback.apart import Apart
 from rocstar.sandbox.loopback.door import Door
@@ -116,7 +116,7 @@ async def offered(
     weights = owners.weights()
     admission = Admission(pool, metrics, max_in_flight=MAX_CALLS, weights=weights)
     offers: tuple[str, ...] = getattr(pool, "flavours", ())
-    choose = partial(flavour_for, offered=offers) if offers else None
+    choose = partial(select_flavour, offered=offers) if offers else None
     sessions = SessionTable(
         pool, metrics, lease_s=LEASE_S, max_sessions=max_sessions, weights=weights, choose=choose
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox.child.scan import MAX_SCANNED
+from rocstar.sandbox.child.import_scan import MAX_SCANNED
 from rocstar.sandbox.service import sandbox_fusion
 from rocstar.sandbox.service.decode_code_judge import SCRIPT_END
 from rocstar.sandbox.service.models import MAX_GIVEN_BYTES, MAX_JSON_FILES_BYTES

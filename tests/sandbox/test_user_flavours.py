@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rocstar.sandbox.child.declared import put_first, read_flavours
+from rocstar.sandbox.child.user_flavours import prepend_site, read_flavours
 from rocstar.sandbox.pool import process
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, SandboxError, Status
@@ -151,7 +151,7 @@ async def test_an_import_that_raises_is_tried_once_and_told_with_its_place(
     message = str(error)
     assert (error.kind, error.retryable) == ("zygote_start", False)
     assert message.startswith("flavour 'own' cannot start: importing unfit raised ") and told in message
-    assert "take it from the flavour's imports" in message and "unfit.py" in message
+    assert "remove it from the flavour's imports" in message and "unfit.py" in message
     assert "zygote.py" not in message and "importlib" not in message
     assert "Traceback" not in capfd.readouterr().err
 
@@ -300,6 +300,6 @@ def test_a_flavours_packages_come_behind_the_standard_library_and_before_those_b
     standard = os.path.dirname(os.__file__)
     inside = [standard, f"{standard}/lib-dynload"]
     monkeypatch.setattr(sys, "path", [*inside, f"{standard}/site-packages", "/usr/lib/python3/dist-packages"])
-    put_first(["/beside"])
-    put_first(["/own", "/named by own"])
+    prepend_site(["/beside"])
+    prepend_site(["/own", "/named by own"])
     assert sys.path[:5] == [*inside, "/own", "/named by own", "/beside"] and len(sys.path) == 7

@@ -37,7 +37,7 @@ MAX_BEFORE: Final = 1024
 _WRAPPED: Final = re.compile(r"""b64decode\(b?["']([A-Za-z0-9+/=]+)""")
 
 
-def flavour_for(code: str, offered: Collection[str]) -> str:
+def select_flavour(code: str, offered: Collection[str]) -> str:
     """The cheapest flavour among `offered` that has what `code` imports, or else most of it. Never raises.
 
     Flavours with a purpose of their own, and names that are no flavour's, are chosen only when nothing else
@@ -46,7 +46,7 @@ def flavour_for(code: str, offered: Collection[str]) -> str:
     flavours = _chosen_of(tuple(offered))
     if not flavours:
         return next(iter(offered), "stdlib")
-    if not (wanted := imported(code)):
+    if not (wanted := find_imports(code)):
         return flavours[0].name
     return min(flavours, key=lambda flavour: len(wanted - flavour.packages)).name  # the first of the best
 
@@ -56,7 +56,7 @@ def _chosen_of(offered: tuple[str, ...]) -> list[Flavour]:
     return [flavour for flavour in _CHOSEN if flavour.name in offered]
 
 
-def imported(code: str) -> frozenset[str]:
+def find_imports(code: str) -> frozenset[str]:
     """The packages of some flavour that `code` seems to import."""
     text = code[:MAX_SCANNED].replace("\\\n", "  ")  # a line that goes on is one line
     if "import" not in text:

@@ -10,7 +10,7 @@ ASKED_OF_ALL = "__file__"
 """What `inspect` looks for in every module there is: that is no use of it."""
 
 
-class _Later(ModuleType):
+class _LazyModule(ModuleType):
     """Stands in `sys.modules` until an attribute is asked for; who holds it then is served by the real one.
 
     `importlib.util.LazyLoader` would not do: a second `import` of the module looks at its `__spec__`, and
@@ -25,8 +25,8 @@ class _Later(ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
 
-def put_off(name: str) -> None:
+def install_lazy_import(name: str) -> None:
     """Has a top-level package imported when something of it is first used; not if it is there or missing."""
     if name not in sys.modules and (spec := importlib.util.find_spec(name)):
-        sys.modules[name] = _Later(name)
+        sys.modules[name] = _LazyModule(name)
         sys.modules[name].__spec__ = spec

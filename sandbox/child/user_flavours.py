@@ -71,13 +71,13 @@ def _site_of(environment: Path, where: str) -> str:
     return str(site)
 
 
-def words_of(flavours: Iterable[Flavour]) -> list[str]:
+def encode_flavours(flavours: Iterable[Flavour]) -> list[str]:
     """For a zygote's command line."""
     told = {one.name: [one.modules, one.install, one.site] for one in flavours}
     return [f"--declared={json.dumps(told)}"] if told else []
 
 
-def read_word(text: str) -> dict[str, Flavour]:
+def decode_flavours(text: str) -> dict[str, Flavour]:
     """What a zygote makes of it."""
     return {
         name: Flavour(name=name, modules=tuple(modules), warm_up="", install=install, site=site)
@@ -85,7 +85,7 @@ def read_word(text: str) -> dict[str, Flavour]:
     }
 
 
-def paths_of(site: str) -> list[str]:
+def site_paths(site: str) -> list[str]:
     """A folder of packages and what its .pth files name."""
     import site as python_site
 
@@ -96,7 +96,7 @@ def paths_of(site: str) -> list[str]:
     return added
 
 
-def put_first(folders: Sequence[str]) -> None:
+def prepend_site(folders: Sequence[str]) -> None:
     """Put folders of packages behind the standard library, and before all other packages."""
     standard = os.path.dirname(os.__file__)
     others = [path for path in sys.path if path not in folders]

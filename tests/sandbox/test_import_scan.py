@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.sandbox.child import scan
+from rocstar.sandbox.child import import_scan
 from rocstar.sandbox.child.flavours import FLAVOURS
-from rocstar.sandbox.child.scan import MAX_BEFORE, MAX_SCANNED, RELATIVES, flavour_for, imported
+from rocstar.sandbox.child.import_scan import MAX_BEFORE, MAX_SCANNED, RELATIVES, find_imports, select_flavour
 
 ALL = tuple(FLAVOURS)
 WRAPPED = base64.b64encode(b"import sympy\nprint(1)").decode()
@@ -51,7 +51,7 @@ WRAPPED = base64.b64encode(b"import sympy\nprint(1)").decode()
     ],
 )
 def test_the_cheapest_flavour_that_has_what_is_imported(code: str, flavour: str) -> None:
-    assert flavour_for(code, ALL) == flavour
+    assert select_flavour(code, ALL) == flavour
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_the_cheapest_flavour_that_has_what_is_imported(code: str, flavour: str)
     ],
 )
 def test_what_is_not_offered_is_not_chosen(code: str, offered: tuple[str, ...], flavour: str) -> None:
-    assert flavour_for(code, offered) == flavour
+    assert select_flavour(code, offered) == flavour
 
 
 @given(st.text(), st.sets(st.sampled_from([*ALL, "cpp"]), min_size=1))
 def test_any_text_gets_a_flavour_that_is_offered(code: str, offered: set[str]) -> None:
-    assert flavour_for(code, offered) in offered
+    assert select_flavour(code, offered) in offered
 
 
 names = st.sampled_from(sorted({*RELATIVES, *(p for f in FLAVOURS.values() if f.chosen for p in f.packages)}))
@@ -84,20 +84,20 @@ filler = st.text(alphabet="ab1 \n=()'\"#\\;.", max_size=60)
 def test_an_import_on_a_line_of_its_own_is_found_whatever_surrounds_it(
     packages: list[str], before: str, after: str
 ) -> None:
-    found = imported(f"{before}\nimport {', '.join(packages)}\n{after}")
+    found = find_imports(f"{before}\nimport {', '.join(packages)}\n{after}")
     assert found >= {RELATIVES.get(name, name) for name in packages}
 
 
 @given(filler, st.sets(st.sampled_from(ALL), min_size=1))
 def test_more_imports_never_choose_a_cheaper_flavour(code: str, offered: set[str]) -> None:
     order = [name for name in ALL if name in offered]
-    small, large = (flavour_for(f"{code}\nimport {rest}", order) for rest in ("os", "os, numpy, scipy"))
+    small, large = (select_flavour(f"{code}\nimport {rest}", order) for rest in ("os", "os, numpy, scipy"))
     assert order.index(small) <= order.index(large)
 
 
 def test_only_the_head_of_a_long_program_is_scanned() -> None:
-    assert flavour_for(" " * MAX_SCANNED + "\nimport numpy", ALL) == "stdlib"
-    assert flavour_for("import numpy\n" + " " * MAX_SCANNED, ALL) == "numeric"
+    assert select_flavour(" " * MAX_SCANNED + "\nimport numpy", ALL) == "stdlib"
+    assert select_flavour("import numpy\n" + " " * MAX_SCANNED, ALL) == "numeric"
 
 
 def test_a_scan_is_linear_whatever_the_program() -> None:
@@ -106,18 +106,19 @@ def test_a_scan_is_linear_whatever_the_program() -> None:
 
     def count(frame: FrameType, event: str, _: object) -> Any:
         nonlocal steps
-        steps += event == "line" and frame.f_code.co_filename == scan.__file__
+        steps += event == "line" and frame.f_code.co_filename == import_scan.__file__
         return count
 
-    hostile = "import os\n" + "x\\\n" * (1 << 14) + "".join(f"{name} \\\n" * 40 for name in scan._PACKAGES)
+    mentions = "".join(f"{name} \\\n" * 40 for name in import_scan._PACKAGES)
+    hostile = "import os\n" + "x\\\n" * (1 << 14) + mentions
     sys.settrace(count)
     try:
-        imported(hostile)
+        find_imports(hostile)
     finally:
         sys.settrace(None)
     assert steps < 10_000
 
 
 def test_an_import_is_found_over_continued_lines_and_not_too_far_from_its_name() -> None:
-    assert imported("import os, \\\n  numpy") == {"numpy"}
-    assert not imported(f"import os{' ' * MAX_BEFORE}, numpy")
+    assert find_imports("import os, \\\n  numpy") == {"numpy"}
+    assert not find_imports(f"import os{' ' * MAX_BEFORE}, numpy")

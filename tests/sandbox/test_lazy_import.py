@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox.child.later import put_off
+from rocstar.sandbox.child.lazy_import import install_lazy_import
 
 NAME = "a_slow_package"
 
@@ -35,7 +35,7 @@ def imported(name: str = NAME) -> Any:
 
 
 def test_the_first_use_imports_and_no_import_does() -> None:
-    put_off(NAME)
+    install_lazy_import(NAME)
     first, second = imported(), imported()
     assert importlib.util.find_spec(NAME) is not None and not hasattr(first, "__file__")
     inspect.getmodule(inspect.currentframe())
@@ -45,7 +45,7 @@ def test_the_first_use_imports_and_no_import_does() -> None:
 
 
 def test_a_name_of_it_or_a_module_in_it_is_a_use() -> None:
-    put_off(NAME)
+    install_lazy_import(NAME)
     assert imported(f"{NAME}.part").value == 43 and was_run()
     with pytest.raises(AttributeError, match="nothing"):
         _ = imported().nothing
@@ -53,8 +53,8 @@ def test_a_name_of_it_or_a_module_in_it_is_a_use() -> None:
 
 def test_what_is_there_or_missing_is_left_alone() -> None:
     there = imported()
-    put_off(NAME)
+    install_lazy_import(NAME)
     assert imported() is there
-    put_off("no_such_package")
+    install_lazy_import("no_such_package")
     with pytest.raises(ModuleNotFoundError):
         imported("no_such_package")
