@@ -1,18 +1,18 @@
-"""Programs on many nodes, joined by one Redis. See docs/reference/fabric.md.
+"""Runs programs on many nodes that share one Redis. See docs/reference/fabric.md.
 
-Names are imported when they are first asked for: cli.py is read where Redis's client is missing.
+Names are imported on first use, because cli.py is also imported where Redis's client is not installed.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rocstar.sandbox.fabric.batch import as_batch as as_batch
     from rocstar.sandbox.fabric.client import RedisFabric as RedisFabric
+    from rocstar.sandbox.fabric.wire import WorkerInfo as WorkerInfo
     from rocstar.sandbox.fabric.worker import RedisWorker as RedisWorker
-    from rocstar.sandbox.fabric.workers import WorkerInfo as WorkerInfo
+    from rocstar.sandbox.fabric.worker import as_batch as as_batch
 
-_HOMES = {"RedisFabric": "client", "RedisWorker": "worker", "WorkerInfo": "workers", "as_batch": "batch"}
+_HOMES = {"RedisFabric": "client", "RedisWorker": "worker", "WorkerInfo": "wire", "as_batch": "worker"}
 
 __all__ = ["RedisFabric", "RedisWorker", "WorkerInfo", "as_batch"]
 

@@ -1,4 +1,4 @@
-"""The failures of ours that the fabric itself finds."""
+"""The errors that the fabric itself reports."""
 
 from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.types import SandboxError
@@ -9,12 +9,12 @@ def deadline_error() -> SandboxError:
 
 
 def full_error(reason: str) -> SandboxError:
-    return SandboxError(f"the fabric is full: {reason}; try again later", kind="full", retryable=True)
+    return SandboxError(f"the fabric is full: {reason}. Try again later.", kind="full", retryable=True)
 
 
 def unknown_flavour_error(flavour: str) -> SandboxError:
     return SandboxError(
-        f"there is no flavour {flavour!r}, only {', '.join(FLAVOURS)}",
+        f"unknown flavour {flavour!r}. Choose from {', '.join(FLAVOURS)}.",
         kind="unknown_flavour",
         retryable=False,
     )
@@ -22,7 +22,7 @@ def unknown_flavour_error(flavour: str) -> SandboxError:
 
 def no_worker_error(flavour: str, waited_s: float) -> SandboxError:
     return SandboxError(
-        f"no worker of flavour {flavour} has been alive for {waited_s:.1f} s; start one: "
+        f"no worker of flavour {flavour} has been alive for {waited_s:.1f} s. Start one: "
         f"rocstar sandbox worker --flavours {flavour} --redis URL",
         kind="fabric",
         retryable=True,
@@ -31,7 +31,7 @@ def no_worker_error(flavour: str, waited_s: float) -> SandboxError:
 
 def lost_error(times: int) -> SandboxError:
     return SandboxError(
-        f"this call was sent {times} times and each time Redis had neither it nor an answer in the end",
+        f"Redis lost this call {times} times without an answer",
         kind="fabric",
         retryable=True,
     )
@@ -39,7 +39,7 @@ def lost_error(times: int) -> SandboxError:
 
 def poison_error(deaths: int) -> SandboxError:
     return SandboxError(
-        f"{deaths} workers in turn died while they held the entry of this call; it is not tried again",
+        f"{deaths} workers died while they held the entry of this call. It is not retried.",
         kind="fabric",
         retryable=False,
     )
@@ -47,13 +47,13 @@ def poison_error(deaths: int) -> SandboxError:
 
 def memory_error(size: int) -> SandboxError:
     return SandboxError(
-        f"Redis has no memory for a result of {size} bytes; try again later", kind="full", retryable=True
+        f"Redis has no memory for a result of {size} bytes. Try again later.", kind="full", retryable=True
     )
 
 
 def too_large_error(size: int, most: int) -> SandboxError:
     return SandboxError(
-        f"the result takes {size} bytes and the fabric carries {most}; lower output_bytes",
+        f"the result has {size} bytes; the fabric carries at most {most}. Lower output_bytes.",
         kind="fabric",
         retryable=False,
     )

@@ -1,39 +1,38 @@
-"""Takes a client's answers out of Redis, and looks whether Redis still has what it was given."""
+"""Reads a client's answers from Redis and checks that Redis still has the client's entries."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from rocstar.sandbox.child.flavours import FLAVOURS
+from rocstar.sandbox.fabric.call_times import CallWindow
+from rocstar.sandbox.fabric.chunk_store import ChunksMissing, ChunkStore
 from rocstar.sandbox.fabric.client_commands import ClientCommands, FabricMessage
-from rocstar.sandbox.fabric.ledger import CallLedger, Effect
-from rocstar.sandbox.fabric.link import Link, id_order
-from rocstar.sandbox.fabric.stored_pieces import PiecesGone, StoredPieces
-from rocstar.sandbox.fabric.window import CallWindow
-from rocstar.sandbox.fabric.wire import Answer, WireError, WrittenAnswers
-from rocstar.sandbox.fabric.workers import WorkerInfo
+from rocstar.sandbox.fabric.open_calls import Effect, OpenCalls
+from rocstar.sandbox.fabric.redis_connection import RedisConnection, id_order
+from rocstar.sandbox.fabric.wire import Answer, WireError, WorkerInfo, WrittenAnswers
 
 AUDIT_STEP = 16
 SMALLEST_WINDOW = 64
 AHEAD = 4
-"""Calls in Redis for each program that can run, at most and if that is more: a worker holds two, and as many
-wait for it."""
+"""The maximum of calls in Redis per program that can run, if that exceeds SMALLEST_WINDOW: a worker holds
+two, and two wait for it."""
 
 TURN_BYTES = 1 << 16
-"""Of messages, that are read in one turn of the loop; and the rest of the last."""
+"""Bytes of messages after which the reader yields to the event loop."""
 
 RETRY_DELAY_S = 0.05
 
 
 UNSERVED = CallWindow(SMALLEST_WINDOW // 2, SMALLEST_WINDOW)
-"""Of a flavour whose workers nobody has seen yet."""
+"""The window of a flavour whose workers are unknown."""
 
 UNSEEN_S = 2.0
-"""Who has not looked for workers for so long does not know since when there are none."""
+"""Seconds after which the list of workers is considered stale."""
 
 
 def windows_of(workers: Iterable[WorkerInfo]) -> dict[str, CallWindow]:
-    """Of the flavours that somebody runs."""
+    """Return the call window of each flavour that has a worker."""
     capacities: Counter[str] = Counter()
     for worker in workers:
         capacities.update(dict.fromkeys(worker.flavours, worker.capacity))
@@ -44,30 +43,35 @@ def windows_of(workers: Iterable[WorkerInfo]) -> dict[str, CallWindow]:
 
 
 class Receiver:
-    """The cursor is the id of the last message that was read from the reply stream. `flavours` have a live
-    worker; `served_at` says, by `loop.time()`, when a flavour last had one, and `counted_at` when they were
-    last counted, which they have been since `looking_since`. A flavour whose workers have gone keeps its
-    window: they may be back, and what is in Redis by then cannot be shared out any more.
-    `wake` is called when there is something to be sent. pieces: of the entries that Redis has, by ref, the
-    names of their pieces."""
+    """Reads the reply stream of one client and audits its entries.
+
+    Args:
+        wake: called when the sender has something to send.
+        chunks: names of the chunks of entries in Redis, by ref.
+
+    flavours: those with a live worker. served_at: the `loop.time()` at which a flavour last had one.
+    counted_at: the time of the last count of workers, which has had no gap since looking_since. A flavour
+    whose workers are gone keeps its window: they may return, and calls in Redis can no longer be shared among
+    owners.
+    """
 
     def __init__(
         self,
-        link: Link,
+        connection: RedisConnection,
         redis: ClientCommands,
-        stored: StoredPieces,
-        ledger: CallLedger,
+        stored: ChunkStore,
+        open_calls: OpenCalls,
         counts: Counter[str],
         wake: Callable[[], None],
         *,
-        pieces: Mapping[str, str],
+        chunks: Mapping[str, str],
         audit_s: float,
     ) -> None:
-        self._link = link
+        self._connection = connection
         self._redis = redis
         self._stored = stored
-        self._pieces = pieces
-        self._ledger = ledger
+        self._pieces = chunks
+        self._open_calls = open_calls
         self._counts = counts
         self._wake = wake
         self._audit_s = audit_s
@@ -80,56 +84,56 @@ class Receiver:
         self.flavours: frozenset[str] = frozenset()
         self.served_at: dict[str, float] = {}
         self.counted_at = self.looking_since = 0.0
-        self._ledger.windows = dict.fromkeys(FLAVOURS, UNSERVED)
+        self._open_calls.windows = dict.fromkeys(FLAVOURS, UNSERVED)
 
     @property
     def most_in_redis(self) -> int:
-        """Calls of a flavour, at most."""
-        return max((window.most for window in self._ledger.windows.values()), default=SMALLEST_WINDOW)
+        """The largest window of all flavours, in calls."""
+        return max((window.most for window in self._open_calls.windows.values()), default=SMALLEST_WINDOW)
 
     async def read(self) -> None:
         read = 0
         for stream_id, message in await self._redis.read(self._cursor):
             try:
                 answers = await self._answers(message)
-            except (WireError, PiecesGone):
-                self._counts["unreadable"] += 1  # the audit finds these entries gone and sends them again
+            except (WireError, ChunksMissing):
+                self._counts["unreadable"] += 1  # the audit finds these entries missing and resends them
             else:
                 self._receive(answers)
             self._cursor = stream_id
-            if message.pieces:
-                await self._stored.forget([message.pieces])
+            if message.chunks:
+                await self._stored.forget([message.chunks])
             if (read := read + len(message.blob)) >= TURN_BYTES:
                 read = 0
-                await asyncio.sleep(0)  # others have a turn
+                await asyncio.sleep(0)  # yield to the event loop
 
     async def _answers(self, message: FabricMessage) -> list[Answer]:
         written = WrittenAnswers(message.blob)
         if not written.sizes:
             return written.answers()
-        pieces = await self._stored.get(message.pieces, written.sizes)
-        return await asyncio.to_thread(written.answers, pieces)
+        chunks = await self._stored.get(message.chunks, written.sizes)
+        return await asyncio.to_thread(written.answers, chunks)
 
     def _receive(self, answers: Iterable[Answer]) -> None:
         for answer in answers:
-            for effect, call_id in self._ledger.answer(answer):
+            for effect, call_id in self._open_calls.answer(answer):
                 if effect is Effect.LATE:
                     self._counts["late_answers"] += 1
                 elif effect is Effect.RETRY:
                     self._counts["retries"] += 1
-                    delay_s = RETRY_DELAY_S * 2 ** self._ledger.calls[call_id].attempts
+                    delay_s = RETRY_DELAY_S * 2 ** self._open_calls.calls[call_id].attempts
                     asyncio.get_running_loop().call_later(delay_s, self._requeue, call_id)
-        if self._ledger.abandoned or self._ledger.next_key is not None:
+        if self._open_calls.abandoned or self._open_calls.next_key is not None:
             self._wake()
 
     def _requeue(self, call_id: int) -> None:
-        self._ledger.requeue(call_id)
+        self._open_calls.requeue(call_id)
         self._wake()
 
     async def audit(self) -> None:
-        """Every `audit_s`: renews the lease, counts the workers, and looks whether Redis still holds what it
-        was given: every entry after a failure, otherwise a few in turn."""
-        era = self._link.era
+        """Every `audit_s`: renew the lease, count the workers, and check that Redis still holds the entries:
+        all of them after a failure, otherwise a few in rotation."""
+        era = self._connection.era
         await self.refresh()
         everything, self._data_lost = self._data_lost or era != self._audited_era, False
         await self._check(everything=everything)
@@ -137,7 +141,7 @@ class Receiver:
         await asyncio.sleep(self._audit_s)
 
     async def refresh(self) -> None:
-        clock = self._link.clock
+        clock = self._connection.clock
         if self._server_minus_loop_s is None:
             self._server_minus_loop_s = await self._redis.server_s() - clock()
         upkeep = await self._redis.keep_up(
@@ -151,27 +155,27 @@ class Receiver:
         self.workers, self.counted_at = upkeep.workers, now
         self.flavours = frozenset(name for worker in self.workers for name in worker.flavours)
         self.served_at.update(dict.fromkeys(self.flavours, now))
-        self._ledger.windows = {**self._ledger.windows, **windows_of(self.workers)}
-        if self._ledger.next_key is not None:
+        self._open_calls.windows = {**self._open_calls.windows, **windows_of(self.workers)}
+        if self._open_calls.next_key is not None:
             self._wake()
 
     async def _check(self, *, everything: bool) -> None:
-        refs = list(self._ledger.entries) if everything else self._ledger.oldest(AUDIT_STEP)
+        refs = list(self._open_calls.entries) if everything else self._open_calls.oldest(AUDIT_STEP)
         for start in range(0, len(refs), AUDIT_STEP):
             newest, missing = await self._redis.audit(refs[start : start + AUDIT_STEP])
             for ref in missing:
                 self._suspects[ref] = min(self._suspects.get(ref, newest), newest, key=id_order)
             if newest != "0-0" and id_order(newest) < id_order(self._cursor):
-                self._cursor = "0-0"  # another stream by that name, from a clock that runs behind
+                self._cursor = "0-0"  # a new stream of that name, whose clock is behind
         self._resend_lost()
 
     def _resend_lost(self) -> None:
-        """An entry that is gone was answered in a message that Redis had before; once all of those are read,
-        what has no answer is lost."""
+        """Resend the calls of lost entries. A missing entry was answered in a message that Redis already had;
+        once all of those are read, a missing entry without an answer is lost."""
         for ref, newest in list(self._suspects.items()):
-            if ref in self._ledger.entries and id_order(self._cursor) < id_order(newest):
-                continue  # the answers may be among those still to be read
+            if ref in self._open_calls.entries and id_order(self._cursor) < id_order(newest):
+                continue  # its answers may be unread
             del self._suspects[ref]
-            if self._ledger.lost(ref):
+            if self._open_calls.lost(ref):
                 self._counts["lost_entries"] += 1
                 self._wake()

@@ -1,4 +1,4 @@
-"""Lua that Redis runs as one step, where two commands would leave a gap."""
+"""Lua scripts, which Redis runs atomically."""
 
 ENQUEUE = """
 local max, ids = tonumber(ARGV[1]), {}
@@ -10,8 +10,8 @@ end
 redis.call('EXPIRE', KEYS[1], 86400)
 return ids
 """
-"""KEYS: stream. ARGV: longest length of the stream or -1, client, and of each entry its message and the name
-of its pieces, or nothing. The ids of those that had room."""
+"""KEYS: stream. ARGV: the maximum length of the stream or -1, client, and for each entry its message and the
+name of its chunks or "". Returns the ids of the accepted entries."""
 
 AUDIT = """
 local last, missing = '0-0', {}
@@ -26,8 +26,9 @@ for i = 1, #ARGV do
 end
 return {last, missing}
 """
-"""KEYS: reply stream, then a stream per entry. ARGV: the entries' ids. [newest id of the reply stream, which
-of the entries are gone, from 1]. An entry that is gone was answered at or before that id, or lost."""
+"""KEYS: reply stream, then a stream per entry. ARGV: the entries' ids. Returns [newest id of the reply
+stream, positions of the missing entries, from 1]. A missing entry was answered at or before that id, or
+lost."""
 
 STEP = """
 local at = 1
@@ -40,13 +41,13 @@ while at <= #ARGV do
     at = last + 1
 end
 """
-"""ARGV: commands, each with the number of its parts before it. One that frees memory may come first: a Redis
-that has no memory left lets those behind it in the same script go on. A key that somebody has made something
-else of harms who reads it, and holds up nobody else's answers."""
+"""ARGV: commands, each preceded by the number of its parts. A command that frees memory may come first: Redis
+without free memory then runs the rest of the script. A key of the wrong type fails only its own command."""
 
 FORGET_CONSUMER = """
 if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2]) > 0 then return 0 end
 redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])
 return 1
 """
-"""KEYS: stream. ARGV: group, consumer. Deleting one would drop its pending entries: only without any."""
+"""KEYS: stream. ARGV: group, consumer. Deletes the consumer unless it has pending entries, which would be
+lost."""

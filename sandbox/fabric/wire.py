@@ -1,39 +1,43 @@
-"""What travels through Redis: entries of calls to the workers, answers back to the client. Pure functions.
+"""The messages in Redis: entries of calls for workers, answers for clients, the list of workers. Pure
+functions.
 
-    entry    {"v", "flavour", "limits": [{...}], "sizes": [of its pieces],
+    entry    {"v", "flavour", "limits": [{...}], "sizes": [of its chunks],
               "calls": [[id, remaining_s, code, stdin, limits index, seed, {file: content}, owner, [fetch],
-                         displays, weight]]}    from the files on only as far as a call has any of it
+                         displays, weight]]}    from the files on, trailing empty fields are omitted
     answers  {"v", "refs": [entry ref], "fields": [...], "results": [[ref index, id, field values...]],
               "errors": [[ref index, id or null, message, kind, retryable]], "sizes"}
 
-JSON as UTF-8 with lone surrogates kept, so that every text arrives as it was sent. Long texts and contents of
-a message that is `apart` are pieces beside it (pieces.py); other contents are base64. Field names travel once
-per message: nodes of different versions notice each other instead of mixing fields up.
+JSON as UTF-8 that keeps lone surrogates, so that every text arrives unchanged. With `apart`, long texts and
+contents of a message are chunks beside it (chunks.py); other contents are base64. Each message has the field
+names once, so that nodes of different versions detect each other instead of confusing fields.
 
-Redis may hold what nobody of ours wrote. What is read here is therefore checked: no message makes more of its
-reader fail than itself.
+Other programs may write to the same Redis, so every message is checked: an invalid one fails only itself.
 """
 
 import contextlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from rocstar.sandbox.fabric.pieces import Cut, Joined, sizes_of
+from rocstar.sandbox.child.flavours import FLAVOURS
+from rocstar.sandbox.fabric.chunks import ChunkJoiner, ChunkSplitter, sizes_of
 from rocstar.sandbox.types import Display, ExecRequest, ExecResult, Limits, SandboxError, Status
 
 VERSION = 2
 
 LIGHT = 1 << 18
-"""A message of more than so many characters is `apart`, and carries a single call: what is less takes some
-milliseconds to be read and written."""
+"""The characters above which a message has a single call and chunks; a lighter one is read and written in a
+few milliseconds."""
 
 MAX_BYTES = 4 << 20
-"""Longer than any message of ours beside its pieces."""
+"""The maximum of a message without its chunks."""
 
 _MOST_ID = 1 << 64
+
+MOST_CAPACITY = 1 << 16
+"""The most programs at a time of one worker."""
 
 Outcome = ExecResult | SandboxError
 
@@ -53,13 +57,13 @@ _RESULT_TYPES: dict[str, tuple[type, ...]] = {
 
 
 class WireError(ValueError):
-    """These bytes were not written by this version of rocstar."""
+    """A message that this version of rocstar did not write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireCall:
-    """One call inside an entry. `remaining_s`: what was left until its deadline when the entry was written,
-    whose Redis id holds that moment by the server's clock; None: no deadline."""
+    """One call of an entry. remaining_s: seconds to its deadline when the entry was written, or None; the
+    entry's Redis id has that time on the server's clock."""
 
     id: int
     request: ExecRequest
@@ -68,8 +72,8 @@ class WireCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What became of a call. `ref` names the entry that was run; `call_id` None speaks for every call of it
-    that has no answer yet, and then the outcome is an error."""
+    """The outcome of a call. ref: the entry that was run. call_id: None means every call of the entry that
+    has no answer yet; the outcome is then an error."""
 
     ref: str
     call_id: int | None
@@ -77,28 +81,29 @@ class Answer:
 
 
 class EntryDraft:
-    """An entry but for what is left of its deadlines, which is written last: its pieces may take a while."""
+    """An entry without its remaining times, which are added last because its chunks may take a while to
+    write."""
 
     def __init__(self, calls: Sequence[tuple[int, ExecRequest]], *, apart: bool = False) -> None:
-        """At least one call, all of one flavour."""
+        """calls: at least one, all of one flavour."""
         flavours = {request.flavour for _, request in calls}
         if len(flavours) != 1:
             raise ValueError(f"an entry has calls of one flavour, not of {sorted(flavours)}")
-        cut = Cut(apart=apart)
+        splitter = ChunkSplitter(apart=apart)
         limits: dict[Limits, int] = {}
         self._rows = []
         for call_id, request in calls:
             number = limits.setdefault(request.limits, len(limits))
-            texts = cut.text(request.code), cut.text(request.stdin)
+            texts = splitter.text(request.code), splitter.text(request.stdin)
             row = [call_id, None, *texts, number, request.seed]
-            files = {name: cut.content(content) for name, content in request.files.items()}
+            files = {name: splitter.content(content) for name, content in request.files.items()}
             more = [files, request.owner, list(request.fetch), request.displays, request.weight - 1]
             while more and not more[-1]:
                 more.pop()
             self._rows.append([*row, *more])
         tables = [{name: getattr(limit, name) for name in _LIMIT_FIELDS} for limit in limits]
-        self.pieces = cut.pieces
-        self._message = {"v": VERSION, "flavour": flavours.pop(), "limits": tables, **_sizes(cut)}
+        self.chunks = splitter.chunks
+        self._message = {"v": VERSION, "flavour": flavours.pop(), "limits": tables, **_sizes(splitter)}
 
     def encode(self, remaining_s: Sequence[float | None]) -> bytes:
         for row, seconds in zip(self._rows, remaining_s, strict=True):
@@ -106,14 +111,8 @@ class EntryDraft:
         return _dump({**self._message, "calls": self._rows})
 
 
-def encode_entry(calls: Sequence[WireCall]) -> bytes:
-    """An entry without pieces."""
-    draft = EntryDraft([(call.id, call.request) for call in calls])
-    return draft.encode([call.remaining_s for call in calls])
-
-
 class WrittenEntry:
-    """An entry as it comes. ids: of its calls. sizes: of its pieces."""
+    """A received entry. ids: the ids of its calls. sizes: the sizes of its chunks."""
 
     def __init__(self, blob: bytes) -> None:
         """Raises WireError."""
@@ -123,12 +122,12 @@ class WrittenEntry:
             self.ids = {row[0] for row in self._rows}
             self.sizes = sizes_of(self._message.get("sizes", []))
             if not self.ids or len(self.ids) != len(self._rows):
-                raise ValueError("its calls are none, or have one id")
+                raise ValueError("it has no calls, or two calls have the same id")
 
-    def calls(self, pieces: Sequence[bytes] = ()) -> list[WireCall]:
-        """The calls. Raises WireError."""
+    def calls(self, chunks: Sequence[bytes] = ()) -> list[WireCall]:
+        """Return the calls. Raise WireError."""
         with _readable("an entry"):
-            joined = Joined(pieces)
+            joiner = ChunkJoiner(chunks)
             limits = [Limits(**table) for table in self._message["limits"]]
             flavour = self._message["flavour"]
             return [
@@ -136,12 +135,12 @@ class WrittenEntry:
                     id=call_id,
                     remaining_s=None if remaining_s is None else _seconds(remaining_s),
                     request=ExecRequest(
-                        code=joined.text(code),
-                        stdin=joined.text(stdin),
+                        code=joiner.text(code),
+                        stdin=joiner.text(stdin),
                         limits=limits[number],
                         flavour=flavour,
                         seed=seed,
-                        files=_files(joined, *more[:1]),
+                        files=_files(joiner, *more[:1]),
                         owner="".join(more[1:2]),
                         fetch=tuple(*more[2:3]),
                         displays=any(more[3:4]),
@@ -152,42 +151,37 @@ class WrittenEntry:
             ]
 
 
-def decode_entry(blob: bytes, pieces: Sequence[bytes] = ()) -> list[WireCall]:
-    """Raises WireError for what `EntryDraft` does not give."""
-    return WrittenEntry(blob).calls(pieces)
-
-
-def _files(joined: Joined, given: Any = None) -> dict[str, bytes]:
-    return {name: joined.content(content) for name, content in (given or {}).items()}
+def _files(joiner: ChunkJoiner, given: Any = None) -> dict[str, bytes]:
+    return {name: joiner.content(content) for name, content in (given or {}).items()}
 
 
 def encode_answers(answers: Iterable[Answer], *, apart: bool = False) -> tuple[bytes, list[bytes]]:
-    """The message and its pieces."""
+    """Return (message, chunks)."""
     refs: dict[str, int] = {}
     results, errors = [], []
-    cut = Cut(apart=apart)
+    splitter = ChunkSplitter(apart=apart)
     for answer in answers:
         number = refs.setdefault(answer.ref, len(refs))
         outcome = answer.outcome
         if isinstance(outcome, SandboxError):
             errors.append([number, answer.call_id, str(outcome), outcome.kind, outcome.retryable])
         else:
-            results.append([number, answer.call_id, *_values(outcome, cut)])
-    message = {"v": VERSION, "refs": list(refs), "fields": _RESULT_FIELDS, **_sizes(cut)}
-    return _dump({**message, "results": results, "errors": errors}), cut.pieces
+            results.append([number, answer.call_id, *_values(outcome, splitter)])
+    message = {"v": VERSION, "refs": list(refs), "fields": _RESULT_FIELDS, **_sizes(splitter)}
+    return _dump({**message, "results": results, "errors": errors}), splitter.chunks
 
 
-def _values(result: ExecResult, cut: Cut) -> list[Any]:
+def _values(result: ExecResult, splitter: ChunkSplitter) -> list[Any]:
     values: dict[str, Any] = {name: getattr(result, name) for name in _RESULT_FIELDS}
-    values["stdout"], values["stderr"] = cut.text(result.stdout), cut.text(result.stderr)
-    values["value"] = None if result.value is None else cut.text(result.value)
-    values["files"] = {name: cut.content(content) for name, content in result.files.items()}
-    values["displays"] = [[one.mime, cut.content(one.data)] for one in result.displays]
+    values["stdout"], values["stderr"] = splitter.text(result.stdout), splitter.text(result.stderr)
+    values["value"] = None if result.value is None else splitter.text(result.value)
+    values["files"] = {name: splitter.content(content) for name, content in result.files.items()}
+    values["displays"] = [[one.mime, splitter.content(one.data)] for one in result.displays]
     return list(values.values())
 
 
 class WrittenAnswers:
-    """Answers as they come. sizes: of their pieces."""
+    """A received message of answers. sizes: the sizes of its chunks."""
 
     def __init__(self, blob: bytes) -> None:
         """Raises WireError."""
@@ -195,17 +189,17 @@ class WrittenAnswers:
             self._message = _load(blob)
             self.sizes = sizes_of(self._message.get("sizes", []))
 
-    def answers(self, pieces: Sequence[bytes] = ()) -> list[Answer]:
-        """Results first, then errors. Raises WireError."""
+    def answers(self, chunks: Sequence[bytes] = ()) -> list[Answer]:
+        """Return the results, then the errors. Raise WireError."""
         with _readable("answers"):
-            joined, message = Joined(pieces), self._message
+            joiner, message = ChunkJoiner(chunks), self._message
             refs = dict(enumerate(map(_text, message["refs"])))
             names = message["fields"]
             answers = [
                 Answer(
                     ref=refs[number],
                     call_id=_id(call_id),
-                    outcome=_result(dict(zip(names, values, strict=True)), joined),
+                    outcome=_result(dict(zip(names, values, strict=True)), joiner),
                 )
                 for number, call_id, *values in message["results"]
             ]
@@ -219,37 +213,32 @@ class WrittenAnswers:
             ]
 
 
-def decode_answers(blob: bytes, pieces: Sequence[bytes] = ()) -> list[Answer]:
-    """Raises WireError for what `encode_answers` does not give."""
-    return WrittenAnswers(blob).answers(pieces)
-
-
-def _result(values: dict[str, Any], joined: Joined) -> ExecResult:
+def _result(values: dict[str, Any], joiner: ChunkJoiner) -> ExecResult:
     for name, kinds in _RESULT_TYPES.items():
         if type(values[name]) not in kinds:
             raise TypeError(f"{name} is of type {type(values[name]).__name__}")
     value = values["value"]
     texts = {
         "status": Status(values["status"]),
-        "stdout": joined.text(values["stdout"]),
-        "stderr": joined.text(values["stderr"]),
-        "value": None if value is None else joined.text(value),
+        "stdout": joiner.text(values["stdout"]),
+        "stderr": joiner.text(values["stderr"]),
+        "value": None if value is None else joiner.text(value),
         "wall_s": _seconds(values["wall_s"], least=0.0),
         "cpu_s": _seconds(values["cpu_s"], least=0.0),
-        "files": _files(joined, values["files"]),
-        "displays": tuple(Display(_text(mime), joined.content(data)) for mime, data in values["displays"]),
+        "files": _files(joiner, values["files"]),
+        "displays": tuple(Display(_text(mime), joiner.content(data)) for mime, data in values["displays"]),
     }
     return ExecResult(**{**values, **texts})
 
 
 def request_weight(request: ExecRequest) -> int:
-    """About how many characters a call takes in a message."""
+    """Return the characters that a call takes in a message, approximately."""
     files = sum(2 * len(content) for content in request.files.values())
     return 64 + len(request.code) + len(request.stdin) + files
 
 
 def weight(outcome: Outcome) -> int:
-    """The same of an outcome."""
+    """Return the characters that an outcome takes in a message, approximately."""
     if isinstance(outcome, SandboxError):
         return 128 + len(str(outcome))
     taken = sum(map(len, outcome.files.values())) + sum(len(one.data) for one in outcome.displays)
@@ -258,25 +247,25 @@ def weight(outcome: Outcome) -> int:
 
 def _id(given: Any) -> int:
     if type(given) is not int or not 0 < given < _MOST_ID:
-        raise ValueError("a number that no call has")
+        raise ValueError("invalid call id")
     return given
 
 
 def _text(given: Any) -> str:
     if not isinstance(given, str):
-        raise TypeError(f"something of type {type(given).__name__} in the place of a text")
+        raise TypeError(f"expected a text, not {type(given).__name__}")
     return given
 
 
 def _seconds(given: Any, least: float = -math.inf) -> float:
     if type(given) not in (int, float) or not (math.isfinite(given) and given >= least):
-        raise ValueError("a time that no call has")
+        raise ValueError("invalid time")
     seconds: float = given
     return seconds
 
 
-def _sizes(cut: Cut) -> dict[str, list[int]]:
-    return {"sizes": [len(piece) for piece in cut.pieces]} if cut.pieces else {}
+def _sizes(splitter: ChunkSplitter) -> dict[str, list[int]]:
+    return {"sizes": [len(chunk) for chunk in splitter.chunks]} if splitter.chunks else {}
 
 
 def _dump(message: dict[str, Any]) -> bytes:
@@ -286,10 +275,10 @@ def _dump(message: dict[str, Any]) -> bytes:
 
 def _load(blob: bytes) -> dict[str, Any]:
     if len(blob) > MAX_BYTES:
-        raise ValueError(f"a message of {len(blob)} bytes")
+        raise ValueError(f"the message has {len(blob)} bytes")
     message = json.loads(blob.decode("utf-8", "surrogatepass"))
     if not isinstance(message, dict) or message.get("v") != VERSION:
-        raise ValueError(f"not a message of version {VERSION}")
+        raise ValueError(f"it is not a message of version {VERSION}")
     return message
 
 
@@ -298,5 +287,37 @@ def _readable(what: str) -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        # What was read may be long, and an exception keeps it.
-        raise WireError(f"{what} that this version of rocstar cannot read: {str(error)[:200]}") from None
+        # An exception keeps its text, which may contain a long message.
+        raise WireError(f"this version of rocstar cannot read {what}: {str(error)[:200]}") from None
+
+
+# --- the list of workers ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerInfo:
+    """A live worker: a member of a sorted set whose score is the end of its lease on Redis's clock. capacity:
+    the programs that it runs at a time."""
+
+    name: str
+    capacity: int
+    flavours: tuple[str, ...]
+
+
+def encode_worker(info: WorkerInfo) -> str:
+    return json.dumps(asdict(info))
+
+
+def decode_workers(members: Iterable[bytes]) -> list[WorkerInfo]:
+    """Return the workers. Omit members of other versions, and unknown flavours."""
+    workers = []
+    for member in members:
+        try:
+            fields = json.loads(member)
+            known = tuple(name for name in FLAVOURS if name in list(fields["flavours"]))
+            worker = WorkerInfo(**{**fields, "flavours": known})
+            if known and type(worker.name) is str and type(worker.capacity) is int:
+                workers += [worker] if 1 <= worker.capacity <= MOST_CAPACITY else []
+        except (LookupError, RecursionError, TypeError, ValueError):
+            continue  # written by another version
+    return workers

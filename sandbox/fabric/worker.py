@@ -1,14 +1,14 @@
-"""A node's end of the fabric: takes entries as room frees, runs them, stores answers, then acknowledges.
+"""The fabric's worker: takes entries while it has room, runs them, stores answers, then acknowledges.
 
     _pull    -- XREADGROUP, one entry at a time, while there is room --+
     _reclaim -- XAUTOCLAIM of entries whose worker fell silent --------+--> _run, a task per entry
                                                                                 |  answers, as they come
-    _heartbeat: lease in the registry, claim of what is held        Unstored.store: answers + XACK, one step
-                what is gone from Redis is for nobody: stop it
+    _heartbeat: renew the lease, claim the held entries;        PendingAnswers.store: answers + XACK, one step
+                stop entries that Redis no longer has
 
 `_pull` and `_reclaim` wait for room, `store` waits for answers, an entry's task waits for the sandbox. An
-entry is held from its delivery until its last answer is stored. A heartbeat claims what is held, so a worker
-that dies loses it to another after `claim_idle_s`.
+entry is held from its delivery until its last answer is stored. Heartbeats claim the held entries, so that
+another worker takes them `claim_idle_s` after this one died.
 """
 
 import asyncio
@@ -16,20 +16,26 @@ import contextlib
 import math
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from typing import cast
 
+from rocstar.sandbox.fabric.call_times import spare_calls
+from rocstar.sandbox.fabric.chunk_store import ChunksMissing, ChunkStore
 from rocstar.sandbox.fabric.client_commands import LEASE_S
 from rocstar.sandbox.fabric.errors import deadline_error, poison_error
-from rocstar.sandbox.fabric.held import Held, portable
-from rocstar.sandbox.fabric.link import PREFIX, REDIS_ERRORS, Keys, Link, id_order, make_ref, unique_name
-from rocstar.sandbox.fabric.stored_pieces import PiecesGone, StoredPieces
-from rocstar.sandbox.fabric.unstored import Unstored
-from rocstar.sandbox.fabric.window import spare_calls
-from rocstar.sandbox.fabric.wire import Outcome, WireCall, WireError, WrittenEntry
+from rocstar.sandbox.fabric.pending_answers import PendingAnswers, WorkerEntry, to_storable
+from rocstar.sandbox.fabric.redis_connection import (
+    PREFIX,
+    REDIS_ERRORS,
+    Keys,
+    RedisConnection,
+    id_order,
+    make_ref,
+    unique_name,
+)
+from rocstar.sandbox.fabric.wire import Outcome, WireCall, WireError, WorkerInfo, WrittenEntry
 from rocstar.sandbox.fabric.worker_commands import Delivery, GroupGone, WorkerCommands
-from rocstar.sandbox.fabric.workers import WorkerInfo
-from rocstar.sandbox.types import BatchSandbox, SandboxError
+from rocstar.sandbox.types import BatchSandbox, ExecRequest, ExecResult, Sandbox, SandboxError
 
 COUNTERS = (
     *("entries", "calls", "reclaimed", "skipped_calls", "orphaned_calls"),
@@ -41,18 +47,18 @@ STOP_TIMEOUT_S = 2.0
 
 
 class RedisWorker:
-    """Runs calls from Redis on `sandbox`. `await worker.run()` ends after `stop()`, by cancellation, or with
-    SandboxError of kind `fabric` when Redis did not answer for `patience_s`.
+    """Runs calls from Redis on `sandbox`. `await worker.run()` returns after `stop()`, or raises SandboxError
+    of kind `fabric` if Redis did not answer for `patience_s`.
 
     Args:
-        capacity: programs the sandbox runs at a time.
-        prefetch: calls held beyond those, so that the sandbox does not wait for Redis (default: capacity,
-            and the places that owners with nothing under way find besides).
-        heartbeat_s: how often held entries are claimed.
-        claim_idle_s: how long a worker may be silent before another takes its entries.
+        capacity: programs that the sandbox runs at a time.
+        prefetch: calls held beyond those, so that the sandbox does not wait for Redis (default: capacity plus
+            the places for idle owners).
+        heartbeat_s: the interval at which held entries are claimed.
+        claim_idle_s: seconds without a heartbeat after which another worker takes the entries.
         max_deliveries: an entry whose workers died this often is answered with an error.
-        store_s: how long an answer waits for others to travel with.
-        drain_s: how long `stop` lets running programs go on.
+        store_s: seconds that an answer waits for others, to be stored together.
+        drain_s: seconds that running programs get after `stop`.
 
     Invariants: an entry is acknowledged in the same step that stores its last answer, never before; an entry
     is pulled only while fewer than capacity + prefetch calls are waiting here.
@@ -60,7 +66,7 @@ class RedisWorker:
 
     def __init__(
         self,
-        url: str | Link,
+        url: str | RedisConnection,
         sandbox: BatchSandbox,
         capacity: int,
         *,
@@ -78,14 +84,14 @@ class RedisWorker:
         if capacity < 1 or max_deliveries < 1 or (prefetch is not None and prefetch < 0):
             raise ValueError("capacity and max_deliveries must be at least 1, prefetch at least 0")
         if not 0 < heartbeat_s < claim_idle_s:
-            raise ValueError(f"heartbeat_s={heartbeat_s} must lie between 0 and claim_idle_s={claim_idle_s}")
+            raise ValueError(f"heartbeat_s={heartbeat_s} must be between 0 and claim_idle_s={claim_idle_s}")
         self.info = WorkerInfo(
             name=name or unique_name(), capacity=capacity, flavours=tuple(dict.fromkeys(flavours))
         )
-        self._link = url if isinstance(url, Link) else Link(url)
+        self._connection = url if isinstance(url, RedisConnection) else RedisConnection(url)
         keys = Keys(prefix)
-        self._redis = WorkerCommands(self._link, keys, self.info)
-        self._stored = StoredPieces(self._link, keys)
+        self._redis = WorkerCommands(self._connection, keys, self.info)
+        self._stored = ChunkStore(self._connection, keys)
         self._sandbox = sandbox
         self._limit = capacity + (capacity + spare_calls(capacity) if prefetch is None else prefetch)
         self._heartbeat_s = heartbeat_s
@@ -93,8 +99,8 @@ class RedisWorker:
         self._max_deliveries = max_deliveries
         self._patience_s = patience_s
         self._drain_s = drain_s
-        self._held: dict[str, Held] = {}
-        self._unstored = Unstored(
+        self._held: dict[str, WorkerEntry] = {}
+        self._pending = PendingAnswers(
             self._redis, self._stored, self._release, worker=self.info.name, store_s=store_s
         )
         self._waiting = 0
@@ -109,42 +115,37 @@ class RedisWorker:
         self._counts: Counter[str] = Counter()
         self.ready = asyncio.Event()
 
-    @property
-    def held_calls(self) -> int:
-        """Calls taken from Redis that have no answer yet."""
-        return self._waiting
-
     def counters(self) -> Mapping[str, int]:
-        """Since the start: `entries`, `calls`, `reclaimed` entries of other workers, `skipped_calls` that a
-        dead worker had answered, `orphaned_calls` of dead clients, `expired_calls`, `abandoned` and
-        `poisoned` entries, `reconnects`."""
-        return {**dict.fromkeys(COUNTERS, 0), **self._counts, "reconnects": self._link.reconnects}
+        """Return counts since the start: `entries`, `calls`, `reclaimed` entries of other workers,
+        `skipped_calls` that a dead worker answered, `orphaned_calls` of dead clients, `expired_calls`,
+        `abandoned` and `poisoned` entries, `reconnects`."""
+        return {**dict.fromkeys(COUNTERS, 0), **self._counts, "reconnects": self._connection.reconnects}
 
     def stop(self) -> bool:
-        """Takes nothing more; `run` returns when what is held is answered, or handed back after `drain_s`.
-        False when it was stopping already."""
+        """Take no more entries; `run` returns once the held ones are answered, or returned after `drain_s`.
+        Return False if the worker was already stopping."""
         was_stopping = self._stopping.is_set()
         self._stopping.set()
         return not was_stopping
 
     async def run(self) -> None:
-        """Works until `stop`."""
+        """Run calls until `stop`."""
         try:
-            await self._link.open(self._patience_s)
+            await self._connection.open(self._patience_s)
             await self._start()
             async with asyncio.TaskGroup() as group:
                 self._tasks = group
-                upkeep = (self._heartbeat, self._unstored.store, self._forget_consumers)
+                upkeep = (self._heartbeat, self._pending.store, self._forget_consumers)
                 steps = (self._pull, self._reclaim, *upkeep)
                 loops = {
-                    step.__name__: group.create_task(self._link.forever(step, self._give_up_in_time))
+                    step.__name__: group.create_task(self._connection.forever(step, self._give_up_in_time))
                     for step in steps
                 }
                 await self._stopping.wait()
                 loops["_pull"].cancel()
                 loops["_reclaim"].cancel()
                 await self._drain()
-                self._link.closing = True
+                self._connection.closing = True
                 for task in loops.values():
                     task.cancel()
                 for entry in self._held.values():
@@ -152,49 +153,49 @@ class RedisWorker:
                         entry.task.cancel()
             await self._leave()
         finally:
-            await self._link.close()
+            await self._connection.close()
         if self._given_up is not None:
             raise self._given_up
 
     def _give_up_in_time(self) -> None:
-        if (down_s := self._link.down_s()) > self._patience_s:
-            self._given_up = self._link.error(down_s)
+        if (down_s := self._connection.down_s()) > self._patience_s:
+            self._given_up = self._connection.error(down_s)
             self._stopping.set()
 
     async def _start(self) -> None:
-        """Learns Redis's clock before anything is measured by it."""
+        """Measure the offset of Redis's clock."""
         try:
             self._server_minus_loop_s = await self._redis.server_s() - asyncio.get_running_loop().time()
         except REDIS_ERRORS as error:
-            self._link.failed("start", error)
-            raise self._link.error(0.0) from None
+            self._connection.failed("start", error)
+            raise self._connection.error(0.0) from None
 
     async def _pull(self) -> None:
         await self._room.wait()
         if not self._has_groups:
             await self._redis.make_groups()
             self._has_groups = True
-        with self._groups_may_be_gone():
+        with self._detect_lost_groups():
             for delivery in await self._redis.pull():
                 self._take(delivery)
 
     @contextlib.contextmanager
-    def _groups_may_be_gone(self) -> Iterator[None]:
-        """What we hold of a Redis that lost its data is not stopped because Redis no longer has it."""
+    def _detect_lost_groups(self) -> Iterator[None]:
+        """Start a new era if Redis lost its data, so that held entries are not stopped as deleted."""
         try:
             yield
         except GroupGone:
             self._has_groups = False
-            self._link.era += 1
+            self._connection.era += 1
 
     async def _reclaim(self) -> None:
-        """Entries whose worker fell silent."""
+        """Take entries whose worker stopped sending heartbeats."""
         await asyncio.sleep(self._heartbeat_s * random.uniform(0.5, 1.0))
-        with self._groups_may_be_gone():
+        with self._detect_lost_groups():
             for flavour in self.info.flavours if self._has_groups else ():
                 cursor = ""
                 while cursor != "0-0":
-                    await self._room.wait()  # woken together with `_pull`, which under load leaves none
+                    await self._room.wait()  # `_pull` waits for the same event and may have taken the room
                     held = {ref: entry.deliveries for ref, entry in self._held.items()}
                     cursor, deliveries = await self._redis.reclaim(
                         flavour, self._claim_idle_s, cursor or "0-0", held
@@ -205,14 +206,14 @@ class RedisWorker:
 
     def _take(self, delivery: Delivery) -> None:
         if make_ref(delivery.flavour, delivery.stream_id) in self._held:
-            return  # our own, taken up while others were claimed
-        entry = Held(
+            return  # held already, and claimed again with others
+        entry = WorkerEntry(
             flavour=delivery.flavour,
             stream_id=delivery.stream_id,
             client=delivery.client,
-            pieces=delivery.pieces,
+            chunks=delivery.chunks,
             deliveries=delivery.deliveries,
-            era=self._link.era,
+            era=self._connection.era,
         )
         self._held[entry.ref] = entry
         self._counts["entries"] += 1
@@ -231,25 +232,25 @@ class RedisWorker:
         assert self._tasks is not None
         entry.task = self._tasks.create_task(self._read_and_run(entry, written), name=f"entry {entry.ref}")
 
-    async def _read_and_run(self, entry: Held, written: WrittenEntry) -> None:
+    async def _read_and_run(self, entry: WorkerEntry, written: WrittenEntry) -> None:
         try:
             calls = await self._calls(entry, written)
-        except (WireError, PiecesGone) as error:
+        except (WireError, ChunksMissing) as error:
             self._finish(entry, SandboxError(str(error), kind="fabric", retryable=True))
         else:
             await self._run(entry, calls)
 
-    async def _calls(self, entry: Held, written: WrittenEntry) -> list[WireCall]:
+    async def _calls(self, entry: WorkerEntry, written: WrittenEntry) -> list[WireCall]:
         if not written.sizes:
             return written.calls()
-        pieces = await self._link.patiently(
+        chunks = await self._connection.patiently(
             f"pieces of {entry.ref}",
-            lambda: self._stored.get(entry.pieces, written.sizes),
+            lambda: self._stored.get(entry.chunks, written.sizes),
             self._give_up_in_time,
         )
-        return await asyncio.to_thread(written.calls, pieces)
+        return await asyncio.to_thread(written.calls, chunks)
 
-    async def _run(self, entry: Held, calls: list[WireCall]) -> None:
+    async def _run(self, entry: WorkerEntry, calls: list[WireCall]) -> None:
         age_s = self._age_s(entry)
         if entry.deliveries > 1 or age_s > LEASE_S:
             calls = await self._still_wanted(entry, calls)
@@ -268,14 +269,14 @@ class RedisWorker:
                 outcomes = self._sandbox.run_batch([call.request for call in due], deadline=deadline)
                 async with contextlib.aclosing(cast(AsyncGenerator[tuple[int, Outcome]], outcomes)):
                     async for index, outcome in outcomes:
-                        self._answer(entry, due[index].id, portable(outcome))
+                        self._answer(entry, due[index].id, to_storable(outcome))
         except SandboxError as error:
             failure = error
         self._finish(entry, failure)
 
-    async def _still_wanted(self, entry: Held, calls: list[WireCall]) -> list[WireCall]:
-        """Return the calls of an entry that is old or had another worker which nobody answered: none if its
-        client is dead, all if Redis cannot say."""
+    async def _still_wanted(self, entry: WorkerEntry, calls: list[WireCall]) -> list[WireCall]:
+        """Return the unanswered calls of an entry that is old or had another worker: none if its client is
+        dead, all if Redis does not answer."""
         try:
             stored = await self._redis.answered(entry.client, entry.ref)
         except REDIS_ERRORS:
@@ -289,44 +290,48 @@ class RedisWorker:
         self._update_room()
         return [call for call in calls if call.id not in answered]
 
-    def _age_s(self, entry: Held) -> float:
-        """How long ago the entry was written, by the server's clock, which alone its id knows."""
+    def _age_s(self, entry: WorkerEntry) -> float:
+        """Return the seconds since the entry was written, on the server's clock: the id has its time."""
         now_s = asyncio.get_running_loop().time() + self._server_minus_loop_s
         return now_s - id_order(entry.stream_id)[0] / 1000
 
-    def _answer(self, entry: Held, call_id: int | None, outcome: Outcome) -> None:
+    def _answer(self, entry: WorkerEntry, call_id: int | None, outcome: Outcome) -> None:
         if call_id is not None:
             entry.waiting.discard(call_id)
             self._waiting -= 1
             self._update_room()
-        self._unstored.add(entry, call_id, outcome)
+        self._pending.add(entry, call_id, outcome)
         if call_id is not None and not entry.waiting:
             self._complete(entry)
 
-    def _complete(self, entry: Held) -> None:
-        """It is acknowledged with its last answer, whenever its task then ends."""
-        self._unstored.complete(entry, is_held=self._held.get(entry.ref) is entry)
+    def _complete(self, entry: WorkerEntry) -> None:
+        """Acknowledge the entry with its last answer, even if its task is still running."""
+        self._pending.complete(entry, is_held=self._held.get(entry.ref) is entry)
 
-    def _finish(self, entry: Held, failure: SandboxError) -> None:
-        """Nothing more will come: calls without an answer get `failure`."""
+    def _finish(self, entry: WorkerEntry, failure: SandboxError) -> None:
+        """Answer all remaining calls of the entry with `failure`."""
         if entry.task is None:
             self._answer(entry, None, failure)
         for call_id in sorted(entry.waiting):
-            self._answer(entry, call_id, portable(failure))
+            self._answer(entry, call_id, to_storable(failure))
         self._complete(entry)
 
-    def _is_for_nobody(self, entry: Held) -> bool:
-        """Say whether Redis no longer has an entry: deleted, neither acknowledged just now nor lost."""
-        return entry.ref in self._held and not self._unstored.completes(entry) and entry.era == self._link.era
+    def _was_deleted(self, entry: WorkerEntry) -> bool:
+        """Return True if an entry that Redis no longer has was deleted, neither acknowledged nor lost."""
+        return (
+            entry.ref in self._held
+            and not self._pending.completes(entry)
+            and entry.era == self._connection.era
+        )
 
-    def _abandon(self, entry: Held) -> None:
-        """The caller has gone, or another worker was quicker."""
+    def _abandon(self, entry: WorkerEntry) -> None:
+        """Stop an entry: its caller is gone, or another worker answered it."""
         self._counts["abandoned"] += 1
         if entry.task is not None:
             entry.task.cancel()
         self._release(entry)
 
-    def _release(self, entry: Held) -> None:
+    def _release(self, entry: WorkerEntry) -> None:
         if self._held.pop(entry.ref, None) is not None:
             self._waiting -= len(entry.waiting)
             entry.waiting.clear()
@@ -341,15 +346,15 @@ class RedisWorker:
             self._room.clear()
 
     async def _heartbeat(self) -> None:
-        """Says that this worker lives and keeps what it holds; stops what Redis no longer has."""
+        """Renew the lease, claim the held entries, and stop those that Redis no longer has."""
         loop = asyncio.get_running_loop()
         held = list(self._held.values())
         lease_end_s = loop.time() + self._server_minus_loop_s + 2 * self._claim_idle_s
-        with self._groups_may_be_gone():
+        with self._detect_lost_groups():
             server_s, claimed = await self._redis.heartbeat(lease_end_s, [entry.ref for entry in held])
             self._server_minus_loop_s = server_s - loop.time()
             for entry in held:
-                if entry.ref not in claimed and self._is_for_nobody(entry):
+                if entry.ref not in claimed and self._was_deleted(entry):
                     self._abandon(entry)
             if self._has_groups:
                 self.ready.set()
@@ -357,7 +362,7 @@ class RedisWorker:
 
     async def _forget_consumers(self) -> None:
         await asyncio.sleep(FORGET_EVERY_S * random.uniform(0.5, 1.0))
-        with self._groups_may_be_gone():
+        with self._detect_lost_groups():
             await self._redis.forget_consumers()
 
     async def _drain(self) -> None:
@@ -371,3 +376,35 @@ class RedisWorker:
         with contextlib.suppress(*REDIS_ERRORS, TimeoutError, GroupGone):
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await self._redis.leave({ref: entry.deliveries for ref, entry in self._held.items()})
+
+
+def as_batch(sandbox: Sandbox) -> BatchSandbox:
+    """Return the sandbox itself if it has `run_batch`, otherwise one that runs a batch's calls
+    concurrently."""
+    return cast(BatchSandbox, sandbox) if hasattr(sandbox, "run_batch") else _ConcurrentBatch(sandbox)
+
+
+class _ConcurrentBatch:
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
+        return await self._sandbox.run(request, deadline=deadline)
+
+    async def run_batch(
+        self, requests: Sequence[ExecRequest], *, deadline: float | None = None
+    ) -> AsyncIterator[tuple[int, Outcome]]:
+        async def one(index: int) -> tuple[int, Outcome]:
+            try:
+                return index, await self._sandbox.run(requests[index], deadline=deadline)
+            except SandboxError as error:
+                return index, error
+
+        tasks = [asyncio.create_task(one(index)) for index in range(len(requests))]
+        try:
+            for done in asyncio.as_completed(tasks):
+                yield await done
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,5 +1,5 @@
-"""What a worker says to Redis. Every method raises `REDIS_ERRORS` when Redis does not do it, and those that
-need the consumer group `GroupGone` when Redis does not know it."""
+"""The Redis commands of a worker. Every method raises one of `REDIS_ERRORS` if its command fails, and
+GroupGone if it needs the consumer group and Redis does not have it."""
 
 import contextlib
 import struct
@@ -11,84 +11,91 @@ from redis import exceptions
 
 from rocstar.sandbox.fabric import scripts
 from rocstar.sandbox.fabric.client_commands import REPLY_TTL_S, FabricMessage
-from rocstar.sandbox.fabric.link import BLOCK_MS, Keys, Link, limited, make_ref, split_refs
-from rocstar.sandbox.fabric.workers import WorkerInfo, encode_worker
+from rocstar.sandbox.fabric.redis_connection import (
+    BLOCK_MS,
+    Keys,
+    RedisConnection,
+    make_ref,
+    split_refs,
+    with_timeout,
+)
+from rocstar.sandbox.fabric.wire import WorkerInfo, encode_worker
 
 GROUP = "workers"
-NOBODY = "handed-back"
+HANDED_BACK = "handed-back"
 HANDED_BACK_IDLE_MS = 3_600_000
 RECLAIM_COUNT = 4
 DONE_TTL_S = 600
 KEY_TTL_S = 86_400
 FORGET_IDLE_S = 60
 MOST_IDS = 1000
-"""In one command of a script, whose stack holds some thousands."""
+"""The maximum of ids per command of a script: the Lua stack holds a few thousand."""
 
 _DONE = struct.Struct("<Q")
 
 
 class GroupGone(Exception):
-    """Redis has lost the consumer group, and with it everything else."""
+    """Redis lost the consumer group, and with it all other data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """An entry as Redis hands it out. pieces: the name of those beside its message, or nothing. deliveries:
-    how many workers got it, this one included."""
+    """A delivered entry. chunks: the name of the message's chunks, or "". deliveries: the number of workers
+    that received it, including this one."""
 
     flavour: str
     stream_id: str
     client: str
     blob: bytes
-    pieces: str
+    chunks: str
     deliveries: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Storing:
-    """One step.
+class StoreCommand:
+    """The answers and acknowledgements of one step.
 
     Args:
-        messages: per client, in order.
-        done: answered call ids of entries that go on.
+        messages: answers per client, in order.
+        done: answered call ids of unfinished entries.
         finished: refs to acknowledge.
-        partial: those of them that had ids in `done` earlier.
-        pieces: names of theirs.
+        partial: finished refs that had ids in `done`.
+        chunks: names of the chunks of finished entries.
     """
 
     messages: Mapping[str, Sequence[FabricMessage]]
     done: Mapping[str, Sequence[int]]
     finished: Sequence[str]
     partial: Sequence[str]
-    pieces: Sequence[str]
+    chunks: Sequence[str]
 
 
 class WorkerCommands:
-    def __init__(self, link: Link, keys: Keys, info: WorkerInfo) -> None:
-        self._redis: Any = link.redis  # redis-py's annotations differ from release to release
+    def __init__(self, connection: RedisConnection, keys: Keys, info: WorkerInfo) -> None:
+        self._redis: Any = connection.redis  # redis-py's annotations differ from release to release
         self._keys = keys
         self._info = info
 
     async def server_s(self) -> float:
-        seconds, microseconds = await limited(self._redis.time())
+        seconds, microseconds = await with_timeout(self._redis.time())
         return float(seconds + microseconds / 1e6)
 
     async def make_groups(self) -> None:
         for flavour in self._info.flavours:
             try:
-                async with self._redis.pipeline(transaction=True) as pipe:  # no stream without its end
+                async with self._redis.pipeline(transaction=True) as pipe:  # no stream without an expiry
                     pipe.xgroup_create(self._keys.calls(flavour), GROUP, id="0", mkstream=True)
                     pipe.expire(self._keys.calls(flavour), KEY_TTL_S)
-                    await limited(pipe.execute())
+                    await with_timeout(pipe.execute())
             except exceptions.ResponseError as error:
                 if "BUSYGROUP" not in str(error):
                     raise
 
     async def pull(self) -> list[Delivery]:
-        """The next entry of each flavour; waits for the first up to `BLOCK_MS`."""
+        """Return the next entry of each flavour; wait for the first up to `BLOCK_MS`."""
         streams = {self._keys.calls(flavour): ">" for flavour in self._info.flavours}
         with _group_gone():
-            found = await limited(
+            found = await with_timeout(
                 self._redis.xreadgroup(GROUP, self._info.name, streams, count=1, block=BLOCK_MS)
             )
         flavours = {self._keys.calls(flavour): flavour for flavour in self._info.flavours}
@@ -101,15 +108,15 @@ class WorkerCommands:
     async def reclaim(
         self, flavour: str, idle_s: float, cursor: str, held: Mapping[str, int]
     ) -> tuple[str, list[Delivery]]:
-        """Takes over entries whose worker has been silent for `idle_s`. The cursor to go on from, 0-0 at the
-        end.
+        """Claim entries whose worker has been silent for `idle_s`. Return (next cursor, 0-0 at the end;
+        entries).
 
-        held: deliveries of the entries that are our own. After this process stood still they may be among
-        them; nobody has died then, so they count as often as before.
+        held: delivery counts of this worker's entries. After a pause of this process they may be among the
+            claimed; no worker died then, so their counts stay.
         """
         key = self._keys.calls(flavour)
         with _group_gone():
-            following, messages, _ = await limited(
+            following, messages, _ = await with_timeout(
                 self._redis.xautoclaim(
                     key, GROUP, self._info.name, round(idle_s * 1000), start_id=cursor, count=RECLAIM_COUNT
                 )
@@ -117,27 +124,27 @@ class WorkerCommands:
             deliveries = []
             for stream_id, fields in messages:
                 if (times := held.get(make_ref(flavour, stream_id.decode()))) is not None:
-                    await limited(
+                    await with_timeout(
                         self._redis.xclaim(
                             key, GROUP, self._info.name, 0, [stream_id], retrycount=times, justid=True
                         )
                     )
                     continue
-                states = await limited(self._redis.xpending_range(key, GROUP, stream_id, stream_id, 1))
+                states = await with_timeout(self._redis.xpending_range(key, GROUP, stream_id, stream_id, 1))
                 times = states[0]["times_delivered"] if states else 1
                 deliveries.append(_delivery(flavour, stream_id, fields, times))
         return following.decode(), deliveries
 
     async def answered(self, client: str, ref: str) -> set[int] | None:
-        """Ids of an entry's calls that have stored answers; None when its client is dead."""
+        """Return the ids of an entry's calls that have stored answers, or None if its client is dead."""
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.exists(self._keys.client(client))
             pipe.get(self._keys.done(ref))
-            alive, done = await limited(pipe.execute())
+            alive, done = await with_timeout(pipe.execute())
         return {call_id for (call_id,) in _DONE.iter_unpack(done or b"")} if alive else None
 
-    async def store(self, storing: Storing) -> None:
-        """Acknowledgements and answers, all or none; those first, for they free what these may need."""
+    async def store(self, storing: StoreCommand) -> None:
+        """Write acknowledgements and answers atomically; acknowledgements first, because they free memory."""
         commands: list[tuple[Any, ...]] = []
         for flavour, stream_ids in split_refs(storing.finished).items():
             for start in range(0, len(stream_ids), MOST_IDS):
@@ -145,20 +152,20 @@ class WorkerCommands:
                 commands.append(("XACK", self._keys.calls(flavour), GROUP, *ids))
                 commands.append(("XDEL", self._keys.calls(flavour), *ids))
         commands += [("DEL", self._keys.done(ref)) for ref in storing.partial]
-        commands += [("UNLINK", self._keys.pieces(name)) for name in storing.pieces]
+        commands += [("UNLINK", self._keys.chunks(name)) for name in storing.chunks]
         for client, messages in storing.messages.items():
             key = self._keys.reply(client)
-            commands += [("XADD", key, "*", "answers", one.blob, "pieces", one.pieces) for one in messages]
+            commands += [("XADD", key, "*", "answers", one.blob, "pieces", one.chunks) for one in messages]
             commands.append(("EXPIRE", key, REPLY_TTL_S))
         for ref, answered in storing.done.items():
             packed = b"".join(_DONE.pack(call_id) for call_id in answered)
             commands.append(("APPEND", self._keys.done(ref), packed))
             commands.append(("EXPIRE", self._keys.done(ref), DONE_TTL_S))
         counted = [part for command in commands for part in (len(command), *command)]
-        await limited(self._redis.eval(scripts.STEP, 0, *counted))
+        await with_timeout(self._redis.eval(scripts.STEP, 0, *counted))
 
     async def heartbeat(self, lease_end_s: float, held: Iterable[str]) -> tuple[float, set[str]]:
-        """Renews the lease and the claims. (Redis's clock, those of `held` that Redis still has)"""
+        """Renew the lease and the claims. Return (Redis's clock, the refs of `held` that Redis still has)."""
         by_flavour = split_refs(held)
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.time()
@@ -170,7 +177,7 @@ class WorkerCommands:
             for flavour, ids in by_flavour.items():
                 pipe.xclaim(self._keys.calls(flavour), GROUP, self._info.name, 0, ids, justid=True)
             with _group_gone():
-                replies = await limited(pipe.execute())
+                replies = await with_timeout(pipe.execute())
         seconds, microseconds = replies[0]
         claimed = {
             make_ref(flavour, stream_id.decode())
@@ -180,28 +187,30 @@ class WorkerCommands:
         return seconds + microseconds / 1e6, claimed
 
     async def forget_consumers(self) -> None:
-        """Removes names of workers that are long gone and hold nothing."""
+        """Remove consumers that are long gone and have no pending entries."""
         for flavour in self._info.flavours:
             key = self._keys.calls(flavour)
             with _group_gone():
-                for consumer in await limited(self._redis.xinfo_consumers(key, GROUP)):
+                for consumer in await with_timeout(self._redis.xinfo_consumers(key, GROUP)):
                     if consumer["pending"] == 0 and consumer["idle"] > FORGET_IDLE_S * 1000:
-                        await limited(
+                        await with_timeout(
                             self._redis.eval(scripts.FORGET_CONSUMER, 1, key, GROUP, consumer["name"])
                         )
 
     async def leave(self, held: Mapping[str, int]) -> None:
-        """Hands back what is held, so that others need not wait for it to fall silent. held: refs, and by how
-        many workers each was had. This one has not died, so it does not count."""
-        await limited(self._redis.zrem(self._keys.workers, encode_worker(self._info)))
+        """Return the held entries, so that other workers need not wait for this one to become idle.
+
+        held: delivery counts by ref. This worker did not die, so its own delivery does not count.
+        """
+        await with_timeout(self._redis.zrem(self._keys.workers, encode_worker(self._info)))
         with _group_gone():
             for ref, deliveries in held.items():
                 ((flavour, ids),) = split_refs([ref]).items()
-                await limited(
+                await with_timeout(
                     self._redis.xclaim(
                         self._keys.calls(flavour),
                         GROUP,
-                        NOBODY,
+                        HANDED_BACK,
                         0,
                         ids,
                         idle=HANDED_BACK_IDLE_MS,
@@ -211,7 +220,7 @@ class WorkerCommands:
                 )
             for flavour in self._info.flavours:
                 key = self._keys.calls(flavour)
-                await limited(self._redis.eval(scripts.FORGET_CONSUMER, 1, key, GROUP, self._info.name))
+                await with_timeout(self._redis.eval(scripts.FORGET_CONSUMER, 1, key, GROUP, self._info.name))
 
 
 def _delivery(flavour: str, stream_id: bytes, fields: Mapping[bytes, bytes], deliveries: int) -> Delivery:
@@ -220,7 +229,7 @@ def _delivery(flavour: str, stream_id: bytes, fields: Mapping[bytes, bytes], del
         stream_id=stream_id.decode(),
         client=fields.get(b"client", b"").decode("utf-8", "replace"),
         blob=fields.get(b"calls", b""),
-        pieces=fields.get(b"pieces", b"").decode("utf-8", "replace"),
+        chunks=fields.get(b"pieces", b"").decode("utf-8", "replace"),
         deliveries=deliveries,
     )
 

@@ -19,8 +19,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 
 from rocstar.sandbox.child.cpp import command_from
-from rocstar.sandbox.child.user_flavours import read_flavours
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
+from rocstar.sandbox.child.user_flavours import read_flavours
 from rocstar.sandbox.console import INTERRUPTED, Starting, require_own_users, say
 from rocstar.sandbox.extras import lacking, left_out, offered_flavours
 from rocstar.sandbox.loopback.access import access_log, networks
@@ -240,7 +240,7 @@ async def _open_sandbox(
         raise ValueError(missing)
     from rocstar.sandbox.fabric import RedisFabric
     from rocstar.sandbox.fabric.cli import URL_VARIABLES, reach, redis_url, warn_of_password
-    from rocstar.sandbox.fabric.link import PREFIX, shown
+    from rocstar.sandbox.fabric.redis_connection import PREFIX, redact_url
 
     url = redis_url(options)
     if url is None:
@@ -248,7 +248,7 @@ async def _open_sandbox(
     warn_of_password(options)
     for name in URL_VARIABLES:  # no child inherits it
         os.environ.pop(name, None)
-    starting = Starting("serve", f"{flavours} for sessions; other calls go to Redis at {shown(url)}")
+    starting = Starting("serve", f"{flavours} for sessions; other calls go to Redis at {redact_url(url)}")
     await reach(url)
     fabric = await stack.enter_async_context(
         RedisFabric(

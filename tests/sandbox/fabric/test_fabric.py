@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox.fabric import client as client_module
-from rocstar.sandbox.fabric.link import PREFIX
+from rocstar.sandbox.fabric.redis_connection import PREFIX
 from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, SandboxError
 
@@ -20,7 +20,7 @@ def say(number: int) -> ExecRequest:
 async def test_one_program(redis: Any, programs: Any, working: Any, client: Any) -> None:
     async with working(redis.url, programs), client(redis.url) as fabric:
         assert await fabric.run(ExecRequest(code="say hello")) == ok("hello")
-        assert fabric.open_calls == 0
+        assert len(fabric._open_calls.calls) == 0
 
 
 async def test_every_kind_of_result_arrives(redis: Any, working: Any, client: Any, gather: Any) -> None:
@@ -125,7 +125,7 @@ async def test_a_flavour_is_chosen_among_those_that_live_workers_offer(
                 await fabric.workers()
                 assert (await fabric.run(numeric)).stdout == "numeric"
                 assert (await fabric.run(plain)).stdout == "stdlib"
-        with pytest.raises(SandboxError, match="there is no flavour 'rust'") as caught:
+        with pytest.raises(SandboxError, match="unknown flavour 'rust'") as caught:
             await fabric.run(ExecRequest(code="1", flavour="rust"))
         assert (caught.value.kind, caught.value.retryable) == ("unknown_flavour", False)
 
@@ -139,11 +139,11 @@ async def test_a_worker_holds_little_more_than_it_can_run(
         client(redis.url, entry_calls=4) as fabric,
     ):
         running = asyncio.create_task(gather(fabric, ["wait door"] * 40))
-        await until(lambda: first.held_calls >= 3)
+        await until(lambda: first._waiting >= 3)
         async with working(redis.url, programs, capacity=2, prefetch=1) as second:
-            await until(lambda: second.held_calls >= 3)
-            assert first.held_calls < 3 + 4
-            assert second.held_calls < 3 + 4
+            await until(lambda: second._waiting >= 3)
+            assert first._waiting < 3 + 4
+            assert second._waiting < 3 + 4
             programs.open("door")
             assert len(await running) == 40
     assert programs.runs["wait door"] == 40
@@ -190,7 +190,7 @@ async def test_a_deadline_ends_the_call_here_and_there(
         kinds = [getattr(outcomes[n], "kind", "result") for n in range(3)]
         assert kinds == ["deadline", "result", "deadline"]
         assert fabric.counters()["deadlines"] == 3
-        assert fabric.open_calls == 0
+        assert len(fabric._open_calls.calls) == 0
         await until(lambda: redis.cli("xlen", f"{PREFIX}:calls:stdlib") == "0\n", "the entries are gone")
     assert programs.ended["wait never"] == 0
 
@@ -265,7 +265,7 @@ async def test_a_cancelled_call_stops_running(
         await until(lambda: programs.runs["wait never"] == 1)
         call.cancel()
         await until(lambda: programs.cancelled["wait never"] == 1)
-        await until(lambda: worker.held_calls == 0)
+        await until(lambda: worker._waiting == 0)
         assert worker.counters()["abandoned"] == 1
         assert fabric.counters()["cancelled"] == 1
         assert await fabric.run(say(1)) == ok("1")
@@ -281,9 +281,9 @@ async def test_a_closed_batch_stops_running_and_waiting(
         outcomes = fabric.run_batch([say(0), *[ExecRequest(code="wait never")] * 30])
         assert await anext(outcomes) == (0, ok("0"))
         await outcomes.aclose()
-        await until(lambda: worker.held_calls == 0)
+        await until(lambda: worker._waiting == 0)
         await until(lambda: redis.cli("xlen", f"{PREFIX}:calls:stdlib") == "0\n")
-        assert fabric.open_calls == 0
+        assert len(fabric._open_calls.calls) == 0
     assert programs.runs["wait never"] < 30
     assert programs.ended["wait never"] == 0
 

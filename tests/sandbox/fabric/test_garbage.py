@@ -9,18 +9,19 @@ import pytest
 from redis import Redis
 
 from rocstar.sandbox.fabric import wire
-from rocstar.sandbox.fabric.link import PREFIX
-from rocstar.sandbox.fabric.wire import Answer, WireCall
-from rocstar.sandbox.fabric.workers import WorkerInfo, decode_workers, encode_worker
+from rocstar.sandbox.fabric.redis_connection import PREFIX
+from rocstar.sandbox.fabric.wire import Answer, WireCall, WorkerInfo, decode_workers, encode_worker
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
+
+from .messages import encode_entry
 
 CALLS = f"{PREFIX}:calls:stdlib"
 NESTED = b"[" * 200_000
 HUGE = 10**400
 
 CALL = WireCall(id=1, request=ExecRequest(code="say 1", flavour="stdlib"), remaining_s=1.0)
-ENTRY = json.loads(wire.encode_entry([CALL]))
+ENTRY = json.loads(encode_entry([CALL]))
 ROW = ENTRY["calls"][0]
 
 
@@ -130,7 +131,7 @@ async def test_a_reply_stream_that_is_none_holds_up_nobody_else(
         async with client(redis.url) as fabric:
             outcomes = await gather(fabric, [f"say {n}" for n in range(8)])
             assert outcomes == {n: ok(str(n)) for n in range(8)}
-        await until(lambda: worker.held_calls == 0 and redis.cli("xlen", CALLS) == "0\n")
+        await until(lambda: worker._waiting == 0 and redis.cli("xlen", CALLS) == "0\n")
         lost.cancel()
 
 

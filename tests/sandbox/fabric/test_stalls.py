@@ -8,8 +8,8 @@ import pytest
 
 from rocstar.sandbox.fabric import RedisFabric, WorkerInfo
 from rocstar.sandbox.fabric.client_commands import Upkeep
-from rocstar.sandbox.fabric.link import LONGEST_STEP_S, PREFIX, Link
 from rocstar.sandbox.fabric.receiver import SMALLEST_WINDOW
+from rocstar.sandbox.fabric.redis_connection import LONGEST_STEP_S, PREFIX, RedisConnection
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest
 
@@ -61,27 +61,27 @@ class Clock:
 
 
 def test_a_time_in_which_nobody_tried_is_none_of_redis() -> None:
-    link, clock, error = Link("unix:///nowhere"), Clock(), TimeoutError()
-    link.clock = clock
-    link.failed("read", error)
+    connection, clock, error = RedisConnection("unix:///nowhere"), Clock(), TimeoutError()
+    connection.clock = clock
+    connection.failed("read", error)
     clock.now += 60.0  # this process was stopped
-    assert link.down_s() <= LONGEST_STEP_S
-    link.failed("read", error)
-    assert link.down_s() <= LONGEST_STEP_S
+    assert connection.down_s() <= LONGEST_STEP_S
+    connection.failed("read", error)
+    assert connection.down_s() <= LONGEST_STEP_S
     for _ in range(10):
         clock.now += LONGEST_STEP_S
-        link.failed("read", error)
-    assert 10 * LONGEST_STEP_S <= link.down_s() <= 11 * LONGEST_STEP_S
-    assert link.down_s(since=clock.now - 1.0) == 1.0
-    link.up("read")
-    assert link.down_s() == 0.0
+        connection.failed("read", error)
+    assert 10 * LONGEST_STEP_S <= connection.down_s() <= 11 * LONGEST_STEP_S
+    assert connection.down_s(since=clock.now - 1.0) == 1.0
+    connection.up("read")
+    assert connection.down_s() == 0.0
 
 
 async def test_workers_that_could_not_be_counted_are_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their leases ended while Redis answered nobody: they renew them a moment after it answers again."""
     fabric, clock = RedisFabric("unix:///nowhere", patience_s=30.0), Clock()
     there = [WorkerInfo(name="a", capacity=3, flavours=("stdlib",))]
-    fabric._link.clock = clock
+    fabric._connection.clock = clock
 
     async def look(workers: list[WorkerInfo]) -> None:
         async def keep_up(*_: Any) -> Upkeep:
@@ -95,13 +95,13 @@ async def test_workers_that_could_not_be_counted_are_not_missing(monkeypatch: py
 
     monkeypatch.setattr(fabric._redis, "server_s", server_s)
     request = ExecRequest(code="1", flavour="stdlib")
-    call = fabric._ledger.open(request, lambda outcome: None, opened_at=clock.now)
+    call = fabric._open_calls.open(request, lambda outcome: None, opened_at=clock.now)
     await look(there)
     clock.now += 60.0
     await look([])
-    assert fabric._verdict(call) is None
+    assert fabric._timeout_error(call) is None
     for _ in range(61):
         clock.now += 0.5
         await look([])
-    assert "no worker of flavour stdlib has been alive for 30.5 s" in str(fabric._verdict(call))
+    assert "no worker of flavour stdlib has been alive for 30.5 s" in str(fabric._timeout_error(call))
     assert math.isfinite(fabric._receiver.counted_at)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.sandbox.fabric.held import is_light, portions
-from rocstar.sandbox.fabric.pieces import LONG, PIECE_BYTES, PIECE_CHARS, grouped
+from rocstar.sandbox.fabric.chunks import CHUNK_BYTES, CHUNK_CHARS, LONG, grouped
+from rocstar.sandbox.fabric.pending_answers import is_light, split_answers
 from rocstar.sandbox.fabric.wire import (
     LIGHT,
     VERSION,
@@ -17,14 +17,15 @@ from rocstar.sandbox.fabric.wire import (
     EntryDraft,
     WireCall,
     WireError,
-    decode_answers,
-    decode_entry,
+    WorkerInfo,
+    decode_workers,
     encode_answers,
-    encode_entry,
+    encode_worker,
 )
-from rocstar.sandbox.fabric.workers import WorkerInfo, decode_workers, encode_worker
 from rocstar.sandbox.testing import ok, timeout
 from rocstar.sandbox.types import Display, ExecRequest, ExecResult, Limits, SandboxError, Status
+
+from .messages import decode_answers, decode_entry, encode_entry
 
 # Lone surrogates, NULs and pairs of surrogates that JSON's escapes would join are all text to us.
 texts = st.text(st.characters(), max_size=30) | st.sampled_from(["\ud83d\ude00", "\x00", "\udcff", "é\u2028"])
@@ -93,12 +94,12 @@ def test_results_arrive_as_they_were_sent(sent: list[tuple[str, int, ExecResult]
 
 
 long_texts = st.sampled_from(["x", "é", "漢", "\U0001f600", "\ud83d\ude00", "\udcff", "\x00é漢"])
-long_texts = long_texts.map(lambda some: some * (PIECE_CHARS // len(some) + LONG))
+long_texts = long_texts.map(lambda some: some * (CHUNK_CHARS // len(some) + LONG))
 
 
 @given(long_texts, texts, st.binary(max_size=99))
 def test_a_long_entry_arrives_as_it_was_sent(long: str, short: str, some: bytes) -> None:
-    files = {"a": some, "b": some * LONG, "c": bytes(PIECE_BYTES + 1)}
+    files = {"a": some, "b": some * LONG, "c": bytes(CHUNK_BYTES + 1)}
     requests = [
         ExecRequest(code=long, stdin=short, flavour="x", files=files),
         ExecRequest(code=short, stdin=long, flavour="x"),
@@ -106,9 +107,9 @@ def test_a_long_entry_arrives_as_it_was_sent(long: str, short: str, some: bytes)
     for request in requests:
         draft = EntryDraft([(7, request)], apart=True)
         blob = draft.encode([0.5])
-        assert decode_entry(blob, draft.pieces) == [WireCall(id=7, request=request, remaining_s=0.5)]
+        assert decode_entry(blob, draft.chunks) == [WireCall(id=7, request=request, remaining_s=0.5)]
         assert len(blob) < LIGHT
-        assert max(map(len, draft.pieces)) <= PIECE_BYTES
+        assert max(map(len, draft.chunks)) <= CHUNK_BYTES
 
 
 @given(long_texts, texts, st.binary(max_size=99))
@@ -117,26 +118,26 @@ def test_a_long_result_arrives_as_it_was_sent(long: str, short: str, some: bytes
     for texts_of in ((long, short, None), (short, long, long)):
         stdout, stderr, value = texts_of
         result = replace(ok(stdout, value=value), stderr=stderr, files={"f": some * LONG}, displays=shown)
-        blob, pieces = encode_answers([Answer(ref="stdlib/1-0", call_id=1, outcome=result)], apart=True)
-        (answer,) = decode_answers(blob, pieces)
+        blob, chunks = encode_answers([Answer(ref="stdlib/1-0", call_id=1, outcome=result)], apart=True)
+        (answer,) = decode_answers(blob, chunks)
         assert answer.outcome == result
         assert len(blob) < LIGHT
-        assert max(map(len, pieces)) <= PIECE_BYTES
+        assert max(map(len, chunks)) <= CHUNK_BYTES
 
 
 def test_pieces_that_are_not_there_are_no_text() -> None:
     draft = EntryDraft([(1, ExecRequest(code="é" * LONG, flavour="x"))], apart=True)
     blob = draft.encode([None])
-    for pieces in ([], [b"\xff"]):
+    for chunks in ([], [b"\xff"]):
         with pytest.raises(WireError):
-            decode_entry(blob, pieces)
+            decode_entry(blob, chunks)
 
 
-@given(st.lists(st.integers(1, PIECE_BYTES), max_size=20))
+@given(st.lists(st.integers(1, CHUNK_BYTES), max_size=20))
 def test_a_command_carries_a_piece_or_as_much_of_many(sizes: list[int]) -> None:
     groups = list(grouped(sizes))
     assert [number for group in groups for number in group] == list(range(len(sizes)))
-    assert all(sum(sizes[number] for number in group) <= PIECE_BYTES for group in groups)
+    assert all(sum(sizes[number] for number in group) <= CHUNK_BYTES for group in groups)
 
 
 @given(st.lists(st.tuples(refs, st.none() | ids, texts, texts, st.booleans()), max_size=5))
@@ -200,7 +201,7 @@ def test_an_entry_has_one_flavour() -> None:
 def test_what_is_long_travels_alone() -> None:
     short = [Answer(ref="stdlib/1-0", call_id=n, outcome=timeout()) for n in range(1, 101)]
     long = Answer(ref="stdlib/1-0", call_id=101, outcome=ok("x" * LIGHT))
-    found = list(portions([*short[:50], long, *short[50:]]))
+    found = list(split_answers([*short[:50], long, *short[50:]]))
     assert [answer for portion in found for answer in portion] == [*short[:50], long, *short[50:]]
     assert [portion for portion in found if not is_light(portion)] == [[long]]
 

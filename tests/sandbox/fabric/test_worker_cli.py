@@ -10,7 +10,7 @@ import pytest
 
 from rocstar.sandbox.cli import main
 from rocstar.sandbox.fabric.cli import add_worker_parser, redis_url
-from rocstar.sandbox.fabric.link import PREFIX
+from rocstar.sandbox.fabric.redis_connection import PREFIX
 from rocstar.sandbox.types import ExecRequest, SandboxError, Status
 
 from ...patience import PATIENCE_S
@@ -110,8 +110,8 @@ def test_the_url_comes_from_option_file_or_environment(
     ("arguments", "reason"),
     [
         (["--flavours", "rust"], "unknown flavour 'rust'"),
-        (["--flavours", ","], "names none"),
-        (["--max-live", "0"], "at least 1 program"),
+        (["--flavours", ","], "--flavours is empty"),
+        (["--max-live", "0"], "Pass at least 1"),
         (["--redis", "http://x"], "must begin with redis://"),
         (["--redis", "redis+cluster://x"], "cluster is not supported"),
     ],
@@ -134,4 +134,4 @@ def test_without_a_url_it_says_where_to_put_one(monkeypatch: pytest.MonkeyPatch)
 def test_a_password_in_the_command_line_is_warned_of(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--redis", f"http://:{SECRET}@localhost"]) == 2
     said = capsys.readouterr().err
-    assert "shows in the process list" in said and "must begin with redis://" in said and SECRET not in said
+    assert "visible in the process list" in said and "must begin with redis://" in said and SECRET not in said

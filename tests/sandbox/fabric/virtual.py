@@ -13,11 +13,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from rocstar.sandbox.fabric.ledger import CallLedger
+from rocstar.sandbox.fabric.call_times import spare_calls
+from rocstar.sandbox.fabric.open_calls import OpenCalls
 from rocstar.sandbox.fabric.receiver import windows_of
-from rocstar.sandbox.fabric.window import spare_calls
-from rocstar.sandbox.fabric.wire import Answer, Outcome
-from rocstar.sandbox.fabric.workers import WorkerInfo
+from rocstar.sandbox.fabric.wire import Answer, Outcome, WorkerInfo
 from rocstar.sandbox.pool.fair_queue import FairQueue
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest
@@ -62,7 +61,7 @@ class VirtualFabric:
         self._lane = {owner: number for number, owner in enumerate(weights)}
         self._stream: deque[list[Sent]] = deque()
         self._workers = [_Worker(3), _Worker(3)]
-        self._ledger = CallLedger(
+        self._open_calls = OpenCalls(
             windows=windows_of(
                 WorkerInfo(name=str(number), capacity=worker.places, flavours=("stdlib",))
                 for number, worker in enumerate(self._workers)
@@ -93,12 +92,12 @@ class VirtualFabric:
             self._open(owner)
 
         request = ExecRequest(code="x", flavour="stdlib", owner=owner, weight=self._weights[owner])
-        self._ledger.open(request, settle, entry_calls=4)
+        self._open_calls.open(request, settle, entry_calls=4)
 
     def _send(self) -> None:
-        while calls := self._ledger.take(1 << 20):
+        while calls := self._open_calls.take(1 << 20):
             ref = f"stdlib/{next(self._numbers)}-0"
-            self._ledger.sent(calls, ref)
+            self._open_calls.sent(calls, ref)
             entry = [(ref, call.id, call.request.owner) for call in calls]
             self._after(self._on_the_way(), partial(self._arrive, entry))
 
@@ -134,5 +133,5 @@ class VirtualFabric:
 
     def _answer(self, sent: Sent, wall_s: float) -> None:
         outcome = dataclasses.replace(ok(), wall_s=wall_s)
-        self._ledger.answer(Answer(ref=sent[0], call_id=sent[1], outcome=outcome))
+        self._open_calls.answer(Answer(ref=sent[0], call_id=sent[1], outcome=outcome))
         self._send()

@@ -125,8 +125,10 @@ async def test_worker_and_service_say_when_redis_goes_and_is_back() -> None:
             processes["worker"].send_signal(signal.SIGHUP)  # a closed terminal
             await first.aclose()
             for verb, process in processes.items():
-                line = await said(process, "is away")
-                assert line.startswith(f"rocstar sandbox {verb}: Redis at unix://{socket} is away: "), line
+                line = await said(process, "is unreachable")
+                assert line.startswith(
+                    f"rocstar sandbox {verb}: Redis at unix://{socket} is unreachable: "
+                ), line
             await stack.enter_async_context(running(redis, "[Rr]eady to accept connections"))
             for verb, process in processes.items():
                 line = await said(process, "Redis at")  # it is away once, and back once

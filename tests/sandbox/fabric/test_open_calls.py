@@ -9,9 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rocstar.sandbox.fabric.ledger import CallLedger, Effect, OpenCall, Place
-from rocstar.sandbox.fabric.pace import Pace
-from rocstar.sandbox.fabric.window import CallWindow
+from rocstar.sandbox.fabric.call_times import CallWindow, MeanCallTime
+from rocstar.sandbox.fabric.open_calls import CallState, Effect, OpenCall, OpenCalls
 from rocstar.sandbox.fabric.wire import Answer, Outcome
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
@@ -32,7 +31,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = CallLedger(max_attempts=3, max_losses=4)
+        self.ledger = OpenCalls(max_attempts=3, max_losses=4)
         self.outcomes: dict[int, list[Outcome]] = {}
         self.dropped: set[int] = set()
         self.entries: dict[str, list[int]] = {}
@@ -146,9 +145,9 @@ class LedgerMachine(RuleBasedStateMachine):
         assert all(lanes)
         assert all(ids for ids in ledger.entries.values())
         for call in ledger.calls.values():
-            assert in_entries[call.id] == (call.place is Place.ENTRY)
-            assert in_outbox[call.id] == (call.place is Place.OUTBOX)
-            assert call.place is not Place.ENTRY or call.id in ledger.entries[call.ref]
+            assert in_entries[call.id] == (call.state is CallState.ENTRY)
+            assert in_outbox[call.id] == (call.state is CallState.OUTBOX)
+            assert call.state is not CallState.ENTRY or call.id in ledger.entries[call.ref]
         assert set(in_entries) | set(in_outbox) <= set(ledger.calls)
 
     @rule(
@@ -161,9 +160,11 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def what_is_out_is_counted(self) -> None:
         calls = self.ledger.calls.values()
-        for flavour, turns in self.ledger._turns.items():
+        for flavour, turns in self.ledger._queues.items():
             here = [call for call in calls if call.request.flavour == flavour]
-            out = Counter(call.request.owner for call in here if call.place in (Place.SENDING, Place.ENTRY))
+            out = Counter(
+                call.request.owner for call in here if call.state in (CallState.SENDING, CallState.ENTRY)
+            )
             assert turns.out == out.total()
             assert {name: one.out for name, one in turns._owners.items() if one.out} == out
             assert set(turns._owners) == {call.request.owner for call in here}
@@ -172,7 +173,9 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def only_open_batches_have_a_pace(self) -> None:
         batches = {(call.request.flavour, call.batch) for call in self.ledger.calls.values()}
-        assert {key for key in self.ledger._paces._paces if key[1]} == {key for key in batches if key[1]}
+        assert {key for key in self.ledger._call_times._call_times if key[1]} == {
+            key for key in batches if key[1]
+        }
 
     @invariant()
     def sums_are_right(self) -> None:
@@ -204,14 +207,14 @@ TestLedger = LedgerMachine.TestCase
 TestLedger.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
-def opened(ledger: CallLedger, count: int = 1) -> tuple[list[int], list[Outcome]]:
+def opened(ledger: OpenCalls, count: int = 1) -> tuple[list[int], list[Outcome]]:
     outcomes: list[Outcome] = []
     ids = [ledger.open(ExecRequest(code="x"), outcomes.append, batch=1).id for _ in range(count)]
     return ids, outcomes
 
 
 def test_an_error_of_an_attempt_that_no_longer_counts_is_ignored_and_a_result_is_not() -> None:
-    ledger = CallLedger()
+    ledger = OpenCalls()
     (call_id,), outcomes = opened(ledger)
     ledger.sent(ledger.take(1 << 20), "stdlib/1-0")
     assert ledger.lost("stdlib/1-0") == 1
@@ -225,7 +228,7 @@ def test_an_error_of_an_attempt_that_no_longer_counts_is_ignored_and_a_result_is
 
 
 def test_an_entry_that_answers_all_its_calls_is_not_abandoned() -> None:
-    ledger = CallLedger()
+    ledger = OpenCalls()
     ids, _ = opened(ledger, 3)
     ledger.sent(ledger.take(1 << 20), "stdlib/1-0")
     for call_id in ids:
@@ -235,7 +238,7 @@ def test_an_entry_that_answers_all_its_calls_is_not_abandoned() -> None:
 
 
 def test_an_entry_that_still_runs_a_dropped_call_is_abandoned_after_the_others() -> None:
-    ledger = CallLedger()
+    ledger = OpenCalls()
     ids, _ = opened(ledger, 3)
     ledger.sent(ledger.take(1 << 20), "stdlib/1-0")
     ledger.drop(ids[:1])
@@ -246,7 +249,7 @@ def test_an_entry_that_still_runs_a_dropped_call_is_abandoned_after_the_others()
 
 
 def test_attempts_and_losses_are_bounded() -> None:
-    ledger = CallLedger(max_attempts=2, max_losses=2)
+    ledger = OpenCalls(max_attempts=2, max_losses=2)
     (call_id,), outcomes = opened(ledger)
     for number in range(2):
         ledger.sent(ledger.take(1 << 20), f"stdlib/{number}-0")
@@ -262,7 +265,7 @@ def test_attempts_and_losses_are_bounded() -> None:
 
 
 def test_a_deadline_is_not_tried_again() -> None:
-    ledger = CallLedger()
+    ledger = OpenCalls()
     (call_id,), outcomes = opened(ledger)
     ledger.sent(ledger.take(1 << 20), "stdlib/1-0")
     ledger.answer(Answer(ref="stdlib/1-0", call_id=call_id, outcome=crash(kind="deadline")))
@@ -271,7 +274,7 @@ def test_a_deadline_is_not_tried_again() -> None:
 
 def shares_of(weights: dict[str, int], places: int, rounds: int) -> Counter[str]:
     """Whose calls are answered, when one after the other is and each owner has more than enough waiting."""
-    ledger = CallLedger(windows={"stdlib": CallWindow(places, 64)})
+    ledger = OpenCalls(windows={"stdlib": CallWindow(places, 64)})
     for owner, weight in weights.items():
         for _ in range(rounds):
             request = ExecRequest(code="x", flavour="stdlib", owner=owner, weight=weight)
@@ -299,7 +302,7 @@ def test_owners_share_the_window_by_their_weights() -> None:
 
 
 def test_one_call_of_another_owner_waits_for_no_more_than_the_window() -> None:
-    ledger = CallLedger(windows={"stdlib": quick(4)})
+    ledger = OpenCalls(windows={"stdlib": quick(4)})
     for _ in range(100):
         ledger.open(ExecRequest(code="x", flavour="stdlib", owner="many"), lambda _: None, batch=1)
     first = [ledger.take(1 << 20) for _ in range(3)]
@@ -311,7 +314,7 @@ def test_one_call_of_another_owner_waits_for_no_more_than_the_window() -> None:
 
 
 def test_an_owner_that_has_nothing_in_redis_waits_for_nobodys_call_there() -> None:
-    ledger = CallLedger(windows={"stdlib": CallWindow(capacity=3, most=4)})
+    ledger = OpenCalls(windows={"stdlib": CallWindow(capacity=3, most=4)})
 
     def open_one(owner: str, batch: int) -> OpenCall:
         return ledger.open(ExecRequest(code="x", flavour="stdlib", owner=owner), lambda _: None, batch=batch)
@@ -321,7 +324,7 @@ def test_an_owner_that_has_nothing_in_redis_waits_for_nobodys_call_there() -> No
     assert [len(ledger.take(1 << 20)) for _ in range(2)] == [4, 0]
     late = [open_one("other", 2) for _ in range(2)]
     ledger.sent(ledger.take(1 << 20), "stdlib/2-0")
-    assert [call.place for call in late] == [Place.ENTRY, Place.OUTBOX]  # now it has something
+    assert [call.state for call in late] == [CallState.ENTRY, CallState.OUTBOX]  # now it has something
     open_one("third", 3)
     assert ledger.take(1 << 20) == []  # there is one place for three programs
     ledger.answer(Answer(ref="stdlib/2-0", call_id=late[0].id, outcome=ok()))
@@ -332,7 +335,7 @@ class Answering:
     """One that answers the oldest entry whenever nothing more can be sent."""
 
     def __init__(self) -> None:
-        self.ledger = CallLedger(windows={"stdlib": CallWindow(capacity=3, most=64)})
+        self.ledger = OpenCalls(windows={"stdlib": CallWindow(capacity=3, most=64)})
 
     def open(self, count: int, *, batch: int) -> list[OpenCall]:
         request = ExecRequest(code="x", flavour="stdlib")
@@ -398,7 +401,7 @@ def test_the_first_of_another_owners_batch_waits_for_no_slow_program() -> None:
 
 def test_an_owners_call_that_was_lost_is_its_next_whatever_comes() -> None:
     """Also while others, and it, have more than the window holds."""
-    ledger = CallLedger(windows={"stdlib": CallWindow(capacity=2, most=4)})
+    ledger = OpenCalls(windows={"stdlib": CallWindow(capacity=2, most=4)})
 
     def open_many(owner: str, count: int) -> list[OpenCall]:
         request = ExecRequest(code="x", flavour="stdlib", owner=owner)
@@ -407,7 +410,7 @@ def test_an_owners_call_that_was_lost_is_its_next_whatever_comes() -> None:
     first = open_many("few", 30)[0]
     ledger.sent(ledger.take(1 << 20), "stdlib/1-0")
     open_many("many", 60)
-    assert first.place is Place.ENTRY
+    assert first.state is CallState.ENTRY
     ledger.lost("stdlib/1-0")
     sent: list[OpenCall] = []
     for _ in range(8):
@@ -423,7 +426,7 @@ def test_an_owners_call_that_was_lost_is_its_next_whatever_comes() -> None:
 def test_programs_that_take_no_time_at_all_widen_no_window_beyond_its_most() -> None:
     """A compiler's refusals are measured as 0 s: the mean of thousands is less than a number can be that a
     capacity is divided by."""
-    pace = Pace()
+    pace = MeanCallTime()
     pace.answered(0.5)
     for _ in range(30_000):
         pace.answered(0.0)
@@ -431,7 +434,7 @@ def test_programs_that_take_no_time_at_all_widen_no_window_beyond_its_most() -> 
 
 
 def test_a_flavour_that_nobody_runs_keeps_no_other_waiting() -> None:
-    ledger = CallLedger(windows={"numeric": quick(1)})
+    ledger = OpenCalls(windows={"numeric": quick(1)})
     for flavour in ("numeric", "numeric", "stdlib"):
         ledger.open(ExecRequest(code="x", flavour=flavour), lambda _: None, batch=1, entry_calls=1)
     assert [ledger.take(1 << 20)[0].request.flavour for _ in range(2)] == ["numeric", "stdlib"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.sandbox.fabric import RedisFabric
-from rocstar.sandbox.fabric.link import connect, id_order, make_ref, shown, split_refs
+from rocstar.sandbox.fabric.redis_connection import connect, id_order, make_ref, redact_url, split_refs
 
 SECRET = "hunter2"
 
@@ -18,7 +18,7 @@ passwords = st.text(st.sampled_from("ab/?#@:%&=[]1 é"), max_size=6).map(lambda 
 def test_a_raw_password_is_never_shown(password: str, form: str) -> None:
     for url in (form.format(password), form.format(password[::-1])):
         try:
-            text = shown(url)
+            text = redact_url(url)
         except ValueError as error:
             text = str(error)
         assert "hunter" not in text
@@ -46,7 +46,7 @@ def test_an_encoded_password_arrives_whole(password: str) -> None:
     ],
 )
 def test_places_are_shown(url: str, expected: str) -> None:
-    assert shown(url) == expected
+    assert redact_url(url) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
-"""A batch's calls, opened a little ahead of whoever reads their outcomes.
+"""A batch whose calls are opened a limited number ahead of the reader of their outcomes.
 
     requests --open--> calls, some thousand at most --settled--> outcomes, as they are read
 
-A batch may have 65,536 requests. Were all of them calls at once, the collector would go through each for
-everybody, and to let go of them would take a fifth of a second of the loop's time.
+A batch may have 65,536 requests. If all of them were open at once, the garbage collector would visit each for
+every caller, and freeing them would block the loop for 0.2 s.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ from rocstar.sandbox.fabric.wire import Outcome, request_weight, weight
 from rocstar.sandbox.types import ExecRequest, SandboxError
 
 AHEAD_CALLS = 1024
-"""More than Redis has for a few workers; see `ahead` for many."""
+"""More than Redis holds for a few workers; for many, pass a larger `ahead`."""
 
 OPENED_AT_ONCE = 256
-"""Calls, after which others have a turn: opening so many takes milliseconds."""
+"""Calls that are opened before control returns to the event loop: these take milliseconds."""
 
 MAX_HELD = 64 << 20
-"""A batch opens no more while its calls and what they gave have so many characters, about."""
+"""Characters of open calls and unread outcomes, approximately, above which a batch opens no more calls."""
 
 NO_CALL = 0
 
@@ -29,9 +29,13 @@ OpenCall = Callable[[ExecRequest, Callable[[Outcome], None]], int]
 """Opens a call and returns its id. Raises SandboxError."""
 
 
-class AheadBatch:
-    """Invariants: every request has at most one outcome; at most `ahead` of them are open or have an outcome
-    that nobody has read. `waiting`: those, their call's id by their index. `outcomes`: theirs, to be read."""
+class PrefetchedBatch:
+    """The open calls and unread outcomes of one batch.
+
+    waiting: call ids of open or unread requests, by request index. outcomes: unread outcomes.
+
+    Invariant: every request has at most one outcome; at most `ahead` requests are open or unread.
+    """
 
     def __init__(self, requests: Sequence[ExecRequest], open_call: OpenCall, *, ahead: int) -> None:
         self.waiting: dict[int, int] = {}
@@ -45,7 +49,7 @@ class AheadBatch:
         self._came = asyncio.Event()
 
     async def open_more(self) -> None:
-        """As many as may be open."""
+        """Open calls up to the limits."""
         opened = 0
         while self._next < self._number and self._has_room():
             index, request = self._next, next(self._requests)
@@ -70,20 +74,20 @@ class AheadBatch:
         self._came.set()
 
     async def wait(self) -> None:
-        """Returns when there are outcomes."""
+        """Wait for outcomes."""
         self._came.clear()
         await self._came.wait()
 
     def read(self) -> tuple[int, Outcome, bool]:
-        """The next outcome, by the request's index, and whether there was a call."""
+        """Return the next outcome as (request index, outcome, True if a call was opened for it)."""
         index, outcome = self.outcomes.popleft()
         self._held -= weight(outcome)
         return index, outcome, self.waiting.pop(index) != NO_CALL
 
     def left(self) -> list[int]:
-        """The requests without an outcome that was read, in order."""
+        """Return the indices of the requests whose outcome was not read, in order."""
         return [*sorted(self.waiting), *range(self._next, self._number)]
 
     def calls(self) -> list[int]:
-        """Ids of their calls."""
+        """Return the ids of the open calls."""
         return [call_id for call_id in self.waiting.values() if call_id != NO_CALL]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocstar.sandbox.fabric.turns import ALIKE, OWED, OwnerTurns
+from rocstar.sandbox.fabric.owner_queue import ALIKE, OWED, OwnerFairQueue
 
 from .virtual import Took, VirtualFabric
 
@@ -53,7 +53,7 @@ class Books:
 def test_turns_are_by_weight_whatever_comes_and_in_whatever_order_calls_end(
     weights: list[int], places: int, window: int, seed: int
 ) -> None:
-    turns, books, rng = OwnerTurns(), Books(weights), random.Random(seed)
+    turns, books, rng = OwnerFairQueue(), Books(weights), random.Random(seed)
     for arrival in range(150):
         owner = rng.choice(list(books.weights))
         if rng.random() < 0.5:
@@ -115,7 +115,7 @@ TOOK_S = {"slow": 0.5, "quick": 0.02}
 
 def test_who_was_passed_over_is_owed_few_calls() -> None:
     """Places of its own are no debt that others collect for ever."""
-    turns = OwnerTurns()
+    turns = OwnerFairQueue()
     for owner in ("early", "other"):
         for _ in range(1000):
             turns.opened(owner, 1)
@@ -130,7 +130,7 @@ def test_who_was_passed_over_is_owed_few_calls() -> None:
 
 
 def test_an_owner_that_comes_has_saved_nothing_up() -> None:
-    turns = OwnerTurns()
+    turns = OwnerFairQueue()
     for _ in range(200):
         turns.opened("first", 1)
     for _ in range(100):

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox.fabric import wire
-from rocstar.sandbox.fabric.link import PREFIX
-from rocstar.sandbox.fabric.pieces import PIECE_BYTES, Cut, Joined
+from rocstar.sandbox.fabric.chunks import CHUNK_BYTES, ChunkJoiner, ChunkSplitter
+from rocstar.sandbox.fabric.redis_connection import PREFIX
 from rocstar.sandbox.fabric.wire import LIGHT
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
 
-FILE = bytes(range(256)) * (5 * PIECE_BYTES // 256)
-CODE = "é漢" * PIECE_BYTES
+FILE = bytes(range(256)) * (5 * CHUNK_BYTES // 256)
+CODE = "é漢" * CHUNK_BYTES
 
 
 class Watched:
@@ -46,16 +46,16 @@ class Watched:
 
         watch(wire, "_dump", lambda given, found: len(found))
         watch(wire, "_load", lambda given, found: len(given[0]))
-        watch(Cut, "text", lambda given, found: len(given[1]))
-        watch(Cut, "content", lambda given, found: len(given[1]))
-        watch(Joined, "text", lambda given, found: len(found))
-        watch(Joined, "content", lambda given, found: len(found))
+        watch(ChunkSplitter, "text", lambda given, found: len(given[1]))
+        watch(ChunkSplitter, "content", lambda given, found: len(given[1]))
+        watch(ChunkJoiner, "text", lambda given, found: len(found))
+        watch(ChunkJoiner, "content", lambda given, found: len(found))
 
 
 @pytest.fixture
 def narrow_redis(start_redis: Callable[..., AbstractContextManager[Any]]) -> Any:
-    """It refuses values that are larger than a piece."""
-    with start_redis("--proto-max-bulk-len", str(PIECE_BYTES)) as server:
+    """It refuses values that are larger than a chunk."""
+    with start_redis("--proto-max-bulk-len", str(CHUNK_BYTES)) as server:
         yield server
 
 
@@ -66,14 +66,14 @@ def left(redis: Any) -> str:
 async def test_what_is_long_goes_in_pieces_and_beside_the_loop(
     narrow_redis: Any, working: Any, client: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = replace(ok("\ud800" * PIECE_BYTES, value=CODE), files={"f": FILE})
+    result = replace(ok("\ud800" * CHUNK_BYTES, value=CODE), files={"f": FILE})
     seen: list[ExecRequest] = []
 
     def act(request: ExecRequest) -> Any:
         seen.append(request)
         return result
 
-    request = ExecRequest(code=CODE, stdin="x" * PIECE_BYTES, files={"a": FILE, "b": b"b"}, flavour="stdlib")
+    request = ExecRequest(code=CODE, stdin="x" * CHUNK_BYTES, files={"a": FILE, "b": b"b"}, flavour="stdlib")
     watched = Watched(monkeypatch)
     async with working(narrow_redis.url, FakeSandbox(act)), client(narrow_redis.url) as fabric:
         assert await fabric.run(request) == result
@@ -127,7 +127,7 @@ async def test_a_long_result_whose_pieces_are_lost_is_asked_for_again(
 async def test_a_result_beyond_all_bounds_is_an_error_of_its_own_call(
     redis: Any, programs: Any, working: Any, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rocstar.sandbox.fabric.unstored.MAX_MESSAGE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr("rocstar.sandbox.fabric.pending_answers.MAX_MESSAGE_BYTES", CHUNK_BYTES)
     async with working(redis.url, programs), client(redis.url) as fabric:
         with pytest.raises(SandboxError, match="output_bytes") as caught:
             await fabric.run(ExecRequest(code="say " + CODE, flavour="stdlib"))

@@ -1,4 +1,4 @@
-"""Which calls a client still owes an answer, and where each of them is. Pure: no I/O, no clock.
+"""The open calls of a client and the state of each. Pure: no I/O, no clock.
 
             take           sent              answer
     outbox ------> sending ------> in entry --------> settled (gone)
@@ -7,8 +7,8 @@
       |  +----------------------------+                                       |
       +-----------------------------------------------------------------------+
 
-`drop` (cancelled, deadline) takes a call out from wherever it is. Whose calls `take` gives next is decided in
-turns.py, and how many may be out in window.py.
+`drop` (cancelled, deadline) removes a call from any state. owner_queue.py decides which owner's calls `take`
+returns next, and call_times.py how many calls may be in Redis.
 """
 
 import itertools
@@ -17,15 +17,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from rocstar.sandbox.fabric.call_times import CallTimes, CallWindow
 from rocstar.sandbox.fabric.errors import lost_error
-from rocstar.sandbox.fabric.pace import Paces
-from rocstar.sandbox.fabric.turns import OwnerTurns
-from rocstar.sandbox.fabric.window import CallWindow
+from rocstar.sandbox.fabric.owner_queue import OwnerFairQueue
 from rocstar.sandbox.fabric.wire import Answer, Outcome, request_weight
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
 
-class Place(Enum):
+class CallState(Enum):
     OUTBOX = auto()
     SENDING = auto()
     ENTRY = auto()
@@ -33,8 +32,8 @@ class Place(Enum):
 
 
 class Effect(Enum):
-    """What an answer did. SETTLED: the caller has it. RETRY: the call is parked for another attempt.
-    LATE: the call was settled before, or this error is of an attempt that no longer counts."""
+    """The effect of an answer. SETTLED: the caller has it. RETRY: the call is parked for another attempt.
+    LATE: the call was already settled, or the error belongs to an earlier attempt."""
 
     SETTLED = auto()
     RETRY = auto()
@@ -46,10 +45,10 @@ class OpenCall:
     """One call until it is settled.
 
     Args:
-        batch: calls of different batches never share an entry, except those of batch 0.
-        entry_calls: the largest entry it may be part of.
+        batch: calls of different batches never share an entry; batch 0 means no batch.
+        entry_calls: the maximum of calls in its entry.
         attempts: retryable errors so far.
-        losses: how often Redis lost it.
+        losses: the number of times that Redis lost it.
     """
 
     id: int
@@ -59,7 +58,7 @@ class OpenCall:
     batch: int
     entry_calls: int
     settle: Callable[[Outcome], None]
-    place: Place = Place.OUTBOX
+    state: CallState = CallState.OUTBOX
     ref: str = ""
     attempts: int = 0
     losses: int = 0
@@ -67,25 +66,30 @@ class OpenCall:
 
     @property
     def key(self) -> tuple[str, bool]:
-        """Its outbox: an entry has one flavour, and calls that were accepted before are never refused."""
+        """The call's outbox. An entry has one flavour; calls that were accepted before are never refused."""
         return self.request.flavour, self.again
 
     @property
     def weight(self) -> int:
-        """About how many characters it takes in an entry."""
+        """The characters that the call takes in an entry, approximately."""
         return request_weight(self.request)
 
 
 @dataclass(slots=True)
-class CallLedger:
-    """Invariants: an opened call is in exactly one place (outbox, being sent, one entry, parked) until it is
-    settled or dropped; `settle` runs at most once per call, and never after `drop`; an entry in `entries`
-    has at least one call. `abandoned` collects entries that Redis may still hold although nobody waits for
-    any of their calls: the caller deletes them there and clears the list. `flavours` and `weight` sum up
-    `calls`. Of a flavour in `windows` a call is sent only where its window has room, beside those that are
-    being sent or in entries: what waits here can still be shared out, what Redis has is taken in order. An
-    owner that has nothing there finds a few places more, and so does not wait for what others have there. Of
-    an owner's calls those that were sent before are next: nothing that comes later passes them."""
+class OpenCalls:
+    """The calls of a client that have no outcome yet.
+
+    abandoned: entries that Redis may still hold although no caller waits for any of their calls; the sender
+    deletes them there and clears the list. flavours, weight: totals over `calls`.
+
+    A call is sent only while the window of its flavour (`windows`) has room besides the calls that are being
+    sent or in entries: calls that wait here can still be shared among owners, while Redis delivers in order.
+    An owner without calls in Redis gets a few extra places. Of an owner's calls, those that were sent before
+    go first.
+
+    Invariants: an open call is in exactly one state until it is settled or dropped; `settle` runs at most
+    once per call, and never after `drop`; an entry in `entries` has at least one call.
+    """
 
     max_attempts: int = 3
     max_losses: int = 10
@@ -97,8 +101,8 @@ class CallLedger:
     windows: Mapping[str, CallWindow] = field(default_factory=dict)
     _torn: set[str] = field(default_factory=set)
     _outboxes: dict[tuple[str, bool], dict[str, OrderedDict[int, OpenCall]]] = field(default_factory=dict)
-    _turns: dict[str, OwnerTurns] = field(default_factory=dict)  # by flavour; calls of nobody are one owner's
-    _paces: Paces = field(default_factory=Paces)
+    _queues: dict[str, OwnerFairQueue] = field(default_factory=dict)  # by flavour; "" counts as an owner
+    _call_times: CallTimes = field(default_factory=CallTimes)
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def open(
@@ -123,42 +127,44 @@ class CallLedger:
         self.calls[call.id] = call
         self.flavours[request.flavour] += 1
         self.weight += call.weight
-        self._turns.setdefault(request.flavour, OwnerTurns()).opened(request.owner, request.weight)
-        self._paces.opened(request.flavour, batch)
+        self._queues.setdefault(request.flavour, OwnerFairQueue()).opened(request.owner, request.weight)
+        self._call_times.opened(request.flavour, batch)
         self._outbox(call)[call.id] = call
         return call
 
     @property
     def next_key(self) -> tuple[str, bool] | None:
-        """Flavour of the calls that `take` gives next, and whether they were sent before. None when none
-        waits for which there is room."""
+        """The (flavour, was sent before) of the calls that `take` returns next, or None if no call may be
+        sent."""
         found = self._next()
         return found[0] if found else None
 
     def _next(self) -> tuple[tuple[str, bool], str, int] | None:
-        """The outbox that is next, the owner that is next there, and how many of its calls may be sent."""
+        """Return the next outbox, the next owner in it, and the number of its calls that may be sent."""
         for flavour in dict.fromkeys(flavour for flavour, _ in self._outboxes):
             window, again = self.windows.get(flavour), self._outboxes.get((flavour, True), {})
             owners = {**self._outboxes.get((flavour, False), {}), **again}
             oldest = {owner: next(iter(calls)) for owner, calls in owners.items()}
-            owner = self._turns[flavour].next(oldest, places=window.capacity if window else 0)
+            owner = self._queues[flavour].next(oldest, places=window.capacity if window else 0)
             room = self._room(window, self.calls[oldest[owner]]) if window else len(self.calls)
             if room > 0:
                 return (flavour, owner in again), owner, room
         return None
 
     def _room(self, window: CallWindow, first: OpenCall) -> int:
-        """For calls of the owner that is next, of which `first` is the oldest."""
-        flavour, turns = first.request.flavour, self._turns[first.request.flavour]
-        room = window.calls(self._paces.of(flavour, first.batch)) - turns.out
-        if room > 0 or turns.out_of(first.request.owner):
+        """Return the number of calls that the next owner may send; `first` is its oldest."""
+        flavour, queue = first.request.flavour, self._queues[first.request.flavour]
+        room = window.calls(self._call_times.of(flavour, first.batch)) - queue.out
+        if room > 0 or queue.out_of(first.request.owner):
             return room
-        return int(room + window.spare > 0)  # one at a time: after that it has something
+        return int(room + window.spare > 0)  # one at a time: then the owner is no longer idle
 
     def take(self, max_weight: int) -> list[OpenCall]:
-        """The next entry's calls, moved from the outbox to being sent; [] when there is no `next_key`. Of one
-        owner, one batch (or of none), one kind, and together of at most `max_weight` unless one alone is
-        heavier."""
+        """Move the calls of the next entry from the outbox to SENDING and return them; [] if there are none.
+
+        They have one owner, one batch (or none) and one key, and weigh at most `max_weight` together unless a
+        single call is heavier.
+        """
         found = self._next()
         if found is None:
             return []
@@ -176,29 +182,30 @@ class CallLedger:
             ):
                 break
             self._take_out(call)
-            call.place = Place.SENDING
+            call.state = CallState.SENDING
             taken.append(call)
-        self._turns[key[0]].given(owner, len(taken))
+        self._queues[key[0]].given(owner, len(taken))
         return taken
 
     def sent(self, calls: Iterable[OpenCall], ref: str) -> None:
-        """Redis holds these calls as entry `ref`."""
-        waiting = [call for call in calls if call.id in self.calls and call.place is Place.SENDING]
+        """Record that Redis holds these calls as entry `ref`."""
+        waiting = [call for call in calls if call.id in self.calls and call.state is CallState.SENDING]
         for call in waiting:
-            call.place, call.ref = Place.ENTRY, ref
+            call.state, call.ref = CallState.ENTRY, ref
         if waiting:
             self.entries[ref] = {call.id for call in waiting}
         else:
             self.abandoned.append(ref)
 
     def unsent(self, calls: Iterable[OpenCall]) -> None:
-        """Redis may or may not hold these calls: they go out again."""
+        """Return calls to the outbox, because Redis may or may not hold them."""
         for call in calls:
-            if call.id in self.calls and call.place is Place.SENDING:
+            if call.id in self.calls and call.state is CallState.SENDING:
                 self._to_outbox(call)
 
     def lost(self, ref: str) -> int:
-        """Redis no longer holds this entry: its calls go out again, but not for ever. How many they are."""
+        """Return the calls of an entry that Redis lost to the outbox, at most `max_losses` times per call.
+        Return their number."""
         ids = self.entries.pop(ref, set())
         self._torn.discard(ref)
         for call_id in ids:
@@ -210,21 +217,22 @@ class CallLedger:
         return len(ids)
 
     def oldest(self, count: int) -> list[str]:
-        """The entries that were not looked at for longest; they go to the end of the line."""
+        """Return the entries that were audited longest ago and move them to the end of the order."""
         refs = list(itertools.islice(self.entries, count))
         for ref in refs:
             self.entries[ref] = self.entries.pop(ref)
         return refs
 
     def requeue(self, call_id: int) -> None:
-        """A parked call goes out again."""
+        """Return a parked call to the outbox."""
         call = self.calls.get(call_id)
-        if call is not None and call.place is Place.PARKED:
+        if call is not None and call.state is CallState.PARKED:
             self._to_outbox(call)
 
     def answer(self, answer: Answer) -> list[tuple[Effect, int]]:
-        """Settles, parks or ignores. A result counts whichever attempt it comes from; an error only when it
-        comes from the entry that the call is in now. An answer for all speaks to the entry's own calls."""
+        """Settle or park calls, or ignore the answer. A result counts whichever attempt it belongs to; an
+        error only if it belongs to the call's current entry. An answer without call id is for all calls of
+        its entry."""
         if answer.call_id is not None:
             return [(self._answer_one(answer.ref, answer.call_id, answer.outcome), answer.call_id)]
         ids = sorted(self.entries.get(answer.ref, ()))
@@ -235,30 +243,30 @@ class CallLedger:
         if call is None:
             return Effect.LATE
         if isinstance(outcome, ExecResult):
-            self._paces.of(call.request.flavour, call.batch).answered(outcome.wall_s)
-            self._turns[call.request.flavour].answered(call.request.owner, outcome.wall_s)
+            self._call_times.of(call.request.flavour, call.batch).answered(outcome.wall_s)
+            self._queues[call.request.flavour].answered(call.request.owner, outcome.wall_s)
             self._settle(call, outcome, by=ref)
             return Effect.SETTLED
-        # While being sent, the answer can overtake the reply that tells the entry's name.
-        if call.place is not Place.SENDING and (call.place is not Place.ENTRY or call.ref != ref):
+        # The answer can arrive before the reply to ENQUEUE that has the entry's ref.
+        if call.state is not CallState.SENDING and (call.state is not CallState.ENTRY or call.ref != ref):
             return Effect.LATE
         call.attempts += 1
         if not outcome.retryable or outcome.kind == "deadline" or call.attempts >= self.max_attempts:
             self._settle(call, outcome, by=ref)
             return Effect.SETTLED
         self._leave(call, by=ref)
-        call.place = Place.PARKED
+        call.state = CallState.PARKED
         return Effect.RETRY
 
     def drop(self, call_ids: Iterable[int]) -> None:
-        """Nobody waits for these calls any more."""
+        """Forget calls whose callers no longer wait."""
         for call_id in call_ids:
             call = self.calls.get(call_id)
             if call is not None:
                 self._forget(call, by=None)
 
     def fail(self, call_ids: Iterable[int], error: SandboxError) -> None:
-        """Settles calls with an error of the client's own."""
+        """Settle calls with an error of the client."""
         for call_id in call_ids:
             call = self.calls.get(call_id)
             if call is not None:
@@ -275,16 +283,19 @@ class CallLedger:
         if not self.flavours[call.request.flavour]:
             del self.flavours[call.request.flavour]
         self._leave(call, by=by)
-        self._turns[call.request.flavour].closed(call.request.owner)
-        self._paces.closed(call.request.flavour, call.batch)
+        self._queues[call.request.flavour].closed(call.request.owner)
+        self._call_times.closed(call.request.flavour, call.batch)
 
     def _leave(self, call: OpenCall, *, by: str | None) -> None:
-        """`by`: the entry whose answer this is. An entry that gave an answer to each of its calls is gone
-        from Redis; one that a call left for another reason may still be there, and even be running."""
-        if call.place is Place.OUTBOX:
+        """Remove a call from its state. by: the entry whose answer settled it.
+
+        An entry that answered all its calls is gone from Redis; one that a call left for another reason may
+        still be there, and may even be running.
+        """
+        if call.state is CallState.OUTBOX:
             self._take_out(call)
-        self._come_back(call)
-        if call.place is Place.ENTRY:
+        self._mark_returned(call)
+        if call.state is CallState.ENTRY:
             waiting = self.entries[call.ref]
             waiting.discard(call.id)
             if by != call.ref:
@@ -306,12 +317,12 @@ class CallLedger:
         if not owners:
             del self._outboxes[call.key]
 
-    def _come_back(self, call: OpenCall) -> None:
-        """It is not out any more, if it was."""
-        if call.place in (Place.SENDING, Place.ENTRY):
-            self._turns[call.request.flavour].came_back(call.request.owner)
+    def _mark_returned(self, call: OpenCall) -> None:
+        """Record that the call is no longer in Redis, if it was."""
+        if call.state in (CallState.SENDING, CallState.ENTRY):
+            self._queues[call.request.flavour].came_back(call.request.owner)
 
     def _to_outbox(self, call: OpenCall) -> None:
-        self._come_back(call)
-        call.place, call.ref, call.again = Place.OUTBOX, "", True
+        self._mark_returned(call)
+        call.state, call.ref, call.again = CallState.OUTBOX, "", True
         self._outbox(call)[call.id] = call
