@@ -37,8 +37,8 @@ from sandbox_bench.http_client import Answer, Client, HttpError
 from sandbox_bench.load import latency_ms
 from sandbox_bench.rocstar_service import service
 
-from rocstar.sandbox.pool.pool import default_memory_bytes
 from rocstar.sandbox.pool.event_loop_priority import set_short_slice
+from rocstar.sandbox.pool.pool import default_memory_bytes
 
 HOSTILE_TOKEN, OTHER_TOKEN = "hostile-0123456789abcdef", "another-0123456789abcdef"
 PAUSE_S, HEALTH_S = 0.02, 0.02

@@ -1,9 +1,9 @@
-"""Many requests at once, each of which has an outcome by itself.
+"""A batch of requests, each with its own outcome.
 
-    requests --> submitted, a little ahead --> Calls --> ended --> outcomes, as they are read
+    requests --> submitted, a limited number ahead --> Calls --> ended --> outcomes, as they are read
 
-Who waits: the reader, for an outcome, or for room in the pool while none of its own calls can make some; both
-until the deadline, for which there is one timer. There is no task per call, and no future.
+The reader waits for an outcome, or for room in the pool while none of its own calls can free some; both until
+the deadline, with one timer. There is no task and no future per call.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from rocstar.sandbox.pool.calls import Call, Calls, late
 from rocstar.sandbox.types import ExecResult, SandboxError
 
 MAX_UNREAD_BYTES = 64 << 20
-"""A batch starts nothing more while so much of its output waits to be read."""
+"""The unread output above which a batch submits no more calls."""
 
 CallOf = Callable[[object], Call]
 Outcome = ExecResult | SandboxError
@@ -23,8 +23,8 @@ Outcome = ExecResult | SandboxError
 async def perform_all(
     calls: Calls, requests: Sequence[object], call_of: CallOf, deadline: float | None
 ) -> AsyncGenerator[tuple[int, Outcome], None]:
-    """See BatchSandbox.run_batch. Each request is asked for when its turn comes; one for which `call_of`
-    raises SandboxError has that for its outcome."""
+    """See BatchSandbox.run_batch. Each request is read when it is submitted; if `call_of` raises
+    SandboxError, that is the request's outcome."""
     batch = PoolBatch(calls, requests, call_of, deadline)
     try:
         while True:
@@ -49,12 +49,14 @@ async def perform_all(
 
 
 class PoolBatch:
-    """Requests that are submitted a little ahead of whoever reads their outcomes. `submitted`: the calls that
-    are not read, by the places of their requests; `ended`: those of them that have an outcome, which holds
-    `unread_bytes`.
+    """The calls of a batch, submitted a limited number ahead of the reader of their outcomes.
 
-    Invariant: at most `ahead` are submitted and not read, and none is submitted while `MAX_UNREAD_BYTES` of
-    output wait."""
+    submitted: unread calls by the index of their requests. ended: those of them that have an outcome, with
+    `unread_bytes` of output.
+
+    Invariant: at most `ahead` calls are submitted and unread, and none is submitted while `MAX_UNREAD_BYTES`
+    of output are unread.
+    """
 
     def __init__(
         self, calls: Calls, requests: Sequence[object], call_of: CallOf, deadline: float | None
@@ -67,7 +69,7 @@ class PoolBatch:
         self._number = len(requests)
         self._call_of = call_of
         self._deadline = deadline
-        self._ahead = 2 * calls.window + 16  # the supervisor has enough, and the next in line are there
+        self._ahead = 2 * calls.window + 16  # keeps the supervisor busy while the reader is behind
         self._next = 0
         self.unread_bytes = 0
         self._expired = False
@@ -77,11 +79,11 @@ class PoolBatch:
 
     @property
     def has_more(self) -> bool:
-        """Whether there are requests that were not submitted."""
+        """True if some requests are not submitted."""
         return self._next < self._number
 
     def submit_more(self) -> tuple[int, SandboxError] | None:
-        """As many as may be ahead. Returns early with a request that was refused."""
+        """Submit calls up to the limits. Return early with (index, error) of a rejected request."""
         refused = None
         begin = self._next
         while refused is None and self._may_submit():
@@ -94,11 +96,11 @@ class PoolBatch:
             else:
                 self._was_accepted(call)
         if self._next > begin:
-            self._calls.send_more()  # all at once
+            self._calls.send_more()  # with one write
         return refused
 
     def _may_submit(self) -> bool:
-        """Whether there is room for another. What is submitted makes some when it ends and is read."""
+        """Return True if the limits and the pool allow another call."""
         return (
             self._next < self._number
             and self._calls.room.free > 0
@@ -108,8 +110,8 @@ class PoolBatch:
         )
 
     async def wait_for_room(self) -> tuple[int, SandboxError] | None:
-        """Submits the next request: nothing of this batch is there that could make room. Returns it if it was
-        refused. Raises TimeoutError at the deadline."""
+        """Wait for room and submit the next request, because this batch has no call that could free room.
+        Return (index, error) if it was rejected. Raise TimeoutError at the deadline."""
         try:
             call = self._call_of(self._requests[self._next])
             await self._calls.accept(call, self._deadline)
@@ -127,7 +129,6 @@ class PoolBatch:
         self._next += 1
 
     def _on_call_end(self, call: Call) -> None:
-        """It has an outcome."""
         if isinstance(call.outcome, ExecResult):
             call.size_bytes = len(call.outcome.stdout) + len(call.outcome.stderr) + call.output.bytes
             self.unread_bytes += call.size_bytes
@@ -135,37 +136,37 @@ class PoolBatch:
         self._wake()
 
     async def wait(self) -> None:
-        """Returns when a call has ended. Raises TimeoutError at the deadline."""
+        """Wait until a call has ended. Raise TimeoutError at the deadline."""
         if self._expired:
             raise TimeoutError
         self._waiter = self._new_future()
         await self._waiter
 
     async def add_texts(self, call: Call) -> None:
-        """Those that were too long to be made at once. Raises TimeoutError at the deadline: it counts as read
-        once they are there."""
+        """Add the long texts and files to the call's result. Raise TimeoutError at the deadline; the call
+        then counts as unread."""
         if isinstance(call.outcome, ExecResult):
             async with asyncio.timeout_at(self._deadline):
                 call.outcome = await call.output.add_to(call.outcome)
 
     def read(self, call: Call) -> tuple[int, Outcome]:
-        """The outcome of one that has ended. Raises what is no outcome of a call."""
+        """Return (index, outcome) of an ended call. Raise an exception that is not an outcome of a call."""
         self.unread_bytes -= call.size_bytes
         del self.submitted[call.index]
         outcome = call.outcome
         if isinstance(outcome, ExecResult | SandboxError):
             return call.index, outcome
-        if isinstance(outcome, ValueError):  # too long to be sent
+        if isinstance(outcome, ValueError):  # too long to send
             return call.index, SandboxError(str(outcome), kind="too_large", retryable=False)
         assert isinstance(outcome, BaseException)
         raise outcome
 
     def left(self) -> list[int]:
-        """Those without an outcome, in order."""
+        """Return the indices of the requests without a read outcome, in order."""
         return [*sorted(self.submitted), *range(self._next, self._number)]
 
     def close(self) -> None:
-        """Abandons what was not read."""
+        """Abandon the unread calls."""
         if self._timer is not None:
             self._timer.cancel()
         for call in self.submitted.values():

@@ -1,11 +1,10 @@
-"""What comes of a call: output as it is written, pieces of files, and its result with texts however long.
+"""The output of a call: streamed text, chunks of files, and the result with its long texts.
 
 OUTPUT, FILE frames --> CallOutput --> on_output
 a RESULT's LongTexts --> |  once the result is there
                          +--> ExecResult.files, displays, stdout, stderr, value
 
-To make a text of 64 MiB, or to put so much together, takes a tenth of a second: that is done in a thread, by
-calls that let go of the interpreter's lock.
+Decoding or joining 64 MiB takes 0.1 s, so it runs in a thread, by calls that release the interpreter lock.
 """
 
 import asyncio
@@ -19,12 +18,14 @@ from rocstar.sandbox.pool.wire import STATUSES
 from rocstar.sandbox.types import MIMES, Display, ExecResult, OnOutput
 
 JOINED_BYTES = 1 << 20
-"""More is put together beside the loop."""
+"""The bytes from which results are assembled in a thread."""
 
 
 class CallOutput:
-    """Of one call. Invariant: `on_output` is told whole characters, in their order. `some`: whether there is
-    something to be added. `bytes`: of the pieces and the long texts."""
+    """The output of one call. Invariant: `on_output` receives whole characters, in order.
+
+    has_parts: True if there are chunks or long texts to add to the result. bytes: their size.
+    """
 
     __slots__ = ("_decoders", "_on_output", "_pieces", "_texts", "bytes", "has_parts")
 
@@ -50,7 +51,7 @@ class CallOutput:
         self.has_parts = True
 
     def build_result(self, frame: tuple[Any, ...], isolation: str, tier: str) -> ExecResult:
-        """What a RESULT says. Long texts are left out until `add_to`."""
+        """Build the result from a RESULT frame, without its long texts: `add_to` adds them."""
         stdout, stderr, value = frame[5], frame[6], frame[9]
         if LongText in (type(stdout), type(stderr), type(value)):
             stdout = self._put_aside("stdout", stdout) or ""
@@ -73,7 +74,7 @@ class CallOutput:
         )
 
     def _put_aside(self, name: str, text: str | LongText | None) -> str | None:
-        """A text as it is, and None in the place of a long one."""
+        """Return a short text; store a long one and return None."""
         if not isinstance(text, LongText):
             return text
         self._texts[name] = text
@@ -82,13 +83,13 @@ class CallOutput:
         return None
 
     async def add_to(self, result: ExecResult) -> ExecResult:
-        """The result with what was taken."""
+        """Return the result with files, displays and long texts."""
         if self.bytes < JOINED_BYTES:
             return self.merge_into(result) if self.has_parts else result
         return await asyncio.to_thread(self.merge_into, result)
 
     def merge_into(self, result: ExecResult) -> ExecResult:
-        """The same, here: blocks for as long as what was taken is long."""
+        """As `add_to`, blocking."""
         pieces, self._pieces = self._pieces, {}
         texts, self._texts = self._texts, {}
         self.has_parts = False
@@ -104,7 +105,10 @@ def _is_display(name: str) -> bool:
 
 
 def _display(pieces: list[bytes]) -> Display:
-    """Its first line is its type. Cut off before the rest is put together: a copy of all of it would keep the
-    interpreter's lock, and `join` lets go of it."""
+    """Build a display from its chunks; the first line is its type.
+
+    The line is removed before joining: copying the whole content would hold the interpreter lock, while
+    `join` releases it.
+    """
     mime, _, first = pieces[0].partition(b"\n")
     return Display(mime.decode("ascii", "replace"), b"".join([first, *pieces[1:]]))

@@ -1,13 +1,13 @@
 """The calls of a pool: accepted, sent, settled.
 
-    submit -> room (max_queued) -> lanes -> window -> supervisor
-                                                ^           |
-         told, its caller <-- settle <----------+-----------+
+    submit -> room (max_queued) -> fair queue -> window -> supervisor
+                                                   ^           |
+         on_end, its caller <-- settle <-----------+-----------+
 
-A caller waits first for room (that is the back-pressure), then until it is told. The window is what the
-supervisor holds at a time: enough that a finished child is followed by the next without asking a busy event
-loop, few enough that little is lost with it. Calls that were lost with a supervisor are sent again, for
-programs have no effect outside; calls of sessions are not, for their state is gone.
+A caller waits for room (the back-pressure), then for its outcome. The window is the number of calls that the
+supervisor holds: large enough that the next child starts without waiting for a busy event loop, small enough
+that few calls are lost with a supervisor. Lost calls are sent again, because programs have no effect outside;
+calls of sessions are not, because their state is gone.
 """
 
 import asyncio
@@ -23,38 +23,38 @@ from rocstar.sandbox.pool.fifo_lock import FifoLock
 from rocstar.sandbox.types import ExecResult, Limits, SandboxError, SessionLost
 
 MAX_ATTEMPTS = 4
-"""A call that was lost so often with its supervisor is given up."""
-
+"""The number of supervisors that may die under a call before it fails."""
 
 SPARE = 64
-"""Places in the window for lanes that have nothing there."""
+"""Extra places in the window for lanes that have no call there."""
 
 SENT_BYTES = 1 << 20
-"""Of programs, after which others have a turn before more are sent."""
+"""The bytes of programs after which sending yields to the event loop."""
 
 NOT_WANTED: Final = object()
-"""The outcome of a call for which nobody waits any more."""
+"""The outcome of a call whose caller no longer waits."""
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A call of the supervisor until it is answered. Invariant: it gets one outcome, of which `told` is told
-    once, unless nobody waits any more.
+    """A call until the supervisor has answered it. Invariant: it gets one outcome, and `on_end` is called
+    once with it, unless its caller no longer waits.
 
     Args:
-        encode: the pieces of the frame, given the call's id.
-        longest_s: how long it may take once it runs.
-        restartable: it can be sent to another supervisor.
+        encode: returns the pieces of the frame for a call id.
+        longest_s: the time limit of the running call.
+        restartable: True if it can be sent to another supervisor.
         opens: the limits of the session that it starts.
-        lane: calls of one wait for each other, those of different ones share the places.
-        weight: of the lane, against others.
-        taken: what comes before the result.
-        then: called once the supervisor has answered, which a caller that was cancelled does not wait for.
-        told: called with it when it has an outcome: at once, for a future's callbacks take the loop's turn.
-        place: of its request among those of a batch.
-        ticket: while it waits for its turn, where; 0 when it does not.
-        outcome: what came of it: a result, a session, or an exception; NOT_WANTED; None before.
-        size_bytes: what a result holds of memory, for the most part.
+        lane: the calls of a lane are served in order; lanes share the places.
+        weight: the lane's weight.
+        output: the output before the result.
+        then: called when the supervisor has answered, also if the caller was cancelled.
+        on_end: called synchronously with the call when it has an outcome: a future would need a loop
+            iteration.
+        index: the index of its request in a batch.
+        ticket: its ticket in the fair queue, or 0.
+        outcome: a result, a session, an exception or NOT_WANTED; None before.
+        size_bytes: the approximate memory of the result.
     """
 
     encode: Callable[[int], list[bytes]]
@@ -74,14 +74,15 @@ class Call:
     size_bytes: int = 0
 
     def end(self, outcome: object) -> None:
-        """It has none yet."""
+        """Set the outcome of a call that has none."""
         self.outcome = outcome
         if self.on_end is not None:
             self.on_end(self)
 
 
 class Line(Protocol):
-    """The way to the supervisor. `ready`: whether one takes frames now; asks for another when it is dead."""
+    """The connection to the supervisor. `ready` returns True if one accepts frames, and restarts a dead
+    one."""
 
     def ready(self) -> bool: ...
 
@@ -89,11 +90,13 @@ class Line(Protocol):
 
 
 class Calls:
-    """Those that a pool has accepted. window: how many the supervisor holds at a time. unclaimed: told of an
-    outcome whose caller is gone.
+    """The calls that a pool has accepted.
 
-    Invariant: every call that was submitted ends once, by a result, a SandboxError or its cancellation, and
-    gives its place back when neither the queue nor the supervisor holds it any more.
+    window: the number of calls that the supervisor holds. unclaimed: called with an outcome whose caller is
+    gone.
+
+    Invariant: every submitted call ends once, with a result, a SandboxError or its cancellation, and releases
+    its place when neither the queue nor the supervisor holds it.
     """
 
     def __init__(
@@ -112,28 +115,28 @@ class Calls:
         return len(self._waiting) + len(self.sent)
 
     def longest_s(self) -> float | None:
-        """The longest that a call with the supervisor may take; None when it has none."""
+        """Return the longest time limit of the supervisor's calls, or None if it has none."""
         return max((call.longest_s for call in self.sent.values()), default=None)
 
     # --- the caller's side -------------------------------------------------------------------------------
 
     async def perform(self, call: Call, deadline: float | None) -> Any:
-        """The call's outcome. Raises SandboxError. When it is cancelled, so is what it started."""
+        """Run a call and return its outcome. Raise SandboxError. Cancellation kills the program."""
         loop = asyncio.get_running_loop()
         if deadline is not None and deadline <= loop.time():
-            raise late()  # a timer would come behind an answer that is there when the loop looks
+            raise late()  # the loop would handle a waiting answer before the timer
         ended = loop.create_future()
         call.on_end = partial(_wake, ended)
         taken = False
         try:
-            if self.room.try_take():  # nothing is waited for
-                self._placed(call)
+            if self.room.try_take():
+                self._send_or_queue(call)
             else:
                 async with asyncio.timeout_at(deadline):
                     await self.submit(call)
             if deadline is None:
                 await ended
-            else:  # a bare timer, which takes a quarter of the time of an `asyncio.timeout`
+            else:  # a timer costs a quarter of an `asyncio.timeout`
                 timer = loop.call_at(deadline, _expire, call)
                 try:
                     await ended
@@ -154,19 +157,20 @@ class Calls:
                 self.abandon(call)
 
     async def submit(self, call: Call) -> None:
-        """Returns when the call has a place, and is sent as soon as the window has one."""
+        """Wait for a place; the call is sent as soon as the window has room."""
         await self.accept(call)
         self.send_more()
 
     def accept_now(self, call: Call) -> None:
-        """As `accept`, while there is room."""
+        """As `accept`, without waiting: the caller has checked that there is room."""
         self._check_open()
         if not self.room.try_take():
-            raise RuntimeError("there is no room for a call")
+            raise RuntimeError("the pool has no room for a call")
         self._wait(call)
 
     async def accept(self, call: Call, deadline: float | None = None) -> None:
-        """Returns when the call has a place. It waits for the next `send_more`. Raises TimeoutError."""
+        """Wait for a place and queue the call for the next `send_more`. Raise TimeoutError at the
+        deadline."""
         self._check_open()
         await self.room.take(deadline)
         if self._closed:  # meanwhile
@@ -177,8 +181,8 @@ class Calls:
     def _wait(self, call: Call) -> None:
         call.ticket = self._waiting.put(call.lane, call, call.weight)
 
-    def _placed(self, call: Call) -> None:
-        """`submit`, once the call has its place."""
+    def _send_or_queue(self, call: Call) -> None:
+        """Send a call that has its place, or queue it if others wait."""
         if self._closed:
             self.room.give()
             self._check_open()
@@ -192,8 +196,8 @@ class Calls:
             self._line.write(*frames)
 
     def abandon(self, call: Call) -> None:
-        """Nobody waits for it any more: what is under way is killed, and its place given back after that. One
-        that waits for its turn gives its place back now: its lane may have none for an hour."""
+        """Abandon a call whose caller no longer waits: a running program is killed and its place released
+        after that. A queued call releases its place now, because its lane may wait for long."""
         if call.outcome is not None and not isinstance(call.outcome, BaseException):
             self._unclaimed(call.outcome)
         call.outcome = NOT_WANTED
@@ -205,8 +209,8 @@ class Calls:
             self.room.give()
 
     def when_answered(self, call: Call, then: Callable[[], None]) -> None:
-        """Calls `then` once the supervisor has not got the call any more. A cell whose caller was cancelled
-        still has the interpreter until it was interrupted."""
+        """Call `then` once the supervisor no longer has the call. A cell whose caller was cancelled keeps its
+        interpreter until it has been interrupted."""
         if call.id in self.sent:
             call.then = then
         else:
@@ -219,8 +223,8 @@ class Calls:
     # --- the supervisor's side ---------------------------------------------------------------------------
 
     def send_more(self) -> None:
-        """Sends what fits into the window, of the lanes with least under way; of long programs one at a time,
-        for each takes some of the loop's time."""
+        """Send the calls that the window has room for, from the lanes with the fewest running calls. Yield to
+        the loop after `SENT_BYTES`, because encoding long programs blocks it."""
         waiting = self._waiting
         if not waiting.size or not self._has_room() or not self._line.ready():
             return
@@ -232,7 +236,7 @@ class Calls:
                 break
             call = waiting.pop()
             call.ticket = 0
-            if call.outcome is not None:  # too late, which its caller has yet to hear
+            if call.outcome is not None:  # its deadline passed while it waited
                 waiting.finish(call.lane)
                 self.room.give()
             else:
@@ -243,7 +247,7 @@ class Calls:
             self._line.write(*frames)
 
     def _frames_of(self, call: Call) -> list[bytes]:
-        """With them the supervisor has it. One that is too long to be sent has none: it has ended."""
+        """Assign an id and return the frames. A call that is too long to send ends, and has no frames."""
         self._next_id = call.id = self._next_id + 1
         call.attempts += 1
         try:
@@ -257,26 +261,26 @@ class Calls:
         return frames
 
     def _has_room(self) -> bool:
-        """One of a lane that has nothing with the supervisor does not wait behind the window: that is for
-        those that have, and a call of theirs may take its time."""
+        """Return True if the window has room. Idle lanes get up to `SPARE` more places, so that they do not
+        wait for the long calls of others."""
         if len(self.sent) < self.window:
             return True
         return len(self.sent) < self.window + SPARE and self._waiting.next_is_idle()
 
     def deliver_output(self, call_id: int, stream: str, data: bytes) -> None:
-        """Output of a call that is followed. What its caller's function raises is that caller's outcome: to
-        the supervisor's connection it would be the end, and that of everybody's sessions."""
+        """Pass streamed output to the caller's function. Its exceptions become the call's outcome; otherwise
+        they would end the connection to the supervisor, and with it all sessions."""
         call = self.sent[call_id]
-        if call.outcome is not None:  # nobody listens
+        if call.outcome is not None:  # its caller no longer waits
             return
         try:
             call.output.add_text(stream, data)
-        except Exception as error:  # whatever somebody's own function may raise
-            stop = isinstance(error, StopIteration)  # which no coroutine raises
+        except Exception as error:  # the caller's function may raise anything
+            stop = isinstance(error, StopIteration)  # a coroutine cannot raise it
             call.end(RuntimeError("on_output raised StopIteration") if stop else error)
 
     def settle(self, call_id: int, outcome: object) -> None:
-        """The supervisor has answered. `send_more` follows once all answers that came with this one are."""
+        """End a call that the supervisor has answered. The caller then calls `send_more` once per read."""
         call = self.sent.pop(call_id)
         self._waiting.finish(call.lane)
         self._release(call)
@@ -286,7 +290,7 @@ class Calls:
             self._unclaimed(outcome)
 
     def requeue_lost(self) -> None:
-        """The supervisor died: what can be sent again waits in front of all others."""
+        """Requeue the calls of a dead supervisor before all others; fail those that cannot be restarted."""
         lost = [self.sent.pop(call_id) for call_id in sorted(self.sent)]
         for call in lost:
             self._waiting.finish(call.lane)
@@ -295,16 +299,16 @@ class Calls:
                 message = "the sandbox supervisor died, and the session with it"
                 self._fail(call, SessionLost(message, reason="supervisor_died"))
             elif call.attempts >= MAX_ATTEMPTS:
-                message = f"the sandbox supervisor died {MAX_ATTEMPTS} times under this call"
+                message = f"the sandbox supervisor died {MAX_ATTEMPTS} times while it ran this call"
                 self._fail(call, SandboxError(message, kind="supervisor_died", retryable=True))
             elif call.outcome is not None:
                 self.room.give()
             else:
-                call.output = CallOutput()  # what came of its files comes again
+                call.output = CallOutput()  # its files will be sent again
                 call.ticket = self._waiting.put_first(call.lane, call)
 
     def close(self) -> None:
-        """Fails all calls, and refuses those to come."""
+        """Fail all calls and reject new ones."""
         self._closed = True
         self.fail_all(SandboxError("the sandbox pool is closed", kind="closed", retryable=False))
 
@@ -320,7 +324,7 @@ class Calls:
             call.end(error)
 
     def _release(self, call: Call) -> None:
-        """Neither the queue nor the supervisor holds it any more."""
+        """Release the place of a call that neither the queue nor the supervisor holds."""
         call.ticket = 0
         self.room.give()
         if call.then is not None:
@@ -328,7 +332,7 @@ class Calls:
 
 
 def _wake(ended: asyncio.Future[None], call: Call) -> None:
-    if not ended.done():  # else its caller was cancelled in the same moment
+    if not ended.done():  # it is done if its caller was cancelled meanwhile
         ended.set_result(None)
 
 

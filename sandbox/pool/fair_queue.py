@@ -1,12 +1,12 @@
-"""What waits, by whose it is.
+"""A weighted fair queue of lanes.
 
-    append(lane, item) --> [lane: item, item, ...] --> pop: the oldest of the lane with least under way
-                           [lane: item]                 |   for its weight
-                                  under way <-----------+     ended(lane)
+    put(lane, item) --> [lane: item, item, ...] --> pop: the oldest item of the lane with the fewest running
+                        [lane: item]                 |   items per weight
+                                 running <-----------+   finish(lane)
 
-A lane is a batch, an owner, or a call by itself. One that has much waiting gets what the others leave, and
-always something: of lanes that have equally much under way the one is next that got least since it came, so
-that nobody who has waited long comes before all others again and again.
+A lane is a batch, an owner, or a single call. A lane with many waiting items gets the places that the others
+leave, and is never starved: of lanes with equally many running items, the one with the fewest turns since it
+came is next, so that a lane that waited long is not preferred indefinitely.
 """
 
 import heapq
@@ -16,21 +16,21 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 MOST_STALE = 64
-"""Offers that no longer hold, beyond four for each lane: a busy lane leaves one with each item."""
+"""The stale offers that the heap may hold besides four per lane: a busy lane leaves one with each item."""
 
 
 class _Lane(Generic[T]):
-    """`due`: the turns that it had, each worth one by its weight, counted from when the lane came. `offer`:
-    its rank among others, while something waits: under way for its weight, turns, age, and itself. `waiting`:
-    by ticket, which is also the age."""
+    """due: turns divided by weight, starting at the value of the current lane when this one came. offer: its
+    rank while items wait: running items per weight, due, age, lane. waiting: items by ticket, in order of
+    age."""
 
-    __slots__ = ("due", "offer", "under_way", "waiting", "weight")
+    __slots__ = ("due", "offer", "running", "waiting", "weight")
 
     def __init__(self, weight: int, due: float) -> None:
         self.weight = weight
         self.due = due
         self.waiting: OrderedDict[int, T] = OrderedDict()
-        self.under_way = 0
+        self.running = 0
         self.offer: _Offer[T] | None = None
 
 
@@ -38,116 +38,119 @@ _Offer = tuple[float, float, int, _Lane[T]]
 
 
 class FairQueue(Generic[T]):
-    """Invariants: what one lane got comes out in the order in which it went in; of those lanes that have
-    least under way for their weight, `pop` takes the one with fewest turns for it, the oldest first; a lane
-    without anything takes no room."""
+    """Invariants: the items of one lane leave in order; of the lanes with the fewest running items per
+    weight, `pop` takes the one with the fewest turns per weight, the oldest first; an empty lane takes no
+    memory."""
 
     def __init__(self) -> None:
         self._lanes: dict[int, _Lane[T]] = {}
-        self._heap: list[_Offer[T]] = []  # one that its lane does not have any more is stale
-        self._now = 0.0  # the turns of who was next last: a lane that comes has had as many
+        self._heap: list[_Offer[T]] = []  # an offer is stale if its lane has another
+        self._now = 0.0  # due of the last popped lane: a new lane starts there
         self._arrivals = 0
         self._before = 0
-        self._resting = 0  # lanes with something that waits, and nothing under way
+        self._idle = 0  # lanes with waiting items and none running
         self.size = 0
-        """How much waits."""
+        """The number of waiting items."""
 
     def __len__(self) -> int:
         return self.size
 
     def put(self, lane: int, item: T, weight: int = 1) -> int:
-        """A ticket, for `discard`; never 0. `weight`: of the lane from now on."""
-        found = self._lane(lane)
-        found.weight = weight
+        """Add an item and return its ticket for `discard`, never 0. weight: the lane's weight from now on."""
+        entry = self._lane(lane)
+        entry.weight = weight
         self._arrivals += 1
-        found.waiting[self._arrivals] = item
+        entry.waiting[self._arrivals] = item
         self.size += 1
-        if found.offer is None:
-            self._resting += not found.under_way
-            self._offer(found)
+        if entry.offer is None:
+            self._idle += not entry.running
+            self._offer(entry)
         return self._arrivals
 
     def count_as_popped(self, lane: int, weight: int = 1) -> None:
-        """As if an item had been appended and popped, while nothing waits: it is under way until `ended`."""
-        found = self._lane(lane)
-        found.weight = weight
+        """Count an item as popped without queueing it: it is running until `finish`. Only if no item
+        waits."""
+        entry = self._lane(lane)
+        entry.weight = weight
         self._arrivals += 1
-        self._count_turn(found)
+        self._count_turn(entry)
 
     def put_first(self, lane: int, item: T) -> int:
-        """A ticket. Before the others of its lane, and of lanes that are as good: it had its turn."""
-        found = self._lane(lane)
+        """Put an item that was popped before in front of its lane and refund its turn. Return its ticket."""
+        entry = self._lane(lane)
         self._before -= 1
-        found.waiting[self._before] = item
-        found.waiting.move_to_end(self._before, last=False)
-        found.due -= 1 / found.weight
+        entry.waiting[self._before] = item
+        entry.waiting.move_to_end(self._before, last=False)
+        entry.due -= 1 / entry.weight
         self.size += 1
-        self._resting += found.offer is None and not found.under_way
-        self._offer(found)
+        self._idle += entry.offer is None and not entry.running
+        self._offer(entry)
         return self._before
 
     def discard(self, lane: int, ticket: int) -> None:
-        """What has this ticket waits no more."""
-        found = self._lanes[lane]
-        del found.waiting[ticket]
+        """Remove a waiting item."""
+        entry = self._lanes[lane]
+        del entry.waiting[ticket]
         self.size -= 1
-        if not found.waiting:
-            found.offer = None
-            self._resting -= not found.under_way
-            if not found.under_way:
+        if not entry.waiting:
+            entry.offer = None
+            self._idle -= not entry.running
+            if not entry.running:
                 del self._lanes[lane]
 
     def pop(self) -> T:
-        """It is under way until `ended`. Raises IndexError when nothing waits."""
+        """Return the next item, which is running until `finish`. Raise IndexError if no item waits."""
         offer = heapq.heappop(self._heap)
         while offer[3].offer is not offer:
             offer = heapq.heappop(self._heap)
-        found = offer[3]
+        entry = offer[3]
         self.size -= 1
-        self._resting -= not found.under_way
-        _, item = found.waiting.popitem(last=False)
-        self._count_turn(found)
-        if found.waiting:
-            self._offer(found)
+        self._idle -= not entry.running
+        _, item = entry.waiting.popitem(last=False)
+        self._count_turn(entry)
+        if entry.waiting:
+            self._offer(entry)
         else:
-            found.offer = None
+            entry.offer = None
         return item
 
     def next_is_idle(self) -> bool:
-        """Whether the next to be popped is of a lane that has nothing under way."""
-        return self._resting > 0
+        """Return True if the next item belongs to a lane without running items."""
+        return self._idle > 0
 
     def finish(self, lane: int) -> None:
-        """One that was popped is over."""
-        found = self._lanes[lane]
-        found.under_way -= 1
-        if found.waiting:
-            self._resting += not found.under_way
-            self._offer(found)
-        elif not found.under_way:
+        """Record that a popped item of the lane has ended."""
+        entry = self._lanes[lane]
+        entry.running -= 1
+        if entry.waiting:
+            self._idle += not entry.running
+            self._offer(entry)
+        elif not entry.running:
             del self._lanes[lane]
 
     def clear(self) -> list[T]:
-        """Empties it, and forgets what is under way. Returns what waited."""
+        """Remove all items, also running ones. Return those that waited."""
         items = [item for lane in self._lanes.values() for item in lane.waiting.values()]
-        self.__init__()  # type: ignore[misc]
+        self._lanes.clear()
+        self._heap.clear()
+        self._idle = self.size = 0
         return items
 
-    def _count_turn(self, found: _Lane[T]) -> None:
-        if found.due > self._now:
-            self._now = found.due
-        found.under_way += 1
-        found.due += 1 / found.weight
+    def _count_turn(self, entry: _Lane[T]) -> None:
+        if entry.due > self._now:
+            self._now = entry.due
+        entry.running += 1
+        entry.due += 1 / entry.weight
 
     def _lane(self, lane: int) -> _Lane[T]:
-        found = self._lanes.get(lane)
-        if found is None:
-            found = self._lanes[lane] = _Lane(1, self._now)
-        return found
+        entry = self._lanes.get(lane)
+        if entry is None:
+            entry = self._lanes[lane] = _Lane(1, self._now)
+        return entry
 
-    def _offer(self, found: _Lane[T]) -> None:
-        offer = found.under_way / found.weight, found.due, next(iter(found.waiting)), found
-        found.offer = offer
+    def _offer(self, entry: _Lane[T]) -> None:
+        offer = entry.running / entry.weight, entry.due, next(iter(entry.waiting)), entry
+        entry.offer = offer
         heapq.heappush(self._heap, offer)
         if len(self._heap) > 4 * len(self._lanes) + MOST_STALE:
             self._heap = [one.offer for one in self._lanes.values() if one.offer is not None]

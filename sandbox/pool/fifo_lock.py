@@ -1,13 +1,13 @@
-"""One at a time, or so many, in the order in which they came.
+"""A first-in, first-out lock for one holder or several.
 
-    take --> it is free: at once, and nothing was waited for
-       |     it is taken: until whoever has it gives it up, or the deadline
+    take --> free: returns without waiting
+       |     held: waits until a holder gives it up, or the deadline
        v
-     give --> the next that waits has it
+     give --> passes it to the first waiter
 
-`asyncio.Lock` is free for a moment between two that want it, so nobody can tell before whether it will wait,
-and a deadline would be set up for each: a third of what a short cell costs on its way to the interpreter.
-`asyncio.Semaphore` looks through all that wait, twice, to take what is free.
+`asyncio.Lock` is briefly free between two holders, so a caller cannot know whether it will wait and must set
+up a deadline each time: a third of the overhead of a short cell. `asyncio.Semaphore` scans all waiters twice
+to take a free place.
 """
 
 import asyncio
@@ -15,24 +15,25 @@ from collections import OrderedDict
 
 
 class FifoLock:
-    """Invariants: at most `number` have it; it is free only while nobody waits. `free`: for how many."""
+    """Invariants: at most `number` holders; free only while there are no waiters. free: the number of free
+    places."""
 
     __slots__ = ("_waiting", "free")
 
     def __init__(self, number: int = 1) -> None:
         self.free = number
-        # In order, each found at once: thousands may go away, the last first.
+        # Ordered, with removal in constant time: thousands may be cancelled, the last first.
         self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
 
     def try_take(self) -> bool:
-        """Whether the caller has it now, for it was free."""
+        """Take the lock if it is free, without waiting. Return True if taken."""
         if not self.free:
             return False
         self.free -= 1
         return True
 
     async def take(self, deadline: float | None) -> None:
-        """Returns when the caller has it. `deadline`: absolute `loop.time()`. Raises TimeoutError then."""
+        """Wait for the lock. Raise TimeoutError at `deadline`, an absolute `loop.time()`."""
         if self.try_take():
             return
         mine = asyncio.get_running_loop().create_future()
@@ -40,15 +41,15 @@ class FifoLock:
         try:
             async with asyncio.timeout_at(deadline):
                 await mine
-        except BaseException:  # too late, or cancelled
-            if mine.done() and not mine.cancelled():  # it was given at the same moment
+        except BaseException:  # timeout or cancellation
+            if mine.done() and not mine.cancelled():  # the lock arrived meanwhile
                 self.give()
-            else:  # `give` may have passed it over
+            else:  # `give` may have skipped it
                 self._waiting.pop(mine, None)
             raise
 
     def give(self) -> None:
-        """Whoever has it gives it up."""
+        """Release the lock to the first waiter."""
         while self._waiting:
             following, _ = self._waiting.popitem(last=False)
             if not following.done():

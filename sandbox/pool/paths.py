@@ -1,12 +1,12 @@
-"""The paths of programs: what of this machine's files they may read, and what a zygote starts from.
+"""The paths of programs and zygotes.
 
-    folders of this interpreter, environments that lie below it,   --> readable   and what SYSTEM_PATHS names
-    packages of declared flavours, what rocstar was installed
-    into, where links of all these lead
+    folders of this interpreter, environments that it is based     --> readable   with SYSTEM_PATHS
+    on, packages of declared flavours, the folder that rocstar was
+    installed into, the targets of their links
     the same, sys.path, the interpreter by each of its names       --> kept       where homes are hidden
-    folders on the way to both that others may not enter           --> private    but for what lies behind
+    parent folders of both that other users may not enter          --> private    except what is below them
 
-What a .pth file or a link names besides is somebody's working copy, or a home, and stays closed.
+Other folders that a .pth file or a link names are working copies or homes, and stay unreadable.
 """
 
 import json
@@ -19,15 +19,16 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.machinery import all_suffixes
+from importlib.machinery import PathFinder, all_suffixes
 from pathlib import Path
 from typing import Self
 from urllib.parse import unquote, urlsplit
 
-from rocstar.sandbox.pool.search_path import SANDBOX, own_entry
+SANDBOX = Path(__file__).parents[1]
+"""The package rocstar.sandbox of this process."""
 
 PACKAGES = re.compile(r".*/lib(64)?/python3(\.\d+t?)?/(site|dist)-packages")
-"""Where an interpreter, or a virtual environment, has its packages, and nobody anything else."""
+"""The folder of packages of an interpreter or a virtual environment, which holds nothing else."""
 
 SYSTEM_PATHS = (
     *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo"),
@@ -35,13 +36,13 @@ SYSTEM_PATHS = (
     *(f"/sys/devices/system/cpu/{name}" for name in ("online", "possible", "present")),
     *("/proc/cpuinfo", "/proc/meminfo"),
 )
-"""What a program may read besides the Python installation."""
+"""The files that a program may read besides the Python installation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramPaths:
-    """What the supervisor is told. readable: by programs. kept: what a zygote needs. private: see
-    `private_folders`."""
+    """The paths of the supervisor's command line. readable: by programs. kept: needed by zygotes. private:
+    see `private_folders`."""
 
     readable: list[str]
     kept: list[str]
@@ -63,14 +64,15 @@ class ProgramPaths:
 
 
 def default_scratch_parent() -> str:
-    """Where scratch directories go: the usual temporary directory, if a user without rights can reach it."""
+    """Return the parent of scratch directories: the default temporary directory if all users can reach it,
+    else /tmp."""
     usual = tempfile.gettempdir()
     return usual if is_world_readable(usual) else "/tmp"
 
 
 def python_paths() -> list[str]:
-    """The folders that this interpreter imports from. Of those that a .pth file points to see
-    `layered_packages`."""
+    """Return the folders that this interpreter imports from, without those of .pth files
+    (`layered_packages`)."""
     found = [
         sys.prefix,
         sys.base_prefix,
@@ -82,8 +84,8 @@ def python_paths() -> list[str]:
 
 
 def layered_packages(folders: Iterable[str]) -> list[str]:
-    """Those of `folders`, which a .pth file may have named, that are where some interpreter has its packages:
-    an environment lies over another. What else is named there is somebody's working copy, or a home."""
+    """Return those of `folders` (of .pth files) that are folders of packages: an environment may be based on
+    another. Other folders may be working copies or homes."""
     found = {os.path.realpath(folder) for folder in folders if os.path.isabs(folder)}
     home = own_home()
     return sorted(
@@ -94,8 +96,8 @@ def layered_packages(folders: Iterable[str]) -> list[str]:
 
 
 def target_packages() -> list[str]:
-    """The entry of PYTHONPATH that `pip install --target` put rocstar into, and so packages and nothing else;
-    empty if there is none, or if it is around a home."""
+    """Return the entry of PYTHONPATH into which `pip install --target` installed rocstar, which holds only
+    packages; [] if there is none or if it contains a home."""
     entry = Path(os.path.realpath(own_entry())) if own_entry() else None
     if entry is None or own_home().is_relative_to(entry) or not any(entry.glob("rocstar-*.dist-info")):
         return []
@@ -103,18 +105,18 @@ def target_packages() -> list[str]:
 
 
 def folders_beside(packages: str) -> list[str]:
-    """What the .pth files of a folder of packages name besides, as far as it is there."""
+    """Return the existing folders that the .pth files of a folder of packages name."""
     found = []
     for file in sorted(Path(packages).glob("*.pth")):
-        with suppress(OSError, UnicodeDecodeError):  # which the interpreter passes over as well
+        with suppress(OSError, UnicodeDecodeError):  # the interpreter ignores it, too
             lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
             found += [os.path.join(packages, line) for line in lines if line and not line.startswith("#")]
     return [os.path.normpath(folder) for folder in found if os.path.isdir(folder)]
 
 
 def working_copies() -> list[str]:
-    """Folders that zygotes import from, by a .pth file, an editable install or PYTHONPATH, and that programs
-    may not read."""
+    """Return the folders that zygotes import from, by a .pth file, an editable install or PYTHONPATH, and
+    that programs may not read."""
     import importlib.metadata
 
     sites = dict.fromkeys(os.path.realpath(sysconfig.get_path(name)) for name in ("purelib", "platlib"))
@@ -123,30 +125,29 @@ def working_copies() -> list[str]:
         found.add(os.path.realpath(entry))
     for one in importlib.metadata.distributions(path=list(sites)):
         noted = json.loads(one.read_text("direct_url.json") or "{}")
-        if (
-            noted.get("dir_info", {}).get("editable") and one.name != "rocstar"
-        ):  # which is opened for its zygotes
+        # rocstar itself is readable for its zygotes.
+        if noted.get("dir_info", {}).get("editable") and one.name != "rocstar":
             found.add(os.path.realpath(unquote(urlsplit(noted["url"]).path)))
     readable = [*python_paths(), *layered_packages(found), *target_packages()]
     return sorted(path for path in found if not any(Path(path).is_relative_to(one) for one in readable))
 
 
 def linked_packages(besides: Iterable[str] = ()) -> list[str]:
-    """Where modules lie that a folder of packages, of this environment or of `besides`, has as links to
-    elsewhere, a home, say: what a link leads to, and no folder around it, which may be anything's."""
+    """Return the targets of links in the folders of packages of this environment and of `besides`: the
+    modules themselves and not the folders that contain them."""
     folders = {*besides, *(sysconfig.get_path(name) for name in ("purelib", "platlib"))}
     if site.ENABLE_USER_SITE:
         folders.add(site.getusersitepackages())
     found: set[str] = set()
     for folder in sorted(folders):
-        with suppress(OSError):  # it is not there, or not ours to list
+        with suppress(OSError):  # missing, or not readable
             found.update(os.path.realpath(entry.path) for entry in os.scandir(folder) if is_package(entry))
     return sorted(found)
 
 
 def is_package(link: "os.DirEntry[str]") -> bool:
-    """Whether it is a link to what an import opens: a file by the name of a module, or a folder that is
-    neither hidden, as ~/.ssh is, nor around its own or a home, as / is."""
+    """Return True for a link to a module file, or to a folder that is not hidden (~/.ssh) and contains
+    neither the link nor a home (/)."""
     if not link.is_symlink():
         return False
     target = os.path.realpath(link.path)
@@ -159,13 +160,14 @@ def is_package(link: "os.DirEntry[str]") -> bool:
 
 
 def own_home() -> Path:
-    """As it is told, or what nothing lies below: a container's user may have neither a name nor a HOME."""
+    """Return the home directory, or a path that contains nothing: a container's user may have no name and no
+    HOME."""
     return Path(os.path.realpath(os.path.expanduser("~")))
 
 
 def kept_paths(python: str) -> list[str]:
-    """What a zygote starts from and imports besides: the interpreter by each of its names, the folders of
-    sys.path, and this package, which an editable install has elsewhere."""
+    """Return the paths that a zygote needs: the interpreter by each of its names, the folders of sys.path,
+    and this package, which an editable install has elsewhere."""
     names = [python]
     while os.path.islink(names[-1]) and len(names) < 16:
         names.append(os.path.join(os.path.dirname(names[-1]), os.readlink(names[-1])))
@@ -176,8 +178,7 @@ def kept_paths(python: str) -> list[str]:
 
 
 def private_folders(paths: Iterable[str]) -> list[str]:
-    """The topmost folders on the way to `paths` into which not every user may go, if there are any: a home,
-    say."""
+    """Return the topmost parents of `paths` that not every user may enter, for example a home."""
     found = []
     for path in paths:
         above = [folder for folder in reversed(Path(path).parents) if folder.is_dir()]
@@ -188,7 +189,41 @@ def private_folders(paths: Iterable[str]) -> list[str]:
 
 
 def is_world_readable(path: str) -> bool:
-    """True when a user with no rights of its own can reach and list the folder."""
+    """Return True if every user can reach and list the folder."""
     folder = Path(path)
     reachable = all(parent.stat().st_mode & 0o001 for parent in (folder, *folder.parents))
     return reachable and bool(folder.stat().st_mode & 0o004)
+
+
+# --- PYTHONPATH ------------------------------------------------------------------------------------------
+#
+# Zygotes get at most one entry, the one that contains rocstar: the others may hold anything. The error for a
+# module that only another entry has names the fix.
+
+
+def pythonpath_entries() -> list[str]:
+    return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+
+
+def own_entry() -> str:
+    """Return the absolute entry of PYTHONPATH that rocstar was imported from, or "".
+
+    Empty and relative entries depend on the current directory and are never passed on.
+    """
+    for entry in filter(os.path.isabs, pythonpath_entries()):
+        package = os.path.join(entry, "rocstar", SANDBOX.name)
+        if os.path.exists(package) and os.path.samefile(package, SANDBOX):
+            return os.path.normpath(entry)
+    return ""
+
+
+def pythonpath_hint(module: str) -> str:
+    """Return the fix for a module that a zygote lacks and PYTHONPATH has, else ""."""
+    for folder in pythonpath_entries():
+        if module and PathFinder.find_spec(module.partition(".")[0], [folder]) is not None:
+            where = f" into {own}, beside rocstar" if (own := own_entry()) else ""
+            return (
+                f"; PYTHONPATH has it in {folder}, which the sandbox does not use: "
+                f"install it{where}, or name the folder in a .pth file of that environment"
+            )
+    return ""

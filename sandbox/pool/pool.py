@@ -1,4 +1,4 @@
-"""The sandbox of one node: a supervisor process with its zygotes, bounded, restarted when it dies.
+"""The sandbox of one node: a supervisor process with its zygotes, which is restarted when it dies.
 
     run / run_batch          session.run / session.branch
           |                            |
@@ -8,7 +8,7 @@
           v                            |
  SupervisorRestarter --> Supervisor --> frames      supervisor_restart.py, process.py
 
-Who waits: a caller for room, then for its future (calls.py); nobody for the supervisor but `async with`.
+A caller waits for room, then for its outcome (calls.py). Only `async with` waits for the supervisor.
 """
 
 import hashlib
@@ -44,66 +44,65 @@ from rocstar.sandbox.types import (
 )
 
 LAYERS = ("seccomp", "landlock", "uid", "notify", "scratch", "namespaces", "cgroup")
-"""Layers that can be left out, for tests of what the others hold."""
+"""Layers that can be disabled, to test the others."""
 
 AUTO = "auto"
-"""The flavour that is chosen by what a program imports."""
-
+"""The name that selects a flavour by the program's imports."""
 
 MOST_LIVE = 1 << 16
-"""Programs at a time: more is a slip of the fingers, for which warm interpreters would fill the memory."""
+"""The maximum of `max_live`. A larger value is probably a typo and would exhaust memory."""
 
 
 def default_max_live() -> int:
-    """Children at a time: one and a half per core keep the cores busy and hardly stretch wall clocks."""
+    """Return 1.5 children per core, which keeps the cores busy and hardly delays programs."""
     return max(2, len(os.sched_getaffinity(0)) * 3 // 2)
 
 
 def default_memory_bytes() -> int:
-    """Three quarters of what this machine or container has."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    """Return three quarters of the memory of this machine or container."""
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):
-            found.append(int(Path(limit).read_text()))
-    return min(found) * 3 // 4
+            sizes.append(int(Path(limit).read_text()))
+    return min(sizes) * 3 // 4
 
 
 NO_SESSIONS = {
     CPP: "a compiled program has no cells",
-    BASH: "what a program has started ends with it; keep state in files, by `files` and `fetch`",
+    BASH: "a bash program's processes end with it; keep state in files, with `files` and `fetch`",
 }
 
 
 def seed_of(request: ExecRequest) -> int:
-    """64 bits that follow from the program and its input."""
+    """Return a 64-bit hash of the program and its input."""
     text = f"{len(request.code)}:{request.code}{request.stdin}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
 def check_bash(code: str) -> None:
-    """A program is one argument of bash. Raises SandboxError for what none can be."""
+    """Raise SandboxError if a program is too long for one argument of bash."""
     size, most = len(code.encode("utf-8", "surrogatepass")), _native.MOST_SHELL_BYTES
     if size > most:
-        fix = "give the rest in `files`, and read it by `. ./NAME`"
-        message = f"a bash program has {size} bytes; at most {most} are taken: {fix}"
+        fix = "Pass the rest in `files` and source it with `. ./NAME`."
+        message = f"the bash program has {size} bytes, more than {most}. {fix}"
         raise SandboxError(message, kind="too_large", retryable=False)
 
 
 @lru_cache(maxsize=4096)
 def lane_of(owner: str) -> int:
-    """All calls of an owner are in one lane. 0 for nobody."""
+    """Return the lane of an owner's calls, or 0 without an owner."""
     if not owner:
         return 0
     return 1 << 63 | int.from_bytes(hashlib.blake2b(owner.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def request_of(code: object) -> ExecRequest:
-    """A request as it is, of a str one. Raises TypeError that says what to pass."""
+    """Return a request; make one of a str. Raise TypeError for other types."""
     if isinstance(code, ExecRequest):
         return code
     if not isinstance(code, str):
         raise TypeError(
-            f"a program is of type {type(code).__name__}; give its code as a str, or an ExecRequest"
+            f"a program cannot be of type {type(code).__name__}. Pass its code as a str, or an ExecRequest."
         )
     return ExecRequest(code=code)
 
@@ -112,28 +111,29 @@ class SandboxPool:
     """Runs programs in confined children of warm zygotes. Use it as an async context manager.
 
     Args:
-        flavours: the zygotes to start (see flavours.py).
-        max_live: children at work at a time.
-        max_queued: calls that wait beyond those; further callers wait in `run`.
-        memory_bytes: what the calls under way may take together, by their limits, and idle sessions hold.
-        max_sessions, lease_s: how many interpreters live between cells, and how long one may be idle; the
-            least recently used gives way.
+        flavours: the flavours whose zygotes are started (see flavours.py).
+        max_live: the maximum of running programs.
+        max_queued: the maximum of calls that wait for a place; further callers wait in `run`.
+        memory_bytes: the memory of running calls, by their limits, and of idle sessions together.
+        max_sessions: the maximum of idle sessions; the least recently used is evicted.
+        lease_s: seconds after which an idle session expires.
         replicas: zygotes per flavour.
-        deterministic: a program without a seed gets one that follows from its text, so that the same call has
-            the same random numbers each time.
-        allow_no_isolation: start even below tier A; every result then says so.
-        without: layers to leave out, for tests.
-        weights: of owners, 1 for those left out: who has twice the weight gets twice the places while both
-            have calls that wait.
-        cpp_command, compile_s: how the C++ flavour compiles, and how long it may (cpp.py).
-        declared: flavours of a user's own (`read_flavours`), of which `flavours` names those to start.
-        nice: how far programs stand back from this process and the supervisor, as in nice(1), 0 to 19.
-        start_warm: whether entering the pool waits until all flavours are warm. If not, a call waits for its
-            own flavour, and one that cannot start fails only the calls that need it.
-        on_warm: told of a flavour whenever an interpreter of it is warm, while the pool starts and later.
+        deterministic: a program without a seed gets one derived from its text and input, so that equal calls
+            have equal random numbers.
+        allow_no_isolation: start even below tier A; every result reports its tier.
+        without: layers to disable, for tests.
+        weights: weights of owners, default 1. An owner of weight 2 gets twice the places of one of weight 1
+            while both have waiting calls.
+        cpp_command: the compile command of the C++ flavour (cpp.py).
+        compile_s: seconds that a compilation may take.
+        declared: user flavours (`read_flavours`); `flavours` names those to start.
+        nice: the nice value of programs, 0 to 19.
+        start_warm: True if entering the pool waits until all flavours are warm. Otherwise a call waits for
+            its flavour, and a flavour that cannot start fails only its own calls.
+        on_warm: called with a flavour whenever an interpreter of it becomes warm.
 
-    Invariants: every `run` ends in exactly one result, SandboxError or cancellation; when `run` was cancelled
-    or its deadline passed, the child is killed; after the context ends no process of the pool is left.
+    Invariants: every `run` ends in exactly one result, SandboxError or cancellation; if `run` is cancelled or
+    its deadline passes, the child is killed; no process of the pool is left after the context ends.
     """
 
     def __init__(
@@ -159,19 +159,19 @@ class SandboxPool:
     ) -> None:
         live = default_max_live() if max_live is None else max_live
         if live > MOST_LIVE:
-            raise ValueError(f"max_live={live}: more than {MOST_LIVE} programs at a time; give fewer")
+            raise ValueError(f"max_live is {live}, more than {MOST_LIVE}. Pass fewer.")
         if live < 1 or max_queued < 0 or max_sessions < 0:
             raise ValueError(
-                f"max_live={live}, max_queued={max_queued}, max_sessions={max_sessions}: at least 1, 0 and 0 "
-                "are needed"
+                f"max_live={live}, max_queued={max_queued}, max_sessions={max_sessions}. "
+                "Pass at least 1, 0 and 0."
             )
         for name in flavours:
             if name not in FLAVOURS and name not in declared:
-                there = ", ".join((*FLAVOURS, *declared))
-                raise ValueError(f"unknown flavour {name!r}; there are {there}")
+                known = ", ".join((*FLAVOURS, *declared))
+                raise ValueError(f"unknown flavour {name!r}. Choose from {known}.")
         for layer in without:
             if layer not in LAYERS:
-                raise ValueError(f"unknown layer {layer!r}; these can be left out: {', '.join(LAYERS)}")
+                raise ValueError(f"unknown layer {layer!r}. Choose from {', '.join(LAYERS)}.")
         options = SupervisorOptions(
             flavours=tuple(dict.fromkeys(flavours)),
             max_live=live,
@@ -201,7 +201,7 @@ class SandboxPool:
         self._started = self._closed = False
         self._lanes = 0
         self.zygotes: dict[str, list[int]] = {name: [] for name in options.flavours}
-        """Pids, the living and the replaced, oldest first."""
+        """Pids of all zygotes so far, oldest first."""
 
     async def __aenter__(self) -> Self:
         await self._restarter.start(self._calls)
@@ -226,17 +226,17 @@ class SandboxPool:
 
     @property
     def built(self) -> str:
-        """Protections of the supervisor's build, joined by "+"."""
+        """The protections of the supervisor's build, joined by "+"."""
         return str(self._facts.get("built", ""))
 
     @property
     def supervisor_pid(self) -> int:
-        """0 while it is being replaced."""
+        """The supervisor's pid, or 0 during a restart."""
         return self._restarter.pid
 
     @property
     def restarts(self) -> int:
-        """How often the supervisor was replaced."""
+        """The number of restarts of the supervisor."""
         return self._restarter.restarts
 
     @property
@@ -245,7 +245,7 @@ class SandboxPool:
 
     @property
     def in_flight(self) -> int:
-        """Calls that were accepted and have not ended."""
+        """The number of accepted calls that have not ended."""
         return len(self._calls)
 
     @property
@@ -254,7 +254,7 @@ class SandboxPool:
 
     @property
     def evictions(self) -> int:
-        """Sessions that gave way to others or whose lease ended."""
+        """The number of sessions that were evicted or whose lease expired."""
         return self._sessions.evictions
 
     @property
@@ -270,9 +270,11 @@ class SandboxPool:
         deadline: float | None = None,
         on_output: OnOutput | None = None,
     ) -> ExecResult:
-        """Runs one program; a str is `ExecRequest(code=...)`. `deadline`: absolute `loop.time()`. `on_output`
-        is told what it writes as it does; such a call is not started again when the supervisor dies. Raises
-        SandboxError for failures of ours."""
+        """Run one program. Raise SandboxError if the sandbox fails.
+
+        request: a str means `ExecRequest(code=...)`. deadline: absolute `loop.time()`. on_output: called with
+            the output as it is written; such a call is not restarted when the supervisor dies.
+        """
         call = self._call_of(request, self._lane(), on_output)
         result: ExecResult = await self._calls.perform(call, deadline)
         return result
@@ -280,10 +282,10 @@ class SandboxPool:
     def run_batch(
         self, requests: Sequence[ExecRequest | str], *, deadline: float | None = None
     ) -> AsyncGenerator[tuple[int, ExecResult | SandboxError], None]:
-        """See BatchSandbox; each request as in `run`. A mistake in a list is raised before anything runs; of
-        another sequence each is looked at, and made, when its turn comes."""
+        """See BatchSandbox; requests are as in `run`. An invalid element of a list or tuple raises before any
+        program runs; other sequences are read and checked as their requests are submitted."""
         if isinstance(requests, str):
-            raise TypeError("run_batch takes a list of programs; for a single one use run(code)")
+            raise TypeError("run_batch takes a list of programs. For a single one use run(code).")
         if isinstance(requests, list | tuple):
             requests = list(map(request_of, requests))
         call_of = partial(self._call_of, lane=self._lane())
@@ -316,7 +318,7 @@ class SandboxPool:
         return session
 
     def _lane(self) -> int:
-        """A call or a batch by itself, which shares the places with all others."""
+        """Return a new lane, for a call or a batch without owner."""
         self._lanes += 1
         return self._lanes
 
@@ -348,7 +350,7 @@ class SandboxPool:
 
     def _flavour(self, name: str, code: str) -> str:
         if not self._started:
-            message = "the sandbox pool has not been started; use `async with SandboxPool() as pool`"
+            message = "the sandbox pool is not started. Use `async with SandboxPool() as pool`."
             raise SandboxError(message, kind="closed", retryable=False)
         if name == AUTO:
             from rocstar.sandbox.child.import_scan import select_flavour
@@ -362,25 +364,24 @@ class SandboxPool:
     def _check_memory(self, limits: Limits) -> None:
         if limits.memory_bytes > self._memory_bytes:
             raise SandboxError(
-                f"memory_bytes is {limits.memory_bytes}; this pool has {self._memory_bytes} for all programs "
-                "together",
+                f"memory_bytes is {limits.memory_bytes}, more than the {self._memory_bytes} of this pool",
                 kind="too_large",
                 retryable=False,
             )
 
     def _check_files(self, flavour: str) -> None:
         if flavour == CPP:
-            message = "flavour 'cpp' takes no files: a compiled program is alone in its directory"
+            message = "flavour 'cpp' does not support files"
             raise SandboxError(message, kind="unknown_flavour", retryable=False)
         if not self._facts["files"]:
-            message = "files need scratch directories, which this machine's isolation lacks (Landlock)"
+            message = "files need scratch directories, which this machine does not support (Landlock)"
             raise SandboxError(message, kind="no_scratch", retryable=False)
 
     def _unclaimed(self, outcome: object) -> None:
         if isinstance(outcome, LiveSession):
             self._sessions.close(outcome)
 
-    # --- what the supervisor says ------------------------------------------------------------------------
+    # --- frames of the supervisor ------------------------------------------------------------------------
 
     def _take_frame(self, frame: tuple[Any, ...]) -> None:
         if self._closed:

@@ -1,17 +1,17 @@
-"""The supervisor process as the pool sees it: how it starts, a socket for frames, and its death.
+"""The supervisor process: its start, its socket for frames, and its end.
 
     pool --frames--> transport ==socket==> supervisor (csrc/sandbox/supervise.h) --> zygotes --> children
      ^                                         |
      +------ on_frame <-- buffer_updated <-----+
 
-Nobody waits here but `start` and `close`; the pool is told of every frame, and once of the end.
+Only `start` and `close` wait; the pool's callbacks receive every frame, and once the end.
 
-A supervisor that hangs is noticed and killed:
+A supervisor that hangs is detected and killed:
 
     every TICK_S, while it has calls: PING -> supervisor -> PONG, or any other frame
 
-Time is counted in ticks of this event loop, not by a clock: a loop that stood still itself, with answers
-waiting to be read, blames nobody.
+Time is counted in ticks of this event loop and not by a clock, so that a blocked loop with unread answers
+does not count against the supervisor.
 """
 
 import asyncio
@@ -32,31 +32,36 @@ from rocstar.sandbox.child.cpp import CPP, CppOptions
 from rocstar.sandbox.child.flavours import Flavour
 from rocstar.sandbox.child.user_flavours import encode_flavours
 from rocstar.sandbox.pool import wire
-from rocstar.sandbox.pool.paths import ProgramPaths, default_scratch_parent
-from rocstar.sandbox.pool.search_path import SANDBOX, hint_on, own_entry
+from rocstar.sandbox.pool.paths import (
+    SANDBOX,
+    ProgramPaths,
+    default_scratch_parent,
+    own_entry,
+    pythonpath_hint,
+)
 from rocstar.sandbox.types import SandboxError
 
 START_TIMEOUT_S = 120.0
-"""A cold import of the heaviest flavour on a busy machine takes seconds; a hang must still end."""
+"""The time limit of a start. A cold import of the heaviest flavour on a busy machine takes seconds."""
 
 EXIT_TIMEOUT_S = 10.0
 
 TICK_S = 20.0
 
 SILENT_S = 120.0
-"""A supervisor that says nothing for so long, though it is asked, hangs. Its one thread waits for nothing but
-the disk that scratch directories are on, and that can take half a minute on an overloaded machine."""
+"""Seconds without any frame after which a supervisor with calls counts as hung. Its only thread waits for
+nothing but the disk of the scratch directories, up to half a minute on an overloaded machine."""
 
 STUCK_S = START_TIMEOUT_S + 60.0
-"""One that only answers PING, and no call for so long beyond what the longest may take, has lost them. Calls
-may wait for a zygote that is started again, and hangs: that is the supervisor's to end, for it has others."""
+"""Seconds beyond the longest time limit after which a supervisor that only answers PING has lost its calls.
+It must exceed the start of a zygote: the supervisor itself ends a zygote that hangs."""
 
 JOINED_BYTES = 1 << 16
-"""More is not copied to be sent: that would take the loop's time."""
+"""Larger frames are sent without copying, which would block the loop."""
 
 READ_BYTES = 1 << 16
-"""Read at a time, into memory that is kept: a result is small, and asyncio's own buffer would be a quarter of
-a megabyte, mapped anew for each."""
+"""The size of the reused read buffer. Results are small; asyncio would map a new buffer of 256 KiB for each
+read."""
 
 SUPERVISOR = SANDBOX / "_supervisor"
 
@@ -64,10 +69,11 @@ ZYGOTE = (
     "import os, sys; rocstar = type(sys)('rocstar'); rocstar.__path__ = [sys.argv.pop(1)]; "
     "sys.modules['rocstar'] = rocstar; from rocstar.sandbox.child import zygote; os._exit(zygote.main())"
 )
-"""Code that starts a zygote from the package of this process, wherever that was imported from. A zygote gets
-no PYTHONPATH, and its environment may have no rocstar, or another one."""
+"""The code of a zygote: imports the package of this process by its path. A zygote has no PYTHONPATH, and its
+environment may have no rocstar or another one."""
+
 PLACES = SANDBOX / "_places.so"
-"""Loaded by zygotes and programs before all other libraries (csrc/sandbox/places.cpp)."""
+"""The library that zygotes and programs preload (csrc/sandbox/places.cpp)."""
 
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -81,8 +87,8 @@ ENVIRONMENT = {
     "MPLBACKEND": "module://rocstar.sandbox.child.figures",
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
 }
-"""All that supervisor, zygotes and children see. A fixed hash seed makes the order of sets repeatable; the
-temporary directory is the program's own."""
+"""The whole environment of supervisor, zygotes and children. A fixed hash seed makes the order of sets
+repeatable; TMPDIR is the program's working directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +104,9 @@ class SupervisorOptions:
     allow_no_isolation: bool = False
     nice: int = 0
     zygote_start_s: float = START_TIMEOUT_S
-    """Of one that is started again: the supervisor ends it. Less than STUCK_S."""
+    """The supervisor ends a restarted zygote that takes longer. Less than STUCK_S."""
     warm_before: bool = False
-    """Whether the pool had all its flavours already: from then on one that cannot be fails only its calls."""
+    """True if the pool was warm before: a flavour that cannot start then fails only its own calls."""
     declared: tuple[Flavour, ...] = ()
     cpp: CppOptions = field(default_factory=CppOptions)
     scratch_parent: str = field(default_factory=default_scratch_parent)
@@ -149,11 +155,11 @@ class Supervisor(asyncio.BufferedProtocol):
     ) -> None:
         """
         Args:
-            options: How it is started.
-            on_frame: Told of every frame but those of the start and PONG.
-            on_read: Told when all frames that came together have been told.
-            on_end: Told that it is gone.
-            longest_s: How long a call that it has may take, in seconds; None when it has none.
+            options: How the process is started.
+            on_frame: Called with every frame except those of the start and PONG.
+            on_read: Called after all frames of one read.
+            on_end: Called when the process is gone.
+            longest_s: Returns the longest time limit of its calls in seconds, or None if it has none.
         """
         self._options = options
         self._on_frame = on_frame
@@ -170,7 +176,7 @@ class Supervisor(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._warm: set[int] = set()
         self.alive = True
-        """Until its connection is lost."""
+        """True until the connection is lost."""
 
         self._socket: socket.socket
         self._process: subprocess.Popen[bytes]
@@ -181,24 +187,25 @@ class Supervisor(asyncio.BufferedProtocol):
         return self._process.pid
 
     def write(self, *pieces: bytes) -> None:
-        """Sends frames, in pieces. The supervisor may have a call now, and is watched until it has none."""
+        """Send frames in pieces, and watch the supervisor for hangs until it has no calls."""
         self._send(*pieces)
         if self._timer is None:
             self._silent_s = self._stuck_s = 0.0
-            self._wind()
+            self._start_timer()
 
     def _send(self, *pieces: bytes) -> None:
         assert self._transport is not None
         if sum(map(len, pieces)) < JOINED_BYTES:
             self._transport.write(b"".join(pieces))
         else:
-            # From CPython 3.12 on, an empty last piece stays in the transport: the loop then never sleeps.
+            # CPython 3.12 and later keep an empty last piece in the transport, and the loop then never
+            # sleeps.
             self._transport.writelines([piece for piece in pieces if piece])
 
     # --- start and end -----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Returns once every flavour is warm, or was once. Raises SandboxError; the process is gone then."""
+        """Wait until every flavour is warm, or was before. Raise SandboxError; no process is left then."""
         ours, theirs = socket.socketpair()
         self._socket = ours
         with theirs:
@@ -207,19 +214,19 @@ class Supervisor(asyncio.BufferedProtocol):
         connecting = asyncio.ensure_future(self._loop.create_unix_connection(lambda: self, sock=ours))
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
-                # uvloop never tells the protocol that a connection was lost whose making was cancelled, and
-                # `close` waits for that. The socket is connected already: its making takes no time.
+                # Shielded, because uvloop does not call `connection_lost`, for which `close` waits, if the
+                # creation was cancelled. The socket is already connected, so this does not take long.
                 await asyncio.shield(connecting)
                 await self._hello
-        except BaseException as error:  # cancelled, too: the child is ours until it has said hello
-            self._hello.cancel()  # nobody waits for it any more, nor for why it does not come
+        except BaseException as error:  # also a cancellation: the process must not outlive a failed start
+            self._hello.cancel()  # its exception would never be retrieved
             await asyncio.wait([connecting], timeout=EXIT_TIMEOUT_S)
             await asyncio.shield(self.close())
             if isinstance(error, TimeoutError):
                 late = [name for n, name in enumerate(self._options.flavours) if n not in self._warm]
                 message = (
-                    f"not ready after {START_TIMEOUT_S:.0f} s: {', '.join(late)}; what it imports hangs, or "
-                    "this machine has too much to do: leave it out, or start again"
+                    f"not ready after {START_TIMEOUT_S:.0f} s: {', '.join(late)}. Its imports hang, or this "
+                    "machine is overloaded. Omit the flavour or start again."
                 )
                 raise SandboxError(message, kind="zygote_start", retryable=True) from None
             raise
@@ -235,24 +242,24 @@ class Supervisor(asyncio.BufferedProtocol):
             )
         except OSError as error:
             ours.close()
-            message = f"cannot start {self._options.program}: {error.strerror}; `make setup` builds it"
+            message = f"cannot start {self._options.program}: {error.strerror}. Run `make setup` to build it."
             raise SandboxError(message, kind="zygote_start", retryable=False) from None
 
     async def close(self) -> None:
-        """Ends the process and all its children; returns when they are gone, and what they wrote."""
+        """End the process and all its children, and remove their files."""
         self._stop_watching()
         if not self._hello.done():
-            self._hello.cancel()  # before it is lost, which would be an error that nobody takes
+            self._hello.cancel()  # `connection_lost` would set an exception that is never retrieved
         if self._transport is not None and not self._lost.done():
             with suppress(OSError):  # a process that was forked from this one may hold the socket open
                 self._socket.shutdown(socket.SHUT_RDWR)
-            self._transport.abort()  # a supervisor that hangs would never take what is still to be sent
+            self._transport.abort()  # a hung supervisor would never read the rest
             await self._lost
         await self._reap()
         await remove_left(self.facts.get("scratch"), self.pid)
 
     def kill(self) -> None:
-        """The kernel kills zygotes and children with it."""
+        """Kill the process; the kernel kills zygotes and children with it."""
         self._process.kill()
 
     async def _reap(self) -> None:
@@ -274,7 +281,7 @@ class Supervisor(asyncio.BufferedProtocol):
     # --- asyncio.BufferedProtocol -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclass of asyncio.Transport, so an isinstance would refuse them.
+        # uvloop's transports are not subclasses of asyncio.Transport, so isinstance would fail.
         self._transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -288,19 +295,19 @@ class Supervisor(asyncio.BufferedProtocol):
                 if not self._hello.done():
                     self._hello.set_result(None)
             elif frame[0] == wire.FATAL:
-                self._refused(json.loads(frame[1]))
+                self._fail_start(json.loads(frame[1]))
             else:
-                self._heard(frame[0])
+                self._note_frame(frame[0])
                 if frame[0] == wire.ZYGOTE:
                     self._warm.add(wire.decode_zygote(frame[1])[0])
                 if frame[0] != wire.PONG:
                     on_frame(frame)
         self._on_read()
 
-    def _refused(self, fatal: dict[str, Any]) -> None:
+    def _fail_start(self, fatal: dict[str, Any]) -> None:
         if not self._hello.done():
             retryable = fatal.get("retryable", fatal["kind"] == "zygote_start")
-            message = fatal["message"] + hint_on(fatal.get("module", ""))
+            message = fatal["message"] + pythonpath_hint(fatal.get("module", ""))
             error = SandboxError(message, kind=fatal["kind"], retryable=retryable)
             self._hello.set_exception(error)
 
@@ -313,14 +320,14 @@ class Supervisor(asyncio.BufferedProtocol):
         self._lost.set_result(None)
         self._on_end()
 
-    # --- whether it hangs --------------------------------------------------------------------------------
+    # --- detection of hangs ------------------------------------------------------------------------------
 
-    def _heard(self, kind: int) -> None:
+    def _note_frame(self, kind: int) -> None:
         self._silent_s = 0.0
         if kind != wire.PONG:
             self._stuck_s = 0.0
 
-    def _wind(self) -> None:
+    def _start_timer(self) -> None:
         self._timer = self._loop.call_later(TICK_S, self._tick)
 
     def _stop_watching(self) -> None:
@@ -336,16 +343,16 @@ class Supervisor(asyncio.BufferedProtocol):
         self._silent_s += TICK_S
         self._stuck_s += TICK_S
         if self._silent_s > SILENT_S or self._stuck_s > STUCK_S + longest_s:
-            self._silent_s = self._stuck_s = 0.0  # it has as much time to die
+            self._silent_s = self._stuck_s = 0.0  # wait as long before the next kill
             self.kill()
         else:
             self._send(wire.encode_id(wire.PING, 0))
-        self._wind()
+        self._start_timer()
 
 
 async def remove_left(base: str | None, pid: int) -> None:
-    """Removes what a supervisor could not remove itself: where its files were mounted, and all of them if it
-    was killed. The name is checked: it came over a socket."""
+    """Remove the scratch directory of a supervisor that could not do it itself: the mount point, or all files
+    if it was killed. The name is checked, because it was received over a socket."""
     if base is None or not Path(base).name.startswith(f"rocstar-{pid}-"):
         return
     try:
@@ -355,5 +362,5 @@ async def remove_left(base: str | None, pid: int) -> None:
     except OSError:
         try:
             await asyncio.to_thread(_native.remove_tree, base)
-        except RuntimeError:  # the interpreter ends, and makes no more threads
+        except RuntimeError:  # the interpreter is shutting down and starts no threads
             _native.remove_tree(base)

@@ -1,4 +1,4 @@
-"""The live interpreters of a pool.
+"""The open sessions of a pool.
 
 caller -> LiveSession (one cell at a time) -> OpenSessions -> Calls -> supervisor -> the session's process
 """
@@ -14,11 +14,11 @@ from rocstar.sandbox.pool.fifo_lock import FifoLock
 from rocstar.sandbox.types import ExecResult, Limits, OnOutput, SandboxError, SessionLost
 
 BRANCH_S = 30.0
-"""No branch takes so long."""
+"""The time limit of a branch."""
 
 _WHY = {
     "died": "its last cell exited, crashed or was killed",
-    "evicted": "it was the least recently used when room was needed",
+    "evicted": "it was the least recently used when memory was needed",
     "expired": "it was idle for longer than its lease",
     "supervisor_died": "the sandbox supervisor died",
     "closed": "it was closed",
@@ -26,7 +26,7 @@ _WHY = {
 
 
 class LiveSession:
-    """See types.Session. Cells of one session wait for each other; those of different sessions do not."""
+    """See types.Session. The cells of one session run one after the other; sessions run concurrently."""
 
     def __init__(self, owner: "OpenSessions", number: int, limits: Limits, lane: int, weight: int) -> None:
         self.number = number
@@ -44,12 +44,12 @@ class LiveSession:
 
     @property
     def lost(self) -> str | None:
-        """Why it is gone, while it lives None."""
+        """The reason for which the interpreter is gone, or None."""
         return self._lost
 
     @property
     def ending(self) -> str:
-        """How its process ended, in words."""
+        """A description of how the process ended."""
         return self._ending
 
     async def run(
@@ -79,8 +79,8 @@ class LiveSession:
         return branch
 
     async def _in_turn(self, call: Call, deadline: float | None) -> Any:
-        """The call's outcome, after those before it. The turn is over when the supervisor has answered, which
-        a caller that was cancelled does not wait for."""
+        """Run a call after the session's earlier ones and return its outcome. The next call may start when
+        the supervisor has answered, for which a cancelled caller does not wait."""
         try:
             await self._turn.take(deadline)
         except TimeoutError:
@@ -92,7 +92,7 @@ class LiveSession:
                 raise self._loss(self._lost)
             return await calls.perform(call, deadline)
         except SandboxError as error:
-            raise self._told(error) from None
+            raise self._to_session_error(error) from None
         finally:
             calls.when_answered(call, self._turn.give)
 
@@ -100,11 +100,11 @@ class LiveSession:
         self._owner.close(self)
 
     def lose(self, reason: str, ending: str = "") -> None:
-        """Note that the process is gone, and how it ended; the owner calls this."""
+        """Record that the process is gone. Called by the owner."""
         if self._lost is None:
             self._lost, self._ending = reason, ending
 
-    def _told(self, error: SandboxError) -> SandboxError:
+    def _to_session_error(self, error: SandboxError) -> SandboxError:
         if isinstance(error, SessionLost):
             return error
         if self._lost is not None and error.kind in ("cancelled", "session_lost"):
@@ -117,14 +117,14 @@ class LiveSession:
 
 
 class OpenSessions:
-    """The sessions of a pool that live. Invariant: one that is not in here is lost, and says why."""
+    """The live sessions of a pool. Invariant: a session that is not in here has a `lost` reason."""
 
     def __init__(self, calls: Calls, line: Line) -> None:
         self.calls = calls
         self._line = line
         self._living: dict[int, LiveSession] = {}
         self.evictions = 0
-        """Sessions that gave way to others or whose lease ended."""
+        """The number of sessions that were evicted or whose lease expired."""
 
     def __len__(self) -> int:
         return len(self._living)
@@ -158,7 +158,7 @@ class OpenSessions:
         )
 
     def close(self, session: LiveSession) -> None:
-        """Also a session that was opened for a caller who is gone."""
+        """Close a session, also one whose caller was cancelled while it opened."""
         if self._living.pop(session.number, None) is not None:
             session.lose("closed")
             self._line.write(wire.encode_id(wire.CLOSE, session.number))
@@ -170,7 +170,7 @@ class OpenSessions:
         return session
 
     def gone(self, number: int, reason: str, ending: str) -> None:
-        """The supervisor has ended it, or seen its end."""
+        """Record that the supervisor reported the end of a session."""
         self.evictions += reason in ("evicted", "expired")
         if session := self._living.pop(number, None):
             session.lose(reason, ending)

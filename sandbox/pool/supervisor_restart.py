@@ -1,9 +1,9 @@
-"""Keeps one supervisor alive.
+"""Restarts a supervisor that has died.
 
 start --> Supervisor -- frames --> on_frame
-             |  its end: it died, or hung and was killed
+             |  it died, or hung and was killed
              v
-  on_end --> another is started, MAX_STARTS times at most --> work.send_more, or work.fail_all
+  on_end --> starts another, at most MAX_STARTS attempts --> listener.send_more, or listener.fail_all
 """
 
 import asyncio
@@ -19,20 +19,20 @@ MAX_STARTS = 4
 
 
 class RestartListener(Protocol):
-    """What a supervisor is kept alive for."""
+    """The receiver of a restart's result."""
 
     def send_more(self) -> None:
-        """Another supervisor takes frames, or this one has answered."""
+        """Called when a new supervisor accepts frames, or after the current one has answered."""
 
     def fail_all(self, why: SandboxError) -> None:
-        """None could be started. The next `SupervisorRestarter.ready` tries again."""
+        """Called when no supervisor could be started. The next `SupervisorRestarter.ready` tries again."""
 
     def longest_s(self) -> float | None:
-        """How long a call with the supervisor may take, in seconds; None when it has none."""
+        """Return the longest time limit of the supervisor's calls in seconds, or None if it has none."""
 
 
 class SupervisorRestarter:
-    """Owns the supervisor. Invariant: at most one lives, and after `close` none."""
+    """Owns the supervisor. Invariant: at most one is alive, and none after `close`."""
 
     def __init__(
         self,
@@ -44,21 +44,21 @@ class SupervisorRestarter:
         """
         Args:
             options: How a supervisor is started.
-            on_frame: Told of every frame that says something of calls, sessions or zygotes.
-            on_end: Told that the supervisor is gone, and its calls with it, before another is started.
+            on_frame: Called with every frame about calls, sessions or zygotes.
+            on_end: Called when the supervisor and its calls are lost, before another is started.
         """
         self.options = options
         self.restarts = 0
         self._on_frame = on_frame
         self._on_end = on_end
-        self._work: RestartListener
+        self._listener: RestartListener
         self._supervisor: Supervisor | None = None
         self._restart: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def start(self, work: RestartListener) -> None:
-        """Raises SandboxError; nothing is left then."""
-        self._work = work
+    async def start(self, listener: RestartListener) -> None:
+        """Start the supervisor. Raise SandboxError if it cannot start; no process is left then."""
+        self._listener = listener
         supervisor = self._new(self.options)
         await supervisor.start()
         self._supervisor = supervisor
@@ -78,7 +78,7 @@ class SupervisorRestarter:
 
     @property
     def pid(self) -> int:
-        """0 while the supervisor is being replaced."""
+        """The supervisor's pid, or 0 during a restart."""
         return 0 if self._living is None else self._living.pid
 
     @property
@@ -86,14 +86,14 @@ class SupervisorRestarter:
         return self._supervisor.facts if self._supervisor is not None else {}
 
     def ready(self) -> bool:
-        """Whether a supervisor takes frames now. One that is dead is replaced."""
+        """Return True if the supervisor accepts frames; restart a dead one."""
         if self._supervisor is not None and self._supervisor.alive:
             return True
         self._restart_if_dead()
         return False
 
     def write(self, *pieces: bytes) -> None:
-        """Nothing is sent to a dead one, which has no calls any more."""
+        """Send frames, unless the supervisor is dead: its calls are requeued or failed."""
         if self._supervisor is not None and self._supervisor.alive:
             self._supervisor.write(*pieces)
 
@@ -101,9 +101,9 @@ class SupervisorRestarter:
         return Supervisor(
             options,
             on_frame=self._on_frame,
-            on_read=self._work.send_more,
+            on_read=self._listener.send_more,
             on_end=self._ended,
-            longest_s=self._work.longest_s,
+            longest_s=self._listener.longest_s,
         )
 
     # --- its death ---------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class SupervisorRestarter:
             self._restart = asyncio.get_running_loop().create_task(self._start_again())
 
     async def _start_again(self) -> None:
-        """The dead one stays in its place until another is ready: a later call then tries again."""
+        """Replace the dead supervisor when another is ready; until then a later call tries again."""
         assert self._supervisor is not None
         try:
             await self._supervisor.close()
@@ -131,14 +131,14 @@ class SupervisorRestarter:
                     failure = _start_failure(error)
                     if failure.retryable and attempt + 1 < MAX_STARTS:
                         continue
-                    self._work.fail_all(failure)
+                    self._listener.fail_all(failure)
                     return
                 self._supervisor = supervisor
                 if supervisor.alive:
-                    self._work.send_more()
+                    self._listener.send_more()
                     return
-            message = "the sandbox supervisor died each time it was started"
-            self._work.fail_all(SandboxError(message, kind="supervisor_died", retryable=True))
+            message = f"the sandbox supervisor died in {MAX_STARTS} starts"
+            self._listener.fail_all(SandboxError(message, kind="supervisor_died", retryable=True))
         finally:
             self._restart = None
 

@@ -1,7 +1,6 @@
 """Frames between the pool and the supervisor; csrc/sandbox/protocol.h is the other half and describes it.
 
-The pool encodes here and decodes with `_native.ResultReader`; `PythonReader` is the same in Python, which
-tests and benchmarks hold against it.
+The pool encodes here and decodes with `_native.ResultReader`.
 """
 
 import json
@@ -9,7 +8,6 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
 
 from rocstar.sandbox import files as program_files
 from rocstar.sandbox.types import LIMIT_BOUNDS, MAX_TEXT_BYTES, ExecRequest, Limits, SandboxError, Status
@@ -22,8 +20,6 @@ STREAMS = {1: "stdout", 2: "stderr"}
 
 STATUSES = tuple(Status)
 """Values in the order of csrc/sandbox/protocol.h."""
-
-STDOUT_TRUNCATED, STDERR_TRUNCATED, HAS_VALUE = 8, 16, 32
 
 FAILURES = {
     1: "child_start",
@@ -43,7 +39,7 @@ NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellOrder:
-    """A session's next cell. Raises TypeError or ValueError for code, files and names that cannot be."""
+    """A session's next cell. Raises TypeError or ValueError for invalid code, files or names."""
 
     code: str
     wall_s: float
@@ -53,7 +49,7 @@ class CellOrder:
 
     def __post_init__(self) -> None:
         if not isinstance(self.code, str):
-            raise TypeError(f"code is of type {type(self.code).__name__}; give a str")
+            raise TypeError(f"code is of type {type(self.code).__name__}. Pass a str.")
         if self.files is not NO_FILES:
             program_files.check(self.files)
         if self.fetch:
@@ -65,7 +61,6 @@ _RUN = struct.Struct("=IBQQQQQQQBBQQIIIIB")  # with the header
 _CELL = struct.Struct("=QQQIIB")
 _BRANCH = struct.Struct("=QQ")
 _ID = struct.Struct("=Q")
-RESULT_HEAD = struct.Struct("=QBBiIQQQIII")
 
 
 def frame(kind: int, payload: bytes) -> bytes:
@@ -80,12 +75,12 @@ def encode_id(kind: int, number: int) -> bytes:
 def encode_text(name: str, text: str, errors: str) -> bytes:
     encoded = text.encode("utf-8", errors)
     if len(encoded) > MAX_TEXT_BYTES:
-        raise ValueError(f"{name} is {len(encoded)} bytes long; at most {MAX_TEXT_BYTES} are sent")
+        raise ValueError(f"{name} has {len(encoded)} bytes, more than {MAX_TEXT_BYTES}")
     return encoded
 
 
 def frame_of(kind: int, head: bytes, pieces: Sequence[bytes]) -> list[bytes]:
-    """A frame whose payload is not copied."""
+    """Return the pieces of a frame without copying the payload."""
     return [_HEADER.pack(len(head) + sum(map(len, pieces)) + 1, kind) + head, *pieces]
 
 
@@ -98,8 +93,8 @@ def encode_run(
     *,
     follows: bool = False,
 ) -> list[bytes]:
-    """The pieces of a frame. Lone surrogates in the code reach the child, which reports them as Python does;
-    in stdin become "?". follows: output is wanted as it is written."""
+    """Return the pieces of a RUN frame. Lone surrogates in the code reach the child, which reports them as
+    Python does; in stdin they become "?". follows: True if output is streamed."""
     limits, wants = request.limits, follows * WANTS_OUTPUT
     code = encode_text("code", request.code, "surrogatepass")
     stdin = encode_text("stdin", request.stdin, "replace") if request.stdin else b""
@@ -125,7 +120,8 @@ def encode_code(code: str, files: Mapping[str, bytes], displays: bool = False) -
 
 
 def encode_fetch(names: Sequence[str]) -> bytes:
-    """Each name once, as pieces of a file are joined by its name; displays have names of their own."""
+    """Encode each name once, because chunks of a file are joined by name. Names of displays are not
+    fetched."""
     files = dict.fromkeys(name for name in names if not name.startswith(f"{program_files.DISPLAY_FOLDER}/"))
     return "".join(f"{name}\n" for name in files).encode()
 
@@ -135,8 +131,8 @@ def wants_of(follows: bool, displays: bool) -> int:
 
 
 def with_files(limits: Limits, files: Mapping[str, bytes], *, displays: bool = False) -> Limits:
-    """Room for what comes along beside what the program may use itself: its child holds the files twice
-    while it writes them, and keeps them as long as it lives. What it displays lies in files as well."""
+    """Return limits with extra room for the files and displays of a call: the child holds the files twice
+    while it writes them, and stores displays as files."""
     if displays:
         more = limits.files + program_files.MAX_DISPLAYS + 1
         limits = replace(limits, files=min(more, LIMIT_BOUNDS["files"][1]))
@@ -167,7 +163,7 @@ def _run_head(
     sizes: tuple[int, int, int],
     wants: int,
 ) -> bytes:
-    """All of a RUN or OPEN but the texts, whose `sizes` are in it."""
+    """Return a RUN or OPEN frame without its texts. sizes: the lengths of the texts."""
     return _RUN.pack(
         _RUN.size - 4 + sum(sizes),
         kind,
@@ -207,86 +203,38 @@ def decode_id(payload: bytes) -> int:
 
 
 def decode_failed(payload: bytes) -> tuple[int, str, str]:
-    """The call's id, the kind of failure, what it says."""
+    """Return (call id, kind of failure, message)."""
     return decode_id(payload), FAILURES[payload[_ID.size]], payload[_ID.size + 1 :].decode("utf-8", "replace")
 
 
 def decode_gone(payload: bytes) -> tuple[int, str, str]:
-    """The session's number, why it ended, and, when it died, how."""
+    """Return (session number, reason, description of its process's end if it died)."""
     how = payload[_ID.size + 1 :].decode("utf-8", "replace")
     return decode_id(payload), GONE_REASONS[payload[_ID.size]], how
 
 
 def decode_output(payload: bytes) -> tuple[int, str, bytes]:
-    """The call's id, the stream's name, what was written to it."""
+    """Return (call id, stream name, data)."""
     return decode_id(payload), STREAMS[payload[_ID.size]], payload[_ID.size + 1 :]
 
 
 def decode_file(payload: bytes) -> tuple[int, str, bytes]:
-    """The call's id, the file's name, a piece of it."""
+    """Return (call id, file name, chunk of the file)."""
     start = _ID.size + 1
     end = start + payload[_ID.size]
     return decode_id(payload), payload[start:end].decode(), payload[end:]
 
 
 def decode_zygote(payload: bytes) -> tuple[int, int]:
-    """The flavour's index and the zygote's pid."""
+    """Return (flavour index, zygote pid)."""
     return payload[0], _ID.unpack_from(payload, 1)[0]
 
 
 def failure(kind: str, text: str) -> SandboxError:
-    if kind == "zygote_start":  # of a flavour that the pool does not wait for
-        text = f"{json.loads(text)['message']}; it is tried again when it is asked for"
+    if kind == "zygote_start":  # a flavour that the pool does not wait for
+        text = f"{json.loads(text)['message']}. The next call for it tries again."
     return SandboxError(
         text,
         kind=kind,
         retryable=kind in ("child_start", "full", "node_memory", "node_scratch", "zygote_start"),
-    )
-
-
-class PythonReader:
-    """What `_native.ResultReader` is, in Python: cuts a byte stream into frames, whatever pieces it comes in.
-
-    Gives per RESULT a tuple of (18, id, status index, exit code, signal, stdout, stderr, stdout cut, stderr
-    cut, value, wall s, CPU s, peak bytes), per other frame (type, payload). Long texts are made at once."""
-
-    def __init__(self) -> None:
-        self._bytes = bytearray()
-
-    def feed(self, data: bytes) -> list[tuple[Any, ...]]:
-        self._bytes += data
-        frames: list[tuple[Any, ...]] = []
-        start = 0
-        with memoryview(self._bytes) as view:
-            while len(view) - start >= _HEADER.size:
-                length, kind = _HEADER.unpack_from(view, start)
-                end = start + 4 + length
-                if len(view) < end:
-                    break
-                with view[start + _HEADER.size : end] as payload:
-                    frames.append(_result(payload) if kind == RESULT else (kind, bytes(payload)))
-                start = end
-        del self._bytes[:start]
-        return frames
-
-
-def _result(payload: memoryview) -> tuple[Any, ...]:
-    fields = RESULT_HEAD.unpack_from(payload)
-    call_id, status, signaled, code, flags, wall_us, cpu_us, peak, out_len, err_len, value_len = fields
-    out_end = RESULT_HEAD.size + out_len
-    err_end = out_end + err_len
-    return (
-        RESULT,
-        call_id,
-        status,
-        None if signaled else code,
-        code if signaled else None,
-        str(payload[RESULT_HEAD.size : out_end], "utf-8"),
-        str(payload[out_end:err_end], "utf-8"),
-        bool(flags & STDOUT_TRUNCATED),
-        bool(flags & STDERR_TRUNCATED),
-        str(payload[err_end : err_end + value_len], "utf-8") if flags & HAS_VALUE else None,
-        wall_us / 1e6,
-        cpu_us / 1e6,
-        peak,
     )

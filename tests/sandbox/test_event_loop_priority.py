@@ -46,7 +46,7 @@ def test_the_thread_gets_its_slice_and_keeps_its_priority() -> None:
 @NEW
 def test_what_it_starts_has_the_usual_slice() -> None:
     child = f"{SHOWS}\nprint(s())"
-    code = f"import subprocess, sys\n{SHOWS}\nusual = s()\nrun_soon()\nprint(usual, flush=True)\n"
+    code = f"import subprocess, sys\n{SHOWS}\nusual = s()\nset_short_slice()\nprint(usual, flush=True)\n"
     usual, inherited = said(f"{code}subprocess.run([sys.executable, '-c', {child!r}])")
     assert usual == inherited != str(priority.SLICE_NS)
 

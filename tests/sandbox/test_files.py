@@ -72,7 +72,7 @@ async def test_what_cannot_be_written_is_one_line_and_no_program_runs(pool: Sand
 @beside_the_pool
 async def test_a_call_without_room_for_its_files_says_so(pool: SandboxPool) -> None:
     limits = Limits(memory_bytes=pool._restarter.options.memory_bytes)
-    with pytest.raises(SandboxError, match="for all programs together"):
+    with pytest.raises(SandboxError, match="of this pool"):
         await pool.run(ExecRequest(code="1", limits=limits, files={"a": b"x"}))
 
 

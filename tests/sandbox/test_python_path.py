@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import rocstar.sandbox
-from rocstar.sandbox.pool import paths, search_path
+from rocstar.sandbox.pool import paths
 
 from .. import needs
 from ..patience import PATIENCE_S
@@ -99,7 +99,7 @@ def test_the_current_folder_is_not_passed_on(site: Path, path: str) -> None:
     needs.modules("numpy", "sympy")
     done = sandbox("run", "-", path=".", cwd=str(site), code="import numpy")
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "PYTHONPATH has it in ., but the sandbox is not given that" in done.stderr
+    assert "PYTHONPATH has it in ., which the sandbox does not use" in done.stderr
 
 
 def test_a_zygote_has_the_package_of_its_pool_and_not_that_of_the_environment(
@@ -125,10 +125,10 @@ def test_only_an_absolute_entry_that_has_this_rocstar_is_passed_on(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for entries in ("", "site", ":site:", str(tmp_path / "other"), str(tmp_path / "gone")):
         monkeypatch.setenv("PYTHONPATH", entries)
-        assert search_path.own_entry() == "" and paths.target_packages() == []
+        assert paths.own_entry() == "" and paths.target_packages() == []
     site = str(tmp_path / "site")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'other'}:{site}/")
-    assert search_path.own_entry() == site and paths.target_packages() == []
+    assert paths.own_entry() == site and paths.target_packages() == []
     (tmp_path / "site" / "rocstar-1.dist-info").mkdir()
     assert paths.target_packages() == [site]
     monkeypatch.setenv("HOME", str(tmp_path / "site" / "home"))

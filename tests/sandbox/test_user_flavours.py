@@ -112,7 +112,7 @@ async def test_a_package_that_only_pythonpath_has_is_told_of(
     text = '[flavour.own]\nimports = ["deeper.inner"]\nenvironment = "own"\n'
     own = read_flavours(declare(environment, text))
     with pytest.raises(
-        SandboxError, match=f"PYTHONPATH has it in {folder}, but the sandbox is not"
+        SandboxError, match=f"PYTHONPATH has it in {folder}, which the sandbox does not"
     ) as caught:
         async with SandboxPool(("own",), declared=own):
             pass
@@ -251,7 +251,7 @@ async def test_a_flavour_that_cannot_be_keeps_no_supervisor_from_its_work(
 async def test_an_import_that_hangs_is_named(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "START_TIMEOUT_S", 0.2)
     error = await refused(environment, "import threading\nthreading.Event().wait()\n")
-    assert "not ready after 0 s: own; " in str(error) and error.retryable
+    assert "not ready after 0 s: own. " in str(error) and error.retryable
 
 
 def test_a_mistake_of_a_declared_flavour_ends_the_command_with_two(environment: Path) -> None:
