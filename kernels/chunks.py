@@ -1,7 +1,7 @@
-"""How many rows of logits exist at a time.
+"""The number of rows of logits that exist at a time.
 
 Each chunk but the first reads and writes the gradient of the weight: few large chunks are faster, small ones
-need less memory. Beyond MOST_ROWS that traffic is about 1% of the products on an H100.
+need less memory. Beyond MOST_ROWS this traffic is about 1% of the products on an H100.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ ROWS_CPU = 256
 LEAST_ROWS = 256
 MOST_ROWS = 32768
 STEP = 256
-"""Rows of a chunk are a multiple of it: whole tiles of a matrix product."""
+"""The rows of a chunk are a multiple of it: whole tiles of a matrix product."""
 SHARE = 0.5
-"""Of the memory that is free; the rest is for what the caller makes before the logits are gone."""
+"""The share of the free memory; the rest is for the caller's tensors that exist beside the logits."""
 
 
 def rows_per_chunk(
@@ -27,19 +27,20 @@ def rows_per_chunk(
     head_dtype: torch.dtype,
     grad: bool,
 ) -> int:
-    """Rows of each chunk on a device with `free_bytes`: as few chunks as fit, all of about the same size.
+    """Return the rows of each chunk on a device with `free_bytes`: as few chunks as fit, all of about the
+    same size.
 
-    What fits is rounded down to a power of two: free memory differs a little from run to run, and the sums
-    over chunks should not.
+    The rows that fit are rounded down to a power of two, because free memory differs slightly between runs
+    and the sums over chunks should not.
 
     Args:
-        free_bytes: what can be allocated.
-        rows: rows in all.
+        free_bytes: bytes that can be allocated.
+        rows: rows in total.
         vocabulary: columns of the logits.
         hidden: hidden size.
-        dtype: of hidden states and weight.
-        head_dtype: of the logits.
-        grad: whether gradients of hidden states and weight are made.
+        dtype: type of hidden states and weight.
+        head_dtype: type of the logits.
+        grad: True if gradients of hidden states and weight are computed.
     """
     row_bytes = vocabulary * head_dtype.itemsize
     kept_bytes = 0
@@ -55,7 +56,7 @@ def rows_per_chunk(
 
 
 def _power_of_two(most: float) -> int:
-    """The largest power of two of rows that is no more than `most`, within the bounds."""
+    """Return the largest power of two of at most `most` rows, within the bounds."""
     fit = LEAST_ROWS
     while 2 * fit <= min(most, MOST_ROWS):
         fit *= 2
@@ -63,6 +64,6 @@ def _power_of_two(most: float) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """What can be allocated on a GPU: free memory, and what torch's allocator holds and does not use."""
+    """Return the bytes that can be allocated on a GPU: free memory and unused memory of torch's allocator."""
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

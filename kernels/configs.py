@@ -1,8 +1,7 @@
-"""How the kernels are launched: a static table per architecture. No tuning at run time.
+"""The launch configurations of the kernels: a static table per architecture, without tuning at run time.
 
-A tuner would run a kernel that works in place several times over the same logits, would pick differently on
-different ranks, and could not be checked without the device. `benchmarks/gpu/aot.py` compiles every entry of
-this table.
+A tuner would run an in-place kernel several times over the same logits, would choose differently on different
+ranks, and could not be tested without the device. `benchmarks/gpu/aot.py` compiles every entry of this table.
 
 The entries were chosen from register counts and byte counts of the compiled code; none was timed on a device.
 """
@@ -30,7 +29,7 @@ class LaunchConfig:
         return self.num_warps * warp_size
 
 
-# For a large vocabulary 16 waves with one 16-byte load each.
+# A large vocabulary uses 16 waves with one 16-byte load each.
 _CDNA = (
     (8192, LaunchConfig(block=1024, num_warps=2)),
     (65536, LaunchConfig(block=4096, num_warps=8)),
@@ -55,7 +54,7 @@ TABLE: dict[Arch, tuple[tuple[float, LaunchConfig], ...]] = {
     "interpreter": ((float("inf"), LaunchConfig(block=1024, num_warps=1)),),
 }
 
-# What a benchmark on a device tries besides the table; all of it compiles without spills.
+# Configurations that a benchmark on a device tries besides the table; all compile without spills.
 CANDIDATES: dict[Arch, tuple[LaunchConfig, ...]] = {
     "gfx942": _OTHERS,
     "gfx950": _OTHERS,
@@ -66,12 +65,12 @@ CANDIDATES: dict[Arch, tuple[LaunchConfig, ...]] = {
 
 
 def launch_config(arch: Arch, vocabulary: int) -> LaunchConfig:
-    """The table's entry for a row of `vocabulary` columns."""
+    """Return the table's entry for a row of `vocabulary` columns."""
     return next(config for largest, config in TABLE[arch] if vocabulary <= largest)
 
 
 def arch_of(device: torch.device) -> Arch:
-    """The architecture behind a torch device; `fallback` for one that the table does not name."""
+    """Return the architecture of a torch device, or `fallback` if the table does not have it."""
     if device.type != "cuda":
         return "interpreter"
     if torch.version.hip:

@@ -1,8 +1,8 @@
-"""Which library multiplies float32 matrices on a CPU.
+"""The library that multiplies float32 matrices on a CPU.
 
-torch asks MKL, and MKL leaves half of an AMD core idle: 100 GFLOP/s on an EPYC with Zen 5 cores, and oneDNN,
-which torch has too, 225. The switch is torch's permission to multiply in bfloat16 where a CPU gains from
-it. CPUs with matrix units (AMX) do, and lose the precision; others keep float32, which is tried out here.
+torch uses MKL, which leaves half of an AMD core idle: 100 GFLOP/s on an EPYC with Zen 5 cores, where oneDNN,
+which torch also has, reaches 225. The switch to oneDNN is torch's permission to multiply in bfloat16. CPUs
+with matrix units (AMX) use it and lose precision; others keep float32, which this module verifies.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch.backends import mkldnn
 _settings: Any = mkldnn.matmul  # type: ignore[attr-defined]
 
 EXACT = 1e-5
-"""Error over the largest product: float32 has 1e-6 here, bfloat16 has 4e-3."""
+"""The maximum error relative to the largest product: about 1e-6 for float32, 4e-3 for bfloat16."""
 
 
 @contextlib.contextmanager
 def fast_products() -> Iterator[None]:
-    """Inside, float32 matrix products take oneDNN where it is the faster one and exact; for large ones.
+    """Multiply large float32 matrices with oneDNN inside the context, if it is faster and exact on this CPU.
 
-    The setting is the process's: nobody else may multiply meanwhile and count on its own.
+    The setting is process-wide: no other thread may rely on its own setting meanwhile.
     """
     before = _settings.fp32_precision
     if _is_better():
@@ -38,7 +38,7 @@ def fast_products() -> Iterator[None]:
 
 
 def are_fast() -> bool:
-    """Whether the caller is inside `fast_products`, and it changed something."""
+    """Return True inside `fast_products` if it changed the setting."""
     return _is_better() and bool(_settings.fp32_precision == "bf16")
 
 
@@ -53,7 +53,7 @@ def _is_amd() -> bool:
 
 
 def _is_exact() -> bool:
-    """Whether products stay float32 under the switch: one of each kind, against float64."""
+    """Return True if products stay float32 with the switch: compare one of each kind with float64."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(128, 128, generator=generator) for _ in range(2))
     before = _settings.fp32_precision

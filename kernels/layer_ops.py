@@ -1,7 +1,8 @@
-"""The Triton kernels of triton_layers.py as operators of torch: fake tensors and compilers know their shapes.
+"""The Triton kernels of triton_layers.py as operators of torch, which have shapes for fake tensors and
+compilers.
 
-Importing this imports no triton. Operators of `torch.library.custom_op` would cost several times as much per
-call, and a layer calls seventeen of these per microbatch.
+This module does not import triton. Operators of `torch.library.custom_op` would cost several times as much
+per call, and a layer calls seventeen of these per microbatch.
 
 Legend: as in layers.py.
 """
@@ -22,7 +23,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def take(*tensors: Tensor) -> bool:
-    """Whether the operators run on these: on a GPU, of one type, with triton."""
+    """Return True if the operators support these tensors: on a GPU, of one type, with triton installed."""
     first = tensors[0]
     return (
         first.is_cuda
@@ -33,7 +34,8 @@ def take(*tensors: Tensor) -> bool:
 
 
 def _operator(*, mutates: tuple[str, ...] = ()) -> Callable[[_Function], _Function]:
-    """Make a function of tensors the operator `rocstar::NAME`, which autograd does not differentiate."""
+    """Register a function of tensors as the operator `rocstar::NAME`, which autograd does not
+    differentiate."""
 
     def made(function: _Function) -> _Function:
         name = f"rocstar::{function.__name__}"
@@ -57,7 +59,8 @@ def norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
 def norm_grad(
     x: Tensor, weight_D: Tensor, eps: float, grad: Tensor, add: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of `norm` for x and for the weight. `add`, another one for x, is added to the first."""
+    """Return the gradients of `norm` for x and for the weight. add: another gradient of x, added to the
+    first."""
     from rocstar.kernels import triton_layers
 
     return triton_layers.norm_grad(x, weight_D, eps, grad, add)
@@ -67,7 +70,7 @@ def norm_grad(
 def norm_rotate(
     x_THD: Tensor, weight_D: Tensor | None, eps: float, cos_TD: Tensor, sin_TD: Tensor, sign: float
 ) -> Tensor:
-    """See `layers.norm_rotate`; without a weight there is no norm, and `sign` -1 rotates back."""
+    """See `layers.norm_rotate`. Without a weight there is no norm; `sign` -1 rotates back."""
     from rocstar.kernels import triton_layers
 
     return triton_layers.norm_rotate(x_THD, weight_D, eps, cos_TD, sin_TD, sign)
@@ -77,7 +80,7 @@ def norm_rotate(
 def norm_rotate_grad(
     x_THD: Tensor, weight_D: Tensor, eps: float, cos_TD: Tensor, sin_TD: Tensor, grad_THD: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of `norm_rotate` for x and for the weight."""
+    """Return the gradients of `norm_rotate` for x and for the weight."""
     from rocstar.kernels import triton_layers
 
     return triton_layers.norm_rotate_grad(x_THD, weight_D, eps, cos_TD, sin_TD, grad_THD)
@@ -85,7 +88,7 @@ def norm_rotate_grad(
 
 @_operator()
 def gated(gate: Tensor, up: Tensor) -> Tensor:
-    """silu(gate) * up"""
+    """Return silu(gate) * up."""
     from rocstar.kernels import triton_layers
 
     return triton_layers.gated(gate, up)
@@ -93,14 +96,14 @@ def gated(gate: Tensor, up: Tensor) -> Tensor:
 
 @_operator(mutates=("grad",))
 def gated_grad_(gate: Tensor, up: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient for the gate, and `gated` again; `grad` becomes the gradient for `up`."""
+    """Return the gradient of the gate and `gated` again; overwrite `grad` with the gradient of `up`."""
     from rocstar.kernels import triton_layers
 
     return triton_layers.gated_grad_(gate, up, grad)
 
 
 def _like_first(first: Tensor, *others: Tensor | float | None) -> Tensor:
-    """A kernel reads and writes on one device."""
+    """Return the shape of the output. Raise RuntimeError for tensors on different devices."""
     for other in others:
         if isinstance(other, Tensor) and other.device != first.device:
             raise RuntimeError(

@@ -1,10 +1,10 @@
 """The parts of a decoder layer around its matrix products, with gradients written by hand.
 
-Autograd would keep, read and write one tensor per operation; what lies between two matrix products is a few
-passes over memory here: plain torch on any device, one pass of a Triton kernel on a GPU (layer_ops.py). In
-half precision values are rounded where the model rounds them; a norm in plain torch has the model's own bits.
+Autograd would keep, read and write one tensor per operation. Here the operations between two matrix products
+take a few passes over memory: plain torch on any device, one pass of a Triton kernel on a GPU (layer_ops.py).
+In half precision values are rounded where the model rounds them; a norm in plain torch has the model's bits.
 
-Legend: T tokens, H heads, D size of what is normalised or rotated, C input and F output features.
+Legend: T tokens, H heads, D normalised or rotated size, C input and F output features.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from rocstar.kernels import layer_ops
 def rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     """x / sqrt(mean(x²) + eps) * weight over the last axis. Source: arXiv 1910.07467.
 
-    Half precision is normalised in float32, rounded, and only then multiplied by the weight. What backward
-    keeps is the input in its own type.
+    Half precision is normalised in float32, rounded, and then multiplied by the weight. Backward keeps the
+    input in its own type.
     """
     out: Tensor = _RmsNorm.apply(x, weight_D, eps)  # type: ignore[no-untyped-call]
     return out
@@ -37,9 +37,9 @@ def norm_linears(
     weights: Sequence[Tensor],
     biases: Sequence[Tensor | None] | None = None,
 ) -> tuple[Tensor, ...]:
-    """x, and `linears` of `rms_norm(x, norm, eps)`, which is made again in backward.
+    """Return x and `linears` of `rms_norm(x, norm, eps)`, which backward recomputes.
 
-    The first is the input itself. The gradient for it, as of a residual, is added by the norm's own backward.
+    The first output is the input itself. Its gradient, as of a residual, is added by the norm's backward.
     """
     none = [None] * len(weights)
     given = (*weights, *(biases or none))
@@ -54,10 +54,10 @@ def norm_rotate(x_THD: Tensor, weight_D: Tensor, eps: float, cos_TD: Tensor, sin
 
 
 def rotate(x_THD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
-    """Rotary embedding of the half-split kind (arXiv 2104.09864, as in Llama): (a, b) becomes
+    """Apply a half-split rotary embedding (arXiv 2104.09864, as in Llama): (a, b) becomes
     (a cos - b sin, b cos + a sin), with a and b the halves of each head.
 
-    Assumes what makes it a rotation: both halves of `cos_TD` are equal, and both of `sin_TD`.
+    Assumes that both halves of `cos_TD` are equal, and both of `sin_TD`, so that it is a rotation.
     """
     out: Tensor = _Rotate.apply(x_THD, cos_TD, sin_TD)  # type: ignore[no-untyped-call]
     return out
@@ -66,22 +66,22 @@ def rotate(x_THD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
 def linears(
     x_TC: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None] | None = None
 ) -> tuple[Tensor, ...]:
-    """x @ weight.T + bias for each of several (F, C) weights. Their gradients for x are summed as they are
-    made, without a tensor each."""
+    """Return x @ weight.T + bias for each of several (F, C) weights. Their gradients of x are accumulated
+    without a tensor for each."""
     none = [None] * len(weights)
     out: tuple[Tensor, ...] = _Linears.apply(x_TC, len(weights), *weights, *(biases or none))  # type: ignore[no-untyped-call]
     return out
 
 
 def add_linear(residual_TF: Tensor, x_TC: Tensor, weight_FC: Tensor) -> Tensor:
-    """residual + x @ weight.T, added by the matrix product."""
+    """Return residual + x @ weight.T, added by the matrix product."""
     out: Tensor = _AddLinear.apply(residual_TF, x_TC, weight_FC)  # type: ignore[no-untyped-call]
     return out
 
 
 def add_gated(residual_TC: Tensor, gate_TF: Tensor, up_TF: Tensor, weight_CF: Tensor) -> Tensor:
-    """residual + (silu(gate) * up) @ weight.T; the product is made again in backward, which needs silu(gate)
-    anyway. Source: SwiGLU, arXiv 2002.05202."""
+    """Return residual + (silu(gate) * up) @ weight.T. Backward recomputes the product, because it needs
+    silu(gate) anyway. Source: SwiGLU, arXiv 2002.05202."""
     out: Tensor = _AddGated.apply(residual_TC, gate_TF, up_TF, weight_CF)  # type: ignore[no-untyped-call]
     return out
 
@@ -112,7 +112,7 @@ def _normed(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
 def _norm_gradients(
     x: Tensor, weight_D: Tensor, eps: float, grad: Tensor, add: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Of x, with another gradient of x added to it, and of the weight."""
+    """Return the gradients of x, plus `add`, and of the weight."""
     if layer_ops.take(x, weight_D, grad):
         return layer_ops.norm_grad(x, weight_D, eps, grad, add)
     dx, dweight_D = _plain_norm_gradients(x, weight_D, eps, grad)
@@ -142,13 +142,13 @@ def _is_half(x: Tensor) -> bool:
 
 
 def _scale(x: Tensor, eps: float) -> Tensor:
-    """What each row is multiplied by."""
+    """Return the factor of each row."""
     squares: Tensor = torch.linalg.vecdot(x, x)
     return squares.div_(x.shape[-1]).add_(eps).rsqrt_().unsqueeze(-1)
 
 
 def _widened(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The rows in float32, and what each of them is multiplied by."""
+    """Return the rows in float32 and the factor of each."""
     wide = x.float()
     return wide, wide.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
 
@@ -246,7 +246,7 @@ def _products(
 
 
 def _product_gradient(grads: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
-    """Of what was multiplied, summed over the weights as it is made."""
+    """Return the gradient of the factor, summed over the weights."""
     dx_TC = grads[0] @ weights[0]
     for grad, weight in zip(grads[1:], weights[1:], strict=True):
         dx_TC.addmm_(grad, weight)
@@ -254,7 +254,7 @@ def _product_gradient(grads: Sequence[Tensor], weights: Sequence[Tensor]) -> Ten
 
 
 def _weight_gradients(grads: Sequence[Tensor], x_TC: Tensor, has_bias: Sequence[bool]) -> list[Tensor | None]:
-    """Of all weights, then of all biases."""
+    """Return the gradients of all weights, then of all biases."""
     dbiases = [grad.sum(0) if has else None for grad, has in zip(grads, has_bias, strict=True)]
     return [*(grad.T @ x_TC for grad in grads), *dbiases]
 
@@ -293,7 +293,7 @@ def _gated(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def _gated_gradients_(gate: Tensor, up: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of gate and of up, and the product itself. Overwrites `grad`."""
+    """Return the gradients of gate and up, and the product. Overwrites `grad`."""
     if layer_ops.take(gate, up, grad):
         dgate, product = layer_ops.gated_grad_(gate, up, grad)
         return dgate, grad, product

@@ -33,7 +33,7 @@ from rocstar.kernels.wide_products import wide_product_
 
 
 class Backend(StrEnum):
-    """Who turns logits into log-probs, and the slope of the loss into their gradient."""
+    """The implementation of log-probs and of their gradient."""
 
     auto = "auto"  # triton on a GPU that has it, else torch
     triton = "triton"
@@ -41,11 +41,11 @@ class Backend(StrEnum):
 
 
 class KernelUnavailableError(RuntimeError):
-    """Triton was asked for where it cannot run; says why, and what to do."""
+    """Triton was requested but cannot run; the message has the reason and the fix."""
 
 
 def ops_for(device: torch.device, backend: Backend | str = Backend.auto) -> ModuleType:
-    """The module whose `row_loss_` works on `device`: `triton_registered` or `torch_ops`.
+    """Return the module whose `row_loss_` runs on `device`: `triton_registered` or `torch_ops`.
 
     Raises:
         KernelUnavailableError: `backend` is triton and it cannot run there.
@@ -61,7 +61,7 @@ def ops_for(device: torch.device, backend: Backend | str = Backend.auto) -> Modu
         return triton_registered
     if backend == Backend.triton:
         raise KernelUnavailableError(
-            f"backend=triton cannot run on {device}: {reason}; use backend=auto or backend=torch"
+            f"backend=triton cannot run on {device}: {reason}. Use backend=auto or backend=torch."
         )
     return torch_ops
 
@@ -77,7 +77,7 @@ def _why_not_triton(device: torch.device) -> str | None:
 
     if triton_ops.INTERPRETED:
         return None
-    return "there are no kernels for a CPU (only the interpreter, with TRITON_INTERPRET=1 set at start)"
+    return "there are no kernels for a CPU, only the interpreter with TRITON_INTERPRET=1 set at start"
 
 
 def linear_loss(
@@ -92,36 +92,36 @@ def linear_loss(
     chunk_rows: int | None = None,
     backend: Backend | str = Backend.auto,
 ) -> tuple[Tensor, RowLoss]:
-    """The sum of `loss_of` at the log-probs of logits = hidden @ weight.T, and what happened to each row.
+    """Return the sum of `loss_of` at the log-probs of logits = hidden @ weight.T, and the values of each row.
 
     The first is a scalar, differentiable in both inputs; the second is detached. Under `torch.no_grad()`, or
-    if neither input needs a gradient, none is made. The gradient of the weight is summed over chunks in
-    float32, and comes back in the type of the weight; nothing is written to `.grad` here, so tied embeddings
+    if neither input needs a gradient, none is computed. The gradient of the weight is summed over chunks in
+    float32 and returned in the type of the weight. This function does not write `.grad`, so tied embeddings
     and FSDP see one gradient.
 
-    No rows: the loss is 0, and backward gives zeros to both inputs, so that a rank with nothing to learn
-    takes part in the collectives.
+    Without rows the loss is 0 and both gradients are zeros, so that a rank without tokens takes part in the
+    collectives.
 
     Args:
-        hidden_ND: what the head would get, of the rows with loss. float32, bfloat16, float16; float64 with
+        hidden_ND: the inputs of the head for the rows with loss. float32, bfloat16, float16; float64 with
             backend torch.
-        weight_VD: the head's weight, whole and local: the parameter itself, not a sharded view of it.
-        ids_N: int64: the token of each row whose log-prob counts.
-        loss_of: the loss as a function of log-probs, see `LossOf`. It is asked for some rows at a time; a row
-            whose log-prob is not finite has loss and gradient NaN whatever comes back.
+        weight_VD: the head's weight, complete and local: the parameter itself, not a sharded view of it.
+        ids_N: int64, the target token of each row.
+        loss_of: the loss as a function of log-probs, see `LossOf`. Called for some rows at a time; a row
+            whose log-prob is not finite has loss and gradient NaN, whatever it returns.
         temperature: divides the logits.
         head_dtype: type of the logits: float32, or None for that of the hidden states.
-        grad_output: the gradient of the loss that backward will get, if it is known now: 1 for
-            `loss.backward()`. Then the gradients are made with it, and backward returns them without a pass
-            over them; it can run once. None: any gradient, and backward can run again.
-        chunk_rows: rows whose logits exist at a time; None: 256 on a CPU, and on a GPU what fits into half
-            of the memory that is free, see `chunks.rows_per_chunk`. Sums over chunks, and so the last bits
-            of the weight's gradient, depend on it.
-        backend: who works on the logits.
+        grad_output: the gradient of the loss that backward will receive, if known: 1 for `loss.backward()`.
+            The gradients are then computed with it, and backward returns them without another pass; it can
+            run once. None: any gradient, and backward can run again.
+        chunk_rows: rows whose logits exist at a time. None: 256 on a CPU; on a GPU the rows that fit into
+            half of the free memory, see `chunks.rows_per_chunk`. Sums over chunks, and so the last bits of
+            the weight's gradient, depend on it.
+        backend: the implementation.
 
     Raises:
-        ValueError: shapes or types that do not fit, an id outside the vocabulary, or a temperature or
-            `grad_output` that is not usable.
+        ValueError: shapes or types that do not match, an id outside the vocabulary, or an invalid temperature
+            or `grad_output`.
         TypeError: a sharded weight (a DTensor).
         KernelUnavailableError: see `ops_for`.
     """
@@ -151,7 +151,7 @@ def linear_logprobs(
     chunk_rows: int | None = None,
     backend: Backend | str = Backend.auto,
 ) -> Tensor:
-    """Log-probs_N of the tokens, as `linear_loss` computes them, without loss and gradient."""
+    """Return the log-probs of the tokens, (N,), as `linear_loss` computes them, without loss and gradient."""
     _, rows = linear_loss(
         hidden_ND,
         weight_VD,
@@ -174,10 +174,10 @@ def _check(
     grad_output: float | None,
     chunk_rows: int | None,
 ) -> None:
-    """Raise as `linear_loss` says; waits for the device once."""
+    """Check the arguments of `linear_loss`; synchronizes with the device once."""
     if hasattr(weight_VD, "device_mesh"):
         raise TypeError(
-            "weight_VD is a sharded DTensor; call inside the module's forward, where FSDP holds all of it"
+            "weight_VD is a sharded DTensor. Call inside the module's forward, where FSDP has gathered it."
         )
     if hidden_ND.dim() != 2 or weight_VD.dim() != 2 or hidden_ND.shape[1] != weight_VD.shape[1]:
         raise ValueError(
@@ -209,8 +209,8 @@ def _check(
 
 
 class _LinearLoss(torch.autograd.Function):
-    """Invariant: without a known `grad_output` nothing that is saved for backward changes, so a second
-    backward gives the same; with one, backward gives away what it has."""
+    """Invariant: without `grad_output` backward does not change its saved tensors, so a second backward
+    returns the same; with it, backward hands over its tensors."""
 
     @staticmethod
     def forward(
@@ -250,14 +250,16 @@ class _LinearLoss(torch.autograd.Function):
 
 
 def _given_away(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Both gradients, without a reference left here: autograd then takes them without a copy.
+    """Return both gradients and drop the references here, so that autograd takes them without a copy.
 
     Raises:
-        RuntimeError: backward ran before, or the gradient of the loss is not the one that was stated; the
-            latter is looked at where that waits for no device.
+        RuntimeError: backward ran before, or the gradient of the loss differs from `grad_output`, which is
+            checked only on a CPU, where it does not synchronize with a device.
     """
     if ctx.is_done:
-        raise RuntimeError("linear_loss with grad_output runs backward once; leave it out to run it again")
+        raise RuntimeError(
+            "linear_loss with grad_output runs backward once. Omit grad_output to run it again."
+        )
     if type(dloss) is Tensor and dloss.device.type == "cpu" and float(dloss) != ctx.grad_output:
         raise RuntimeError(
             f"linear_loss was called with grad_output={ctx.grad_output}, and backward got {float(dloss)}"
@@ -269,7 +271,7 @@ def _given_away(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, Tensor | None]:
 
 
 class _Chunks:
-    """The loop over chunks of rows; holds the gradients that it makes."""
+    """The loop over chunks of rows, and the gradients that it computes."""
 
     def __init__(
         self,
@@ -285,14 +287,14 @@ class _Chunks:
         self.chunk_rows = self._chunk_rows() if chunk_rows is None else chunk_rows
         self.dhidden_ND = torch.empty_like(hidden_ND) if wants_hidden else None
         self.dweight_VD: Tensor | None = None
-        """float32 at least; of one chunk, where nothing is added up, of the type of the weight."""
+        """At least float32; with a single chunk, where nothing is summed, the type of the weight."""
         if wants_weight:
             wide = torch.promote_types(weight_VD.dtype, torch.float32)
             several = len(hidden_ND) > self.chunk_rows
             self.dweight_VD = torch.empty_like(weight_VD, dtype=wide if several else None)
 
     def _chunk_rows(self) -> int:
-        """What suits the device."""
+        """Return the default for the device."""
         if not self.hidden_ND.is_cuda:
             return chunks.ROWS_CPU
         return chunks.rows_per_chunk(
@@ -312,7 +314,7 @@ class _Chunks:
         dlogits_CV = self._buffer(self.hidden_ND.dtype) if is_wide and self.grad else logits_CV
         head_VD = self.weight_VD
         if is_wide and not head_VD.is_cuda:
-            head_VD = head_VD.to(self.head_dtype)  # no product on a CPU writes another type than it reads
+            head_VD = head_VD.to(self.head_dtype)  # CPU products have the output type of their inputs
         parts = []
         for start in range(0, max(num_rows, 1), self.chunk_rows):
             rows = slice(start, min(start + self.chunk_rows, num_rows))
@@ -328,11 +330,11 @@ class _Chunks:
         return RowLoss(**joined)
 
     def _buffer(self, dtype: torch.dtype) -> Tensor:
-        """Room for a chunk's logits.
+        """Return a buffer for a chunk's logits.
 
-        Rows begin at multiples of 64 elements, so that the kernel loads 16 bytes at once.
-        What lies between their ends and the next is 0: products of bfloat16 on CPUs with AMX read on behind a
-        row's end and multiply that by 0, which of a NaN that lay in the memory is a NaN.
+        Rows begin at multiples of 64 elements, so that the kernel loads 16 bytes at once. The padding is
+        zeroed, because bfloat16 products on CPUs with AMX read beyond the end of a row and multiply by 0, and
+        NaN x 0 is NaN.
         """
         vocabulary = len(self.weight_VD)
         padded = -(-vocabulary // 64) * 64
@@ -343,17 +345,17 @@ class _Chunks:
 
 
 def head_logits(hidden_ND: Tensor, weight_VD: Tensor, head_dtype: torch.dtype | None = None) -> Tensor:
-    """Logits_NV of a few rows, all at once, as `linear_loss` makes them."""
+    """Return the logits of a few rows, (N, V), as `linear_loss` computes them."""
     logits_NV = hidden_ND.new_empty(len(hidden_ND), len(weight_VD), dtype=head_dtype or hidden_ND.dtype)
     product_(logits_NV, hidden_ND, weight_VD.T, exact=True)
     return logits_NV
 
 
 def product_(out: Tensor, a: Tensor, b: Tensor, *, add: bool = False, exact: bool = False) -> None:
-    """out = a @ b, or with `add` out += a @ b, added in the type of `out`.
+    """Compute out = a @ b, or with `add` out += a @ b in the type of `out`.
 
-    `exact`: a float32 `out` of half-precision factors has no rounding to their type in between; without it,
-    that depends on the device.
+    exact: a float32 `out` of half-precision factors is not rounded to their type in between. Without it, this
+    depends on the device.
     """
     if out.dtype == a.dtype:
         _ = out.addmm_(a, b) if add else torch.mm(a, b, out=out)

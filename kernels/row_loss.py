@@ -1,4 +1,4 @@
-"""What every implementation of the loss at the head takes and returns; here the loss itself is called.
+"""The interface of all implementations of the loss at the head, and the call of the loss function.
 
 Legend: N rows of a microbatch, one per predicted token; B some of them, one after the other.
 """
@@ -13,19 +13,18 @@ import torch
 from torch import Tensor
 
 LossOf = Callable[[Tensor, slice], Tensor]
-"""(log-probs_B, their rows of the microbatch) -> what each of them adds to the loss, (B,).
+"""(log-probs_B, their rows of the microbatch) -> the contribution of each to the loss, (B,).
 
-A pure function of torch that autograd can differentiate in the log-probs. It is called once for each row. It
-must not wait for the device, and need not look for values that are not finite.
+A pure function of torch that autograd can differentiate in the log-probs. It is called once for each row,
+must not synchronize with the device, and need not handle values that are not finite.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLoss:
-    """What happened to each row, detached; float32, or float64 where the logits are.
+    """The detached values of each row, in float32, or float64 for float64 logits.
 
-    Invariant: a row whose log-prob is not finite has loss NaN and gradient NaN, so that it cannot pass for a
-    number.
+    Invariant: a row whose log-prob is not finite has loss NaN and gradient NaN, so that the error is visible.
     """
 
     loss_N: Tensor
@@ -37,7 +36,7 @@ class RowLoss:
 
     @classmethod
     def empty(cls, num_rows: int, like: Tensor) -> RowLoss:
-        """Room for the rows of `like`, at least in float32."""
+        """Return uninitialized values on the device of `like`, at least float32."""
         dtype = torch.promote_types(like.dtype, torch.float32)
         first, second, third = torch.empty(3, num_rows, dtype=dtype, device=like.device)
         return cls(loss_N=first, logprobs_N=second, entropy_N=third)
@@ -46,7 +45,8 @@ class RowLoss:
 def loss_and_slope(
     loss_of: LossOf, logprobs_B: Tensor, rows: slice, *, grad: bool, grad_output: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """The loss of some rows and its derivative in their log-probs times `grad_output`; without `grad`, zeros.
+    """Return the loss of some rows, and its derivative in their log-probs times `grad_output` (zeros without
+    `grad`).
 
     Raises:
         ValueError: `loss_of` did not return one value per row.
@@ -60,6 +60,6 @@ def loss_and_slope(
     slope_B = torch.autograd.grad(loss, leaf_B)[0] if grad else torch.zeros_like(leaf_B)
     if grad_output != 1:
         slope_B = slope_B * grad_output
-    # The loss may clamp what is not finite, and a clamped value would pass for a number.
+    # The loss may clamp values that are not finite, which would hide them.
     broken_B = ~logprobs_B.isfinite()
     return loss_B.detach().masked_fill(broken_B, math.nan), slope_B.masked_fill(broken_B, math.nan)

@@ -1,10 +1,9 @@
-"""Rows of a tensor for several readers, with one gradient for all of them.
+"""Reads rows of a tensor for several readers, with one gradient for all of them.
 
-`x[index]` gives each reader's gradient a tensor of x's own size, which autograd makes, fills and adds up;
-on a CPU it moves numbers one by one as well. Here rows are moved as rows, and their gradients are added where
-they belong.
+For `x[index]` autograd allocates, fills and adds a gradient of x's size for each reader, and on a CPU it
+copies element by element. Here rows are copied as rows and their gradients are accumulated in place.
 
-Legend: T rows, N rows read, P readers of rows, W numbers of a row.
+Legend: T rows, N rows read, P readers of rows, W elements of a row.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def gather_rows(x: Tensor, indexes: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """`x[index]` of each index; a row may be read any number of times.
+    """Return `x[index]` for each index; a row may be read any number of times.
 
     Args:
         x: (T, ...).
@@ -36,20 +35,20 @@ def gather_rows(x: Tensor, indexes: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def pick_rows(x: Tensor, places_N: Tensor) -> Tensor:
-    """`x[places]` where no place is named twice: rows in another order, or some of them."""
+    """Return `x[places]` for distinct places: a permutation or a subset of the rows."""
     found: Tensor = _Pick.apply(x, places_N)  # type: ignore[no-untyped-call]
     return found
 
 
 def place_rows(x: Tensor, places_N: Tensor, num_rows: int) -> Tensor:
-    """The inverse of `pick_rows`: `num_rows` rows with row n of x at places[n], and zeros elsewhere."""
+    """Return `num_rows` rows with row n of x at places[n] and zeros elsewhere: the inverse of `pick_rows`."""
     placed: Tensor = _Place.apply(x, places_N, num_rows)  # type: ignore[no-untyped-call]
     return placed
 
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """Readers of rows, and for each row its readers. All are int32, on one device.
+    """Readers of rows, and the readers of each row. All are int32, on one device.
 
     Reader p reads row rows_P[p]; the readers of row t are readers_P[begins_T1[t] : begins_T1[t + 1]], in
     ascending order.
@@ -61,13 +60,14 @@ class Readers:
 
 
 def readers_by_row(rows_P: npt.NDArray[np.int64], num_rows: int) -> tuple[npt.NDArray[np.int64], ...]:
-    """begins_T1 and readers_P of `Readers`."""
+    """Return begins_T1 and readers_P of `Readers`."""
     begins_T1 = np.concatenate([[0], np.cumsum(np.bincount(rows_P, minlength=num_rows))])
     return begins_T1, np.argsort(rows_P, kind="stable")
 
 
 def read_rows(a: Tensor, b: Tensor, readers: Readers) -> tuple[Tensor, Tensor]:
-    """`a[rows]` and `b[rows]` of two tensors of one shape; the gradient adds up each row's readers in order.
+    """Return `a[rows]` and `b[rows]` of two tensors of one shape; the gradient adds each row's readers in
+    order.
 
     On a GPU the gradient is summed in float32 by one kernel for both (triton_rows.py).
     """
@@ -77,7 +77,7 @@ def read_rows(a: Tensor, b: Tensor, readers: Readers) -> tuple[Tensor, Tensor]:
 
 @custom_op("rocstar::sum_readers", mutates_args=())
 def sum_readers(a_PW: Tensor, b_PW: Tensor, begins_T1: Tensor, readers_P: Tensor) -> tuple[Tensor, Tensor]:
-    """For each row the sum over its readers, of both tensors; in float32, in the order of `readers_P`."""
+    """Return the sum over each row's readers, of both tensors; in float32, in the order of `readers_P`."""
     from rocstar.kernels import triton_rows
 
     return triton_rows.sum_readers(a_PW, b_PW, begins_T1, readers_P)
@@ -121,11 +121,11 @@ class _Pick(torch.autograd.Function):
 
 
 def _add_rows_(x_TW: Tensor, index_N: Tensor, rows_NW: Tensor) -> None:
-    """Add rows to the rows of x that the index names, in the order of the index."""
+    """Add rows to the indexed rows of x, in the order of the index."""
     if x_TW.device.type == "cpu":
         x_TW.index_add_(0, index_N, rows_NW)
     else:
-        x_TW.index_put_((index_N,), rows_NW, accumulate=True)  # sorts first: does not depend on scheduling
+        x_TW.index_put_((index_N,), rows_NW, accumulate=True)  # sorts first, so it is deterministic
 
 
 class _Place(torch.autograd.Function):
@@ -160,7 +160,7 @@ class _Read(torch.autograd.Function):
 
 
 def _added(grad_PW: Tensor, readers: Readers) -> Tensor:
-    """`sum_readers` of one tensor in plain torch, which adds up half precision in float32 too."""
+    """`sum_readers` of one tensor in plain torch, which also sums half precision in float32."""
     sum_TW = grad_PW.new_zeros(len(readers.begins_T1) - 1, grad_PW.shape[1])
     _add_rows_(sum_TW, readers.rows_P.long(), grad_PW)
     return sum_TW

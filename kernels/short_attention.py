@@ -1,10 +1,10 @@
-"""Attention of short sequences on a CPU as plain batched products, a few sequences at a time.
+"""Attention of short sequences on a CPU as batched products, a few sequences at a time.
 
-torch's own kernel for CPUs multiplies blocks of 32 queries, each a call of the BLAS. For oneDNN those are too
-small: it takes three times as long with them as MKL. Whole score matrices are large enough, and stay in the
-cache while some sequences' are worked on. Beyond that torch's kernel is the faster one, with either library.
+torch's CPU kernel multiplies blocks of 32 queries, each with a BLAS call. These are too small for oneDNN,
+which takes three times as long as MKL. Whole score matrices are large enough, and those of a few sequences
+stay in the cache. For longer sequences torch's kernel is faster with either library.
 
-Legend: S sequences, C of them worked on at once, H query heads, K key-value heads, Q queries, L keys, D head
+Legend: S sequences, C of them at a time, H query heads, K key-value heads, Q queries, L keys, D head
 size, B = C K products of a batch, R rows of all query heads that share a key-value head.
 """
 
@@ -19,13 +19,13 @@ from torch.autograd.function import once_differentiable
 from rocstar.kernels import cpu_products
 
 MAX_SCORES = 1 << 20
-"""Scores of one sequence over all heads at most: 4 MB."""
+"""The maximum of scores of one sequence over all heads: 4 MB."""
 CHUNK_SCORES = 1 << 18
-"""Scores of the sequences that are worked on at once."""
+"""The scores of the sequences that are computed at a time."""
 
 
 def is_faster(q_SHQD: Tensor, k_SKLD: Tensor) -> bool:
-    """Whether `attend` is meant for these."""
+    """Return True if `attend` is faster than torch's kernel for these."""
     num_scores = q_SHQD.shape[1] * q_SHQD.shape[2] * k_SKLD.shape[2]
     return (
         q_SHQD.device.type == "cpu"
@@ -36,10 +36,10 @@ def is_faster(q_SHQD: Tensor, k_SKLD: Tensor) -> bool:
 
 
 def attend(q_SHQD: Tensor, k_SKLD: Tensor, v_SKLD: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """softmax(q @ k.T * scale + mask) @ v: out_SHQD.
+    """Return softmax(q @ k.T * scale + mask) @ v, (S, H, Q, D).
 
-    `mask` is 0 or -inf, of shape (S, 1, Q, L); None: causal, with as many queries as keys. Every query needs
-    a key that it sees. The probabilities, S H Q L floats, are kept for backward.
+    mask: 0 or -inf, (S, 1, Q, L); None: causal, with as many queries as keys. Every query needs a visible
+    key. The probabilities, S H Q L floats, are kept for backward.
     """
     if mask is None:
         num_queries, num_keys = q_SHQD.shape[2], k_SKLD.shape[2]
@@ -90,6 +90,7 @@ class _Attend(torch.autograd.Function):
 
 
 def _rows(x_CHQD: Tensor, groups: int) -> Tensor:
-    """One matrix per sequence and key-value head, with the rows of all heads that share it: a view."""
+    """Return a view with one matrix per sequence and key-value head: the rows of all query heads that share
+    it."""
     num, heads, rows, size = x_CHQD.shape
     return x_CHQD.view(num * groups, heads // groups * rows, size)

@@ -1,6 +1,6 @@
-"""The loss of rows of logits in plain torch: block by block of rows, in place.
+"""The loss of rows of logits in plain torch, in blocks of rows, in place.
 
-What runs on a CPU, and on a device without Triton. `triton_ops` has the same function.
+Used on a CPU and on devices without Triton. `triton_ops` has the same function.
 
     logits block ──> max, sum, weighted sum ──> log-probs, entropy ──> loss_of ──> d logits
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from rocstar.kernels.row_loss import LossOf, RowLoss, loss_and_slope
 
 BLOCK_BYTES = 4 << 20  # of float32 logits at a time: two such buffers stay in the last-level cache
-FLOOR = -1e30  # stands for -inf where 0 * -inf would be NaN
+FLOOR = -1e30  # replaces -inf where 0 * -inf would be NaN
 
 
 def row_loss_(
@@ -29,17 +29,18 @@ def row_loss_(
     first_row: int = 0,
     dlogits_NV: Tensor | None = None,
 ) -> RowLoss:
-    """Log-prob, entropy and loss of each row; with `grad`, the gradient of the summed loss in the logits.
+    """Return log-prob, entropy and loss of each row; with `grad`, write the gradient of the summed loss in
+    the logits.
 
     Args:
         logits_NV: any floating type; sums are in float32, or float64 for float64. Unchanged without `grad`.
         ids_N: int64, within the vocabulary.
         loss_of: see `LossOf`.
         temperature: divides the logits.
-        grad: whether the gradient is made.
+        grad: True to compute the gradient.
         grad_output: factor of the gradient.
-        first_row: what `loss_of` calls the first of these rows.
-        dlogits_NV: where the gradient is written, of any floating type; None: over the logits.
+        first_row: the index of the first of these rows for `loss_of`.
+        dlogits_NV: the output for the gradient, of any floating type; None: overwrites the logits.
     """
     num_rows, vocabulary = logits_NV.shape
     dlogits_NV = logits_NV if dlogits_NV is None else dlogits_NV
@@ -69,7 +70,7 @@ def row_loss_(
 
 
 def _weighted_sum(exp_BV: Tensor, shifted_BV: Tensor) -> Tensor:
-    """Σ_c z_c e^z_c, to which a forbidden token (-inf) adds nothing."""
+    """Return Σ_c z_c e^z_c, in which a forbidden token (-inf) counts as 0."""
     weighted_B: Tensor = torch.linalg.vecdot(exp_BV, shifted_BV)
     if not bool(weighted_B.isfinite().all()):
         weighted_B = torch.linalg.vecdot(exp_BV, shifted_BV.clamp_(min=FLOOR))

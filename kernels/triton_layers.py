@@ -11,7 +11,7 @@ With TRITON_INTERPRET=1 at import the same code runs on CPU tensors.
 Legend: N rows, D size of a row, h = D / 2, T tokens, H heads, P programs.
 """
 
-# What a kernel takes has no type outside triton: pointers, and scalars of the device.
+# Kernel arguments (pointers, device scalars) have no types outside triton.
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from torch import Tensor
 
 WARP_SIZE = 64 if torch.version.hip else 32
 THREAD_BYTES = 32
-"""Of each tensor: two 16-byte loads."""
+"""Bytes per thread of each tensor: two 16-byte loads."""
 TILE = 2048
 """The fewest numbers of a tile."""
 MAX_THREADS = 1024
 UNIT_THREADS = {32: 640, 64: 1024}
-"""Threads per multiprocessor of a kernel that makes a weight's gradient, by warp size: as many as
-have registers at a time. More programs would wait for the first ones to end, and write more partial sums."""
+"""Threads per multiprocessor of a kernel that computes a weight's gradient, by warp size: as many as have
+registers at a time. More programs would wait for the first ones and write more partial sums."""
 SUM_ROWS, SUM_COLUMNS, SUM_WARPS = 64, 32, 4
 GATED_BLOCK, GATED_WARPS = 2048, {32: 4, 64: 2}
 

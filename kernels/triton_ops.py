@@ -2,23 +2,23 @@
 
     row_stats_kernel ──> log-probs, entropy ──> loss_of, in torch ──> slope ──> grad_kernel: d logits
 
-The loss itself is a function of a few thousand log-probs: that is torch's, and the kernels do not know it. No
-program shares a row with another, so there are no atomics and results do not depend on scheduling.
-With TRITON_INTERPRET=1 at import the same code runs on CPU tensors, statement by statement.
+The loss itself is a function of a few thousand log-probs and is computed in torch. No program shares a row
+with another, so there are no atomics and results do not depend on scheduling. With TRITON_INTERPRET=1 at
+import the same code runs on CPU tensors, statement by statement.
 
 Sums are relative to the raw maximum of the row: log-sum-exp minus a mean would lose 1e-4 of entropy at logits
 around 3000. `block` columns are taken at a time; the last, incomplete block is a step of its own, so that all
 others need no mask and load 16 bytes at once whatever the vocabulary size.
 
-Exponentials are powers of two: both vendors have an instruction for them, and triton lets it flush denormal
-numbers, which no sum here can tell from 0. `tl.exp` would scale around denormals, four more instructions.
+Exponentials are powers of two: both vendors have an instruction for them, and triton lets it flush denormals,
+which do not change the sums here. `tl.exp` would handle denormals with four more instructions.
 
 Legend: x logits, t the row's token, m/s/w the running maximum, sum and weighted sum of each group of K
 adjacent columns, M/S/W those of the row: M = max_c x_c, z_c = (x_c - M) / T, S = Σ_c e^z_c,
 W = Σ_c z_c e^z_c. Inside a kernel z is in units of ln 2, and inv_t is 1 / (T ln 2) there: e^z = 2^(z / ln 2).
 """
 
-# What a kernel takes has no type outside triton: pointers, and scalars of the device.
+# Kernel arguments (pointers, device scalars) have no types outside triton.
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rocstar.kernels.row_loss import LossOf, RowLoss
 
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 
-_FLOOR = tl.constexpr(-1e30)  # stands for -inf where 0 * -inf would be NaN
+_FLOOR = tl.constexpr(-1e30)  # replaces -inf where 0 * -inf would be NaN
 _LOG2_E = tl.constexpr(1.4426950408889634)
 _LN_2 = tl.constexpr(0.6931471805599453)
 
@@ -64,7 +64,7 @@ def _fold(m, s, w, x, inv_t):
 @triton.jit
 def _row_sums(x_ptr, V, inv_t, BLOCK: tl.constexpr):
     """M, S, W / ln 2. Groups meet once per row, at the end."""
-    K: tl.constexpr = 128 // x_ptr.dtype.element_ty.primitive_bitwidth  # what a thread loads at once
+    K: tl.constexpr = 128 // x_ptr.dtype.element_ty.primitive_bitwidth  # elements per load of a thread
     m = tl.full((BLOCK // K,), _FLOOR, tl.float32)
     s = tl.zeros((BLOCK // K,), tl.float32)
     w = tl.zeros((BLOCK // K,), tl.float32)

@@ -1,7 +1,7 @@
-"""The Triton kernels as operators of torch, so that a step can be rehearsed where there is no GPU.
+"""The Triton kernels as operators of torch, so that a step can be rehearsed without a GPU.
 
-`triton_ops` launches; here each launch is an operator of the library `rocstar` with an implementation for
-fake tensors, which only says what comes out. Importing this imports no triton.
+`triton_ops` launches the kernels. Here each launch is an operator of the library `rocstar` with an
+implementation for fake tensors, which only checks shapes. This module does not import triton.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _change_nothing(dlogits_NV: Tensor, logits_NV: Tensor, *rows: Tensor | float
 
 
 def _check_place(logits_NV: Tensor, *rows: Tensor | float) -> None:
-    """A kernel reads and writes on the device of the logits, one number per row."""
+    """Raise RuntimeError unless all tensors are on the device of the logits and have one number per row."""
     for row in rows:
         if isinstance(row, Tensor) and row.device != logits_NV.device:
             raise RuntimeError(

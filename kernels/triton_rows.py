@@ -1,11 +1,11 @@
 """The sum of each row's readers with a Triton kernel: the gradient of `rows.read_rows` on a GPU.
 
-A program owns a block of columns of one row, reads the gradients of the row's readers in order and writes
-their sum once: no atomics, no sort, the same bits in every run. A row with one reader costs one read and one
-write.
+A program reads a block of columns of one row: the gradients of the row's readers in order, and writes their
+sum once. Without atomics and sorting the bits are the same in every run. A row with one reader costs one read
+and one write.
 """
 
-# What a kernel takes has no type outside triton: pointers, and scalars of the device.
+# Kernel arguments (pointers, device scalars) have no types outside triton.
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 MAX_BLOCK = 1024
-"""Columns of a program at most."""
+"""The maximum of columns per program."""
 
 
 @triton.jit
@@ -38,7 +38,7 @@ def sum_readers_kernel(
 
 
 def launch(width: int, lanes: int) -> tuple[int, int]:
-    """Columns of a program, and its warps of so many lanes: 16 bytes of half precision for each lane."""
+    """Return the columns and warps of a program: 16 bytes of half precision per lane."""
     block = min(MAX_BLOCK, triton.next_power_of_2(width))
     return block, max(1, block // (8 * lanes))
 

@@ -1,4 +1,4 @@
-"""The loss of rows of logits in two passes over them, whoever makes the passes.
+"""The loss of rows of logits in two passes over them; the passes are parameters.
 
     row_stats ──> log-probs, entropy, max, log of sum ──> loss_of, in torch ──> slope ──> dlogits_
 
@@ -16,7 +16,7 @@ from rocstar.kernels.row_loss import LossOf, RowLoss, loss_and_slope
 
 
 class RowStats(Protocol):
-    """Fills log-probs, entropy, maximum and log of the sum of each row."""
+    """Writes log-prob, entropy, maximum and log of the sum of each row."""
 
     def __call__(
         self,
@@ -31,7 +31,7 @@ class RowStats(Protocol):
 
 
 class Dlogits(Protocol):
-    """Fills the gradient in the logits of the loss whose slope in the log-probs is given."""
+    """Writes the gradient of the loss in the logits, given its slope in the log-probs."""
 
     def __call__(
         self,
@@ -58,7 +58,7 @@ def row_loss_(
     row_stats: RowStats,
     dlogits_: Dlogits,
 ) -> RowLoss:
-    """See `torch_ops.row_loss_`. Sums are in float32 whatever the logits are."""
+    """See `torch_ops.row_loss_`. Sums are in float32 for any type of logits."""
     num_rows = len(logits_NV)
     dlogits_NV = logits_NV if dlogits_NV is None else dlogits_NV
     for given in (logits_NV, dlogits_NV):

@@ -27,7 +27,8 @@ _aten: Any = torch.ops.aten
 
 
 def takes(q: Tensor) -> bool:
-    """Whether `attend` runs for these queries: half precision on an NVIDIA GPU of compute capability >= 8.0.
+    """Return True if `attend` supports these queries: half precision on an NVIDIA GPU of compute capability
+    >= 8.0.
 
     Not on ROCm. PyTorch's backends there differ by release: AOTriton's API 2 has one `is_causal` whose
     alignment for unequal lengths PyTorch does not state, API 3 is called with BottomRightAligned.
@@ -57,7 +58,7 @@ def attend(
     longest: tuple[int, int],
     scale: float,
 ) -> Tensor:
-    """softmax(q @ k.T * scale + causal mask) @ v within each sequence: out_NHD, differentiable.
+    """Return softmax(q @ k.T * scale + causal mask) @ v within each sequence, (N, H, D), differentiable.
 
     Sequence s has queries cum_q_S1[s] to cum_q_S1[s + 1] and keys cum_k_S1[s] to cum_k_S1[s + 1], with at
     least one query and no more queries than keys.

@@ -1,7 +1,7 @@
 """Matrix products of half-precision factors with a float32 result, on CUDA and ROCm devices.
 
-An operator of the library `rocstar`, with an implementation for fake tensors: torch's own operators have none
-in some versions, and only a real device can be asked whether it has them.
+An operator of the library `rocstar` with an implementation for fake tensors: torch's operators have none in
+some versions, and their availability can be tested only on a real device.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch.library import custom_op
 
 @custom_op("rocstar::wide_product_", mutates_args=("out",))
 def wide_product_(out: Tensor, a: Tensor, b: Tensor, add: bool, exact: bool) -> None:
-    """out = a @ b, or with `add` out += a @ b; summed and written in float32.
+    """Compute out = a @ b, or with `add` out += a @ b, in float32.
 
     Args:
         out: (I, K), float32.
         a: (I, J), float16 or bfloat16.
         b: (J, K), of the type of `a`.
-        add: whether to add to `out`, which else need not be initialised.
-        exact: what to do on a device without this product: multiply in float32, or round the product to the
+        add: True to add to `out`, which is otherwise uninitialised.
+        exact: on a device without this product, True multiplies in float32; False rounds the product to the
             type of `a`, which is several times faster.
     """
     if not a.shape[1]:
@@ -48,11 +48,11 @@ def _check_place(out: Tensor, a: Tensor, b: Tensor, add: bool, exact: bool) -> N
 
 @functools.cache
 def _has_out_dtype(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether mm and addmm can write float32 there; tried on small products."""
+    """Return True if mm and addmm can write float32 on the device; tried on small products."""
     a, out = torch.ones(16, 16, device=device, dtype=dtype), torch.empty(16, 16, device=device)
     try:
         torch.mm(a, a, out_dtype=torch.float32, out=out)
         torch.addmm(out, a, a, out_dtype=torch.float32, out=out)
-    except (RuntimeError, TypeError):  # what torch raises for a missing overload; NotImplementedError is one
+    except (RuntimeError, TypeError):  # torch's errors for a missing overload, including NotImplementedError
         return False
     return bool((out == 32.0).all())
