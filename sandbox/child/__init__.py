@@ -1,1 +1,1 @@
-"""What runs inside the confined processes, and what they have imported before."""
+"""The code of zygotes and of the confined child processes."""

@@ -1,10 +1,10 @@
-"""The bash flavour: which tools its programs may start, and what they may read.
+"""The bash flavour: the tools that its programs may start and the files that they may read.
 
-A program runs as `bash -c PROGRAM` in a confined child, and so does everything that it starts: the system
-call filter, Landlock, the limits and the process group outlive exec (csrc/sandbox/shell_child.h).
+A program runs as `bash -c PROGRAM` in a confined child. Its processes are confined as well: the system call
+filter, Landlock, the limits and the process group persist across exec (csrc/sandbox/shell_child.h).
 
-The list of tools keeps programs of different machines alike. It is not what holds a hostile one: who can
-write a file can have bash load it as a library, so native code is taken for granted, as in all flavours.
+The list of tools makes programs portable between machines; it is not a security boundary. A program that can
+write a file can make bash load it as a library, so all flavours assume that programs run native code.
 """
 
 import os
@@ -18,7 +18,7 @@ BASH: Final = "bash"
 """The flavour's name."""
 
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
-"""As programs see it."""
+"""PATH in programs."""
 
 _COREUTILS = (
     *("arch", "b2sum", "base32", "base64", "basename", "basenc", "cat", "chgrp", "chmod", "chown", "cksum"),
@@ -50,18 +50,19 @@ TOOLS: Final = (
     *("bzip2", "bunzip2", "bzcat", "xz", "unxz", "xzcat", "zstd", "xxd", "hexdump", "column", "rev", "file"),
     *("iconv", "getopt", "tput", "which"),
 )
-"""What may be started, where the machine has it. None of them interprets another general language but awk."""
+"""The tools that programs may start, if installed. None but awk interprets another general-purpose
+language."""
 
 
 def executable() -> str | None:
-    """The path of bash; None when there is none."""
+    """Return the path of bash, or None."""
     return shutil.which("bash", path=PATH)
 
 
 def tools() -> list[str]:
-    """The paths of bash and its tools, by the files that they are in the end."""
-    found = (shutil.which(name, path=PATH) for name in TOOLS)
-    return sorted({os.path.realpath(path) for path in found if path is not None})
+    """Return the real paths of bash and its tools."""
+    paths = (shutil.which(name, path=PATH) for name in TOOLS)
+    return sorted({os.path.realpath(path) for path in paths if path is not None})
 
 
 def supervisor_words() -> Iterator[str]:
@@ -70,12 +71,12 @@ def supervisor_words() -> Iterator[str]:
     yield from (f"--loader={path}" for path in cpp.loaders())
 
 
-def lacks(layers: list[str]) -> tuple[str, str] | None:
-    """Why a zygote cannot offer the flavour, as SandboxError's kind and message; None when it can."""
-    if missing := cpp.lacks_layers(BASH, layers):
+def find_missing_tool(layers: list[str]) -> tuple[str, str] | None:
+    """Return the kind and message of a SandboxError if a zygote cannot offer the flavour, else None."""
+    if missing := cpp.find_missing_layer(BASH, layers):
         return missing
     if not os.path.exists("/proc/thread-self/children"):
-        message = "flavour 'bash' needs a kernel with CONFIG_PROC_CHILDREN, to see what a program has started"
+        message = "flavour 'bash' needs a kernel with CONFIG_PROC_CHILDREN, to find a program's processes"
         return "no_isolation", message
     if executable() is None:
         return "missing_import", f"flavour 'bash' needs bash in {PATH}: apt-get install bash"
@@ -83,5 +84,5 @@ def lacks(layers: list[str]) -> tuple[str, str] | None:
 
 
 def offered() -> bool:
-    """Whether this machine can have the flavour, as far as can be told without trying."""
-    return cpp.can_confine() and lacks(["seccomp", "notify", "scratch"]) is None
+    """Return True if this machine appears to support the flavour."""
+    return cpp.can_confine() and find_missing_tool(["seccomp", "notify", "scratch"]) is None

@@ -1,8 +1,8 @@
-"""What a confined child does: run one program the way an IPython cell is run, and say how it ended.
+"""Runs one program in a confined child like an IPython cell and reports how it ended.
 
-Everything here happens after the fork. Standard output and error are the interpreter's own streams, opened by
-the zygote and never written to by it; the value of a trailing expression leaves through its own pipe. The
-usual program is run by csrc/sandbox/programs.cpp, which asks for what is here where it has to.
+All of this runs after the fork. Standard output and error are the interpreter's own streams, which the zygote
+opens and never writes to; the value of a trailing expression is written to its own pipe. Ordinary programs
+are run by csrc/sandbox/programs.cpp, which calls this module for the rest.
 """
 
 import _random
@@ -26,36 +26,36 @@ from rocstar.sandbox.child import display, error_text, notebook, script
 
 CELL = "<cell>"
 CO_COROUTINE = 0x80
-"""As in the module inspect, which a zygote without it does not import."""
+"""As in the module inspect, which not every zygote imports."""
 
 Parts = tuple[types.CodeType | None, types.CodeType | None, bool]
 COMPILED_DEPTH = 3
 """COMPILER_STACK_FRAME_SCALE of CPython."""
 
 AWAIT_END_S = 0.1
-"""What a cell has left running may take so long to be cancelled."""
+"""Seconds for the cancellation of tasks that a cell has left running."""
 
 VALUE_FD = 3
 MEMORY_EXIT = 86
-"""Exit code for an uncaught MemoryError. A program that forges it is still counted as failed."""
+"""The exit code for an uncaught MemoryError. A program that forges it still counts as failed."""
 
 MAIN = types.ModuleType("__main__")
 
 
 def make_main() -> None:
-    """Makes the module anew that the program to come runs in."""
+    """Create a new `__main__` module for the next program."""
     global MAIN
     MAIN = types.ModuleType("__main__")
     MAIN.__dict__["__builtins__"] = builtins
-    MAIN.__dict__["__file__"] = script.NAME  # the place of the child's own
+    MAIN.__dict__["__file__"] = script.NAME  # reserves the key: the child sets its own
     sys.modules["__main__"] = MAIN
 
 
 @contextlib.contextmanager
 def streams_opened() -> Iterator[None]:
-    """Opens standard output and error anew, on a pipe as every child will have them: a stream keeps what its
-    first file could do (seek, say). Used once, in the zygote; what is written meanwhile is dropped. Error
-    first: then the lock of its buffer lies beside the beginning of output's, and they are one page."""
+    """Reopen standard output and error on a pipe, as in every child, because a stream keeps the capabilities
+    of its first file, for example seeking. Used once, in the zygote; output meanwhile is dropped. Error is
+    opened first, so that the lock of its buffer and the start of output's share a page."""
     read_end, pipe = os.pipe()
     own = {fd: os.dup(fd) for fd in (2, 1)}
     for fd in own:
@@ -74,8 +74,8 @@ def streams_opened() -> Iterator[None]:
 
 
 def _open_stream(fd: int, name: str) -> io.TextIOWrapper:
-    """Written at once, unlike the usual one (csrc/sandbox/prompt_writer.h): what a program printed before it
-    was killed is what tells why."""
+    """Open an unbuffered stream (csrc/sandbox/prompt_writer.h): the output before a kill often explains
+    it."""
     raw = io.FileIO(fd, "wb", closefd=False)
     raw.name = f"<{name}>"
     errors = "strict" if name == "stdout" else "backslashreplace"
@@ -86,7 +86,7 @@ def _open_stream(fd: int, name: str) -> io.TextIOWrapper:
 
 
 def run_cell(code: bytes, seed: int) -> int:
-    """Runs a program from its UTF-8 source and returns the exit code for this process."""
+    """Run a program from its UTF-8 source and return the exit code of this process."""
     if code[:1] == files.MARK:
         try:
             code, wanted = files.unpack_here(code)
@@ -101,7 +101,7 @@ def run_cell(code: bytes, seed: int) -> int:
 
 
 def not_written(error: OSError) -> int:
-    """The program's files have no room, so it does not start."""
+    """Report files that cannot be written, for example for lack of space, and return the exit code."""
     say(f"the files of this call cannot be written: {error.strerror}\n")
     return 1
 
@@ -109,13 +109,11 @@ def not_written(error: OSError) -> int:
 RANDOM_WORDS = (
     *(b"rand", b"shuffle", b"scipy", b"statistics", b"networkx", b"rvs", b"uuid", b"secrets", b"64"),
 )
-"""Whoever uses the shared generators has to name one of these. A program that hides the name finds the
-zygote's own state, which is fixed: seeding the generators changes eighty pages, half of what a small program
-does."""
-
+"""A program that uses the shared generators contains one of these words. One that hides the word gets the
+zygote's fixed state: seeding changes eighty pages, half as many as a small program."""
 
 UNUSUAL_WORDS = (*RANDOM_WORDS, *script.WORDS)
-"""Who uses one of these is run by `run_cell`."""
+"""Programs that contain one of these words are run by `run_cell`."""
 
 
 def names_random(code: bytes) -> bool:
@@ -123,8 +121,8 @@ def names_random(code: bytes) -> bool:
 
 
 def reseed(seed: int) -> None:
-    """Gives this child its own random state: forked siblings share what the zygote had. The state is that of
-    `random.seed(seed)`; the C method underneath touches fewer pages."""
+    """Set this child's random state, which forked siblings share otherwise. The state is that of
+    `random.seed(seed)`; the C method underneath changes fewer pages."""
     generator: Any = random._inst
     _random.Random.seed(generator, seed)
     generator.gauss_next = None
@@ -135,9 +133,9 @@ def reseed(seed: int) -> None:
 
 
 def run_session_cell(code: bytes, seed: int | None) -> tuple[int, bytes, bool]:
-    """Runs one cell of a session: its exit code, the repr of its value, and whether the process ends with it.
+    """Run one cell of a session. Return (exit code, repr of its value, True if the process ends).
 
-    The state of the first cell's random modules is `seed`'s; later cells go on from where they are."""
+    The first cell seeds the random modules with `seed`; later cells continue from their state."""
     global _cells
     _cells += 1
     if _cells == 1:
@@ -165,8 +163,8 @@ _cells = 0
 
 
 def run_source(code: bytes, name: str = CELL, take_value: "Callable[[str], object] | None" = None) -> int:
-    """The exit code, with its traceback written to standard error if it has one. A session's SystemExit, one
-    with `take_value`, is raised."""
+    """Run a program and return its exit code; write its traceback to standard error. With `take_value`, in a
+    session, raise SystemExit."""
     try:
         source = code.decode("utf-8", "surrogatepass")
         keep_lines(_Lines([source]), name)
@@ -178,31 +176,31 @@ def run_source(code: bytes, name: str = CELL, take_value: "Callable[[str], objec
             forget(held, name)
         display.show_figures()
         return 0
-    except BaseException as error:  # whatever a program raises is its result
+    except BaseException as error:  # a program may raise anything
         if isinstance(error, SystemExit) and take_value is not None:
             raise
         raised = error
     try:
-        return ended_by(raised)  # nothing is handled any more, should the error's own text ask
+        return ended_by(raised)  # outside of `except`: its __str__ must not see it as handled
     finally:
-        del raised  # a traceback that holds this frame would hold itself
+        del raised  # avoids a cycle of the traceback and this frame
 
 
 def tell(value: object, take_value: "Callable[[str], object] | None" = None) -> None:
-    """Of a trailing expression that has one."""
+    """Report the value of a trailing expression."""
     (take_value or write_value)(_native.call_alone(repr, value))
     display.show_value(value)
 
 
 def forget(held: list[Any], name: str = CELL) -> None:
-    """Frees a trailing coroutine in a frame of the cell's last line: the interpreter warns of one that was
-    never awaited, and says where that was."""
+    """Free a trailing coroutine in a frame of the cell's last line, because the interpreter's warning that it
+    was never awaited names the line."""
     last = len("".join(linecache.getlines(name)).rstrip().splitlines())
     exec(compile("\n" * (last - 1) + "held.clear()", name, "exec"), {"held": held})
 
 
 def ended_by(error: BaseException) -> int:
-    """The exit code of what ends with this; what else there is to say of it is written to standard error."""
+    """Return the exit code of a program that raised this; write the traceback to standard error."""
     if isinstance(error, SystemExit):
         return exit_code_of(error)
     report(error)
@@ -210,8 +208,8 @@ def ended_by(error: BaseException) -> int:
 
 
 class _Lines:
-    """A cell's lines as linecache keeps them, split when a traceback first asks for one. `held`: a list of
-    one, the source, which may be another by then."""
+    """A cell's lines in linecache, split when a traceback first reads one. held: a list of one source, which
+    may be replaced later."""
 
     __slots__ = ("_held", "_lines", "_split_source")
 
@@ -234,20 +232,21 @@ class _Lines:
 
 
 def keep_lines(lines: _Lines, name: str) -> None:
-    """Where tracebacks look for them."""
+    """Put the lines into linecache for tracebacks."""
     linecache.cache[name] = (0, None, lines, name)  # type: ignore[assignment]
 
 
 def source_of_program() -> list[str]:
-    """Holds the source of the program to come, which is put there in the child: an entry of its lines would
-    cost ten pages there, and an attribute six."""
+    """Return a list for the source of the next program, which the child fills: a new linecache entry would
+    change ten pages there, and an attribute six."""
     held = [""]
     keep_lines(_Lines(held), CELL)
     return held
 
 
 def evaluate(source: str, namespace: dict[str, Any], name: str = CELL) -> object:
-    """Runs the statements; the value of a trailing expression, None when there is none or a ';' hides it."""
+    """Run the statements. Return the value of a trailing expression, or None without one or if a ';' hides
+    it."""
     return _native.evaluate(source, namespace, name, evaluate_tree)
 
 
@@ -267,7 +266,8 @@ def evaluate_tree(source: str, namespace: dict[str, Any], name: str) -> object:
 
 
 def compiled(source: str, name: str) -> Parts:
-    """All but a trailing expression, that, and whether its value is to be told."""
+    """Compile a program. Return (code without a trailing expression, its code, True if its value is
+    shown)."""
     tree = ast.parse(source, name)
     last = tree.body[-1] if tree.body else None
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if "await" in source or "async" in source else 0
@@ -281,8 +281,7 @@ def compiled(source: str, name: str) -> Parts:
 
 
 def compiled_deeper(source: str, name: str) -> Parts:
-    """The same of what is nested as deeply as the interpreter compiles it from text: through a tree it allows
-    a third of that."""
+    """Compile with the nesting limit of source text, which is three times that of a syntax tree."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(COMPILED_DEPTH * limit)
     try:
@@ -299,8 +298,8 @@ def evaluated(body: types.CodeType | None, tail: types.CodeType | None, namespac
 
 
 def awaited(body: types.CodeType | None, tail: types.CodeType | None, namespace: dict[str, Any]) -> object:
-    """The same with an event loop around it, as long as the cell takes: what it leaves running is cancelled.
-    No asyncio.Runner, for its first interrupt stops nothing that does not wait."""
+    """Evaluate inside an event loop and cancel the tasks that the cell leaves running. Does not use
+    asyncio.Runner, whose first interrupt does not stop code that does not await."""
     import asyncio
 
     async def whole() -> object:
@@ -313,7 +312,7 @@ def awaited(body: types.CodeType | None, tail: types.CodeType | None, namespace:
                 value = await value  # type: ignore[misc]
         return value if tail is not None else None
 
-    whole.__code__ = whole.__code__.replace(co_filename="<string>")  # between the cell's frames and asyncio's
+    whole.__code__ = whole.__code__.replace(co_filename="<string>")  # hides this frame from tracebacks
     loop = asyncio.new_event_loop()
     try:
         asyncio.set_event_loop(loop)
@@ -329,7 +328,7 @@ def awaited(body: types.CodeType | None, tail: types.CodeType | None, namespace:
 
 
 def is_hidden(source: str, last: ast.Expr) -> bool:
-    """True when a semicolon follows the last expression."""
+    """Return True if a semicolon follows the last expression."""
     if ";" not in source or last.end_lineno is None:
         return False
     line = source.splitlines()[last.end_lineno - 1].encode()
@@ -343,34 +342,35 @@ def write_value(text: str) -> None:
 
 
 def exit_code_of(stop: SystemExit) -> int:
-    """The exit code as the interpreter has it: None is 0, a number is itself modulo 256, else a message."""
+    """Return the exit code as the interpreter does: 0 for None, a number modulo 256, else print the value and
+    return 1."""
     if stop.code is None:
         return 0
     if isinstance(stop.code, int):
         return stop.code & 0xFF
     try:
         text = str(stop.code)
-    except BaseException:  # of what it is, which may be the program's own
+    except BaseException:  # the value's class may be the program's
         text = ""
     say(f"{text}\n")
     return 1
 
 
 def report(error: BaseException) -> None:
-    """Writes the traceback without the frames of libraries: their source is not the program's business."""
+    """Write the traceback without the frames of libraries."""
     try:
         text = error_text.error_text(error) + error_text.limit_text(error)
     except MemoryError:
         traceback.clear_frames(error.__traceback__)
         text = f"{type(error).__name__}\n"
-    except Exception:  # of what the error holds, which may be the program's own
+    except Exception:  # the error's class may be the program's
         text = error_text.shortest_text(error)
     say(text)
 
 
 def say(text: str) -> None:
-    """On the stream of file descriptor 2, wherever the program sent sys.stderr; unless it is gone, as the
-    interpreter does."""
+    """Write to the original standard error, even if the program replaced sys.stderr; ignore a closed one, as
+    the interpreter does."""
     try:
         sys.__stderr__.write(text)  # type: ignore[union-attr]
     except (AttributeError, OSError, ValueError):
@@ -378,7 +378,7 @@ def say(text: str) -> None:
 
 
 def finish(exit_code: int) -> int:
-    """What the interpreter does on its way out: joins threads, runs exit handlers, flushes."""
+    """Join threads, run exit handlers and flush, as the interpreter does at exit."""
     if len(threading._active) > 1:  # type: ignore[attr-defined]
         _native.call_alone(threading._shutdown)  # type: ignore[attr-defined]
     if atexit._ncallbacks():

@@ -1,7 +1,7 @@
-"""The C++ flavour: which compiler it uses, and what compilers and compiled programs may read and execute.
+"""The C++ flavour: its compiler, and the files that compilers and compiled programs may read and execute.
 
 A request's code is compiled in one confined process and run in another (csrc/sandbox/compile.cpp). The
-compiler sees system files only; the program sees the libraries that it is linked to.
+compiler can read only system files; the program only the libraries that it is linked to.
 """
 
 import glob
@@ -20,7 +20,7 @@ DEFAULT_COMMAND: Final = "g++ -O2 -std=c++17 -o {exe} {source}"
 DEFAULT_COMPILE_S: Final = 20.0
 
 PLACEHOLDERS: Final = {"source": "main.cpp", "exe": "program", "workdir": "."}
-"""What stands for them in a command. The files lie in the compiler's working directory."""
+"""The values of the placeholders of a command. The files are in the compiler's working directory."""
 
 _SYSTEM_TOOLS = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")
 LIBRARIES: Final = (
@@ -29,37 +29,37 @@ LIBRARIES: Final = (
     *(f"/sys/devices/system/cpu/{name}" for name in ("online", "possible", "present")),
     *("/proc/cpuinfo", "/proc/meminfo"),
 )
-"""What a compiled program, or a tool of a shell, may read."""
+"""The files that a compiled program or a shell tool may read."""
 
 _LOADERS = ("/lib/ld-*.so*", "/lib64/ld-*.so*", "/lib/*/ld-*.so*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CppOptions:
-    """command: compiles `{source}` to `{exe}`; split into words as a shell does, and its first word found in
-    PATH. compile_s: wall clock of a compilation, and CPU time of each of its processes."""
+    """command: compiles `{source}` to `{exe}`; split into words as by a shell, the first looked up in PATH.
+    compile_s: the wall clock of a compilation, and the CPU time of each of its processes."""
 
     command: str = DEFAULT_COMMAND
     compile_s: float = DEFAULT_COMPILE_S
 
     def __post_init__(self) -> None:
         if not 0.1 <= self.compile_s <= 3600.0:
-            raise ValueError(f"compile_s is {self.compile_s}; it must lie in [0.1, 3600]")
+            raise ValueError(f"compile_s is {self.compile_s}. It must be in [0.1, 3600].")
         try:
             words = self.words()
         except (ValueError, KeyError, IndexError) as error:
             known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
-            message = f"cpp_command is {self.command!r}: {error}; the placeholders are {known}"
+            message = f"cpp_command is {self.command!r}: {error}. The placeholders are {known}."
             raise ValueError(message) from None
         if not words or not all(f"{{{name}}}" in self.command for name in ("source", "exe")):
-            raise ValueError(f"cpp_command is {self.command!r}; it must name {{source}} and {{exe}}")
+            raise ValueError(f"cpp_command is {self.command!r}. It must contain {{source}} and {{exe}}.")
 
     def words(self) -> list[str]:
-        """The command with its placeholders filled in."""
+        """Return the command's words with the placeholders replaced."""
         return [word.format_map(PLACEHOLDERS) for word in shlex.split(self.command)]
 
     def executable(self) -> str | None:
-        """The compiler's path; None when there is none."""
+        """Return the compiler's path, or None."""
         return shutil.which(self.words()[0])
 
     def supervisor_words(self) -> Iterator[str]:
@@ -74,7 +74,8 @@ class CppOptions:
         yield from (f"--keep={path}" for path in own)
 
     def _prefix(self) -> str | None:
-        """Where a compiler lives that is not the system's: an environment of conda, say."""
+        """Return the prefix of a compiler that is not the system's, for example of a conda environment, or
+        None."""
         path = self.executable()
         if path is None:
             return None
@@ -84,24 +85,26 @@ class CppOptions:
         return os.path.dirname(os.path.dirname(real))
 
     def zygote_words(self) -> list[str]:
-        """The command to execute; its first word stays as it is when there is no such program."""
+        """Return the command to execute. Its first word is unchanged if no such program exists."""
         first, *rest = self.words()
         return [self.executable() or first, *rest]
 
 
 def command_from(environment: Mapping[str, str]) -> str:
-    """The command as code-judge has it: CPP_COMPILE_COMMAND, else the default with CPP_COMPILER_PATH."""
+    """Return the command of code-judge's variables: CPP_COMPILE_COMMAND, or the default with
+    CPP_COMPILER_PATH."""
     compiler = shlex.quote(environment.get("CPP_COMPILER_PATH") or "g++")
     return environment.get("CPP_COMPILE_COMMAND") or DEFAULT_COMMAND.replace("g++", compiler, 1)
 
 
 def loaders() -> list[str]:
-    """What the kernel starts programs of this machine with."""
+    """Return the dynamic loaders of this machine."""
     return list(dict.fromkeys(os.path.realpath(found) for name in _LOADERS for found in glob.glob(name)))
 
 
-def lacks_layers(flavour: str, layers: list[str]) -> tuple[str, str] | None:
-    """Why programs with descendants cannot be confined, as SandboxError's kind and message; else None."""
+def find_missing_layer(flavour: str, layers: list[str]) -> tuple[str, str] | None:
+    """Return the kind and message of a SandboxError if programs with descendants cannot be confined, else
+    None."""
     missing = [name for name in ("seccomp", "notify", "scratch") if name not in layers]
     if missing:
         named = {
@@ -112,28 +115,28 @@ def lacks_layers(flavour: str, layers: list[str]) -> tuple[str, str] | None:
         what = " and ".join(named[name] for name in missing)
         return (
             "no_isolation",
-            f"flavour {flavour!r} needs {what}; `rocstar sandbox doctor` tells how to get it",
+            f"flavour {flavour!r} needs {what}. `rocstar sandbox doctor` shows the fix.",
         )
     return None
 
 
-def lacks(command: list[str], layers: list[str]) -> tuple[str, str] | None:
-    """Why a zygote cannot offer the flavour, as SandboxError's kind and message; None when it can."""
-    if missing := lacks_layers(CPP, layers):
+def find_missing_tool(command: list[str], layers: list[str]) -> tuple[str, str] | None:
+    """Return the kind and message of a SandboxError if a zygote cannot offer the flavour, else None."""
+    if missing := find_missing_layer(CPP, layers):
         return missing
     if not os.access(command[0], os.X_OK):
-        message = f"flavour 'cpp' needs a compiler, and there is no {command[0]!r}: apt-get install g++"
+        message = f"flavour 'cpp' needs the compiler {command[0]!r}: apt-get install g++"
         return "missing_import", message
     return None
 
 
 def offered() -> bool:
-    """Whether this machine can have the flavour with its defaults, as far as can be told without trying."""
+    """Return True if this machine appears to support the flavour with its defaults."""
     return can_confine() and CppOptions().executable() is not None
 
 
 def can_confine() -> bool:
-    """Whether the kernel has the layers that programs with descendants need."""
+    """Return True if the kernel has the layers that programs with descendants need."""
     try:
         from rocstar.sandbox import _native
     except ImportError:  # not built

@@ -1,11 +1,11 @@
-"""What a program displays beside its text: figures, and values that have a picture or a page of themselves.
+"""Displays of a program: figures, and values with a picture or page representation.
 
     display(value), plt.show(), figures that are open at the end, a value at the end of a cell
-        --> a file of DISPLAY_FOLDER: the type's name, a line's end, the content --> csrc/sandbox/fetch.h
+        --> a file of DISPLAY_FOLDER: the type's name, a newline, the content --> csrc/sandbox/fetch.h
 
-Only where the caller wants it; otherwise `display` prints and figures are dropped. The zygote imports this
-module, and `figures.py`, so that a child needs no file of ours. The next cell uses names again, for each file
-that is created counts.
+If the caller requests no displays, `display` prints and figures are dropped. The zygote imports this module
+and `figures.py`, so that a child reads no files of rocstar. Each cell reuses the file names, because every
+created file counts against the limit.
 """
 
 import os
@@ -18,20 +18,20 @@ from rocstar.sandbox.files import DISPLAY_FOLDER, MAX_DISPLAYS
 
 PICTURES = (("image/png", "_repr_png_"), ("image/jpeg", "_repr_jpeg_"), ("image/svg+xml", "_repr_svg_"))
 PAGES = (("text/html", "_repr_html_"), ("text/markdown", "_repr_markdown_"), ("text/latex", "_repr_latex_"))
-"""The types, and the method by which a value gives itself so, as notebooks have it."""
+"""Types and the methods of values that return them, as in notebooks."""
 
 MODULES = sys.modules
-"""The interpreter's own, also where a program puts something in its place."""
+"""The interpreter's module table, even if a program replaces `sys.modules`."""
 
 _folder = _home = ""
 _shown = 0
 
 
 def begin(wanted: bool) -> None:
-    """A call or a cell begins: what the one before displayed is gone."""
+    """Start a call or a cell: remove the displays of the previous one."""
     global _folder, _home, _shown
     if wanted and not _home:
-        _home = os.path.join(os.getcwd(), DISPLAY_FOLDER)  # a later cell may be elsewhere
+        _home = os.path.join(os.getcwd(), DISPLAY_FOLDER)  # a later cell may change the directory
     _folder = _home if wanted else ""
     _shown = 0
     if wanted and os.path.isdir(_folder):
@@ -40,20 +40,20 @@ def begin(wanted: bool) -> None:
 
 
 def display(*values: object) -> None:
-    """Shows values: as a picture or a page where they have one and the caller takes it, else as text."""
+    """Show values as pictures or pages if they support it and the caller requested displays, else as text."""
     for value in values:
         if not (_folder and (_show_figure(value) or _show_as(value, (*PICTURES, *PAGES)))):
             print(repr(value))
 
 
 def show_value(value: object) -> None:
-    """Of the last expression of a cell; its text goes another way."""
+    """Display the value of a cell's last expression; its text is written elsewhere."""
     if _folder:
         _show_figure(value) or _show_as(value, (*PICTURES, *PAGES))
 
 
 def show_figures() -> None:
-    """Displays the figures that pyplot has open, and closes them."""
+    """Display and close pyplot's open figures."""
     managers = MODULES.get("matplotlib._pylab_helpers")
     if managers is None:
         return
@@ -70,10 +70,10 @@ def _show_figure(value: object) -> bool:
     import io
 
     picture = io.BytesIO()
-    with warnings.catch_warnings(record=True) as heard:  # they would name a line of ours
+    with warnings.catch_warnings(record=True) as caught:  # printed without the line of this file
         value.savefig(picture, format="png", bbox_inches="tight")
-    for told in dict.fromkeys(f"{one.category.__name__}: {one.message}" for one in heard):
-        print(told, file=sys.stderr)
+    for text in dict.fromkeys(f"{one.category.__name__}: {one.message}" for one in caught):
+        print(text, file=sys.stderr)
     keep("image/png", picture.getvalue())
     if (managers := MODULES.get("matplotlib._pylab_helpers")) is not None:
         managers.Gcf.destroy_fig(value)
@@ -93,7 +93,7 @@ def _show_as(value: object, kinds: tuple[tuple[str, str], ...]) -> bool:
 
 
 def keep(mime: str, content: bytes) -> None:
-    """Writes one more. What has no room is said so on standard error."""
+    """Write a display to a file; report on standard error if it cannot be written."""
     global _shown
     if _shown >= MAX_DISPLAYS:
         return
@@ -109,7 +109,7 @@ def keep(mime: str, content: bytes) -> None:
         finally:
             os.close(fd)
     except OSError as error:
-        print(f"what is displayed cannot be kept: {error.strerror}", file=sys.stderr)
+        print(f"cannot store a display: {error.strerror}", file=sys.stderr)
         return
     _shown += 1
 

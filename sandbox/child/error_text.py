@@ -1,12 +1,12 @@
-"""The text of an uncaught error: as the interpreter writes it, without the frames of libraries.
+"""The text of an uncaught error, as the interpreter writes it, without the frames of libraries.
 
-    error -> plain_text: one usual error, at most three frames, lines of ASCII -> its text
+    error -> plain_text: a single built-in error, at most three frames, ASCII lines -> its text
                 | else None
                 +-> full_text: the traceback module
 
-A third of a young policy's calls end in an error. What the module does on its way (it parses each line that
-it shows, it indents each piece of text) changes memory, which the kernel copies for the child page by page:
-two thirds as much again as the program itself costs.
+A third of an untrained policy's calls end in an error. The traceback module parses each line and indents each
+text, which changes memory that the kernel copies for the child page by page: two thirds of the program's own
+cost.
 """
 
 import builtins
@@ -18,33 +18,33 @@ from traceback import TracebackException
 from types import TracebackType
 
 CELL_FILE = "<cell"
-"""With what the file names of cells begin."""
+"""The prefix of the file names of cells."""
 IS_KNOWN = sys.version_info[:2] == (3, 11)
-"""Other versions of the module write something else."""
+"""True if `plain_text` matches this version of the traceback module."""
 MOST_FRAMES = 3
-"""More may be repetitions, which the module counts."""
+"""Longer tracebacks may have repeated frames, which the traceback module abbreviates."""
 OPERATORS = frozenset("+-*/%@&|^<>[")
-"""In what an error is about, one of these may be marked apart."""
+"""Operators that the traceback module may mark separately within an expression."""
 
 
 def error_text(error: BaseException) -> str:
-    """Lines that end in a newline; the last says what was raised. Raises MemoryError."""
+    """Return the traceback as lines with newlines. Raise MemoryError."""
     text = plain_text(error) if IS_KNOWN else None
     return full_text(error) if text is None else text
 
 
 def full_text(error: BaseException) -> str:
-    """What the module writes of it, causes and groups included."""
+    """Return the text of the traceback module, with causes and groups."""
     trace = error.__traceback__
     while trace is not None and not trace.tb_frame.f_code.co_filename.startswith(CELL_FILE):
-        trace = trace.tb_next  # ours; a program's sys.tracebacklimit is about its own
+        trace = trace.tb_next  # frames of rocstar, which must not count for the program's sys.tracebacklimit
     summary = TracebackException(type(error), error, trace, lookup_lines=False, compact=True)
     keep_cell_frames(summary)
     return "".join(summary.format())
 
 
 def keep_cell_frames(summary: TracebackException) -> None:
-    """Drop the frames of libraries, whose source is not the program's business, from all that it tells of."""
+    """Remove the frames of libraries from an error and its causes, contexts and members."""
     left, seen = [summary], {id(summary)}
     while left:  # a chain may be longer than the interpreter's stack is deep
         one = left.pop()
@@ -56,14 +56,14 @@ def keep_cell_frames(summary: TracebackException) -> None:
 
 
 def limit_text(error: BaseException) -> str:
-    """One line more, where a limit of the sandbox is behind an error: which one. Else nothing."""
+    """Return a line that names the sandbox limit that caused an error, or ""."""
     if not isinstance(error, OSError):
         return ""
     if error.errno == errno.EDQUOT:
         return "sandbox: a program may have only so many files and folders at a time (limits.files)\n"
-    # numpy tells how much of an array was written, and no number.
+    # numpy reports how much of an array was written, and no error number.
     if error.errno == errno.EFBIG or (error.errno is None and "requested and" in str(error)):
-        import resource  # of whose library every child would have a copy
+        import resource  # not imported in the zygote, where its library would cost every child memory
 
         most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         return f"sandbox: a file may have {most} bytes (limits.file_bytes)\n"
@@ -71,12 +71,12 @@ def limit_text(error: BaseException) -> str:
 
 
 def shortest_text(error: BaseException) -> str:
-    """The last line alone, for an error that nothing else can be said of."""
+    """Return the last line, for an error whose traceback cannot be formatted."""
     return last_line(error) or f"{type(error).__name__}\n"
 
 
 def plain_text(error: BaseException) -> str | None:
-    """The same text of a usual error. None: it is not one, and `full_text` has to say it."""
+    """Return the text of a simple error, or None if it needs `full_text`."""
     kind = type(error)
     if (
         vars(builtins).get(kind.__name__) is not kind
@@ -96,7 +96,7 @@ def plain_text(error: BaseException) -> str | None:
 
 
 def frame_texts(trace: TracebackType | None) -> str | None:
-    """Those of the cell's frames, outermost first."""
+    """Return the text of the cell's frames, outermost first, or None if it needs `full_text`."""
     texts: list[str] = []
     while trace is not None:
         if trace.tb_frame.f_code.co_filename.startswith(CELL_FILE):
@@ -109,7 +109,8 @@ def frame_texts(trace: TracebackType | None) -> str | None:
 
 
 def frame_text(trace: TracebackType) -> str | None:
-    """Where a frame was, its line, and what of it failed if that is not all of it."""
+    """Return a frame's location, line, and marks below the failing part if that is not the whole line; or
+    None."""
     code = trace.tb_frame.f_code
     if trace.tb_lasti < 0:
         return None
@@ -123,22 +124,23 @@ def frame_text(trace: TracebackType) -> str | None:
     text = f'  File "{code.co_filename}", line {number}, in {code.co_name}\n    {shown}\n'
     if end - start >= len(shown):
         return text
-    # The newline counts as indentation, and a line that ends the program has none: the module's way.
+    # As in the traceback module: the newline counts as indentation, and the program's last line may have
+    # none.
     return f"{text}    {' ' * (start + 1 - (len(line) - len(shown)))}{'^' * (end - start)}\n"
 
 
 def last_line(error: BaseException) -> str | None:
-    """What was raised, and what it says."""
+    """Return the error's name and message, or None if its message raises."""
     try:
-        said = str(error)
-    except BaseException:  # of what it holds, which may be the program's own
+        message = str(error)
+    except BaseException:  # the error's class may be the program's
         return None
     name = type(error).__qualname__
-    return f"{name}: {said}\n" if said else f"{name}\n"
+    return f"{name}: {message}\n" if message else f"{name}\n"
 
 
 def syntax_text(error: SyntaxError) -> str | None:
-    """The line that is no Python, and why."""
+    """Return the text of a syntax error: its line, marks and message; or None."""
     line, offset, end = error.text, error.offset, error.end_offset
     if not (type(line) is str and type(offset) is int and type(error.lineno) is int):
         return None

@@ -1,7 +1,7 @@
-"""matplotlib's backend in a child: draws into memory, and `plt.show()` displays.
+"""The matplotlib backend of a child: draws into memory; `plt.show()` displays.
 
-Named by MPLBACKEND. The zygote imports this module before matplotlib is there, so its classes are made when
-matplotlib asks for them.
+MPLBACKEND names it. The zygote imports this module without matplotlib, so its classes are created on first
+access.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from rocstar.sandbox.child import display
 
 
 def _make() -> None:
-    """Both classes are the module's own from here on, for matplotlib looks into its dict."""
+    """Create both classes in the module's dict, which matplotlib reads."""
     from matplotlib.backend_bases import FigureManagerBase
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 

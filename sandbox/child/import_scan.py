@@ -1,7 +1,7 @@
-"""Which flavour suits a program, from a scan of what it seems to import.
+"""Selects the flavour of a program by a scan of its imports.
 
-A guess: a program of the wrong flavour gives the same result, only slower. So the scan looks for words, not
-for grammar: an import inside a string may count, and one that is put together at run time does not.
+The scan is a heuristic: with another flavour a program has the same result, only later. It searches for words
+and does not parse: an import inside a string may count, and an import that is built at run time does not.
 """
 
 import base64
@@ -21,27 +21,27 @@ RELATIVES: Final = {
     "sklearn": "scipy",
     "statsmodels": "scipy",
 }
-"""Packages in no flavour, and the dearest package of a flavour that their import brings in."""
+"""Packages of no flavour, and the slowest package of a flavour that they import."""
 
 MAX_SCANNED: Final = 1 << 17
-"""Characters of a program that are scanned: imports stand near its top."""
+"""The characters of a program that are scanned; imports are near its top."""
 
 _CHOSEN: Final = tuple(flavour for flavour in FLAVOURS.values() if flavour.chosen)
 _PACKAGES: Final = (*sorted(frozenset[str]().union(*(flavour.packages for flavour in _CHOSEN))), *RELATIVES)
 MAX_MENTIONS: Final = 32
-"""Places where a package is named that are looked at."""
+"""The number of mentions of a package that are examined."""
 
 MAX_BEFORE: Final = 1024
-"""Characters of a line before such a place that are looked at: a scan takes time on its caller's loop."""
+"""The characters of a line before a mention that are examined: the scan blocks its caller's loop."""
 
 _WRAPPED: Final = re.compile(r"""b64decode\(b?["']([A-Za-z0-9+/=]+)""")
 
 
 def select_flavour(code: str, offered: Collection[str]) -> str:
-    """The cheapest flavour among `offered` that has what `code` imports, or else most of it. Never raises.
+    """Return the cheapest flavour of `offered` that has the packages that `code` imports, or most of them.
+    Never raises.
 
-    Flavours with a purpose of their own, and names that are no flavour's, are chosen only when nothing else
-    is offered.
+    Special-purpose flavours and unknown names are selected only if nothing else is offered.
     """
     flavours = _chosen_of(tuple(offered))
     if not flavours:
@@ -57,8 +57,8 @@ def _chosen_of(offered: tuple[str, ...]) -> list[Flavour]:
 
 
 def find_imports(code: str) -> frozenset[str]:
-    """The packages of some flavour that `code` seems to import."""
-    text = code[:MAX_SCANNED].replace("\\\n", "  ")  # a line that goes on is one line
+    """Return the packages of any flavour that `code` appears to import."""
+    text = code[:MAX_SCANNED].replace("\\\n", "  ")  # join continued lines
     if "import" not in text:
         return frozenset()
     if "b64decode(" in text:
@@ -68,8 +68,8 @@ def find_imports(code: str) -> frozenset[str]:
 
 
 def _is_imported(name: str, text: str) -> bool:
-    """True when `name` stands as a word after an `import` or a `from` of its own line, at most MAX_BEFORE
-    characters on."""
+    """Return True if `name` is a word after `import` or `from` in its line, at most MAX_BEFORE characters
+    later."""
     at = -len(name)
     for _ in range(MAX_MENTIONS):
         at = text.find(name, at + len(name))
@@ -90,7 +90,7 @@ def _is_part(character: str) -> bool:
 
 
 def _unwrapped(text: str) -> Iterator[str]:
-    """Programs that a wrapper carries as base64, as the client of rStar2-Agent sends them."""
+    """Yield programs that a wrapper contains as base64, as the client of rStar2-Agent sends them."""
     for match in _WRAPPED.finditer(text):
         try:
             yield base64.b64decode(match[1], validate=True).decode("utf-8", "replace")

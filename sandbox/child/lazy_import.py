@@ -1,4 +1,4 @@
-"""Imports that happen on first use: of packages that others import at once and that programs seldom need."""
+"""Lazy imports of packages that other packages import immediately and that programs rarely use."""
 
 import importlib
 import importlib.util
@@ -6,19 +6,20 @@ import sys
 from types import ModuleType
 from typing import Any
 
-ASKED_OF_ALL = "__file__"
-"""What `inspect` looks for in every module there is: that is no use of it."""
+IGNORED_ATTRIBUTE = "__file__"
+"""`inspect` reads this attribute of every module, which must not trigger the import."""
 
 
 class _LazyModule(ModuleType):
-    """Stands in `sys.modules` until an attribute is asked for; who holds it then is served by the real one.
+    """A placeholder in `sys.modules` that imports the module on the first access to an attribute, and
+    forwards later accesses.
 
-    `importlib.util.LazyLoader` would not do: a second `import` of the module looks at its `__spec__`, and
-    that alone makes it load.
+    `importlib.util.LazyLoader` does not work here: a second `import` reads the module's `__spec__`, which
+    loads it.
     """
 
     def __getattr__(self, name: str) -> Any:
-        if name == ASKED_OF_ALL:
+        if name == IGNORED_ATTRIBUTE:
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
@@ -26,7 +27,7 @@ class _LazyModule(ModuleType):
 
 
 def install_lazy_import(name: str) -> None:
-    """Has a top-level package imported when something of it is first used; not if it is there or missing."""
+    """Make the import of a top-level package lazy, unless it is already imported or not installed."""
     if name not in sys.modules and (spec := importlib.util.find_spec(name)):
         sys.modules[name] = _LazyModule(name)
         sys.modules[name].__spec__ = spec

@@ -1,9 +1,8 @@
-"""Lines of a notebook that are no Python: `%matplotlib inline`, `!pip install x`, `%%time`.
+"""Notebook commands that are not Python: `%matplotlib inline`, `!pip install x`, `%%time`.
 
-They are looked for only where a source does not compile, so a program of Python never comes here. The line
-at which the compiler stops is replaced if it is such a line, and the rest tried again. What means nothing
-here is dropped; what asks for something that there is not prints one line on standard error that says what to
-do.
+They are handled only if a source does not compile, so valid Python never reaches this module. The line of the
+syntax error is replaced if it is a command, and the source is compiled again. Commands without effect here
+are dropped; unsupported ones print one line on standard error that names the alternative.
 """
 
 import ast
@@ -14,7 +13,7 @@ COMMAND = re.compile(r"(?P<indent>\s*)(?P<target>[\w., ]+=\s*)?(?P<mark>%%?|!!?)
 HELP = re.compile(r"\s*(\?{1,2}[\w.]+|[\w.]+\?{1,2})\s*$")
 
 RUN = frozenset({"time", "timeit", "prun", "capture"})
-"""Magics around statements that are run as they are."""
+"""Magics whose statements run unchanged."""
 
 DROPPED = frozenset(
     (
@@ -22,7 +21,7 @@ DROPPED = frozenset(
         *("colors", "xmode", "pprint", "autosave", "alias_magic", "pdb", "tb", "warnings", "who", "whos"),
     )
 )
-"""Magics that set up a notebook, or tell of it."""
+"""Magics that configure or describe a notebook."""
 
 ADVICE = {
     "pip": "packages cannot be installed: there is no network; use the packages that are there",
@@ -40,7 +39,8 @@ MAGIC = "there are no such commands here; use Python"
 
 
 def without_commands(source: str, error: SyntaxError) -> str | None:
-    """The source as Python, with as many lines; None when what the compiler stopped at is no command."""
+    """Return the source as Python with the same number of lines, or None if the syntax error is not a
+    command."""
     lines = source.split("\n")
     changed = False
     for _ in range(len(lines)):
@@ -58,7 +58,7 @@ def without_commands(source: str, error: SyntaxError) -> str | None:
 
 
 def _plain(lines: list[str], number: int) -> str | None:
-    """A line of Python in the place of a command."""
+    """Return the Python line that replaces a command, or None."""
     line = lines[number]
     if HELP.match(line):
         return "pass"
@@ -70,25 +70,25 @@ def _plain(lines: list[str], number: int) -> str | None:
     if mark.startswith("%") and not name.isidentifier():
         return None
     if mark == "%%" and name not in RUN | DROPPED:
-        for later in range(number + 1, len(lines)):  # which belong to it, and are no Python
+        for later in range(number + 1, len(lines)):  # the magic's lines are not Python
             lines[later] = ""
     elif mark.startswith("%") and name in RUN:
         return f"{indent}{target}{_statement(name, rest) if mark == '%' else 'pass'}"
     elif mark.startswith("%") and name in DROPPED:
         return f"{indent}{target}None" if target else f"{indent}pass"
-    call = f"__import__({__name__!r}, fromlist=['tell']).tell({(mark + name)!r}, {rest!r})"
-    return f"{indent}{target}{call}" if target else f"{indent}if {call}: pass"  # no value of the cell
+    call = f"__import__({__name__!r}, fromlist=['print_advice']).print_advice({(mark + name)!r}, {rest!r})"
+    return f"{indent}{target}{call}" if target else f"{indent}if {call}: pass"  # not the cell's value
 
 
 def _statement(name: str, rest: str) -> str:
-    """`%time x = f()` runs its statement; what only measures does nothing."""
+    """Return the statement of `%time`; other timing magics do nothing."""
     if name != "time":
         return "pass"
     return rest or "pass"
 
 
-def tell(command: str, rest: str) -> list[str]:
-    """Print what to do instead of a command, as one line."""
+def print_advice(command: str, rest: str) -> list[str]:
+    """Print the alternative to a command, as one line."""
     name = command.lstrip("!%")
     words = rest.split()
     if name in ("python", "python3") and words[:2] == ["-m", "pip"]:

@@ -1,7 +1,8 @@
-"""What makes a program a script: a file of its own, a directory that modules are imported from, a home.
+"""The script environment of a program: its source file, the directory that it imports from, its home.
 
-The directory's name is known in the child only, where csrc/sandbox/programs.h writes it in its places; they
-are made here, in the zygote. The zygote itself imports nothing from there: `sys.path[0]` names no folder yet.
+The directory is known only in the child, where csrc/sandbox/programs.h writes it into the entries that this
+module prepares in the zygote. The zygote imports nothing from there: `sys.path[0]` does not name a folder
+yet.
 """
 
 import os
@@ -12,21 +13,22 @@ from contextlib import suppress
 from rocstar.sandbox import _native
 
 NAME = "program.py"
-"""Of `__file__`, in the program's directory; as in csrc/sandbox/programs.cpp."""
+"""The name of `__file__` in the program's directory; as in csrc/sandbox/programs.cpp."""
 
 WORDS = (b"__file__", b"inspect", b"doctest", b"argv")
-"""Who may open the file has to name one of these, and finds it there. Creating it for all would cost a
-quarter of what a small program does."""
+"""A program that may open its source file contains one of these words, and only then is the file written: it
+costs a quarter of a small program."""
 
 PLACES = ("/tmp/", "/var/tmp/", "/mnt/data/", "/dev/shm/")
-"""As in csrc/sandbox/places.cpp: Python itself may lie there."""
+"""As in csrc/sandbox/places.cpp. Python itself may be installed below them."""
 
 MOST_CPUS = 32
-"""Pools of threads are as large as there are cores, and a program has 64 threads."""
+"""The reported number of cores at most: thread pools use one thread per core, and a program has 64
+threads."""
 
 
 def settle() -> None:
-    """Make the places in the zygote."""
+    """Prepare the entries in the zygote."""
     preload()
     os.environ["HOME"] = os.environ["TMPDIR"] = "."
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -40,7 +42,7 @@ def settle() -> None:
 
 
 def preload() -> str:
-    """The library of the places (csrc/sandbox/places.cpp), which the environment then names no more."""
+    """Remove LD_PRELOAD from the environment and return it: the library csrc/sandbox/places.cpp."""
     return os.environ.pop("LD_PRELOAD", "")
 
 
@@ -60,7 +62,7 @@ def names_itself(code: bytes) -> bool:
 
 
 def write(code: bytes) -> None:
-    """Write the program's file. One that is there was sent, or has no room: the program runs without."""
+    """Write the program's source file, unless the caller sent a file of that name or there is no space."""
     with suppress(OSError):
         fd = os.open(NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         with os.fdopen(fd, "wb") as file:

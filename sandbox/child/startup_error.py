@@ -46,7 +46,7 @@ def suggest_fix(flavour: Flavour) -> str:
             "fix it, or remove it from the flavour's imports: the sandbox has no network, no home directory "
             "and no writable disk"
         )
-    return f"repair what it needs ({flavour.install})" if flavour.install else "repair this Python"
+    return f"repair its packages ({flavour.install})" if flavour.install else "repair this Python"
 
 
 def format_frames(trace: TracebackType | None) -> str:

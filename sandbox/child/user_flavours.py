@@ -1,11 +1,11 @@
-"""Flavours of a user's own, declared in a file of TOML:
+"""User flavours, declared in a TOML file:
 
     [flavour.tables]
-    imports = ["pandas", "our_library.tables"]     imported beforehand, in order
-    environment = "/srv/tables"                    a virtual environment of this Python's version, which comes
-                                                   before what rocstar itself has; left out: none
+    imports = ["pandas", "our_library.tables"]     preloaded, in order
+    environment = "/srv/tables"                    optional: a virtual environment of this Python version; its
+                                                   packages precede those of rocstar
 
-They are taken by their names only. A zygote gets them on its command line.
+They are selected by name only. A zygote receives them on its command line.
 """
 
 import json
@@ -23,31 +23,31 @@ NO_FLAVOURS: Mapping[str, Flavour] = {}
 
 
 def read_flavours(path: str) -> dict[str, Flavour]:
-    """Those of a file, by name; relative paths begin at its folder. Raises ValueError that says what to mend,
-    OSError for the file."""
+    """Read the flavours of a file, by name. Relative paths are relative to its folder. Raise ValueError for
+    invalid contents, OSError for an unreadable file."""
     try:
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no TOML: {error}; mend it, and save it as UTF-8") from None
-    found = tables.pop("flavour", None)
-    if tables or not isinstance(found, dict) or not found:
-        raise ValueError(f"{path} has {', '.join(tables) or 'no flavour'}; give tables [flavour.NAME] only")
-    return {name: _flavour(name, table, Path(path)) for name, table in found.items()}
+        raise ValueError(f"cannot parse {path}: {error}. Fix the TOML and save the file as UTF-8.") from None
+    flavours = tables.pop("flavour", None)
+    if tables or not isinstance(flavours, dict) or not flavours:
+        raise ValueError(f"{path} has {', '.join(tables) or 'no flavour'}. Write only tables [flavour.NAME].")
+    return {name: _flavour(name, table, Path(path)) for name, table in flavours.items()}
 
 
 def _flavour(name: str, table: Any, path: Path) -> Flavour:
     where = f"{path}, [flavour.{name}]"
     if name in FLAVOURS or name == "auto" or not name.isidentifier() or not name.isascii():
-        raise ValueError(f"{where}: give a name of letters that is none of {', '.join(FLAVOURS)}, auto")
+        raise ValueError(f"{where}: use a name of ASCII letters other than {', '.join(FLAVOURS)}, auto")
     if not isinstance(table, dict) or table.keys() - set(KEYS):
         unknown = ", ".join(sorted(table.keys() - set(KEYS))) if isinstance(table, dict) else repr(table)
-        raise ValueError(f"{where} has {unknown}; there are {' and '.join(KEYS)}")
+        raise ValueError(f"{where} has {unknown}. The keys are {' and '.join(KEYS)}.")
     imports = table.get("imports", [])
     if not isinstance(imports, list) or not all(isinstance(one, str) and _is_module(one) for one in imports):
-        raise ValueError(f"{where}: imports is {imports!r}; give a list of names of modules")
+        raise ValueError(f"{where}: imports is {imports!r}. Use a list of module names.")
     environment = table.get("environment", "")
     if not isinstance(environment, str):
-        raise ValueError(f"{where}: environment is {environment!r}; give the path of a virtual environment")
+        raise ValueError(f"{where}: environment is {environment!r}. Use the path of a virtual environment.")
     return Flavour(
         name=name,
         modules=tuple(imports),
@@ -67,18 +67,18 @@ def _site_of(environment: Path, where: str) -> str:
     site = environment.resolve() / "lib" / version / "site-packages"
     if not site.is_dir():
         problem = f"environment {environment} has no lib/{version}/site-packages"
-        raise ValueError(f"{where}: {problem}; make it with {sys.executable} -m venv")
+        raise ValueError(f"{where}: {problem}. Create it with {sys.executable} -m venv.")
     return str(site)
 
 
 def encode_flavours(flavours: Iterable[Flavour]) -> list[str]:
-    """For a zygote's command line."""
-    told = {one.name: [one.modules, one.install, one.site] for one in flavours}
-    return [f"--declared={json.dumps(told)}"] if told else []
+    """Return the flavours as arguments of a zygote's command line."""
+    fields = {one.name: [one.modules, one.install, one.site] for one in flavours}
+    return [f"--declared={json.dumps(fields)}"] if fields else []
 
 
 def decode_flavours(text: str) -> dict[str, Flavour]:
-    """What a zygote makes of it."""
+    """Decode the argument in the zygote."""
     return {
         name: Flavour(name=name, modules=tuple(modules), warm_up="", install=install, site=site)
         for name, (modules, install, site) in json.loads(text).items()
@@ -86,7 +86,7 @@ def decode_flavours(text: str) -> dict[str, Flavour]:
 
 
 def site_paths(site: str) -> list[str]:
-    """A folder of packages and what its .pth files name."""
+    """Return a folder of packages and the folders that its .pth files name."""
     import site as python_site
 
     before = list(sys.path)
@@ -97,7 +97,7 @@ def site_paths(site: str) -> list[str]:
 
 
 def prepend_site(folders: Sequence[str]) -> None:
-    """Put folders of packages behind the standard library, and before all other packages."""
+    """Insert folders of packages into sys.path after the standard library and before all other packages."""
     standard = os.path.dirname(os.__file__)
     others = [path for path in sys.path if path not in folders]
     ends = [n for n, path in enumerate(others, 1) if path.startswith(standard) and "-packages" not in path]

@@ -1,7 +1,8 @@
-"""The process that children are forked from: import, warm up, then hand over to the native loop for ever.
+"""The zygote: imports and warms up a flavour, then forks children in the native loop.
 
-Started by the supervisor with the code ZYGOTE of sandbox/pool/process.py; says hello or why not on the
-socket it inherits, and from then on takes orders to fork. Its environment holds nothing of the pool's.
+The supervisor starts it with the code ZYGOTE of sandbox/pool/process.py. It reports readiness or a startup
+error on the inherited socket and then receives requests to fork. Its environment contains nothing of the
+pool's.
 """
 
 import argparse
@@ -26,12 +27,12 @@ from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0 once the supervisor is gone; 3 when the flavour cannot be offered."""
+    """Run the zygote. Return 0 when the supervisor is gone, 3 if the flavour cannot start."""
     options = parse_arguments(argv)
     if not _native.die_with_parent(options.parent):
         return 0
     _native.say_at(options.fd, "starting")
-    # A cell is asked to stop by SIGINT, which a shell's background job, and all that it starts, ignores.
+    # SIGINT interrupts a cell; a background job of a shell, and its children, would ignore it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if options.flavour == cpp.CPP:
         return serve_cpp(options)
@@ -46,14 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             user_flavours.prepend_site(user_flavours.site_paths(flavour.site))
         preload(flavour, steps.begin)
     except MemoryError:
-        raise  # which may pass: another zygote is tried
-    except BaseException as error:  # whatever a package raises, it raises again the next time
+        raise  # it may be temporary: the supervisor starts another zygote
+    except BaseException as error:  # a package may raise anything
         from rocstar.sandbox.child.startup_error import startup_error
 
         _native.say_fatal(options.fd, json.dumps(startup_error(flavour, steps.last, error)))
         return 3
     layers = options.layers.split(",")
-    steps.begin("settling its memory")
+    steps.begin("compacting its memory")
     settle()
     programs = make_last()
     _native.serve(
@@ -73,10 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def serve_cpp(options: argparse.Namespace) -> int:
-    """Nothing is imported or warmed up: the children run a compiler and what it made."""
+    """Serve C++ without imports: the children run a compiler and its output."""
     command, layers = json.loads(options.compile), options.layers.split(",")
-    if lacking := cpp.lacks(command, layers):
-        kind, message = lacking
+    if missing := cpp.find_missing_tool(command, layers):
+        kind, message = missing
         _native.say_fatal(options.fd, json.dumps({"kind": kind, "message": message}))
         return 3
     native = _native.Layers(
@@ -87,10 +88,10 @@ def serve_cpp(options: argparse.Namespace) -> int:
 
 
 def serve_bash(options: argparse.Namespace) -> int:
-    """Nothing is imported here either: the children run bash and what that starts."""
+    """Serve bash without imports: the children run bash."""
     layers, path = options.layers.split(","), bash.executable()
-    if lacking := bash.lacks(layers):
-        kind, message = lacking
+    if missing := bash.find_missing_tool(layers):
+        kind, message = missing
         _native.say_fatal(options.fd, json.dumps({"kind": kind, "message": message}))
         return 3
     assert path is not None
@@ -102,25 +103,25 @@ def serve_bash(options: argparse.Namespace) -> int:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    # A formatter with a width does not import shutil, whose shared libraries every fork would copy.
+    # A fixed width avoids the import of shutil, whose shared libraries every fork would copy.
     parser = argparse.ArgumentParser(
         prog="rocstar.sandbox.child.zygote",
         formatter_class=lambda prog: argparse.HelpFormatter(prog, width=100),
     )
     parser.add_argument("--flavour", required=True)
-    parser.add_argument("--declared", default="{}", help="flavours of a user's own, as JSON")
-    parser.add_argument("--packages", default="", help="the folder that rocstar was installed into, if apart")
+    parser.add_argument("--declared", default="{}", help="user flavours, as JSON")
+    parser.add_argument("--packages", default="", help="rocstar's folder, if separate")
     parser.add_argument("--fd", type=int, required=True, help="the inherited socket")
     parser.add_argument(
         "--parent", type=int, required=True, help="pid of the supervisor, whose death ends this process"
     )
-    parser.add_argument("--layers", default="", help="what the native part enters, by name, with commas")
-    parser.add_argument("--compile", default="[]", help="how a C++ program is compiled: words as JSON")
+    parser.add_argument("--layers", default="", help="names of the isolation layers, separated by commas")
+    parser.add_argument("--compile", default="[]", help="the compile command of C++ programs: words as JSON")
     return parser.parse_args(argv)
 
 
 class StartSteps:
-    """What the zygote is at, told to the supervisor, which knows then where it died."""
+    """Reports the steps of the start to the supervisor, for its error if the zygote dies."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -132,7 +133,8 @@ class StartSteps:
 
 
 def preload(flavour: Flavour, begin: Callable[[str], None] = lambda step: None) -> None:
-    """Imports the flavour's modules and runs its warm-up; `begin` is told of each. Raises what they raise."""
+    """Import the flavour's modules and run its warm-up; call `begin` with each step. Raises their
+    exceptions."""
     os.environ.update(flavour.environment)
     with silence():
         for name in flavour.lazy_modules:
@@ -148,19 +150,19 @@ def preload(flavour: Flavour, begin: Callable[[str], None] = lambda step: None) 
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Packages warn of what no program sees: of caches they cannot write, of running without a clock. Where
-    one crashes is told all the same."""
+    """Discard the warnings of packages, for example of caches that they cannot write. Crashes are still
+    reported."""
     sys.stderr.flush()
     own = os.dup(2)
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
     os.close(null)
-    if not (tells := faulthandler.is_enabled()):
+    if not (was_enabled := faulthandler.is_enabled()):
         faulthandler.enable(own, all_threads=False)
     try:
         yield
     finally:
-        if not tells:
+        if not was_enabled:
             faulthandler.disable()
         sys.stderr.flush()
         os.dup2(own, 2)
@@ -168,51 +170,51 @@ def silence() -> Iterator[None]:
 
 
 def rehearse() -> None:
-    """Runs the way of a cell until the interpreter has adapted its code to it, which changes pages."""
+    """Run the code of a cell until the interpreter has specialized it, which changes pages."""
     for _ in range(12):
         cell.run_source(b"None\nprint(end='')")
     cell.run_source(b"None")
     own = sys.__stderr__
     vars(sys)["__stderr__"] = io.StringIO()
     for _ in range(12):
-        for faulty in (b"print(undefined)", b"print(1", b"1 / 0"):  # the ways of error_text.py
+        for faulty in (b"print(undefined)", b"print(1", b"1 / 0"):  # the cases of error_text.py
             cell.run_source(faulty)
     vars(sys)["__stderr__"] = own
 
 
-def let_threads_rest(patience_s: float = 2.0) -> None:
-    """Threads that a package has started come to where they wait, or to their end. One that was under way
-    when they were forgotten held a lock for ever, for which every child then waited."""
+def wait_for_idle_threads(patience_s: float = 2.0) -> None:
+    """Wait until the threads of packages are idle or have ended. A thread that is running when they are
+    forgotten may hold a lock, for which every child would then wait indefinitely."""
     give_up, before = time.monotonic() + patience_s, ""
     while threading.active_count() > 1 and time.monotonic() < give_up:
-        time.sleep(0.02)  # which is their time; that they have come to rest is told by nobody
+        time.sleep(0.02)  # lets them run; there is no event to wait for
         others = sorted(set(os.listdir("/proc/self/task")) - {str(os.getpid())})
-        now = "".join(turns_of(f"/proc/self/task/{thread}/status") for thread in others)
+        now = "".join(switches_of(f"/proc/self/task/{thread}/status") for thread in others)
         if now == before and not any(f"State:\t{under_way}" in now for under_way in "RD"):
             return
         before = now
 
 
-def turns_of(status: str) -> str:
-    """Which thread it is, how often it was put to rest, and its state: one that waits for a processor has
-    not been put to rest again, and is not at rest."""
+def switches_of(status: str) -> str:
+    """Return a thread's number of context switches and state; it is idle if both are unchanged and it does
+    not run."""
     with contextlib.suppress(OSError), open(status) as file:
         return status + "".join(line for line in file if line.startswith("State:") or "ctxt_switches" in line)
     return ""
 
 
 def settle() -> None:
-    """Leaves a heap that forks cheaply, and nothing of the zygote that a child would run at its end."""
+    """Prepare a heap that forks cheaply, and remove exit handlers of the zygote that a child would run."""
     cell.make_main()
     script.settle()
-    sys.modules[figures.__name__] = figures  # whatever this process was started as
+    sys.modules[figures.__name__] = figures  # the name that MPLBACKEND uses
     vars(builtins)["display"] = display.display
     if tempfile := sys.modules.get("tempfile"):
-        vars(tempfile)["tempdir"] = None  # a child has its own
+        vars(tempfile)["tempdir"] = None  # each child has another
     rehearse()
     atexit._clear()
-    let_threads_rest()
-    # No child has the threads that a package has started here, and each would wait for them at its end.
+    wait_for_idle_threads()
+    # Forget the threads of packages: a child does not have them and would wait for them at exit.
     threading._after_fork()  # type: ignore[attr-defined]
     gc.collect()
     gc.freeze()
@@ -222,10 +224,10 @@ def settle() -> None:
 
 
 def make_last() -> _native.Programs:
-    """Makes what each child changes, side by side with what a child makes first: a page that it changes is
-    copied. What is looked up for the first time, in the classes of streams or in shared libraries, would be
-    in each child: a last rehearsal looks it up."""
-    gc.collect()  # which empties the lists of freed objects, whose places would be taken first
+    """Allocate the objects that each child changes next to the first objects that it creates, because the
+    kernel copies each changed page. A last rehearsal fills lookup caches of stream classes and shared
+    libraries."""
+    gc.collect()  # empties the free lists, which would be used first
     _native.use_up_free_memory()
     _native.put_first_objects_together()
     cell.make_main()

@@ -275,18 +275,18 @@ def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("[flavour.numeric]\n", "give a name of letters that is none of"),
-        ("[flavour.'a b']\n", "give a name of letters"),
+        ("[flavour.numeric]\n", "use a name of ASCII letters other than"),
+        ("[flavour.'a b']\n", "use a name of ASCII letters"),
         ("[flavour.own]\nimport = []\n", "has import; there are imports and environment"),
-        ("[flavour.own]\nimports = 'ours'\n", "give a list of names of modules"),
-        ("[flavour.own]\nimports = ['os; x']\n", "give a list of names of modules"),
+        ("[flavour.own]\nimports = 'ours'\n", "Use a list of module names"),
+        ("[flavour.own]\nimports = ['os; x']\n", "Use a list of module names"),
         ("[flavour.own]\nenvironment = 'nowhere'\n", "has no lib/python"),
-        ("[flavour.own]\nenvironment = 1\n", "give the path of a virtual environment"),
-        ("flavour = 1\n", "give tables"),
-        ("[flavours.own]\n", "has flavours; give tables"),
-        ("", "has no flavour; give tables"),
-        ("[", "is no TOML"),
-        ("# gro\udcdf", "no TOML: .*; mend it, and save it as UTF-8"),
+        ("[flavour.own]\nenvironment = 1\n", "Use the path of a virtual environment"),
+        ("flavour = 1\n", "Write only tables"),
+        ("[flavours.own]\n", "has flavours. Write only tables"),
+        ("", "has no flavour. Write only tables"),
+        ("[", "cannot parse"),
+        ("# gro\udcdf", "cannot parse .*: .*. Fix the TOML and save the file as UTF-8"),
     ],
 )
 def test_a_wrong_declaration_says_what_to_mend(tmp_path: Path, text: str, complaint: str) -> None:

@@ -327,7 +327,7 @@ def test_threads_are_given_time_until_they_wait(goes: str) -> None:
             threading.Event().wait()
 
         threading.Thread(target=go, daemon=True).start()
-        zygote.let_threads_rest(PATIENCE_S)
+        zygote.wait_for_idle_threads(PATIENCE_S)
         return bool(arrived)
 
     assert in_a_fork(work)
@@ -339,24 +339,24 @@ def test_a_thread_that_waits_for_a_processor_is_not_at_rest(
 ) -> None:
     turns = iter([f"State:\t{under_way}\n"] * 3 + ["State:\tS (sleeping)\n"] * 2)
     monkeypatch.setattr(zygote.os, "listdir", lambda folder: ["0"])
-    monkeypatch.setattr(zygote, "turns_of", lambda status: next(turns))
+    monkeypatch.setattr(zygote, "switches_of", lambda status: next(turns))
     monkeypatch.setattr(zygote.threading, "active_count", lambda: 2)
-    zygote.let_threads_rest(PATIENCE_S)
+    zygote.wait_for_idle_threads(PATIENCE_S)
     assert next(turns, None) is None
 
 
 def test_what_is_read_of_a_thread() -> None:
-    read = zygote.turns_of("/proc/thread-self/status")
+    read = zygote.switches_of("/proc/thread-self/status")
     assert "State:\tR" in read and "voluntary_ctxt_switches:" in read
-    assert zygote.turns_of("/proc/self/task/0/status") == ""
+    assert zygote.switches_of("/proc/self/task/0/status") == ""
 
 
 def test_threads_that_never_rest_are_waited_for_no_longer_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(1000))
     monkeypatch.setattr(zygote.time, "monotonic", lambda: next(clock) / 2)
-    monkeypatch.setattr(zygote, "turns_of", lambda status: f"{status}{next(clock)}")
+    monkeypatch.setattr(zygote, "switches_of", lambda status: f"{status}{next(clock)}")
     monkeypatch.setattr(zygote.threading, "active_count", lambda: 2)
-    zygote.let_threads_rest()
+    zygote.wait_for_idle_threads()
     assert next(clock) < 10
 
 

@@ -1,7 +1,7 @@
-"""What programs do with numpy and sympy, done before forking, with other numbers in each round.
+"""Typical numpy and sympy code, run before forking with different numbers in each round.
 
-The first round fills caches. The next ones make the interpreter adapt the code that runs often: a child would
-otherwise adapt it for itself, and so write to pages that all children share until one of them writes.
+The first round fills caches. The others make the interpreter specialize frequent code; otherwise each child
+would specialize it and change shared pages.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ def equations(k: int) -> None:
     )
     print(solve([Eq(x + y + z, 6 + k), Eq(x - y, 1), Eq(2 * z, 6)], [x, y, z]), solve(2 * x + 0.5 - k, x))
     print(solve(x**2 - (k + 3) * x + 3 * k, x), solve(x**2 + k * x + 5, x), solve(x * (x - k), x))
-    if k > 2:  # once is enough for what is rare and slow
+    if k > 2:  # rare and slow code runs once
         return
     print(solve([x**2 + y**2 - 25, x - y - 1], [x, y]), solve(x**3 - 6 * x**2 + 11 * x - 6, x))
     print(solve(sp.exp(x) - 5, x), solve(2**x - 8, x), solve(sp.log(x) - 1, x), solve(sqrt(x + 1) - 3, x))

@@ -1,4 +1,4 @@
-"""What drawing a figure does, done once before forking: fonts are looked for, and text is laid out."""
+"""Draws a figure once before forking: finds fonts and lays out text."""
 
 import io
 
@@ -12,4 +12,4 @@ axes.set_title("a title")
 axes.legend()
 figure.savefig(io.BytesIO(), format="png", bbox_inches="tight")
 plt.close(figure)
-vars(matplotlib.font_manager)["_get_font"].cache_clear()  # of open files, which a child has not
+vars(matplotlib.font_manager)["_get_font"].cache_clear()  # of open files, which a child does not have

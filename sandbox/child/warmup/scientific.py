@@ -1,4 +1,4 @@
-"""What programs do with scipy, done once before forking."""
+"""Typical scipy code, run once before forking."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""What short programs do, done once before forking: parsing, printing, and the error paths of both."""
+"""Typical short programs, run once before forking: parsing, printing, and the error paths of both."""
 
 import contextlib
 import io

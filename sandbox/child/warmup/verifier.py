@@ -1,4 +1,4 @@
-"""What grading does, done once before forking: every form of answer through math-verify's parser."""
+"""Typical grading, run once before forking: every form of answer through math-verify's parser."""
 
 from math_verify import parse, verify
 
