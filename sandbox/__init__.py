@@ -1,9 +1,9 @@
-"""Isolated execution of Python programs. Knows nothing of the engine, the learner or the kernels.
+"""Isolated execution of Python programs. Independent of the engine, the learner and the kernels.
 
     from rocstar.sandbox import run
     print(run("print(1)").stdout)
 
-Names are imported when they are first asked for: the zygotes and `--help` need few of them.
+Names are imported on first use: zygotes and `--help` need few of them.
 """
 
 from importlib import import_module
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rocstar.sandbox.pool.pool import SandboxPool as SandboxPool
-    from rocstar.sandbox.running import run as run
+    from rocstar.sandbox.sync import run as run
     from rocstar.sandbox.types import ExecRequest as ExecRequest
     from rocstar.sandbox.types import ExecResult as ExecResult
     from rocstar.sandbox.types import Limits as Limits
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from rocstar.sandbox.types import SessionLost as SessionLost
     from rocstar.sandbox.types import Status as Status
 
-_HOMES = {
+_MODULES = {
     "SandboxPool": "pool.pool",
-    "run": "running",
+    "run": "sync",
     **dict.fromkeys(
         ("ExecRequest", "ExecResult", "Limits", "SandboxError", "SessionLost", "Status"), "types"
     ),
 }
 
-__all__ = [  # noqa: RUF022  # what a reader looks for first comes first
+__all__ = [  # noqa: RUF022  # ordered by importance
     "run",
     "SandboxPool",
     "ExecRequest",
@@ -40,10 +40,10 @@ __all__ = [  # noqa: RUF022  # what a reader looks for first comes first
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{home}"), name)
+    value = getattr(import_module(f"{__name__}.{module}"), name)
     globals()[name] = value
     return value
 

@@ -1,11 +1,11 @@
-"""`rocstar sandbox bench`: what this machine's sandbox does, in about twenty seconds.
+"""`rocstar sandbox bench`: throughput and latency of this machine's sandbox, in about twenty seconds.
 
     rows, one after the other:  pool.run_batch, 64 calls at a time, 2 batches in flight   (throughput)
                                 pool.run, one call at a time                              (latency)
                                 one session, one cell at a time
 
-CPU per call is that of this process and all its descendants, so the caller's share is in it. Each program
-carries a number of its own, and every answer is checked.
+CPU per call is the CPU of this process and all its descendants, so it includes the caller. Each program
+contains a unique number, and every answer is checked.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rocstar.sandbox import proctree
-from rocstar.sandbox.console import say
+from rocstar.sandbox.command_line import print_status
 from rocstar.sandbox.extras import installed_flavours, left_out
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, Session, SessionSandbox
 
@@ -35,13 +35,13 @@ PROGRAMS = {
         "x**3/3 {nonce}",
     ),
 }
-"""Name: flavour, code and expected output, each with a place for the number of the call."""
+"""Flavour, code and expected output by name; {nonce} is the number of the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRow:
-    """One line of the table. cpu_ms_per_call: of the whole process tree; latencies: of single calls, and None
-    where calls went in batches."""
+    """One line of the table. cpu_ms_per_call: of the whole process tree. p50_ms, p99_ms: latencies of single
+    calls, None for batches."""
 
     name: str
     calls: int
@@ -53,16 +53,16 @@ class BenchRow:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of all values do not exceed (nearest rank, never invented)."""
+    """Return the smallest value that at least `share` of all values do not exceed (nearest rank)."""
     if not values:
-        raise ValueError("no values: a percentile needs at least one")
+        raise ValueError("a percentile needs at least one value")
     if not 0 < share <= 1:
-        raise ValueError(f"share is {share}; it must lie in (0, 1]")
+        raise ValueError(f"share is {share}. It must be in (0, 1].")
     return sorted(values)[math.ceil(share * len(values)) - 1]
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A plain table: the first column to the left, the others to the right; None is a dash."""
+    """Format a text table: the first column left-aligned, the others right-aligned; None is a dash."""
     lines = [list(headings), *([_cell(value) for value in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
     text = []
@@ -83,7 +83,7 @@ def _cell(value: object) -> str:
 
 
 def requests(name: str, first: int, count: int) -> list[tuple[ExecRequest, str]]:
-    """Programs `first` to `first + count - 1` of one kind, with what each must print."""
+    """Return programs `first` to `first + count - 1` of one kind, with their expected output."""
     flavour, code, expected = PROGRAMS[name]
     return [
         (ExecRequest(code=code.format(nonce=n), flavour=flavour), expected.format(nonce=n))
@@ -96,18 +96,18 @@ def is_right(outcome: ExecResult | SandboxError, expected: str) -> bool:
 
 
 async def _one_batch(pool: SessionSandbox, name: str, first: int) -> int:
-    """Runs one batch; returns how many answers were wrong."""
+    """Run one batch and return the number of wrong answers."""
     wanted = requests(name, first, BATCH)
     outcomes: AsyncIterator[tuple[int, ExecResult | SandboxError]]
     outcomes = pool.run_batch([request for request, _ in wanted])
     return sum([not is_right(outcome, wanted[index][1]) async for index, outcome in outcomes])
 
 
-async def measure(
+async def run_benchmark(
     name: str, seconds: float, call: Callable[[int], Awaitable[int]], *, per_call: int, lanes: int
 ) -> BenchRow:
-    """Repeats `call(n)`, which answers how many of its `per_call` answers were wrong, in `lanes` loops at a
-    time until `seconds` are over; n grows by `per_call` and is never used twice."""
+    """Repeat `call(n)`, which returns the number of wrong ones of its `per_call` answers, in `lanes`
+    concurrent loops for `seconds`; n grows by `per_call` and is never reused."""
     numbers = iter(range(10**6, 10**12, per_call))
     for _ in range(max(1, WARM_UP_CALLS // per_call)):
         await call(next(numbers))
@@ -117,7 +117,7 @@ async def measure(
 
     async def lane() -> None:
         nonlocal wrong
-        while True:  # once at least: on a busy machine the time can be over before anything began
+        while True:  # at least once: on a busy machine the time may be over before the first call
             begun = time.perf_counter()
             wrong += await call(next(numbers))
             latencies.append(time.perf_counter() - begun)
@@ -143,7 +143,7 @@ async def measure(
 
 
 async def bench(pool: SessionSandbox, names: Sequence[str], seconds: float) -> list[BenchRow]:
-    """All rows for the programs `names`; `seconds` is what they take together."""
+    """Measure all rows for the programs `names`, in `seconds` together."""
     share = seconds / (2 * len(names) + 1)
     rows = []
     for name in names:
@@ -156,11 +156,11 @@ async def bench(pool: SessionSandbox, names: Sequence[str], seconds: float) -> l
             return int(not is_right(await pool.run(request), expected))
 
         many = f"{name}, batches of {BATCH}"
-        rows.append(await measure(many, share, batch, per_call=BATCH, lanes=BATCHES_IN_FLIGHT))
-        rows.append(await measure(f"{name}, one at a time", share, single, per_call=1, lanes=1))
+        rows.append(await run_benchmark(many, share, batch, per_call=BATCH, lanes=BATCHES_IN_FLIGHT))
+        rows.append(await run_benchmark(f"{name}, one at a time", share, single, per_call=1, lanes=1))
     session = await pool.open_session()
     try:
-        rows.append(await measure("session cell", share, _cell_of(session), per_call=1, lanes=1))
+        rows.append(await run_benchmark("session cell", share, _cell_of(session), per_call=1, lanes=1))
     finally:
         await session.close()
     return rows
@@ -180,11 +180,13 @@ def show(rows: Sequence[BenchRow]) -> str:
 
 def add_bench_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
-        "bench", help="throughput and latency of this machine", description="How fast is the sandbox here?"
+        "bench",
+        help="throughput and latency of this machine",
+        description="Measure throughput and latency of the sandbox.",
     )
-    parser.add_argument("--seconds", type=_seconds, default=20.0, help="how long to measure (default 20)")
+    parser.add_argument("--seconds", type=_seconds, default=20.0, help="duration (default 20)")
     parser.add_argument(
-        "--stdlib-only", action="store_true", help="leave out the programs that need numpy and sympy"
+        "--stdlib-only", action="store_true", help="omit the programs that need numpy and sympy"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
@@ -198,12 +200,12 @@ def _seconds(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit status 1 when an answer was wrong."""
+    """Run the verb. Return 1 if an answer was wrong, else 0."""
     flavour_of = {name: flavour for name, (flavour, *_) in PROGRAMS.items()}
     if options.stdlib_only:
         flavour_of = {"print": "stdlib"}
     for line in left_out(list(flavour_of.values())):
-        say(line, "bench")
+        print_status(line, "bench")
     names = [name for name, flavour in flavour_of.items() if flavour in installed_flavours()]
     rows, about = asyncio.run(_with_pool(names, options.seconds))
     if options.json:
@@ -215,7 +217,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _with_pool(names: Sequence[str], seconds: float) -> tuple[list[BenchRow], dict[str, Any]]:
-    # The pool brings asyncio's socket machinery along, which --help does not need.
+    # The pool imports asyncio's sockets, which --help does not need.
     from rocstar.sandbox.pool.pool import SandboxPool
 
     flavours = list(dict.fromkeys(["stdlib", *(PROGRAMS[name][0] for name in names)]))

@@ -1,7 +1,7 @@
 """`rocstar sandbox run`, `doctor`, `serve`, `mcp`, `worker` and `bench`.
 
-Exit status of `run`: the program's own; 128 + N after signal N, as in a shell; 2 for a mistake in the command
-line or a failure of the sandbox itself; 130 after Ctrl-C.
+Exit status of `run`: the program's; 128 + N after signal N, as in a shell; 2 for an invalid command line or a
+failure of the sandbox; 130 after Ctrl-C.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from typing import TextIO
 
 from rocstar.sandbox.bench import add_bench_parser
 from rocstar.sandbox.child.flavours import FLAVOURS
-from rocstar.sandbox.console import guarded, parsed, say
+from rocstar.sandbox.command_line import parse_or_exit, print_status, run_command
 from rocstar.sandbox.extras import left_out
 from rocstar.sandbox.fabric.cli import add_worker_parser
 from rocstar.sandbox.loopback.printable import printable
@@ -27,13 +27,13 @@ AUTO = "auto"
 SIGNAL_BASE = 128
 ATTACK_END_S = 60.0
 BYTE_ORDER_MARK = "\ufeff"
-"""What some editors write first into a file of UTF-8. Python passes over it in a file, not in a text."""
+"""Some editors write it at the start of UTF-8 files. Python ignores it in files but not in strings."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one verb and returns the exit status."""
-    options = parsed(lambda: build_parser().parse_args(argv))
-    return guarded(lambda: int(options.run(options)))
+    """Run one verb and return the exit status."""
+    options = parse_or_exit(lambda: build_parser().parse_args(argv))
+    return run_command(lambda: int(options.run(options)))
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -49,14 +49,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def add_run(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = verbs.add_parser("run", help="run one program and show what it printed", description=__doc__)
+    parser = verbs.add_parser("run", help="run one program and print its output", description=__doc__)
     parser.add_argument("file", help="the program, or - for standard input")
     add = parser.add_argument
     add(
         "--flavour",
         choices=(AUTO, *FLAVOURS),
         default=AUTO,
-        help="what is imported beforehand (default: %(default)s, by what the program imports)",
+        help="packages imported before the program starts (default: %(default)s, by its imports)",
     )
     add(
         "--wall-s",
@@ -70,29 +70,31 @@ def add_run(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Non
         default=DEFAULT_LIMITS.memory_bytes,
         help="address space (default: %(default)s)",
     )
-    parser.add_argument("--seed", type=int, help="fix the random modules' state")
-    parser.add_argument("--stdin", metavar="FILE", help="what the program reads as its standard input")
+    parser.add_argument("--seed", type=int, help="seed of the random modules")
+    parser.add_argument("--stdin", metavar="FILE", help="file with the program's standard input")
     parser.add_argument("--allow-no-isolation", action="store_true", help="run even without a seccomp filter")
     parser.add_argument("--json", action="store_true", help="print the whole result as one JSON object")
     parser.set_defaults(run=run)
 
 
 def add_doctor(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = verbs.add_parser("doctor", help="show which isolation is active, and the fix for what is not")
+    parser = verbs.add_parser("doctor", help="show the active isolation, and the fix for missing layers")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--attack", action="store_true", help="run the attack suite; 0 only if all is held")
+    parser.add_argument(
+        "--attack", action="store_true", help="run the attack suite; fails if not all is contained"
+    )
     parser.set_defaults(run=doctor)
 
 
 def run(options: argparse.Namespace) -> int:
     if options.file == "-" and sys.stdin.isatty():
-        say("reading a program from the terminal until Ctrl-D")
+        print_status("reading a program from the terminal until Ctrl-D")
     code = read_text(options.file).removeprefix(BYTE_ORDER_MARK)
     stdin = read_text(options.stdin) if options.stdin else ""
     limits = limits_of(options)
     request = ExecRequest(code=code, stdin=stdin, limits=limits, flavour=options.flavour, seed=options.seed)
     if request.flavour == AUTO:
-        say_what_is_left_out(code)
+        print_missing_flavour(code)
     result = asyncio.run(execute(request, allow_no_isolation=options.allow_no_isolation))
     if options.json:
         print(json.dumps(result.to_json()))
@@ -101,28 +103,28 @@ def run(options: argparse.Namespace) -> int:
     return SIGNAL_BASE + result.signal if result.signal is not None else result.exit_code or 0
 
 
-def say_what_is_left_out(code: str) -> None:
-    """Tells of the flavour that would suit the program, if its packages are not installed."""
+def print_missing_flavour(code: str) -> None:
+    """Print the flavour that the program's imports select, if its packages are not installed."""
     from rocstar.sandbox.child.import_scan import select_flavour
 
     for line in left_out([select_flavour(code, tuple(FLAVOURS))]):
-        say(line, "run")
+        print_status(line, "run")
 
 
 def limits_of(options: argparse.Namespace) -> Limits:
-    """Raises ValueError naming the option."""
+    """Return the limits. Raise ValueError that names the option."""
     for name in ("wall_s", "memory_bytes"):
         value, (low, high) = getattr(options, name), LIMIT_BOUNDS[name]
-        if not low <= value <= high:  # NaN neither
-            raise ValueError(f"--{name.replace('_', '-')} is {value}; give {low} to {high}")
+        if not low <= value <= high:  # also rejects NaN
+            raise ValueError(f"--{name.replace('_', '-')} is {value}. Pass {low} to {high}.")
     cpu_s = min(int(options.wall_s) + 1, LIMIT_BOUNDS["cpu_s"][1])
     return Limits(wall_s=options.wall_s, cpu_s=cpu_s, memory_bytes=options.memory_bytes)
 
 
 async def execute(request: ExecRequest, *, allow_no_isolation: bool) -> ExecResult:
-    # The pool brings asyncio's socket machinery along, which --help does not need.
+    # The pool imports asyncio's sockets, which --help does not need.
     from rocstar.sandbox.pool.pool import SandboxPool
-    from rocstar.sandbox.running import flavour_of
+    from rocstar.sandbox.sync import flavour_of
 
     pool = SandboxPool(
         (flavour_of(request),), max_live=1, max_queued=0, allow_no_isolation=allow_no_isolation
@@ -132,13 +134,13 @@ async def execute(request: ExecRequest, *, allow_no_isolation: bool) -> ExecResu
 
 
 def read_text(path: str) -> str:
-    """A file's text, or standard input's for '-'. Bytes that are no UTF-8 become U+FFFD. Raises ValueError
-    for one that cannot be read."""
+    """Return the text of a file, or of standard input for '-'. Invalid UTF-8 becomes U+FFFD. Raise ValueError
+    if it cannot be read."""
     try:
         data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
         raise ValueError(
-            f"cannot read {path}: {error.strerror}; give a file, or - for standard input"
+            f"cannot read {path}: {error.strerror}. Pass a file, or - for standard input."
         ) from None
     return data.decode("utf-8", "replace")
 
@@ -148,7 +150,7 @@ def _for(stream: TextIO, text: str) -> str:
 
 
 def show(result: ExecResult) -> None:
-    """What the program printed; to a terminal without control characters, which would steer it."""
+    """Print the program's output; on a terminal without control characters."""
     sys.stdout.write(_for(sys.stdout, result.stdout))
     if result.value is not None:
         print(_for(sys.stdout, result.value))
@@ -156,13 +158,13 @@ def show(result: ExecResult) -> None:
     sys.stderr.write(_for(sys.stderr, result.stderr))
     if result.status is not Status.OK:
         print(f"rocstar sandbox: {result.status} after {result.wall_s:.3f} s", file=sys.stderr)
-    for name, cut in (("stdout", result.stdout_truncated), ("stderr", result.stderr_truncated)):
-        if cut:
-            print(f"rocstar sandbox: {name} was cut", file=sys.stderr)
+    for name, truncated in (("stdout", result.stdout_truncated), ("stderr", result.stderr_truncated)):
+        if truncated:
+            print(f"rocstar sandbox: {name} was truncated", file=sys.stderr)
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """Exit status 1 when no pool can start, or when an attack did not come to what it must."""
+    """Run the verb. Return 1 if no pool can start or an attack was not contained, else 0."""
     if options.attack:
         return attack(["--json"] if options.json else [])
     from rocstar.sandbox.doctor import command
@@ -171,8 +173,8 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def attack(arguments: list[str]) -> int:
-    """A process of its own, whose environment it chooses. Ctrl-C reaches it as well: it says so once its
-    programs are gone."""
+    """Run the attack suite in a process with its own environment. Ctrl-C interrupts it as well, and it ends
+    when its programs are gone."""
     with subprocess.Popen([sys.executable, "-P", "-m", "rocstar.sandbox.attacks.run", *arguments]) as process:
         try:
             return process.wait()

@@ -1,7 +1,7 @@
-"""What of rocstar's optional parts is installed, told by the metadata of the installed package.
+"""The installed optional parts of rocstar, by the metadata of the installed package.
 
-A plain installation brings the sandbox. Every other part is an extra of pyproject.toml, and what an extra
-needs is written there and nowhere else.
+A plain installation includes the sandbox. Every other part is an extra of pyproject.toml, which alone lists
+the requirements.
 """
 
 import importlib.metadata
@@ -22,11 +22,11 @@ _OF_EXTRA: Final = re.compile(
 )
 
 
-def lacking(who: str, extra: str) -> str:
-    """Sentence that says what `who` lacks of an extra and how to get it; "" if all of it is installed.
+def missing_extra_message(who: str, extra: str) -> str:
+    """Return the error for a missing requirement of an extra, with the install command, or "".
 
-    Versions are not compared, and a rocstar that is on the path without being installed lacks nothing: there
-    the import itself fails.
+    Versions are not compared. If rocstar is on the path but not installed, nothing counts as missing, and the
+    import itself fails.
     """
     for name in requirements(extra):
         try:
@@ -37,10 +37,10 @@ def lacking(who: str, extra: str) -> str:
 
 
 def install_command(extra: str) -> str:
-    """The command that adds an extra to this installation, from where rocstar itself was installed.
+    """Return the command that adds an extra to this installation, from the source of rocstar itself.
 
-    pip notes that place for what did not come from an index. A checkout or a wheel is named by its path,
-    because an index that has no rocstar may one day have another's.
+    pip records the source of packages that are not from an index. A checkout or a wheel is named by its path,
+    because an index may have another package named rocstar.
     """
     try:
         noted = json.loads(importlib.metadata.distribution("rocstar").read_text("direct_url.json") or "{}")
@@ -53,7 +53,7 @@ def install_command(extra: str) -> str:
 
 
 def requirements(extra: str) -> list[str]:
-    """Names of the distributions that an extra asks for, those of the extras within it included."""
+    """Return the names of the distributions that an extra requires, including those of nested extras."""
     try:
         lines = importlib.metadata.requires("rocstar") or []
     except importlib.metadata.PackageNotFoundError:
@@ -72,26 +72,26 @@ def requirements(extra: str) -> list[str]:
 
 @cache
 def installed_flavours() -> tuple[str, ...]:
-    """Flavours whose packages are here. Nothing is imported to find out."""
+    """Return the flavours whose packages are installed, without importing them."""
     return tuple(name for name, flavour in FLAVOURS.items() if not missing_packages(flavour))
 
 
 @cache
 def offered_flavours() -> tuple[str, ...]:
-    """Flavours that a service or a worker offers unless it is told otherwise: the installed ones, C++ only
-    where it can be confined, and never bash, which who wants it asks for by its name."""
+    """Return the default flavours of a service or a worker: the installed ones, C++ only if it can be
+    confined, and not bash, which must be named explicitly."""
     return tuple(
         name for name in installed_flavours() if name != bash.BASH and (name != cpp.CPP or cpp.offered())
     )
 
 
 def missing_packages(flavour: Flavour) -> list[str]:
-    """Packages of a flavour that are not installed, in order of their names."""
+    """Return the packages of a flavour that are not installed, sorted."""
     return sorted(name for name in flavour.packages if find_spec(name) is None)
 
 
 def left_out(flavours: Sequence[str] = tuple(FLAVOURS)) -> list[str]:
-    """One line for each of these flavours that lacks a package: which, and the command that brings it."""
+    """Return a line for each of these flavours with missing packages: their names and the install command."""
     return [
         f"flavour {name} is left out: it needs {', '.join(missing)}: {FLAVOURS[name].install}"
         for name in flavours

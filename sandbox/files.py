@@ -1,14 +1,14 @@
-"""Files that a program finds in its directory, and that are taken from it.
+"""The files of a program: written into its directory before it starts, and fetched after it ended.
 
-    code sent = 0xFF | u32 number of files, its top bit: displays are wanted
+    code sent = 0xFF | u32 number of files, its top bit: displays are requested
                      | (u32 name, u64 content | name, content)... | the program
 
-Checked and packed by the pool, written by the child; the supervisor reads those that the caller asked for
-(csrc/sandbox/fetch.h).
+The pool checks and packs the files, the child writes them, and the supervisor reads those that the caller
+fetches (csrc/sandbox/fetch.h).
 
-No UTF-8 begins with 0xFF, so a program never passes for a pack. The child writes the files as the program's
-own user, within the program's own limits, before the program exists: nothing of it shows in a traceback. The
-zygote imports this module, so it imports nothing that the zygote would not have.
+UTF-8 never begins with 0xFF, so a program cannot be confused with a pack. The child writes the files as the
+program's user and within the program's limits, before the program starts, so that tracebacks do not show it.
+The zygote imports this module, so it has no further imports.
 """
 
 import os
@@ -18,14 +18,15 @@ from types import MappingProxyType
 MARK = b"\xff"
 MAX_FILES = 64
 MAX_FILES_BYTES = 64 << 20
-"""Bytes of all files of one request together, and of one answer."""
+"""The maximum bytes of all files of one request, and of one result."""
 
 MAX_DISPLAYS = 32
 DISPLAY_FOLDER = ".display"
 """As in csrc/sandbox/fetch.h."""
 
 PLACES = {"/mnt/data/": "", "/tmp/": ".tmp/", "/var/tmp/": ".tmp/", "/dev/shm/": ".tmp/"}
-"""Folders that a program expects, and where in its directory they are: as in csrc/sandbox/places.h."""
+"""Absolute folders that programs expect, and their folders in the program's directory: as in
+csrc/sandbox/places.h."""
 
 _WANTS_DISPLAYS = 1 << 31
 
@@ -35,17 +36,17 @@ _PLAIN = (dict, MappingProxyType)
 
 
 def check(files: Mapping[str, bytes]) -> None:
-    """Raises TypeError or ValueError for files that no program can be given."""
+    """Raise TypeError or ValueError for invalid files."""
     if not files and type(files) in _PLAIN:
         return
     if not isinstance(files, Mapping):
-        raise TypeError(f"files is of type {type(files).__name__}; give a dict of names to bytes")
+        raise TypeError(f"files is of type {type(files).__name__}. Pass a dict of names to bytes.")
     if len(files) > MAX_FILES:
-        raise ValueError(f"files has {len(files)} entries; at most {MAX_FILES} are sent")
+        raise ValueError(f"files has {len(files)} entries, more than {MAX_FILES}")
     for name, content in files.items():
         if not isinstance(name, str) or not isinstance(content, bytes):
             raise TypeError(
-                f"files has {type(name).__name__} to {type(content).__name__}; give a dict of str to bytes"
+                f"files has {type(name).__name__} to {type(content).__name__}. Pass a dict of str to bytes."
             )
         if why := fault_of(name):
             raise ValueError(f"files has the name {name[:MAX_NAME_BYTES]!r}: {why}")
@@ -53,26 +54,27 @@ def check(files: Mapping[str, bytes]) -> None:
         raise ValueError(f"files has {name!r} both as a file and as a directory")
     total = sum(map(len, files.values()))
     if total > MAX_FILES_BYTES:
-        raise ValueError(f"files has {total} bytes; at most {MAX_FILES_BYTES} bytes are sent")
+        raise ValueError(f"files has {total} bytes, more than {MAX_FILES_BYTES}")
 
 
 def check_fetch(names: Sequence[str]) -> None:
-    """Raises TypeError or ValueError for what no file of a program can be called."""
+    """Raise TypeError or ValueError for invalid file names."""
     if not names:
         return
     if isinstance(names, str) or not isinstance(names, Collection):
-        raise TypeError(f"fetch is {names!r}; give a tuple of names")
+        raise TypeError(f"fetch is {names!r}. Pass a tuple of names.")
     if len(names) > MAX_FILES:
-        raise ValueError(f"fetch has {len(names)} names; at most {MAX_FILES} are taken")
+        raise ValueError(f"fetch has {len(names)} names, more than {MAX_FILES}")
     for name in names:
         if not isinstance(name, str):
-            raise TypeError(f"fetch has {name!r}; give names as str")
+            raise TypeError(f"fetch has {name!r}. Pass names as str.")
         if why := fault_of(name, fetched=True):
             raise ValueError(f"fetch has the name {name[:MAX_NAME_BYTES]!r}: {why}")
 
 
 def within(name: str) -> str:
-    """The name in the working directory of a file below one of the places; any other name as it is."""
+    """Return the name in the working directory of a file below one of PLACES, and any other name
+    unchanged."""
     for place, folder in PLACES.items():
         if name.startswith(place):
             return folder + name.removeprefix(place)
@@ -80,29 +82,27 @@ def within(name: str) -> str:
 
 
 def fault_of(name: str, *, fetched: bool = False) -> str:
-    """Why a name is none of a file of the program's; empty when it is one. fetched: a file under an absolute
-    name elsewhere is missing, which is no fault."""
+    """Return the reason for which a name is invalid, or "". fetched: other absolute names are valid, and
+    their files count as missing."""
     own = within(name)
     is_path = own and not own.startswith("/") and all(part not in ("", ".", "..") for part in own.split("/"))
     if not is_path and not (fetched and name.startswith("/")):
-        return (
-            f"give a path below the working directory, or below {', '.join(place[:-1] for place in PLACES)}"
-        )
+        return f"use a path below the working directory, or below {', '.join(place[:-1] for place in PLACES)}"
     if not name.isprintable():
-        return "give printable characters"
+        return "use printable characters"
     if len(name.encode()) > MAX_NAME_BYTES:
-        return f"give at most {MAX_NAME_BYTES} bytes"
+        return f"use at most {MAX_NAME_BYTES} bytes"
     return ""
 
 
 def clash(files: Mapping[str, bytes]) -> str:
-    """A name that is a file and a directory of another one; empty when there is none."""
+    """Return a name that is both a file and a directory of another file, or ""."""
     own = set(map(within, files))
     return next((name for name in _folders(files) if name in own), "")
 
 
 def created(files: Mapping[str, bytes]) -> int:
-    """How many files and directories writing them creates."""
+    """Return the number of files and directories that writing the files creates."""
     return len(files) + len(_folders(files))
 
 
@@ -116,7 +116,7 @@ def _folders(files: Mapping[str, bytes]) -> list[str]:
 
 
 def pack(files: Mapping[str, bytes], code: bytes, *, displays: bool = False) -> list[bytes]:
-    """What is sent in the place of `code`, in pieces: a large content is not copied here."""
+    """Return the pieces that are sent instead of `code`, without copying contents."""
     if not files and not displays:
         return [code]
     pieces = [MARK, (len(files) | displays * _WANTS_DISPLAYS).to_bytes(4, "little")]
@@ -127,8 +127,8 @@ def pack(files: Mapping[str, bytes], code: bytes, *, displays: bool = False) -> 
 
 
 def unpack_here(packed: bytes) -> tuple[bytes, bool]:
-    """Write the files into the working directory of the child; the program, and whether displays are wanted.
-    Raises OSError."""
+    """Write the files into the child's working directory. Return (program, True if displays are requested).
+    Raise OSError."""
     view, at = memoryview(packed), 5
     number = int.from_bytes(view[1:at], "little")
     for _ in range(number & ~_WANTS_DISPLAYS):

@@ -1,9 +1,9 @@
-"""What a tree of processes used, read from /proc: CPU with its reaped children, memory, descriptors, zombies.
+"""The resource use of a process tree, read from /proc: CPU with reaped children, memory, descriptors,
+zombies.
 
-CPU of a tree = utime + stime + cutime + cstime over the roots and all their living descendants. A child that
-ended counts through its parent's cutime and cstime once the parent has reaped it. The kernel derives utime +
-stime from nanoseconds and shows whole ticks (10 ms), so a reading is low by less than one tick per process
-and field.
+The CPU time of a tree is utime + stime + cutime + cstime over the roots and all their live descendants. An
+ended child is included in its parent's cutime and cstime once the parent has reaped it. The kernel rounds
+down to whole ticks (10 ms), so a reading is low by less than one tick per process and field.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Process:
     """One line of /proc/PID/stat.
 
     Args:
-        cpu_ticks: own time.
-        reaped_ticks: that of its reaped children.
-        start_ticks: when it began, since boot.
+        cpu_ticks: CPU time of the process.
+        reaped_ticks: CPU time of its reaped children.
+        start_ticks: its start, since boot.
     """
 
     pid: int
@@ -36,7 +36,8 @@ class Process:
 
 
 def parse_stat(line: str) -> Process:
-    """The name may hold spaces and parentheses, so fields are counted from the last parenthesis."""
+    """Parse a line. The name may have spaces and parentheses, so fields are counted from the last
+    parenthesis."""
     start, end = line.index("("), line.rindex(")")
     fields = line[end + 2 :].split()
     user, system, reaped_user, reaped_system = (int(field) for field in fields[11:15])
@@ -52,7 +53,7 @@ def parse_stat(line: str) -> Process:
 
 
 def processes() -> list[Process]:
-    """All processes of the machine. One that ends while being read is left out."""
+    """Return all processes of the machine, without those that end while they are read."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -65,7 +66,7 @@ def processes() -> list[Process]:
 
 
 def tree(roots: Iterable[int]) -> list[Process]:
-    """The roots that live and all their descendants."""
+    """Return the live roots and all their descendants."""
     everyone = processes()
     children: dict[int, list[Process]] = {}
     for process in everyone:
@@ -82,7 +83,7 @@ def tree(roots: Iterable[int]) -> list[Process]:
 
 
 def descendants(root: int) -> list[int]:
-    """The living processes below `root`, without zombies that it has yet to reap."""
+    """Return the pids of the live processes below `root`, without its unreaped zombies."""
     return [
         process.pid
         for process in tree([root])
@@ -91,7 +92,7 @@ def descendants(root: int) -> list[int]:
 
 
 def cpu_s(roots: Iterable[int]) -> float:
-    """CPU seconds the tree has used since it began. Take it while no call runs, before and after."""
+    """Return the CPU seconds of the tree since its start. Compare two readings while no call runs."""
     return sum(process.cpu_ticks + process.reaped_ticks for process in tree(roots)) / TICKS_PER_S
 
 
@@ -100,7 +101,7 @@ def descriptors(pid: int) -> int:
 
 
 def status_kib(pid: int, field: str) -> int:
-    """A field of /proc/PID/status in KiB (`VmRSS`, `VmHWM`); 0 for a zombie, which has no memory."""
+    """Return a field of /proc/PID/status in KiB (`VmRSS`, `VmHWM`), or 0 for a zombie."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1])
@@ -108,8 +109,8 @@ def status_kib(pid: int, field: str) -> int:
 
 
 def pss_kib(pid: int) -> int:
-    """Proportional set size: pages shared with others are divided among them, so a sum counts each once.
-    Falls back to the resident set, which is never smaller, where the kernel does not say."""
+    """Return the proportional set size in KiB, in which shared pages are divided among their processes, or
+    the resident set size, which is never smaller, if the kernel does not report it."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -130,5 +131,5 @@ def tree_pss_bytes(roots: Iterable[int]) -> int:
 
 
 def peak_rss_bytes(pid: int) -> int:
-    """The largest resident set so far (VmHWM)."""
+    """Return the largest resident set so far (VmHWM)."""
     return status_kib(pid, "VmHWM") * 1024

@@ -1,9 +1,9 @@
-"""A sandbox without processes, and results to fill it with. Checked against tests/sandbox/recordings/.
+"""A fake sandbox without processes, and results for it. Checked against tests/sandbox/recordings/.
 
 fake = FakeSandbox({"print(1)": ok("1\\n"), "1/0": error("ZeroDivisionError: division by zero\\n")})
 fake = FakeSandbox(lambda request: timeout() if "while" in request.code else ok())
 
-Sessions answer from the same script, cell by cell; `fake.lose(session, "evicted")` takes an interpreter away.
+Sessions use the same script for each cell; `fake.lose(session, "evicted")` ends an interpreter.
 """
 
 import asyncio
@@ -78,10 +78,10 @@ def denied() -> ExecResult:
 
 
 class FakeSandbox:
-    """Answers from a script: by the exact code, or by a callable. `requests` lists what was asked, in order.
+    """Answers from a script, by the exact code or by a callable. requests: all requests, in order.
 
-    A SandboxError in the script is raised. A code that the script does not know is a mistake in the test and
-    raises LookupError, unless `otherwise` answers it."""
+    A SandboxError in the script is raised. Unknown code is an error of the test and raises LookupError,
+    unless `otherwise` is given."""
 
     def __init__(
         self,
@@ -96,13 +96,13 @@ class FakeSandbox:
 
     @classmethod
     def from_recordings(cls, path: Path) -> Self:
-        """Replays what the real pool answered (see tests/sandbox/record.py)."""
+        """Replay recorded results of a pool (see tests/sandbox/record.py)."""
         cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
         return cls({case["code"]: ExecResult.from_json(case["result"]) for case in cases})
 
     async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
         self.requests.append(request)
-        await asyncio.sleep(0)  # like the real one, it lets others run first
+        await asyncio.sleep(0)  # yields to the event loop, as a pool does
         if deadline is not None and deadline <= asyncio.get_running_loop().time():
             raise SandboxError(
                 "the deadline passed before the program ended", kind="deadline", retryable=True
@@ -115,7 +115,7 @@ class FakeSandbox:
     async def run_batch(
         self, requests: Sequence[ExecRequest], *, deadline: float | None = None
     ) -> AsyncIterator[tuple[int, Answer]]:
-        """The last request's outcome comes first: whoever relies on the order of completion is found out."""
+        """Yield the last request's outcome first, to expose callers that rely on the order."""
         for index in reversed(range(len(requests))):
             try:
                 yield index, await self.run(requests[index], deadline=deadline)
@@ -141,7 +141,7 @@ class FakeSandbox:
         return session
 
     def lose(self, session: "FakeSession", reason: str) -> None:
-        """Takes the interpreter away: the next use of `session` raises SessionLost with this reason."""
+        """End the interpreter: the next use of `session` raises SessionLost with this reason."""
         session.lost = reason
 
     def _answer(self, request: ExecRequest) -> Answer:

@@ -1,7 +1,7 @@
-"""What crosses the sandbox's door: a request, a result, and the one exception.
+"""The sandbox's public types: request, result and exception.
 
-A program that ends in any way at all gives an `ExecResult`; its `status` says how it ended.
-`SandboxError` is our failure, never the program's: no result exists, so none can be scored.
+Every program that ends has an `ExecResult`, whose `status` describes its end. `SandboxError` is a failure of
+the sandbox, never of the program: there is no result, so it cannot be scored.
 """
 
 import math
@@ -14,21 +14,21 @@ from typing import Any, Protocol
 from rocstar.sandbox import files as program_files
 
 MAX_TEXT_BYTES = 16 << 20
-"""Largest code or stdin in one request: a frame must stay far below the zygote's own memory."""
+"""The maximum of code or stdin in one request: a frame must be much smaller than the zygote's memory."""
 
 MAX_WEIGHT = 1000
-"""Of an owner, against the others'."""
+"""The maximum weight of an owner."""
 
 MAX_OUTPUT_BYTES = 64 << 20
-"""Largest `output_bytes`: what one call may make the zygote hold per stream."""
+"""The maximum of `output_bytes`, which the zygote buffers per stream."""
 
 
 class Status(StrEnum):
-    """How a program ended.
+    """The end of a program.
 
-    ok: exit code 0. error: any other exit code. signaled: killed by a signal that is none of the below.
-    timeout: over `wall_s` or `cpu_s`. memory_limit: an uncaught MemoryError. output_limit: a stream grew
-    past 4 times `output_bytes`, however the program ended. denied: killed by the system call filter (SIGSYS).
+    ok: exit code 0. error: any other exit code. signaled: killed by a signal other than those below. timeout:
+    over `wall_s` or `cpu_s`. memory_limit: an uncaught MemoryError. output_limit: a stream exceeded 4 times
+    `output_bytes`, whatever the exit. denied: killed by the system call filter (SIGSYS).
     """
 
     OK = "ok"
@@ -42,23 +42,23 @@ class Status(StrEnum):
 
 def _check_number(name: str, value: float, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} is {value!r}; give a number")
+        raise TypeError(f"{name} is {value!r}. Pass a number.")
     if not (math.isfinite(value) and low <= value <= high):
-        raise ValueError(f"{name} is {value}; it must lie in [{low}, {high}]")
+        raise ValueError(f"{name} is {value}. It must be in [{low}, {high}].")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one program may use.
+    """The resource limits of one program.
 
     Args:
-        wall_s: wall clock from the start of the child, kept by its parent.
+        wall_s: wall clock from the start of the child, enforced by its parent.
         cpu_s: RLIMIT_CPU, whole seconds.
-        memory_bytes: address space above the zygote's own.
-        output_bytes: kept per stream; more is cut and marked, and 4 times as much ends the program with
-            output_limit.
-        files: how many files and directories may exist in its scratch directory at a time.
-        file_bytes: how large each may become.
+        memory_bytes: address space beyond the zygote's.
+        output_bytes: returned per stream; longer output is truncated and marked, and 4 times as much ends the
+            program with output_limit.
+        files: the maximum of files and directories in its scratch directory at a time.
+        file_bytes: the maximum size of a file.
     """
 
     wall_s: float = 4.0
@@ -72,7 +72,7 @@ class Limits:
         for name, (low, high) in LIMIT_BOUNDS.items():
             value = getattr(self, name)
             if name != "wall_s" and not isinstance(value, int):
-                raise TypeError(f"{name} is {value!r}; give a whole number")
+                raise TypeError(f"{name} is {value!r}. Pass a whole number.")
             _check_number(name, value, low, high)
 
 
@@ -84,29 +84,32 @@ LIMIT_BOUNDS: Mapping[str, tuple[Any, Any]] = {
     "file_bytes": (0, 1 << 46),
     "files": (0, 65_536),
 }
-"""What is possible at all. A service may allow less."""
-
+"""The range of each limit. A service may allow less."""
 
 DEFAULT_LIMITS = Limits()
 
 
 def check_seed(seed: int | None) -> None:
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise TypeError(f"seed is {seed!r}; give a whole number or None")
+        raise TypeError(f"seed is {seed!r}. Pass a whole number or None.")
     if seed is not None and not 0 <= seed < 1 << 64:
-        raise ValueError(f"seed is {seed}; it must lie in [0, 2**64)")
+        raise ValueError(f"seed is {seed}. It must be in [0, 2**64).")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecRequest:
-    """One program. `seed` fixes the random modules' state; None draws fresh entropy for every call.
+    """One program.
 
-    flavour: "auto" chooses among those at hand by what the code imports (see scan.py). files: name to content
-    of what the program finds in its directory; they and their directories count beyond `limits.files`, and
-    `limits.file_bytes` is at least the largest. fetch: names of files that the result is to have. displays:
-    whether figures, and what `display` shows, are wanted. owner: whose call it is: owners share a pool's
-    places fairly, however many calls each has. Without one a call, or a batch of them, is by itself. weight:
-    of the owner against others', where the pool was told none.
+    Args:
+        flavour: "auto" selects one by the code's imports (see import_scan.py).
+        seed: sets the state of the random modules; None draws fresh entropy for every call.
+        files: contents by name, written into the program's directory. They and their directories count in
+            addition to `limits.files`, and `limits.file_bytes` is at least the largest.
+        owner: owners share a pool's places fairly, whatever their number of calls. A call or a batch without
+            owner counts as an owner.
+        fetch: names of files to return in the result.
+        displays: True to return figures and the values of `display`.
+        weight: the owner's weight, if the pool has none for it.
     """
 
     code: str
@@ -125,23 +128,23 @@ class ExecRequest:
             check_seed(self.seed)
         program_files.check(self.files)
         if not isinstance(self.weight, int) or not 1 <= self.weight <= MAX_WEIGHT:
-            raise ValueError(f"weight is {self.weight!r}; give a whole number from 1 to {MAX_WEIGHT}")
+            raise ValueError(f"weight is {self.weight!r}. Pass a whole number from 1 to {MAX_WEIGHT}.")
         if self.fetch != ():
             program_files.check_fetch(self.fetch)
         _check_text("code", self.code)
         if self.stdin != "":
             _check_text("stdin", self.stdin)
         if not isinstance(self.limits, Limits):
-            raise TypeError(f"limits is {_kind(self.limits)}; give a Limits, for example Limits(wall_s=2.0)")
+            raise TypeError(f"limits is {_kind(self.limits)}. Pass a Limits, for example Limits(wall_s=2.0).")
         if not isinstance(self.flavour, str):
-            raise TypeError(f"flavour is {_kind(self.flavour)}; give a str, for example 'auto'")
+            raise TypeError(f"flavour is {_kind(self.flavour)}. Pass a str, for example 'auto'.")
 
 
 def _check_text(name: str, text: object) -> None:
     if not isinstance(text, str):
-        raise TypeError(f"{name} is {_kind(text)}; give a str")
+        raise TypeError(f"{name} is {_kind(text)}. Pass a str.")
     if len(text) > MAX_TEXT_BYTES:
-        raise ValueError(f"{name} has {len(text)} characters; at most {MAX_TEXT_BYTES} bytes are sent")
+        raise ValueError(f"{name} has {len(text)} characters, more than {MAX_TEXT_BYTES} bytes")
 
 
 def _kind(value: object) -> str:
@@ -149,36 +152,35 @@ def _kind(value: object) -> str:
 
 
 MIMES = ("image/png", "image/jpeg", "image/svg+xml", "text/html", "text/markdown", "text/latex")
-"""What a program may display; anything else is left out."""
+"""The types of displays; others are omitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """A picture or a page that a program showed. `mime`: one of MIMES. The content is the program's word."""
+    """A picture or a page that a program displayed. mime: one of MIMES. The content is not verified."""
 
     mime: str
     data: bytes
 
 
 OnOutput = Callable[[str, str], None]
-"""Told of "stdout" or "stderr" and a piece of text, as it is written."""
+"""Called with "stdout" or "stderr" and a piece of text, as it is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecResult:
-    """How a program ended, what it wrote and what it used.
+    """The end, output and resource use of a program.
 
     exit_code is set iff the program exited by itself, signal iff a signal ended it: exactly one is not None.
 
     Args:
-        value: repr of a trailing expression that is not None, as in IPython.
-        peak_memory_bytes: largest resident set above the zygote's own.
-        isolation: the layers that held this program, joined by "+".
-        tier: what they add up to ("B", "A", or "none", which only a pool with `allow_no_isolation` gives; see
-            docs/reference/sandbox.md).
-        files: those that were asked for (`fetch`), as they were when the program had ended. One that is not
-            there, is no regular file or makes them more than 64 MiB is left out.
-        displays: what it showed, in order, if that was asked for; at most 32.
+        value: the repr of a trailing expression that is not None, as in IPython.
+        peak_memory_bytes: the largest resident set beyond the zygote's.
+        isolation: the active isolation layers, joined by "+".
+        tier: their tier ("B", "A", or "none", only with `allow_no_isolation`; see docs/reference/sandbox.md).
+        files: the fetched files, as they were when the program ended, without missing and irregular files and
+            those beyond 64 MiB in total.
+        displays: the displays in order, if requested; at most 32.
     """
 
     status: Status
@@ -200,19 +202,19 @@ class ExecResult:
     def __post_init__(self) -> None:
         if (self.exit_code is None) == (self.signal is None):
             raise ValueError(f"exit_code={self.exit_code} and signal={self.signal}: exactly one must be set")
-        # A program may still end well before the kill arrives, and a cell may swallow its interrupt.
+        # A program may exit with 0 before the kill arrives, and a cell may swallow its interrupt.
         clean = self.exit_code == 0 and self.status not in (Status.OUTPUT_LIMIT, Status.TIMEOUT)
         if (self.status is Status.OK) != clean:
             raise ValueError(f"status {self.status} contradicts exit_code={self.exit_code}")
 
     def to_json(self) -> dict[str, Any]:
-        """A dict of plain JSON values, with the field names above; bytes are base64."""
-        found = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        found["files"] = {name: b64encode(content).decode() for name, content in self.files.items()}
-        found["displays"] = [
+        """Return a dict of JSON values by field name; bytes are base64."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        fields["files"] = {name: b64encode(content).decode() for name, content in self.files.items()}
+        fields["displays"] = [
             {"mime": one.mime, "data": b64encode(one.data).decode()} for one in self.displays
         ]
-        return found
+        return fields
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "ExecResult":
@@ -223,11 +225,11 @@ class ExecResult:
 
 
 class SandboxError(Exception):
-    """The sandbox itself failed; nothing is known about the program.
+    """A failure of the sandbox; the program's end is unknown.
 
-    kind: a short stable word for counting (`deadline`, `zygote_died`, `zygote_start`, `missing_import`,
+    kind: a stable identifier (`deadline`, `zygote_died`, `zygote_start`, `missing_import`,
     `no_isolation`, `no_scratch`, `node_memory`, `node_scratch`, `unknown_flavour`, `too_large`, `closed`,
-    `child_start`, `full`, `session_lost`, `supervisor_died`, `fabric`). retryable: the same call may
+    `child_start`, `full`, `session_lost`, `supervisor_died`, `fabric`). retryable: True if the same call may
     succeed later.
     """
 
@@ -238,11 +240,13 @@ class SandboxError(Exception):
 
 
 class SessionLost(SandboxError):
-    """The session's interpreter is gone and its state with it. `reason` says why: `evicted` (least recently
-    used, when room was needed), `expired` (its lease ended), `died` (the last cell exited, crashed or was
-    killed), `supervisor_died`, `closed`, `unknown`. `ending`: how its process ended, where it died: by which
-    exit code or signal, how long after its last cell began and of how much time, and what the supervisor did
-    to it; the message has it as well. The caller decides whether to replay the cells."""
+    """The session's interpreter and its state are gone. The caller may replay the cells.
+
+    reason: `evicted` (least recently used when memory was needed), `expired` (its lease ended), `died` (the
+    last cell exited, crashed or was killed), `supervisor_died`, `closed`, `unknown`. ending: if it died, the
+    exit code or signal of its process, the time since its last cell began, that cell's limit, and the
+    supervisor's actions; the message contains it.
+    """
 
     def __init__(self, message: str, *, reason: str, ending: str = "") -> None:
         super().__init__(message, kind="session_lost", retryable=False)
@@ -251,28 +255,29 @@ class SessionLost(SandboxError):
 
 
 class Sandbox(Protocol):
-    """Runs programs. `deadline` is an absolute `loop.time()`; past it the program is killed and a
-    `SandboxError` of kind `deadline` raised."""
+    """Runs programs. deadline: an absolute `loop.time()`, after which the program is killed and a
+    SandboxError of kind `deadline` raised."""
 
     async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult: ...
 
 
 class BatchSandbox(Sandbox, Protocol):
-    """A sandbox that also takes many programs at once. Calls are independent: a failure of ours for one of
-    them is yielded as its `SandboxError` and the others go on."""
+    """A sandbox that also runs batches. Calls are independent: a failure of the sandbox is yielded as the
+    call's SandboxError, and the other calls continue."""
 
     def run_batch(
         self, requests: Sequence[ExecRequest], *, deadline: float | None = None
     ) -> AsyncIterator[tuple[int, "ExecResult | SandboxError"]]:
-        """Yields (index into `requests`, outcome) as programs finish, each index exactly once. Closing the
-        iterator kills what still runs."""
+        """Yield (index into `requests`, outcome) as programs finish, each index exactly once. Closing the
+        iterator kills running programs."""
         ...
 
 
 class Session(Protocol):
-    """One live interpreter: cells run one after the other and share its state, as in a notebook.
+    """A live interpreter whose cells run one after the other and share its state, as in a notebook.
 
-    Between its cells there is no isolation. Every method raises `SessionLost` once the interpreter is gone.
+    Cells of a session are not isolated from each other. Every method raises SessionLost if the interpreter is
+    gone.
     """
 
     @property
@@ -280,12 +285,12 @@ class Session(Protocol):
 
     @property
     def lost(self) -> str | None:
-        """Why it is gone; None while it lives."""
+        """The reason for which the interpreter is gone, or None."""
         ...
 
     @property
     def ending(self) -> str:
-        """How its process ended, in words; empty while it lives, or if that is not known."""
+        """A description of how its process ended; "" while it runs or if unknown."""
         ...
 
     async def run(
@@ -299,24 +304,26 @@ class Session(Protocol):
         displays: bool = False,
         on_output: OnOutput | None = None,
     ) -> ExecResult:
-        """Runs one cell. `wall_s` replaces the session's own limit for this cell. `files` are written before
-        it runs, within the limits that the session was opened with; `fetch` and `displays` are as in an
-        ExecRequest. `on_output` is told what the cell writes as it does, at most `output_bytes` of each
-        stream. An uncaught exception is an `error` and
-        leaves the session alive, and so does a `timeout` if the cell stops when it is interrupted
-        (KeyboardInterrupt). A cell that exits, crashes or is killed still has a result; the session is then
-        lost."""
+        """Run one cell.
+
+        wall_s: replaces the session's limit for this cell. files: written before the cell runs, within the
+            session's limits. fetch, displays: as in ExecRequest. on_output: called with the output as it is
+            written, at most `output_bytes` of each stream.
+
+        The session survives an uncaught exception, and a timeout if the cell stops on KeyboardInterrupt. A
+        cell that exits, crashes or is killed has a result, and the session is then lost.
+        """
         ...
 
     async def branch(self) -> "Session":
-        """A second session that goes on from the same state, by fork. Both live on independently."""
+        """Fork a second session that continues from the same state, independently."""
         ...
 
     async def close(self) -> None: ...
 
 
 class SessionSandbox(BatchSandbox, Protocol):
-    """A sandbox that also holds sessions."""
+    """A sandbox that also has sessions."""
 
     async def open_session(
         self,
@@ -326,6 +333,6 @@ class SessionSandbox(BatchSandbox, Protocol):
         seed: int | None = None,
         owner: str = "",
     ) -> Session:
-        """Starts an interpreter. `limits.memory_bytes` holds for its life, `wall_s` for each cell. `owner` is
-        as that of an ExecRequest."""
+        """Start an interpreter. `limits.memory_bytes` is for its whole life, `wall_s` for each cell. owner:
+        as in ExecRequest."""
         ...

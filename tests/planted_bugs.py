@@ -383,7 +383,7 @@ BUGS = [
     Bug("preflight._apart", "frozenset(in_texts)", "frozenset()", "data/test_eval_questions.py::test_what_its_conversations_ask_is_learned"),
     Bug("preflight._without_held_out", "[task for task, questions in zip(tasks, found, strict=True) if not questions]", "tasks", "data/test_eval_questions.py::test_a_recipe_learns_no_question_of_its_evaluation"),
     Bug("preflight.rehearse", "_without_held_out(name, tasks, held)[2]", "name", "data/test_eval_questions.py::test_a_dry_run_counts_what_it_can_see"),
-    Bug("process.remove_left", "await asyncio.to_thread(_native.remove_tree, base)", "pass", "sandbox/test_running.py::test_what_a_killed_supervisor_leaves_is_removed_at_the_end_of_the_process"),
+    Bug("process.remove_left", "await asyncio.to_thread(_native.remove_tree, base)", "pass", "sandbox/test_sync.py::test_what_a_killed_supervisor_leaves_is_removed_at_the_end_of_the_process"),
     Bug("read_conversations", 'row["tools"] or []', 'row["tools"]', "test_sft.py::test_a_row_without_tools_shows_those_of_the_recipe_or_none"),
     Bug("read_integer", "number.value.denominator != 1", "False", "test_integer_answers.py::test_what_is_computed_approximate_or_several_is_none"),
     Bug("read_toml", "data.removeprefix(codecs.BOM_UTF8).decode()", "data.decode()", "test_toml_file.py::test_a_byte_order_mark_and_ends_of_lines_change_nothing"),

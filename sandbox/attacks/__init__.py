@@ -1,1 +1,1 @@
-"""Attack programs, and the runner that says whether each came to what it must."""
+"""Attack programs and their runner."""

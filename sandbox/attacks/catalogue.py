@@ -1,27 +1,26 @@
-"""The attack programs as data: what each file in programs/ tries, and what must come of it.
+"""The attack programs as data: the attack and the expected result of each file in programs/.
 
-A file is one attack. It has one part or several, which lines of the form `# %% kind` separate; a part begins
-with a block of comments, `# field: value`, and the rest is the program. Kinds of parts:
+A file is one attack of one or more parts, separated by lines `# %% kind`. A part begins with a block of
+comments, `# field: value`; the rest is the program. Kinds of parts:
 
-    call        a program of its own, after the one before (the first part is one, unless `mode: session`)
-    meanwhile   a program that runs at the same time as the one before
+    call        a program that runs after the previous part (the default of the first part)
+    meanwhile   a program that runs concurrently with the previous part
     cell        a cell of the file's session        other   the first cell of another session
-    branch      a cell of a branch of the session   pause   nothing for `seconds`
+    branch      a cell of a branch of the session   pause   waits `seconds`
 
-Fields of a file: group, tries, breach (how success shows: the program prints `BREACH: ...`), held-by
-(layers), needs (facts of the machine), compare (`differ` or `same`: what the last two parts print),
-breaches-without (layers, joined by +, whose absence lets the attack through, where that does no harm; after
-`when`, facts that this takes), loosened (limits that let it through).
+Fields of a file: group, tries, breach (the sign of success: the program prints `BREACH: ...`), held-by
+(layers), needs (facts of the machine), compare (`differ` or `same`: outputs of the last two parts),
+breaches-without (layers, joined by +, without which the attack succeeds, if that does no harm; after `when`,
+the facts that this requires), loosened (limits with which it succeeds).
 
-Fields of a part: expect (statuses; `lost` for a session that is gone,
-`refused` for a branch that was not made), output (a regular expression that
-standard output, error and value must show), forbid (one that they must not), limits, flavour, seed,
-stdin (`facts`: what the host knows, as JSON), value (`none`), truncated (`no`), may-raise (an exception of a
-name that would otherwise mean that nothing was tried), fetch (names of files that the caller asks for;
-`name*3` is name0 name1 name2), displays (`yes`: asked for). With either, `output` and `forbid` see lines
-`FETCHED ...` and `DISPLAY ...` as well.
+Fields of a part: expect (statuses; `lost` for a session that is gone, `refused` for a branch that was not
+created), output (a regular expression that standard output, error or value must match), forbid (one that they
+must not match), limits, flavour, seed, stdin (`facts`: the facts of the host, as JSON), value (`none`),
+truncated (`no`), may-raise (the name of an exception that would otherwise mean that the attack did not run),
+fetch (names of files to fetch; `name*3` is name0 name1 name2), displays (`yes`: requested). With either,
+`output` and `forbid` also see lines `FETCHED ...` and `DISPLAY ...`.
 
-A file that ends in .sh holds bash programs, in which comments and the flavour are bash's.
+A file with the suffix .sh has bash programs, with bash comments and the bash flavour.
 """
 
 import re
@@ -57,7 +56,8 @@ _SEPARATOR = re.compile(r"^# %% (\w+)\n", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One way to let the attack through: layers left out, or limits loosened. needs: facts that it takes."""
+    """A configuration in which the attack succeeds: without some layers, or with looser limits. needs:
+    required facts."""
 
     without: frozenset[str] = frozenset()
     limits: Mapping[str, float]
@@ -106,14 +106,14 @@ class Program:
 
 
 def load_programs(folder: Path = FOLDER) -> list[Program]:
-    """All programs, by group and name. Raises ValueError that names the file and the field."""
+    """Load all programs, sorted by group and name. Raise ValueError that names the file and the field."""
     paths = sorted((*folder.glob("*.py"), *folder.glob("*.sh")))
     programs = [parse(path.stem, path.read_text("utf-8"), FLAVOURS[path.suffix]) for path in paths]
     return sorted(programs, key=lambda program: (GROUPS.index(program.group), program.name))
 
 
 def parse(name: str, text: str, flavour: str = "stdlib") -> Program:
-    """`flavour`: of the parts that name none. Raises ValueError."""
+    """Parse a file. flavour: the default of its parts. Raise ValueError."""
     pieces = _SEPARATOR.split(text)
     fields, code = split_header(pieces[0])
     first = "cell" if fields.get("mode") == "session" else "call"
@@ -124,7 +124,7 @@ def parse(name: str, text: str, flavour: str = "stdlib") -> Program:
             parts.append(make_part(kind, *split_header(piece), flavour))
         group = own["group"]
         if group not in GROUPS:
-            raise ValueError(f"group {group!r} is none of {', '.join(GROUPS)}")
+            raise ValueError(f"unknown group {group!r}. Choose from {', '.join(GROUPS)}.")
         return Program(
             name=name,
             group=group,
@@ -154,13 +154,13 @@ def split_header(text: str) -> tuple[dict[str, str], str]:
 
 def make_part(kind: str, fields: Mapping[str, str], code: str, flavour: str) -> Part:
     if kind not in KINDS:
-        raise ValueError(f"a part of kind {kind!r}; there are {', '.join(KINDS)}")
+        raise ValueError(f"unknown kind of part {kind!r}. Choose from {', '.join(KINDS)}.")
     if unknown := fields.keys() - PART_FIELDS:
         raise ValueError(f"unknown field {min(unknown)!r}")
     is_pause = kind == "pause"
     expect = frozenset(("ok",)) if is_pause else words(fields["expect"])
     if not expect or expect - STATUSES:
-        raise ValueError(f"expect {sorted(expect)}: only {', '.join(sorted(STATUSES))}")
+        raise ValueError(f"expect is {sorted(expect)}. Choose from {', '.join(sorted(STATUSES))}.")
     return Part(
         kind=kind,
         code=code,
@@ -201,7 +201,7 @@ def words(text: str) -> frozenset[str]:
 
 
 def read_limits(text: str) -> dict[str, float]:
-    """`wall_s=0.3 memory_bytes=1000` as a dict; whole numbers stay whole."""
+    """Parse `wall_s=0.3 memory_bytes=1000` into a dict; whole numbers stay int."""
     limits: dict[str, float] = {}
     for word in text.split():
         name, _, number = word.partition("=")

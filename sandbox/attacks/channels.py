@@ -1,11 +1,11 @@
-"""Pairs of programs that try to pass a number from one to the other, where nothing may pass.
+"""Covert channels: pairs of programs in which one tries to send a number to the other.
 
-    sender   (a call, a session, another pool's or another user's) --what the kernel shares--> receiver
+    sender   (a call, a session, another pool's or another user's) ----- shared kernel state -----> receiver
 
-    python -m rocstar.sandbox.attacks.channels [NAME...]     what passes between two calls
-    python -m rocstar.sandbox.attacks.channels --json FILE   bits per second of what is known (rates.py)
+    python -m rocstar.sandbox.attacks.channels [NAME...]     test pairs between two calls
+    python -m rocstar.sandbox.attacks.channels --json FILE   bits per second of the known channels (rates.py)
 
-What a pair is: pair.py.
+pair.py describes the files.
 """
 
 import argparse
@@ -18,18 +18,18 @@ from pathlib import Path
 from rocstar.sandbox.attacks import rates
 from rocstar.sandbox.attacks.number import attempt_numbers
 from rocstar.sandbox.attacks.pair import Pair, Passed, flavours_of, is_offered, load_pairs
-from rocstar.sandbox.attacks.runners import Run, calls_of
+from rocstar.sandbox.attacks.pair import Run, calls_of
 from rocstar.sandbox.attacks.stream import attempt_streams
 from rocstar.sandbox.pool.pool import SandboxPool
 
 
 async def attempt(pair: Pair, send: Run, receive: Run) -> Passed:
-    """Whether the pair passes numbers. Ends as soon as that is known."""
+    """Test whether the pair passes numbers; stop as soon as that is decided."""
     return await (attempt_streams if pair.slots else attempt_numbers)(pair, send, receive)
 
 
 async def _answer_lines() -> int:
-    """Runs programs that come as lines of JSON, to the end: how another user's pool is asked."""
+    """Run programs from lines of JSON until the end of input, as the interface of another user's pool."""
     pairs = filter(is_offered, load_pairs().values())
     async with SandboxPool(flavours_of(pairs), max_live=3) as pool:
         run = calls_of(pool)
@@ -62,21 +62,21 @@ def _measure(pairs: Sequence[Pair], out: Path) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """1 when something passes that is not known to."""
+    """Run the command. Return 1 if an unknown channel passes numbers."""
     parser = argparse.ArgumentParser(
         prog="rocstar.sandbox.attacks.channels", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("names", nargs="*", help="pairs to try; all of them without a name")
+    parser.add_argument("names", nargs="*", help="pairs to test (default: all)")
     parser.add_argument(
-        "--lines", action="store_true", help="run programs that are lines of JSON on standard input"
+        "--lines", action="store_true", help="run programs from lines of JSON on standard input"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="measure those that are known to pass")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="measure the known channels")
     options = parser.parse_args(argv)
     if options.lines:
         return asyncio.run(_answer_lines())
     known = load_pairs()
     if missing := set(options.names) - known.keys():
-        parser.error(f"there is no pair {min(missing)!r}; give one of {', '.join(known)}")
+        parser.error(f"unknown pair {min(missing)!r}. Choose from {', '.join(known)}.")
     pairs = [known[name] for name in options.names or known if is_offered(known[name])]
     return _measure(pairs, options.json) if options.json else asyncio.run(_main(pairs))
 

@@ -1,7 +1,6 @@
-"""What surrounds the attacks: bait to steal, servers to reach, and the search for what they left behind.
+"""The environment of the attacks: bait to steal, servers to reach, and a search for leftovers.
 
-The process that uses this becomes the reaper of its descendants, so that nothing an attack starts can leave
-its sight by losing its parent.
+The process that uses it becomes the reaper of its descendants, so that orphans of an attack are still found.
 """
 
 import contextlib
@@ -23,14 +22,14 @@ from rocstar.sandbox.proctree import descendants
 
 BAIT_VARIABLE = "ROCSTAR_BAIT"
 MARK = "rocstar-breach"
-"""Part of the name of everything that an attack would leave outside its process."""
+"""A part of the names of all objects that an attack tries to leave outside its process."""
 
 PUBLIC_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/")
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Host:
-    """Bait, listeners and the state before the attacks. Use it as a context manager, around the pool's life;
+    """Bait, listeners and the state before the attacks. Use it as a context manager around the pool; call
     `settle_baseline` once the pool is warm."""
 
     def __init__(self) -> None:
@@ -72,7 +71,7 @@ class Host:
         return server
 
     def lay_bait(self) -> None:
-        """Files that every user may read: nothing but the sandbox keeps them from a program."""
+        """Write files that every user may read, so that only the sandbox protects them."""
         self.folder.chmod(0o755)
         home = self.folder / "home" / ".ssh"
         home.mkdir(parents=True, exist_ok=True)
@@ -81,11 +80,11 @@ class Host:
             path.chmod(0o644)
 
     def facts(self) -> str:
-        """What a program is told on its standard input, as JSON."""
+        """Return the facts for a program's standard input, as JSON."""
         facts = {
             "asked_s": time.time(),
             "pids": [os.getpid(), os.getppid(), *descendants(os.getpid())],
-            # So written that no library leads them to a program's own /tmp (csrc/sandbox/places.cpp).
+            # Prefixed so that no library maps them to the program's own /tmp (csrc/sandbox/places.cpp).
             "bait_file": f"/.{self.folder / 'secret'}",
             "bait_spare": f"/.{self.folder / 'spare'}",
             "bait_folder": f"/.{self.folder}",
@@ -99,17 +98,17 @@ class Host:
         return json.dumps(facts)
 
     def settle_baseline(self) -> None:
-        """Remembers the processes and descriptors of the warm pool."""
+        """Record the processes and descriptors of the warm pool."""
         self._baseline = census()
 
     def find_scratch(self, working_directory: str) -> None:
-        """`working_directory`: of one child; its siblings lie next to it."""
+        """Set the parent of all scratch directories from the working directory of one child."""
         above = Path(working_directory).parent
         if working_directory != "/" and above != Path("/") and above.is_dir():
             self.scratch_root = above
 
     def leftovers(self) -> list[str]:
-        """What is different from the baseline right now, in words; it may still be on its way out."""
+        """Return the current differences from the baseline; they may still be disappearing."""
         return [*self._left_processes(), *self._left_files(), *self._left_ipc()]
 
     def _left_processes(self) -> Iterator[str]:
@@ -142,7 +141,7 @@ class Host:
             yield f"a System V object is left: {made}"
 
     def visitors(self) -> list[str]:
-        """Connections and datagrams that arrived since the last call: each is a breach."""
+        """Return the connections and datagrams since the last call; each is a breach."""
         seen = []
         for key, _ in self._listeners.select(0):
             server = key.fileobj
@@ -157,7 +156,7 @@ class Host:
 
 
 def kill_descendants() -> list[str]:
-    """Ends every process below this one and says which there were."""
+    """Kill every process below this one and return a line for each."""
     found = {pid: command_of(pid) for pid in descendants(os.getpid())}
     for pid in found:
         with contextlib.suppress(ProcessLookupError):
@@ -166,7 +165,7 @@ def kill_descendants() -> list[str]:
 
 
 def left_marks(*folders: str) -> Iterator[str]:
-    """What attacks have left in places that everybody may write to, the working directory and `folders`."""
+    """Yield marked paths in public folders, the working directory and `folders`."""
     for folder in (*PUBLIC_FOLDERS, os.getcwd(), *folders):
         with contextlib.suppress(OSError):
             for name in sorted(os.listdir(folder)):
@@ -175,13 +174,13 @@ def left_marks(*folders: str) -> Iterator[str]:
 
 
 def refuse_leftovers() -> None:
-    """Raises FileExistsError for a file of another run, by which each attack would be judged."""
+    """Raise FileExistsError for a leftover of another run, which would count against every attack."""
     if left := next(left_marks(), ""):
-        raise FileExistsError(f"{left} is left of another run of the attacks; remove it, and start again")
+        raise FileExistsError(f"{left} is a leftover of another run of the attacks. Remove it first.")
 
 
 def census() -> dict[int, int]:
-    """Open descriptors of every process of the tree below this one, and of this one."""
+    """Return the number of open descriptors of this process and of each of its descendants."""
     counts = {}
     for pid in (os.getpid(), *descendants(os.getpid())):
         with contextlib.suppress(OSError):
@@ -196,7 +195,7 @@ def command_of(pid: int) -> str:
 
 
 def sysv_objects() -> frozenset[str]:
-    """`shm KEY ID` and so on for every System V object of the machine."""
+    """Return `shm KEY ID` and so on for every System V object of the machine."""
     found = set()
     for kind in ("shm", "sem", "msg"):
         with contextlib.suppress(OSError), open(f"/proc/sysvipc/{kind}") as file:
@@ -205,7 +204,7 @@ def sysv_objects() -> frozenset[str]:
 
 
 def allows_user_namespace() -> bool:
-    """Whether this user may make a user namespace: tried in a child, which then ends."""
+    """Return True if this user may create a user namespace, tried in a child process."""
     clone_newuser = 0x10000000
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""What is wrong with what came of an attack program; nothing, when it came to what it must."""
+"""Compares the results of an attack program with the expected ones."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ VACUOUS = (
     *("ModuleNotFoundError", "ImportError", "NameError", "SyntaxError", "AttributeError", "TypeError"),
     *("command not found", "syntax error"),
 )
-"""A program that ended like this has tried nothing: that is a failure of the suite, never a pass."""
+"""Errors that mean that the attack did not run: a failure of the suite, never a pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,17 +25,17 @@ class PartResult:
 
 
 def judge(program: Program, results: Sequence[PartResult]) -> list[str]:
-    """What is wrong with the results; empty when they are what was expected."""
+    """Return the differences from the expected results, or []."""
     problems: list[str] = []
     parts = [part for part in program.parts if part.kind != "pause"]
     for number, (part, result) in enumerate(zip(parts, results, strict=True), 1):
         problems += [f"part {number}: {problem}" for problem in judge_part(part, result)]
     if program.compare and not problems:
         one, other = [result.stdout.split() for result in results if result.stdout][-2:]
-        # Words without a digit are the program's own; every number that was drawn is looked at by itself.
+        # Words without a digit are labels; each drawn number is compared separately.
         same = [a == b for a, b in zip(one, other, strict=True) if re.search(r"\d", a + b)]
         if not same or any(equal != (program.compare == "same") for equal in same):
-            problems.append(f"what was drawn should be {program.compare}: {one} {other}")
+            problems.append(f"the drawn numbers should be {program.compare}: {one} {other}")
     return problems
 
 
@@ -45,16 +45,16 @@ def judge_part(part: Part, result: PartResult) -> list[str]:
     if result.status not in part.expect:
         problems.append(f"status {result.status}, expected {' or '.join(sorted(part.expect))}: {excerpt!r}")
     elif not part.output.search(result.text):
-        problems.append(f"the output shows no {part.output.pattern!r}: {excerpt!r}")
+        problems.append(f"the output does not match {part.output.pattern!r}: {excerpt!r}")
     if "BREACH" in result.text:
         problems.append(f"breach: {excerpt!r}")
     if part.forbid is not None and part.forbid.search(result.text):
-        problems.append(f"the output shows {part.forbid.pattern!r}: {excerpt!r}")
+        problems.append(f"the output matches {part.forbid.pattern!r}: {excerpt!r}")
     for word in VACUOUS:
         if word in result.text and word != part.may_raise:
-            problems.append(f"nothing was tried: {excerpt!r}")
+            problems.append(f"the attack did not run: {excerpt!r}")
     if part.no_value and result.value is not None:
         problems.append(f"a value appeared: {result.value[:100]!r}")
     if part.no_truncation and result.truncated:
-        problems.append("the output is marked as cut")
+        problems.append("the output is marked as truncated")
     return problems

@@ -1,7 +1,7 @@
-"""A number that a sender has and a receiver looks for, drawn anew until it did not arrive by chance.
+"""Pairs that pass a random number from a sender to a receiver, repeated until chance is excluded.
 
-The sender knows SECRET, FRAME (the secret with a check sum) and HOLD_S, the receiver HOLD_S and `say`,
-`receive` and `receive_threads` below. A number that arrives by chance does so once in 4096 trials.
+The sender has SECRET, FRAME (the secret with a checksum) and HOLD_S; the receiver has HOLD_S and `say`,
+`receive` and `receive_threads` below. A result is accepted by chance once in 4096 trials.
 """
 
 import asyncio
@@ -9,12 +9,12 @@ import math
 import random
 
 from rocstar.sandbox.attacks.pair import Pair, Passed
-from rocstar.sandbox.attacks.runners import Run
+from rocstar.sandbox.attacks.pair import Run
 from rocstar.sandbox.child.bash import BASH
 
 HOLD_S = 0.6
 ENOUGH_BITS = 12
-"""Seen right, that a number did not arrive by chance."""
+"""The correct bits that exclude chance."""
 
 RECEIVER = """
 import time as _time
@@ -42,7 +42,7 @@ def receive_threads(exists):
 
 
 async def attempt_numbers(pair: Pair, send: Run, receive: Run) -> Passed:
-    """Whether the pair passes numbers. Ends as soon as that is known."""
+    """Test whether the pair passes numbers; stop as soon as that is decided."""
     rounds = max(2, math.ceil(ENOUGH_BITS / pair.bits))
     offset = await difference(pair, 0, send, receive) if pair.baseline else None
     right, seconds, said = 0, 0.0, ""
@@ -69,12 +69,12 @@ async def attempt_numbers(pair: Pair, send: Run, receive: Run) -> Passed:
 
 
 def draw(pair: Pair, turn: int) -> int:
-    """A number to send; every other one is not 0, which may be what a receiver sees of nobody."""
+    """Return a number to send. Every other one is not 0, which a receiver may read without a sender."""
     return random.randrange(1, 1 << pair.bits) if turn % 2 == 0 else random.randrange(1 << pair.bits)
 
 
 async def difference(pair: Pair, secret: int, send: Run, receive: Run) -> int | None:
-    """How the receiver's number changes with a sender; None where there was none."""
+    """Return the change of the receiver's number with a sender, or None if it read none."""
     before = (await receive(_receiver(pair), pair.flavours[1])).split()
     after = (await once(pair, secret, send, receive)).split()
     if before[:1] != ["GOT"] or after[:1] != ["GOT"]:
@@ -83,7 +83,7 @@ async def difference(pair: Pair, secret: int, send: Run, receive: Run) -> int | 
 
 
 async def once(pair: Pair, secret: int, send: Run, receive: Run) -> str:
-    """What the receiver says beside, or after, a sender with the secret."""
+    """Return the receiver's output while, or after, a sender with the secret runs."""
     program = _head(pair, secret) + pair.sender
     if pair.when == "after":
         await send(program, pair.flavours[0])

@@ -1,30 +1,33 @@
-"""A pair of programs that tries to pass a number from one to the other, as a file of pairs/ has it.
+"""Pairs of programs, one of which tries to send a number to the other: the files of pairs/, and how they are
+run.
 
-A file, which ends in .txt where it is of two languages, has a header of `# field: value` lines, the sender, a
+A file (with the suffix .txt if it has two languages) has a header of `# field: value` lines, the sender, a
 line `# %% receiver` and the receiver:
 
-    when      live: both at a time; after: the receiver when the sender has ended
-    tries     what carries the number           through   system calls of the filter that it takes
-    bits      of a number (16)                  baseline  yes: how the receiver's number changed counts
-    sender    of another pair                   needs     facts of the machine
-    open      where it is known to pass: docs/reference/threats.md names it with its bits per second
-    closed-with  layers with which it must not
-    flavours  of the sender and the receiver (stdlib stdlib); a receiver that is no Python has no helpers
-    without   layers that the machine must lack for it to pass; what is closed is tried with all of them
-    cold      yes: both know COLD, a file that is not in the cache
-    slots     a stream: lengths in seconds of the time in which one symbol of `bits` is sent
+    when      live: both run concurrently; after: the receiver runs after the sender
+    tries     the carrier of the number            through   system calls that it needs from the filter
+    bits      bits of a number (16)                baseline  yes: the change of the receiver's number counts
+    sender    the pair whose sender is used        needs     facts of the machine
+    open      the condition of a known channel; docs/reference/threats.md lists it with its bits per second
+    closed-with  layers with which it must not pass
+    flavours  flavours of sender and receiver (stdlib stdlib); only a Python receiver has the helpers
+    without   layers that must be disabled for it to pass; closed pairs are tested with all layers
+    cold      yes: both have COLD, a file that is not cached
+    slots     for a stream: seconds per symbol of `bits`
 
-What the two know besides: number.py, and stream.py for a stream.
+number.py, and stream.py for a stream, describe the other variables of the programs.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from rocstar.sandbox.child import bash, cpp
 from rocstar.sandbox.child.bash import BASH
 from rocstar.sandbox.child.cpp import CPP
+from rocstar.sandbox.pool.pool import SandboxPool
+from rocstar.sandbox.types import ExecRequest, ExecResult, Limits
 
 FOLDER = Path(__file__).parent / "pairs"
 STDLIB = "stdlib"
@@ -51,7 +54,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passed:
-    """What came through. bits_per_s: of the receiver's reading alone, without the start of either program."""
+    """The result of a pair. bits_per_s: during the receiver's reading, without the start of the programs."""
 
     through: bool
     bits_per_s: float
@@ -59,7 +62,7 @@ class Passed:
 
 
 def load_pairs(folder: Path = FOLDER) -> dict[str, Pair]:
-    """By name. Raises ValueError that names the file."""
+    """Load all pairs by name. Raise ValueError that names the file."""
     paths = sorted((*folder.glob("*.py"), *folder.glob("*.txt")))
     texts = {path.stem: path.read_text("utf-8") for path in paths}
     return {name: _parse(name, text, texts) for name, text in texts.items()}
@@ -69,7 +72,7 @@ def _parse(name: str, text: str, texts: dict[str, str]) -> Pair:
     fields = dict(re.findall(r"^# ([a-z-]+): (.*)$", text, re.M))
     head, found, receiver = text.partition("# %% receiver\n")
     if not found or "tries" not in fields or "through" not in fields:
-        raise ValueError(f"{name}: a pair has `tries`, `through` and a line `# %% receiver`")
+        raise ValueError(f"{name}: a pair needs `tries`, `through` and a line `# %% receiver`")
     if origin := fields.get("sender"):
         head = texts[origin].partition("# %% receiver\n")[0]
         fields = {**dict(re.findall(r"^# ([a-z-]+): (.*)$", head, re.M)), **fields}
@@ -98,10 +101,55 @@ def _two(words: str) -> tuple[str, str]:
 
 
 def is_offered(pair: Pair) -> bool:
-    """Whether this machine has the flavours of both programs."""
+    """Return True if this machine has the flavours of both programs."""
     offered = {STDLIB: True, BASH: bash.offered(), CPP: cpp.offered()}
     return all(offered[flavour] for flavour in pair.flavours)
 
 
 def flavours_of(pairs: Iterable[Pair]) -> tuple[str, ...]:
     return tuple(sorted({flavour for pair in pairs for flavour in pair.flavours}))
+
+
+# --- running ---------------------------------------------------------------------------------------------
+
+LIMITS = Limits(wall_s=10.0, cpu_s=10, memory_bytes=2 << 30)
+
+Run = Callable[[str, str], Awaitable[str]]
+"""Runs a program of a flavour and returns its output."""
+
+BROKEN = re.compile(
+    r"\b(?:Import|ModuleNotFound|Name|Syntax|Attribute|Type|Value|Index|Key)Error\b|command not found"
+)
+"""The errors of a program that did not run its attack."""
+
+
+def _said(pair_of_programs: str, result: ExecResult) -> str:
+    """Return the output. Raise RuntimeError for a broken program, whose silence proves nothing."""
+    if BROKEN.search(result.stderr):
+        raise RuntimeError(f"the program is broken: {result.stderr[-400:]}\n{pair_of_programs}")
+    return result.stdout or f"{result.status} {result.stderr[-200:]}"
+
+
+def calls_of(pool: SandboxPool) -> Run:
+    async def run(code: str, flavour: str = STDLIB) -> str:
+        result = await pool.run(ExecRequest(code=code, limits=LIMITS, flavour=flavour))
+        return _said(code, result)
+
+    return run
+
+
+def sessions_of(pool: SandboxPool) -> Run:
+    """Run each program as the first cell of a new session, if its flavour has sessions."""
+    call = calls_of(pool)
+
+    async def run(code: str, flavour: str = STDLIB) -> str:
+        if flavour != STDLIB:
+            return await call(code, flavour)
+        session = await pool.open_session(limits=LIMITS, flavour=flavour)
+        try:
+            result = await session.run(code)
+            return _said(code, result)
+        finally:
+            await session.close()
+
+    return run

@@ -1,11 +1,11 @@
-"""How fast the pairs of programs that are known to pass something pass it, and with how many errors.
+"""The rates and error rates of the known covert channels.
 
-    number   bits: of a number   error_rate: of the numbers   bits_per_s: of what arrived, by the wall clock,
-                                                              the start of both programs included
-    stream   bits: of a symbol   error_rate: of the bits      bits_per_s: what a perfect code would keep
+    number   bits: of a number   error_rate: of the numbers   bits_per_s: of correct numbers, by wall clock
+                                                              including the start of both programs
+    stream   bits: of a symbol   error_rate: of the bits      bits_per_s: with a perfect code
 
-Both are calls of one pool. A stream is tried with each of its slots and counts with the best one; its errors
-are taken as at the upper end of their 95% interval, so that chance passes nothing.
+Both programs are calls of one pool. A stream is measured with each of its slots and the best counts; its
+error rate is the upper end of the 95% interval, so that chance contributes nothing.
 """
 
 import math
@@ -16,7 +16,7 @@ from typing import Any
 
 from rocstar.sandbox.attacks.number import difference, draw, once
 from rocstar.sandbox.attacks.pair import Pair, flavours_of
-from rocstar.sandbox.attacks.runners import Run, calls_of
+from rocstar.sandbox.attacks.pair import Run, calls_of
 from rocstar.sandbox.attacks.stream import Stream, stream
 from rocstar.sandbox.pool.pool import SandboxPool
 
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 
 async def measure(pairs: Iterable[Pair], say: Callable[[str], None]) -> dict[str, Any]:
-    """A row for each pair that is known to pass. say: is told each row as a line."""
+    """Measure each known channel. say: called with each row as a line."""
     given = [pair for pair in pairs if pair.open]
     rows, layers = [], ""
     for without in sorted({pair.without for pair in given}):
@@ -58,13 +58,13 @@ async def _streams(pair: Pair, run: Run) -> Row:
 
 
 def rate_of(pair: Pair, found: Stream) -> float:
-    """What is left of a stream's bits when its errors are paid for: Shannon's symmetric channel."""
+    """Return the capacity of a stream in bits per second, as a binary symmetric channel (Shannon)."""
     errors = upper_end(found.wrong, found.sent)
     return 0.0 if errors >= 0.5 else (1 - entropy(errors)) * pair.bits / found.slot_s
 
 
 def upper_end(wrong: int, sent: int, z: float = 1.96) -> float:
-    """Of Wilson's 95% interval for the share."""
+    """Return the upper end of Wilson's 95% interval for the share."""
     share, extra = wrong / sent, z * z / sent
     middle = share + extra / 2
     return (middle + z * math.sqrt(share * (1 - share) / sent + extra / (4 * sent))) / (1 + extra)

@@ -1,11 +1,11 @@
-"""Runs the attack programs against a pool of this machine and says whether each came to what it must.
+"""Runs the attack programs against a pool of this machine and compares each with its expected result.
 
     rocstar sandbox doctor --attack                   every program, with all layers
-    python -m rocstar.sandbox.attacks.run --breaches  those that one missing layer lets through, without it
+    python -m rocstar.sandbox.attacks.run --breaches  programs that succeed without a layer, without it
 
-After each program: `print(1)` is still right; no process, file, System V object or descriptor is left; none
-of the host's servers was reached; its files are whole. Programs run one after the other, so that what is
-left behind has one cause.
+After each program the suite checks that `print(1)` works, that no process, file, System V object or
+descriptor is left, that the host's servers were not reached and that its files are unchanged. Programs run
+one after the other, so that leftovers have one cause.
 """
 
 import argparse
@@ -13,42 +13,55 @@ import asyncio
 import contextlib
 import json
 import os
+import platform
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
 from typing import IO, Any
 
 from rocstar.sandbox.pool import pool as pools
-from rocstar.sandbox.attacks.host import BAIT_VARIABLE, Host, census, kill_descendants, refuse_leftovers
+from rocstar.sandbox.attacks.host import (
+    BAIT_VARIABLE,
+    Host,
+    allows_user_namespace,
+    census,
+    kill_descendants,
+    refuse_leftovers,
+)
 from rocstar.sandbox.attacks.judge import PartResult, judge
 from rocstar.sandbox.attacks.catalogue import GROUPS, Part, Program, Variant, load_programs
-from rocstar.sandbox.attacks.needs import facts_of, flavours_for, needs_of
-from rocstar.sandbox.console import guarded
+from rocstar.sandbox.child import bash
+from rocstar.sandbox.command_line import run_command
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, Session, SessionLost
 
 OPTIONAL_LAYERS = frozenset(("namespaces",))
 SETTLE_S = 30.0
-"""How long what is left may take to go: on a busy machine a process that has ended is reaped late."""
+"""Seconds for leftovers to disappear: on a busy machine an ended process is reaped late."""
 
 UNSETTLED_S = 3.0
-"""The same before programs run in a pool without some layer, where something may stay for good."""
+"""The same in a pool without some layer, where leftovers may be permanent."""
 
 ANY_MEMORY = 1 << 40
-"""Admission is not what is attacked here: a small machine must not refuse a program for its limit."""
+"""So large that admission on a small machine does not reject a program for its memory limit."""
 
 UNTIMED_S = 60.0
-"""The wall clock of a program that names none and is not to be late: 4 s would judge a busy machine."""
+"""The wall clock of a program without one that does not test timeouts: 4 s may be too short on a busy
+machine."""
 
 THROUGH_S = 10.0
-"""The same without the layer that holds it: it has said so by then, and some would go on for ever."""
+"""The same for `--breaches`: successful attacks have reported by then, and some never end."""
 
 READY_PLACES = 16
-"""So many places for programs keep their descriptors while nobody uses them (`home.cpp`), and never more."""
+"""The number of idle places that keep their descriptors (`home.cpp`)."""
 
 GRACE_S = 30.0
-"""How much longer than its wall clock a program may take before it counts as hung."""
+"""Seconds beyond its wall clock after which a program counts as hung."""
+
+BASH_LAYERS = frozenset(("seccomp", "notify", "landlock", "scratch"))
+
 
 PLACE = ExecRequest(code="import os; print(os.getcwd())", limits=Limits(wall_s=UNTIMED_S))
 AFTERWARDS = ExecRequest(code="print(1)", limits=Limits(wall_s=UNTIMED_S))
@@ -56,7 +69,7 @@ AFTERWARDS = ExecRequest(code="print(1)", limits=Limits(wall_s=UNTIMED_S))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackVerdict:
-    """problems: empty when the program came to what it must. skipped: why it was not run."""
+    """problems: differences from the expected result. skipped: the reason if it was not run."""
 
     name: str
     group: str
@@ -70,11 +83,47 @@ class AttackVerdict:
         return not self.problems and not self.skipped
 
 
+# --- requirements of programs ----------------------------------------------------------------------------
+
+
+def has_numeric() -> bool:
+    return find_spec("numpy") is not None and find_spec("sympy") is not None
+
+
+def flavours_for(programs: Sequence[Program], without: Collection[str] = ()) -> list[str]:
+    """Return the flavours that the programs need and this machine has; no bash without one of its layers."""
+    wanted = frozenset[str]().union(*map(needs_of, programs))
+    able = bash.offered() and not BASH_LAYERS.intersection(without)
+    here = {"numeric": has_numeric(), "bash": able}
+    return ["stdlib", *(name for name, installed in here.items() if installed and name in wanted)]
+
+
+def facts_of(place: ExecResult, flavours: Sequence[str]) -> frozenset[str]:
+    """Return the facts of this machine and of the pool that ran `place`, a program that prints its directory:
+    disabling a layer may disable others, for example a user per program below a private home."""
+    machine = {"x86_64": "x86_64", "aarch64": "arm64"}.get(platform.machine(), "")
+    found = {
+        machine: bool(machine),
+        "root": os.geteuid() == 0,
+        "ordinary": os.geteuid() != 0,
+        "scratch": place.stdout.strip() != "/",
+        "users": "uid" in place.isolation.split("+"),
+        "numeric": has_numeric(),
+        "bash": "bash" in flavours,
+        "userns": allows_user_namespace(),
+    }
+    return frozenset(name for name, holds in found.items() if holds)
+
+
+def needs_of(program: Program) -> frozenset[str]:
+    return program.needs | {part.flavour for part in program.parts if part.flavour != "stdlib"}
+
+
 # --- running ---------------------------------------------------------------------------------------------
 
 
 class Runner:
-    """Runs programs in one pool. facts: what this machine has, for `needs`."""
+    """Runs programs in one pool. facts: the facts of this machine, for `needs`."""
 
     def __init__(self, pool: SandboxPool, host: Host, facts: frozenset[str], flavours: Sequence[str]) -> None:
         self._pool = pool
@@ -83,10 +132,10 @@ class Runner:
         self._facts = facts
 
     async def warm_up(self, lasting: Collection[int], settle_s: float) -> None:
-        """Brings the pool, whose own processes are `lasting`, to the state in which it is between calls."""
+        """Bring the pool, whose processes are `lasting`, into the state between calls."""
         for flavour in self._flavours:
             await asyncio.gather(*(self._pool.run(ExecRequest(code="1", flavour=flavour)) for _ in range(4)))
-        # All at once: how many calls run side by side is a matter of luck, and each place is two descriptors.
+        # Concurrently, so that all places, two descriptors each, are in use once.
         sessions = await asyncio.gather(*(self._pool.open_session() for _ in range(READY_PLACES)))
         with contextlib.suppress(SandboxError):  # no branches without the notify layer
             await (await sessions[0].branch()).close()
@@ -98,7 +147,7 @@ class Runner:
         self._host.settle_baseline()
 
     async def run(self, program: Program) -> AttackVerdict:
-        """One program with every layer, and the state of the sandbox after it."""
+        """Run one program with every layer, and check the state afterwards."""
         if missing := needs_of(program) - self._facts:
             return AttackVerdict(
                 name=program.name, group=program.group, skipped=f"needs {', '.join(sorted(missing))}"
@@ -110,7 +159,8 @@ class Runner:
         return AttackVerdict(name=program.name, group=program.group, problems=problems, results=results)
 
     async def breach(self, program: Program, variant: Variant) -> AttackVerdict:
-        """One program without what holds it: it must say BREACH, or it proves nothing with all layers."""
+        """Run one program without its layer: it must report BREACH, otherwise its pass with all layers proves
+        nothing."""
         label = variant.label
         if missing := (needs_of(program) | variant.needs) - self._facts:
             why = f"needs {', '.join(sorted(missing))}"
@@ -120,7 +170,7 @@ class Runner:
         self._host.visitors()
         through = any("BREACH" in result.text for result in results)
         seen = "; ".join(f"{result.status} {result.text[:200]!r}" for result in results)
-        problems = [] if through else [f"without {label} it is still held: {seen}"]
+        problems = [] if through else [f"without {label} the attack still fails: {seen}"]
         return AttackVerdict(
             name=program.name, group=program.group, variant=label, problems=problems, results=results
         )
@@ -128,7 +178,7 @@ class Runner:
     async def execute(
         self, program: Program, loosened: Mapping[str, float], untimed_s: float = UNTIMED_S
     ) -> list[PartResult]:
-        """What each part came to. untimed_s: the wall clock where the program names none."""
+        """Return the result of each part. untimed_s: the wall clock of programs without one."""
         if program.is_session:
             return await self._execute_session(program, make_limits(program.parts, loosened, untimed_s))
         results: list[PartResult] = []
@@ -187,7 +237,7 @@ class Runner:
 
 
 async def at_rest(lasting: Collection[int], settle_s: float) -> None:
-    """Returns when nobody lives but these, and two looks in a row find the same descriptors open."""
+    """Wait until only these processes are alive and two consecutive samples have the same descriptors."""
     give_up = time.monotonic() + settle_s
     before: dict[int, int] = {}
     while time.monotonic() <= give_up:
@@ -199,7 +249,7 @@ async def at_rest(lasting: Collection[int], settle_s: float) -> None:
 
 
 async def settled(host: Host, settle_s: float = SETTLE_S) -> list[str]:
-    """What is left once it had time to go. A process that has just ended is reaped a moment later."""
+    """Return the leftovers after waiting for them to disappear."""
     give_up = time.monotonic() + settle_s
     while True:
         left = host.leftovers()
@@ -222,7 +272,7 @@ async def observed(call: Any, wall_s: float, part: Part | None = None) -> PartRe
 
 
 def fetched(result: ExecResult) -> str:
-    """Files and displays as lines: how many, which bytes occur in them, and how each begins."""
+    """Format files and displays as lines: number, bytes that occur, and the start of each."""
     whole = b"".join(result.files.values())
     lines = [
         f"FETCHED {len(result.files)} files, {len(whole)} bytes, of {bytes(sorted(set(whole)))[:80]!r}, "
@@ -244,7 +294,7 @@ def of_failure(error: Exception, *, refused: bool = False) -> PartResult:
 
 
 def make_limits(parts: Sequence[Part], loosened: Mapping[str, float], untimed_s: float = UNTIMED_S) -> Limits:
-    """Those of the first part, which are a session's, with what a variant loosens."""
+    """Return the limits of the first part, which are a session's, with those of a variant."""
     wanted = {**parts[0].limits, **loosened}
     if not any("timeout" in part.expect for part in parts):
         wanted.setdefault("wall_s", untimed_s)
@@ -265,8 +315,8 @@ def open_pool(flavours: Sequence[str], without: Collection[str] = ()) -> Sandbox
 async def run_suite(
     programs: Sequence[Program], progress: IO[str], without: Collection[str] = ()
 ) -> list[AttackVerdict]:
-    """Every program with all layers but those in `without`. After a failure the others get a fresh pool, for
-    what one attack broke is not the next one's failure. Raises SandboxError when there is no pool."""
+    """Run every program with all layers except `without`. After a failure the rest gets a fresh pool, so that
+    damage does not count against the next attack. Raise SandboxError if no pool can start."""
     refuse_leftovers()
     verdicts: list[AttackVerdict] = []
     remaining = list(programs)
@@ -304,7 +354,7 @@ async def ready_runner(
 
 
 async def run_breaches(programs: Sequence[Program], progress: IO[str]) -> list[AttackVerdict]:
-    """Every program that says what lets it through, in a pool that lacks just that."""
+    """Run every program with variants in pools without the layers of the variant."""
     refuse_leftovers()
     verdicts: list[AttackVerdict] = []
     by_layers: dict[frozenset[str], list[tuple[Program, Variant]]] = {}
@@ -343,19 +393,19 @@ def table(verdicts: Sequence[AttackVerdict]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status 0 only when every program came to what it must; 2 when there is no pool."""
+    """Run the suite. Return 0 only if every program has its expected result, 2 if no pool can start."""
     parser = argparse.ArgumentParser(
         prog="rocstar.sandbox.attacks.run", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("names", nargs="*", help="programs to run; all of them without a name")
+    parser.add_argument("names", nargs="*", help="programs to run (default: all)")
     parser.add_argument("--breaches", action="store_true", help="run without the layers that hold a program")
     parser.add_argument(
-        "--without", nargs="*", default=[], help="layers to leave out: what do the others hold?"
+        "--without", nargs="*", default=[], help="layers to disable, to test the others"
     )
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON; progress to stderr")
     options = parser.parse_args(argv)
     if BAIT_VARIABLE not in os.environ:
-        # What a process can find in /proc is the environment that it was started with.
+        # /proc has the environment with which a process was started.
         command = [
             sys.executable,
             "-P",
@@ -366,7 +416,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.execve(sys.executable, command, {**os.environ, BAIT_VARIABLE: "swordfish"})
     programs = load_programs()
     if unknown := set(options.names) - {program.name for program in programs}:
-        print(f"no program has the name {min(unknown)}", file=sys.stderr)
+        print(f"unknown program {min(unknown)}", file=sys.stderr)
         return 2
     chosen = [program for program in programs if not options.names or program.name in options.names]
     progress = sys.stderr if options.json else sys.stdout
@@ -379,7 +429,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps([asdict(verdict) for verdict in verdicts]) if options.json else table(verdicts))
         return int(any(verdict.problems for verdict in verdicts))
 
-    return guarded(attack)
+    return run_command(attack)
 
 
 if __name__ == "__main__":

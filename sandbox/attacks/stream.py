@@ -1,8 +1,8 @@
-"""A stream of symbols from a sender to a receiver, one in each slot of time.
+"""A stream of symbols from a sender to a receiver, one per time slot.
 
-The two have agreed on when it begins by the machine's clock, on its pilot, which is the lowest and the
-highest symbol in turns, and on a place for what is used up (NONCE). They know START, SLOT_S, COUNT, PILOT and
-`at`, which waits for a slot; the sender SYMBOLS; the receiver `tell`, and `decide` for levels of two symbols.
+Both programs have the start on the machine's clock (START), SLOT_S, COUNT, the length of the pilot of
+alternating lowest and highest symbols (PILOT), NONCE for one-time names, and `at`, which waits for a slot.
+The sender has SYMBOLS; the receiver has `tell`, and `decide` for levels of two symbols.
 """
 
 import asyncio
@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rocstar.sandbox.attacks.pair import STDLIB, Pair, Passed
-from rocstar.sandbox.attacks.runners import Run
+from rocstar.sandbox.attacks.pair import Run
 from rocstar.sandbox.child.bash import BASH
 from rocstar.sandbox.child.cpp import CPP
 
 PILOT = 32
 MOST_SYMBOLS = 512
 STREAM_S = 0.8
-"""That a stream may take, where it is not for the pilot and some 64 symbols more."""
+"""The duration of a stream, if the pilot and 64 symbols fit."""
 LEAD_S = 0.5
 COMPILED_LEAD_S = 5.0
-"""In which both programs of a stream start."""
+"""Seconds in which both programs of a stream start."""
 
 STREAM = """
 import time as _time
@@ -46,7 +46,7 @@ def decide(levels):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """What became of a stream's symbols behind its pilot. wrong: bits of all `sent`; half where nothing was
+    """The result of a stream after its pilot. wrong: wrong bits of all `sent`; half of them if nothing was
     read."""
 
     slot_s: float
@@ -56,13 +56,13 @@ class Stream:
 
     @property
     def through(self) -> bool:
-        """As by chance once in 10,000 times or less."""
+        """True if chance has a probability of at most 1e-4."""
         return self.sent >= 64 and self.wrong < self.sent / 4
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFacts:
-    """What both programs of a stream know."""
+    """The variables of both programs of a stream."""
 
     start: float
     slot_s: float
@@ -70,8 +70,9 @@ class StreamFacts:
     nonce: int
     cold: str
 
-    def told(self, flavour: str) -> str:
-        """As the first lines of a program. Bash has no steady clock: WALL is what its own is ahead by."""
+    def header(self, flavour: str) -> str:
+        """Return the first lines of a program. Bash has no monotonic clock: WALL is the offset of its
+        clock."""
         if flavour == CPP:
             times = f"const double START = {self.start!r}, SLOT_S = {self.slot_s!r};"
             return f"{times}\nconst int COUNT = {self.count};\n"
@@ -83,14 +84,14 @@ class StreamFacts:
 
 
 async def stream(pair: Pair, slot_s: float, send: Run, receive: Run) -> Stream:
-    """One stream of random symbols, with slots of that length."""
+    """Run one stream of random symbols with the given slot."""
     most = (1 << pair.bits) - 1
     count = PILOT + max(math.ceil(64 / pair.bits), min(MOST_SYMBOLS, int(STREAM_S / slot_s)))
     symbols = [most * (k % 2) for k in range(PILOT)] + [random.randint(0, most) for _ in range(count - PILOT)]
     cold = await asyncio.to_thread(_cold_file) if pair.cold else ""
     start = time.monotonic() + (COMPILED_LEAD_S if CPP in pair.flavours else LEAD_S)
     facts = StreamFacts(start, slot_s, count, random.randrange(1 << 32), cold)
-    sender, receiver = (facts.told(flavour) for flavour in pair.flavours)
+    sender, receiver = (facts.header(flavour) for flavour in pair.flavours)
     said_symbols = (
         f"SYMBOLS = {symbols}" if pair.flavours[0] == STDLIB else f"SYMBOLS={''.join(map(str, symbols))}"
     )
@@ -111,7 +112,7 @@ async def stream(pair: Pair, slot_s: float, send: Run, receive: Run) -> Stream:
 
 
 def _cold_file() -> str:
-    """The largest file of the standard library, as after the machine's start: not in the cache."""
+    """Return the largest file of the standard library, evicted from the page cache."""
     files = [path for path in Path(sysconfig.get_path("stdlib")).rglob("*") if path.is_file()]
     largest = max(files, key=lambda path: path.stat().st_size)
     with largest.open("rb") as file:
@@ -120,7 +121,7 @@ def _cold_file() -> str:
 
 
 async def attempt_streams(pair: Pair, send: Run, receive: Run) -> Passed:
-    """Whether one with any of its slots comes through."""
+    """Test whether a stream with any of its slots passes."""
     for slot_s in pair.slots:
         found = await stream(pair, slot_s, send, receive)
         if found.through:

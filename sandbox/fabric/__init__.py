@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from rocstar.sandbox.fabric.worker import RedisWorker as RedisWorker
     from rocstar.sandbox.fabric.worker import as_batch as as_batch
 
-_HOMES = {"RedisFabric": "client", "RedisWorker": "worker", "WorkerInfo": "wire", "as_batch": "worker"}
+_MODULES = {"RedisFabric": "client", "RedisWorker": "worker", "WorkerInfo": "wire", "as_batch": "worker"}
 
 __all__ = ["RedisFabric", "RedisWorker", "WorkerInfo", "as_batch"]
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+    return getattr(import_module(f"{__name__}.{module}"), name)

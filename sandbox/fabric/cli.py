@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 from rocstar.sandbox.child.flavours import FLAVOURS
-from rocstar.sandbox.console import INTERRUPTED, Starting, Waiting, require_own_users, say
-from rocstar.sandbox.extras import lacking, left_out, offered_flavours
+from rocstar.sandbox.command_line import INTERRUPTED, Starting, Waiting, print_status, require_own_users
+from rocstar.sandbox.extras import left_out, missing_extra_message, offered_flavours
 from rocstar.sandbox.types import SandboxError
 
 REACH_S = 3.0
@@ -54,7 +54,7 @@ def redis_url(options: argparse.Namespace | None = None) -> str | None:
 
 def warn_of_password(options: argparse.Namespace) -> None:
     if options.redis and "@" in options.redis:
-        say(
+        print_status(
             "the password in --redis is visible in the process list. "
             f"Use {URL_VARIABLES[0]} or --redis-file instead."
         )
@@ -91,7 +91,7 @@ def add_worker_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser
 
 def run_worker(options: argparse.Namespace) -> int:
     """Run the verb. Raise ValueError, OSError or SandboxError for errors that the user must fix."""
-    if missing := lacking("rocstar sandbox worker", "fabric"):
+    if missing := missing_extra_message("rocstar sandbox worker", "fabric"):
         raise ValueError(missing)
     import uvloop
 
@@ -120,7 +120,7 @@ def run_worker(options: argparse.Namespace) -> int:
     warn_of_password(options)
     if flavours == offered_flavours():  # the default
         for line in left_out():
-            say(line, "worker")
+            print_status(line, "worker")
     sys.setswitchinterval(SWITCH_S)
     with raised_priority():
         return uvloop.run(work(url, flavours, max_live, options))
@@ -148,7 +148,7 @@ async def work(url: str, flavours: tuple[str, ...], max_live: int, options: argp
             RedisConnection(
                 url,
                 Waiting("worker", f"Redis at {place}", options.patience_s).tried,
-                lambda line: say(line, "worker"),
+                lambda line: print_status(line, "worker"),
             ),
             as_batch(pool),
             max_live,
@@ -177,7 +177,7 @@ async def work(url: str, flavours: tuple[str, ...], max_live: int, options: argp
         finally:
             announcing.cancel()
             running.cancel()
-        say(f"ended; {dict(worker.counters())}", "worker")
+        print_status(f"ended; {dict(worker.counters())}", "worker")
         if not running.cancelled():
             running.result()
     return INTERRUPTED if interrupted else 0
@@ -206,4 +206,4 @@ async def reach(url: str) -> None:
 
 async def announce(ready: asyncio.Event, what: str) -> None:
     await ready.wait()
-    say(f"ready, {what}", "worker")
+    print_status(f"ready, {what}", "worker")

@@ -21,8 +21,8 @@ from contextlib import AsyncExitStack
 from rocstar.sandbox.child.cpp import command_from
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 from rocstar.sandbox.child.user_flavours import read_flavours
-from rocstar.sandbox.console import INTERRUPTED, Starting, require_own_users, say
-from rocstar.sandbox.extras import lacking, left_out, offered_flavours
+from rocstar.sandbox.command_line import INTERRUPTED, Starting, print_status, require_own_users
+from rocstar.sandbox.extras import left_out, missing_extra_message, offered_flavours
 from rocstar.sandbox.loopback.access import access_log, networks
 from rocstar.sandbox.loopback.listening import Address, address_of, bind, listen
 from rocstar.sandbox.loopback.tokens import (
@@ -174,12 +174,12 @@ async def _serve(options: argparse.Namespace, settings: ServiceOptions, address:
     ending = Ending(asyncio.get_running_loop())
     listening = bind(address)
     async with AsyncExitStack() as stack:
-        stack.enter_context(reread_on_hangup(settings.owners, lambda line: say(line, "serve")))
+        stack.enter_context(reread_on_hangup(settings.owners, lambda line: print_status(line, "serve")))
         for one in listening:
             stack.callback(one.close)
         opening = asyncio.create_task(_open_sandbox(options, settings, stack))
         if not await _opened(opening, ending.stop):
-            say("interrupted before it was ready", "serve")
+            print_status("interrupted before it was ready", "serve")
             return ending.status
         service = Service(opening.result(), settings)
         log = access_log(options.access_log, "rocstar.sandbox.access")
@@ -191,7 +191,7 @@ async def _serve(options: argparse.Namespace, settings: ServiceOptions, address:
             await ending.stop.wait()
             service.drain()
             in_flight = service.metrics.in_flight
-            say(f"ending; {in_flight} calls in flight may end within {options.drain_s:g} s", "serve")
+            print_status(f"ending; {in_flight} calls in flight may end within {options.drain_s:g} s", "serve")
             service.door.close()
             if not await _drained(service, ending.hurry, options.drain_s):
                 await stack.aclose()
@@ -229,14 +229,14 @@ async def _open_sandbox(
     )
     if options.flavours == ",".join(offered_flavours()):  # nobody chose
         for line in left_out():
-            say(line, "serve")
+            print_status(line, "serve")
     flavours = ", ".join(settings.rules.flavours)
     if options.redis is None and options.redis_file is None:
         starting = Starting("serve", flavours)
         await stack.enter_async_context(pool)
         require_own_users(pool.isolation, options.allow_shared_user, "serve")
         return pool
-    if missing := lacking("rocstar sandbox serve --redis", "fabric"):
+    if missing := missing_extra_message("rocstar sandbox serve --redis", "fabric"):
         raise ValueError(missing)
     from rocstar.sandbox.fabric import RedisFabric
     from rocstar.sandbox.fabric.cli import URL_VARIABLES, reach, redis_url, warn_of_password
@@ -255,7 +255,7 @@ async def _open_sandbox(
             url,
             prefix=options.redis_prefix or PREFIX,
             weights=settings.owners.weights(),
-            note=lambda line: say(line, "serve"),
+            note=lambda line: print_status(line, "serve"),
         )
     )
     await stack.enter_async_context(pool)

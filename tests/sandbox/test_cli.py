@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox import cli
-from rocstar.sandbox.running import flavour_of
+from rocstar.sandbox.sync import flavour_of
 from rocstar.sandbox.types import ExecRequest
 
 
@@ -41,7 +41,7 @@ def test_a_byte_order_mark_is_no_part_of_a_program(program: Any, capsys: pytest.
         ("1 / 0", [], 1, "ZeroDivisionError"),
         ("while True: pass", ["--wall-s", "0.1"], 137, "rocstar sandbox: timeout after"),
         ("bytearray(1 << 30)", ["--memory-bytes", "100000000"], 86, "rocstar sandbox: memory_limit"),
-        ("print('x' * 2_000_000)", [], 0, "rocstar sandbox: stdout was cut"),
+        ("print('x' * 2_000_000)", [], 0, "rocstar sandbox: stdout was truncated"),
     ],
 )
 def test_run_exits_as_the_program_did(
@@ -66,12 +66,12 @@ def test_run_reads_standard_input_and_prints_json(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "/no/such/file"], "cannot read /no/such/file: No such file or directory; give a file, or -"),
+        (["run", "/no/such/file"], "cannot read /no/such/file: No such file or directory. Pass a file, or -"),
         (["run", "FILE", "--stdin", "/no/such/file"], "cannot read /no/such/file"),
-        (["run", "FILE", "--wall-s", "-1"], "--wall-s is -1.0; give 0.001 to 86400.0"),
-        (["run", "FILE", "--wall-s", "nan"], "--wall-s is nan; give 0.001 to 86400.0"),
-        (["run", "FILE", "--wall-s", "inf"], "--wall-s is inf; give 0.001 to 86400.0"),
-        (["run", "FILE", "--memory-bytes", "5"], "--memory-bytes is 5; give 1048576 to 70368744177664"),
+        (["run", "FILE", "--wall-s", "-1"], "--wall-s is -1.0. Pass 0.001 to 86400.0"),
+        (["run", "FILE", "--wall-s", "nan"], "--wall-s is nan. Pass 0.001 to 86400.0"),
+        (["run", "FILE", "--wall-s", "inf"], "--wall-s is inf. Pass 0.001 to 86400.0"),
+        (["run", "FILE", "--memory-bytes", "5"], "--memory-bytes is 5. Pass 1048576 to 70368744177664"),
         (["run", "FILE", "--seed", "-1"], "seed is -1"),
     ],
 )

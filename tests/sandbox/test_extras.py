@@ -43,12 +43,12 @@ def test_an_extra_asks_for_all_that_is_within_it(monkeypatch: pytest.MonkeyPatch
 
 def test_the_first_thing_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, "numpy")
-    assert extras.lacking("rocstar train", "train") == (
+    assert extras.missing_extra_message("rocstar train", "train") == (
         "rocstar train needs torch: pip install 'rocstar[train]'"
     )
-    assert extras.lacking("rocstar x", "numeric") == ""
+    assert extras.missing_extra_message("rocstar x", "numeric") == ""
     install(monkeypatch, "torch", "numpy", "rich", "math-verify")
-    assert extras.lacking("rocstar train", "train") == ""
+    assert extras.missing_extra_message("rocstar train", "train") == ""
 
 
 def test_the_command_installs_from_where_rocstar_came(
@@ -70,7 +70,7 @@ def test_a_rocstar_that_is_not_installed_lacks_nothing(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(importlib.metadata, "requires", missing)
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
-    assert extras.lacking("rocstar train", "train") == ""
+    assert extras.missing_extra_message("rocstar train", "train") == ""
     assert extras.install_command("train") == "pip install 'rocstar[train]'"
 
 

@@ -98,8 +98,8 @@ async def test_without_a_scratch_directory_files_are_refused() -> None:
         ({"é" * 101: b""}, "at most 200 bytes"),
         ({"a": b"", "a/b": b""}, "'a' both as a file and as a directory"),
         ({"a/b": b"", "a/b/c/d": b""}, "'a/b' both"),
-        ({str(i): b"" for i in range(65)}, "65 entries; at most 64"),
-        ({"a": LARGE, "b": LARGE, "c": b"x"}, "67108865 bytes; at most 67108864"),
+        ({str(i): b"" for i in range(65)}, "65 entries, more than 64"),
+        ({"a": LARGE, "b": LARGE, "c": b"x"}, "67108865 bytes, more than 67108864"),
     ],
 )
 def test_a_wrong_file_is_named(given: dict[str, bytes], message: str) -> None:

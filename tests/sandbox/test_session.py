@@ -380,7 +380,7 @@ async def test_open_sessions_that_nobody_takes_are_closed() -> None:
 async def test_what_no_cell_can_be_is_told_and_costs_the_session_nothing() -> None:
     async with SandboxPool() as pool:
         session = await pool.open_session()
-        with pytest.raises(TypeError, match=r"fetch is 'a\.png'; give a tuple of names"):
+        with pytest.raises(TypeError, match=r"fetch is 'a\.png'. Pass a tuple of names"):
             await session.run("1", fetch="a.png")
         with pytest.raises(TypeError, match="code is of type int"):
             await session.run(5)  # type: ignore[arg-type]

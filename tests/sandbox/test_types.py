@@ -35,7 +35,7 @@ from rocstar.sandbox.types import (
     ],
 )
 def test_a_limit_out_of_range_names_itself(field: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"{field} is .*must lie in"):
+    with pytest.raises(ValueError, match=f"{field} is .*must be in"):
         Limits(**{field: value})
 
 

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rocstar.sandbox.console import parsed
-from rocstar.sandbox.extras import lacking
+from rocstar.sandbox.command_line import parse_or_exit
+from rocstar.sandbox.extras import missing_extra_message
 from rocstar.train.cli.arguments import check_fields, refuse_misspelt
 from rocstar.train.cli.training import interrupted
 from rocstar.train.cli.verbs import VERBS, Verb
@@ -27,14 +27,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return OWN_PARSERS[arguments[0]][1](arguments[1:])
     if arguments[:1] and arguments[0] in {verb.name for verb in VERBS if verb.fields == "always"}:
         arguments = _joined(arguments)
-    options, rest = parsed(lambda: build_parser().parse_known_args(arguments))
+    options, rest = parse_or_exit(lambda: build_parser().parse_known_args(arguments))
     verb: Verb | None = getattr(options, "verb", None)
     if verb is None:  # `rocstar --option sandbox`
         return guarded(lambda: _refuse(f"option {arguments[0]!r} is not known; the verb comes first"))
 
     def work() -> int:
         refuse_misspelt(options, rest)
-        if verb.extra and (message := lacking(f"rocstar {verb.name}", verb.extra)):
+        if verb.extra and (message := missing_extra_message(f"rocstar {verb.name}", verb.extra)):
             raise ConfigError(message)
         if verb.fields == "always":
             check_fields(rest)
@@ -80,7 +80,7 @@ def _sandbox(arguments: list[str]) -> int:
 
 def _simulate(arguments: list[str]) -> int:
     def work() -> int:
-        if message := lacking("rocstar sim", "sim"):
+        if message := missing_extra_message("rocstar sim", "sim"):
             raise ConfigError(message)
         from rocstar.engine.sim.cli import main as sim_main
 
@@ -93,7 +93,9 @@ def _import_gguf(arguments: list[str]) -> int:
     def work() -> int:
         from rocstar.train.learner.import_gguf import main as import_main
 
-        if not {"-h", "--help"} & set(arguments) and (message := lacking("rocstar import-gguf", "gguf")):
+        if not {"-h", "--help"} & set(arguments) and (
+            message := missing_extra_message("rocstar import-gguf", "gguf")
+        ):
             raise ConfigError(message)
         return import_main(arguments)
 

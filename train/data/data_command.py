@@ -65,13 +65,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _build(options: argparse.Namespace) -> int:
-    from rocstar.sandbox.extras import lacking
+    from rocstar.sandbox.extras import missing_extra_message
     from rocstar.train.data.build import build, dry_run
     from rocstar.train.data.build_config import load_build
     from rocstar.train.recipe.errors import ConfigError
 
     config = load_build(options.file, commercial=options.commercial)
-    if config.kind == "conversations" and (missing := lacking("checking calls of conversations", "train")):
+    if config.kind == "conversations" and (
+        missing := missing_extra_message("checking calls of conversations", "train")
+    ):
         raise ConfigError(missing)
     if options.dry_run:
         told = dry_run(config, commercial=options.commercial)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rocstar.engine.record.files import record_files
-from rocstar.sandbox.extras import lacking
+from rocstar.sandbox.extras import missing_extra_message
 from rocstar.train.data.build_config import DifficultyConfig
 from rocstar.train.recipe.errors import ConfigError
 
@@ -140,7 +140,7 @@ def _of_lines(path: Path) -> Iterator[tuple[str, bool]]:
 
 
 def _of_columns(path: Path) -> Iterator[tuple[str, bool]]:
-    if missing := lacking("reading trajectories in columns", "sim"):
+    if missing := missing_extra_message("reading trajectories in columns", "sim"):
         raise ConfigError(missing)
     from rocstar.engine.record.plain import RecordError
     from rocstar.engine.record.step_file import StepFile

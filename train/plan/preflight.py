@@ -15,7 +15,7 @@ from rocstar.engine.progress.progress import working
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.types import Task
 from rocstar.sandbox.child.flavours import FLAVOURS
-from rocstar.sandbox.extras import lacking
+from rocstar.sandbox.extras import missing_extra_message
 from rocstar.train.data.eval_questions import EvalQuestions
 from rocstar.train.groups.advantages import check_advantage
 from rocstar.train.learner import hub
@@ -522,7 +522,7 @@ def examine_directory(
 def check_lora(recipe: Recipe, nodes: int) -> None:
     """ConfigError where adapters are to learn and cannot, on so many nodes."""
     rank = recipe.lora.rank
-    if rank and (missing := lacking(f"lora.rank = {rank}", "lora")):
+    if rank and (missing := missing_extra_message(f"lora.rank = {rank}", "lora")):
         raise ConfigError(missing)
     if rank and nodes > 1 and not backend_of(recipe).has_serving_nodes:
         raise ConfigError(
@@ -591,7 +591,7 @@ def _engine_checks(
 
 def check_redis(url: str) -> None:
     """ConfigError unless a Redis answers there; the URL is not shown, for it may hold a password."""
-    if missing := lacking("tool.sandbox = 'redis'", "fabric"):
+    if missing := missing_extra_message("tool.sandbox = 'redis'", "fabric"):
         raise ConfigError(missing)
     import redis
 

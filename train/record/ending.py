@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rocstar.sandbox.console import is_unread
+from rocstar.sandbox.command_line import is_unread
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors, TrainingStopped, tell_launcher
 from rocstar.train.record.run_directory import cold_start_of, complete_checkpoints
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from rocstar.sandbox.console import told
-from rocstar.sandbox.extras import lacking
+from rocstar.sandbox.command_line import format_error
+from rocstar.sandbox.extras import missing_extra_message
 from rocstar.sandbox.loopback.listening import (
     add_access_log_options,
     add_listening_options,
@@ -96,7 +96,7 @@ def add_chat(parser: argparse.ArgumentParser, *, recipe_help: str) -> None:
 
 def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) -> int:
     """Chat by the options. `rest` are fields of the recipe. Return 1 if an answer failed."""
-    if missing := lacking("rocstar chat", "chat"):
+    if missing := missing_extra_message("rocstar chat", "chat"):
         raise ConfigError(missing)
     from rocstar.train.served.chatting import ChatOrder, chat_locally, chat_with
     from rocstar.train.served.recorded_start import recorded_start
@@ -121,7 +121,7 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
         raise ConfigError(
             f"{options.target!r} is no run and no model; of a server give http://{options.target}"
         )
-    if missing := lacking("rocstar chat of a model that is opened here", "train"):
+    if missing := missing_extra_message("rocstar chat of a model that is opened here", "train"):
         raise ConfigError(missing)
     from rocstar.train.served.solved import solved_question
 
@@ -179,7 +179,7 @@ def serve(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading)
         owners = read_owners(options.token_file, {})
         require_token_unless_loopback(address.tcp_hosts, owners)
     except (ValueError, OSError) as error:
-        raise ConfigError(told(error)) from None
+        raise ConfigError(format_error(error)) from None
     recipe = recipe_of(options.target, options.model, rest)
     _name_code(recipe)
     with loading():

@@ -2,7 +2,7 @@
 
 import argparse
 
-from rocstar.sandbox.extras import lacking, offered_flavours
+from rocstar.sandbox.extras import missing_extra_message, offered_flavours
 from rocstar.sandbox.loopback.listening import add_listening_options
 from rocstar.sandbox.service.parser import add_flavour_file
 
@@ -30,7 +30,7 @@ def add_mcp_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def _run(options: argparse.Namespace) -> int:
-    if missing := lacking("rocstar sandbox mcp", "mcp"):
+    if missing := missing_extra_message("rocstar sandbox mcp", "mcp"):
         raise ValueError(missing)
     from rocstar.sandbox.service.model_context.server import run
 

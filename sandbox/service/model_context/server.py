@@ -26,7 +26,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
 from rocstar.sandbox.child.import_scan import select_flavour
-from rocstar.sandbox.console import INTERRUPTED, Starting, require_own_users, say
+from rocstar.sandbox.command_line import INTERRUPTED, Starting, print_status, require_own_users
 from rocstar.sandbox.loopback.apart import Apart
 from rocstar.sandbox.loopback.door import Door
 from rocstar.sandbox.loopback.listening import address_of, bind, listen
@@ -167,7 +167,7 @@ async def _until_ended(server: "MCPServer[None]") -> int:
 def _status(signals: Sequence[int]) -> int:
     if signal.SIGINT not in signals:
         return 0
-    say("interrupted", "mcp")
+    print_status("interrupted", "mcp")
     return INTERRUPTED
 
 
@@ -213,7 +213,7 @@ async def serve_http(
             )
             limit_log("uvicorn.error")
             listener = _Listener(config, door)
-            with reread_on_hangup(owners, lambda line: say(line, "mcp")):
+            with reread_on_hangup(owners, lambda line: print_status(line, "mcp")):
                 await listener.serve(sockets=list(listening))
             return _status(listener.signals)
     finally:

@@ -71,7 +71,7 @@ def test_a_file_of_another_run_is_named_before_the_first_attack(
         assert run.main(arguments) == 2
         told = capsys.readouterr()
         assert told.out == "" and told.err == (
-            f"rocstar sandbox: {left} is left of another run of the attacks; remove it, and start again\n"
+            f"rocstar sandbox: {left} is a leftover of another run of the attacks. Remove it first.\n"
         )
 
 

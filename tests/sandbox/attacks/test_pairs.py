@@ -19,8 +19,7 @@ import pytest_asyncio
 
 from rocstar.sandbox import _native
 from rocstar.sandbox.attacks.channels import attempt
-from rocstar.sandbox.attacks.pair import flavours_of, is_offered, load_pairs
-from rocstar.sandbox.attacks.runners import Run, calls_of, sessions_of
+from rocstar.sandbox.attacks.pair import Run, calls_of, flavours_of, is_offered, load_pairs, sessions_of
 from rocstar.sandbox.pool.pool import SandboxPool
 
 from ... import needs

@@ -117,11 +117,11 @@ def test_what_is_expected_is_no_problem() -> None:
     [
         (result(status="error"), "status error"),
         (result(status="hung"), "status hung"),
-        (result("nothing\n"), "shows no 'HELD'"),
+        (result("nothing\n"), "does not match 'HELD'"),
         (result("HELD\nBREACH: it is\n"), "breach"),
-        (result("HELD\nModuleNotFoundError: No module named 'x'\n"), "nothing was tried"),
-        (result("HELD\nNameError: name 'x' is not defined\n"), "nothing was tried"),
-        (result("HELD: serve: TypeError\n"), "nothing was tried"),
+        (result("HELD\nModuleNotFoundError: No module named 'x'\n"), "the attack did not run"),
+        (result("HELD\nNameError: name 'x' is not defined\n"), "the attack did not run"),
+        (result("HELD: serve: TypeError\n"), "the attack did not run"),
     ],
 )
 def test_anything_else_is_one(seen: PartResult, problem: str) -> None:
@@ -131,8 +131,8 @@ def test_anything_else_is_one(seen: PartResult, problem: str) -> None:
 @pytest.mark.parametrize(
     ("field", "seen", "problem"),
     [
-        ("forbid: FORGED", result("HELD FORGED"), "shows 'FORGED'"),
-        ("truncated: no", result(truncated=True), "marked as cut"),
+        ("forbid: FORGED", result("HELD FORGED"), "matches 'FORGED'"),
+        ("truncated: no", result(truncated=True), "marked as truncated"),
         ("value: none", PartResult(status="ok", text="HELD", value="1"), "a value appeared"),
     ],
 )

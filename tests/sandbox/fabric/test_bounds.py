@@ -199,6 +199,6 @@ async def test_a_mistake_in_the_caller_is_its_own(
     redis: Any, programs: Any, working: Any, client: Any
 ) -> None:
     async with working(redis.url, programs), client(redis.url) as fabric:
-        with pytest.raises(TypeError, match="give a str"):
+        with pytest.raises(TypeError, match="Pass a str"):
             await fabric.run(ExecRequest(code=b"print(1)"))  # type: ignore[arg-type]
         assert await fabric.run(ExecRequest(code="say 1")) == ok("1")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import rocstar.sandbox as package
-from rocstar.sandbox import Limits, SandboxError, Status, run, running
+from rocstar.sandbox import Limits, SandboxError, Status, run, sync
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module", autouse=True)
 def _closed() -> Iterator[None]:
     yield
-    running.close()
+    sync.close_pools()
 
 
 def script(code: str) -> str:
@@ -51,37 +51,41 @@ def test_threads_may_call_it_together() -> None:
 
 
 def test_it_starts_again_after_it_was_closed() -> None:
-    running.close()
-    running.close()
+    sync.close_pools()
+    sync.close_pools()
     assert run("1").value == "1"
 
 
 def test_the_flavour_follows_from_the_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     request = package.ExecRequest(code="import numpy")
-    assert running.flavour_of(request) == "numeric"
-    monkeypatch.setattr(running, "installed_flavours", lambda: ("stdlib", "cpp"))
-    assert running.flavour_of(request) == "stdlib", "a flavour whose packages are missing is not chosen"
+    assert sync.flavour_of(request) == "numeric"
+    monkeypatch.setattr(sync, "installed_flavours", lambda: ("stdlib", "cpp"))
+    assert sync.flavour_of(request) == "stdlib", "a flavour whose packages are missing is not chosen"
 
 
 @pytest.mark.parametrize(
     ("options", "wrong", "message"),
     [
-        ({"code": 5}, TypeError, "code is of type int; give a str"),
-        ({"code": None}, TypeError, "code is None; give a str"),
+        ({"code": 5}, TypeError, "code is of type int. Pass a str"),
+        ({"code": None}, TypeError, "code is None. Pass a str"),
         ({"code": "1", "stdin": b"1"}, TypeError, "stdin is of type bytes"),
-        ({"code": "1", "limits": 4}, TypeError, r"give a Limits, for example Limits\(wall_s=2.0\)"),
+        ({"code": "1", "limits": 4}, TypeError, r"Pass a Limits, for example Limits\(wall_s=2.0\)"),
         ({"code": "1", "seed": "x"}, TypeError, "seed is 'x'"),
         ({"code": "1", "seed": -1}, ValueError, "seed is -1"),
         ({"code": "1", "flavour": None}, TypeError, "flavour is None"),
-        ({"code": "1", "flavour": "ruby"}, SandboxError, "no flavour 'ruby'; there are stdlib, numeric"),
-        ({"code": "1", "files": ["a"]}, TypeError, "give a dict"),
+        (
+            {"code": "1", "flavour": "ruby"},
+            SandboxError,
+            "unknown flavour 'ruby'. Choose from stdlib, numeric",
+        ),
+        ({"code": "1", "files": ["a"]}, TypeError, "Pass a dict"),
         (
             {"code": "1", "files": {"a": "text"}},
             TypeError,
-            "files has str to str; give a dict of str to bytes",
+            "files has str to str. Pass a dict of str to bytes",
         ),
-        ({"code": "1", "files": {"/a": b""}}, ValueError, "'/a': give a path below"),
-        ({"code": "1", "fetch": "a.png"}, TypeError, "fetch is 'a.png'; give a tuple of names"),
+        ({"code": "1", "files": {"/a": b""}}, ValueError, "'/a': use a path below"),
+        ({"code": "1", "fetch": "a.png"}, TypeError, "fetch is 'a.png'. Pass a tuple of names"),
     ],
 )
 def test_what_no_program_can_be_given_is_told(options: Any, wrong: type[Exception], message: str) -> None:
@@ -91,9 +95,9 @@ def test_what_no_program_can_be_given_is_told(options: Any, wrong: type[Exceptio
 
 def test_nothing_is_left_when_the_process_ends() -> None:
     code = (
-        "from rocstar.sandbox import run, running\n"
+        "from rocstar.sandbox import run, sync\n"
         "run('1')\n"
-        "print(*(pool.supervisor_pid for pool in running._background()._pools.values()))\n"
+        "print(*(pool.supervisor_pid for pool in sync._background()._pools.values()))\n"
     )
     pids = script(code).split()
     assert len(pids) == 1 and not Path("/proc", pids[0]).exists()
@@ -103,9 +107,9 @@ def test_what_a_killed_supervisor_leaves_is_removed_at_the_end_of_the_process() 
     """Where no thread can be made any more."""
     code = (
         "from pathlib import Path\n"
-        "from rocstar.sandbox import run, running\n"
+        "from rocstar.sandbox import run, sync\n"
         "run('1')\n"
-        "pool, = running._background()._pools.values()\n"
+        "pool, = sync._background()._pools.values()\n"
         "scratch = pool._facts['scratch']\n"
         "if scratch: Path(scratch, 'left').touch()\n"
         "print(scratch)\n"
@@ -118,7 +122,7 @@ def test_a_forked_process_starts_its_own() -> None:
     code = """
 import os, sys, warnings
 warnings.simplefilter("ignore")
-from rocstar.sandbox import run, running
+from rocstar.sandbox import run, sync
 print(run("1").value, flush=True)
 child = os.fork()
 if child == 0:
@@ -134,14 +138,14 @@ def test_a_forked_process_that_lives_on_does_not_keep_the_pool_from_its_end() ->
     code = """
 import os, signal, warnings
 warnings.simplefilter("ignore")
-from rocstar.sandbox import run, running
+from rocstar.sandbox import run, sync
 run("1")
 child = os.fork()  # it has the socket of the pool
 if child == 0:
     signal.pause()
-(pool,) = running._background()._pools.values()
+(pool,) = sync._background()._pools.values()
 process = pool._restarter._supervisor._process
-running.close()
+sync.close_pools()
 os.kill(child, signal.SIGKILL)
 print(process.returncode)
 """
@@ -151,9 +155,9 @@ print(process.returncode)
 def test_ctrl_c_kills_the_program_and_the_next_one_runs() -> None:
     code = """
 import os, signal, threading
-from rocstar.sandbox import Limits, run, running
+from rocstar.sandbox import Limits, run, sync
 run("1")
-(pool,) = running._background()._pools.values()
+(pool,) = sync._background()._pools.values()
 
 def interrupt():
     while not pool.in_flight:

@@ -1,6 +1,7 @@
-"""What all verbs of `rocstar sandbox` have in common: a mistake, Ctrl-C and unread output end in one line.
+"""Errors, exit codes and status lines of the verbs of `rocstar sandbox`.
 
-Exit status: 2 for a mistake or a failure of the sandbox, 130 after Ctrl-C, 141 when nobody reads the output.
+Exit status: 2 for a user error or a failure of the sandbox, 130 after Ctrl-C, 141 if the output's reader is
+gone.
 """
 
 import os
@@ -17,27 +18,28 @@ Parsed = TypeVar("Parsed")
 USAGE_ERROR = 2
 INTERRUPTED = 130
 UNREAD = 141
-"""Exit codes as a shell names ends by SIGINT and SIGPIPE."""
+"""Exit codes of a shell for SIGINT and SIGPIPE."""
 
 
-def guarded(work: Callable[[], int]) -> int:
-    """The exit status of `work`, or of what kept it from its end."""
+def run_command(work: Callable[[], int]) -> int:
+    """Return the exit status of `work`, or print its error and return the status for it."""
     try:
         status = work()
         sys.stdout.flush()
     except KeyboardInterrupt:
-        say("interrupted")
+        print_status("interrupted")
         return INTERRUPTED
     except (SandboxError, OSError, ValueError) as error:
         if isinstance(error, BrokenPipeError) and is_unread():
             return UNREAD
-        say(told(error))
+        print_status(format_error(error))
         return USAGE_ERROR
     return status
 
 
-def parsed(parse: Callable[[], Parsed]) -> Parsed:
-    """What `parse` gives. Where it prints help and ends, unread help is no error: some Pythons print one."""
+def parse_or_exit(parse: Callable[[], Parsed]) -> Parsed:
+    """Return the result of `parse`. If it prints help and exits, ignore a closed output, for which some
+    versions of Python print an error."""
     try:
         return parse()
     except SystemExit:
@@ -49,23 +51,22 @@ def parsed(parse: Callable[[], Parsed]) -> Parsed:
         raise
 
 
-def told(error: Exception) -> str:
-    """One line. An OSError's own text is a number and a quoted path."""
+def format_error(error: Exception) -> str:
+    """Format an error as one line. An OSError's own text has a number and a quoted path."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return " ".join(str(error).split())
 
 
-def say(text: str, verb: str = "") -> None:
-    """Write to standard error, at once, also when it is a pipe. Where its reader is gone, a closed terminal
-    say, a service goes on."""
+def print_status(text: str, verb: str = "") -> None:
+    """Print a line to standard error and flush. A closed standard error is ignored, so that a service
+    continues."""
     with suppress(OSError):
         print(f"rocstar sandbox{verb and ' '}{verb}: {text}", file=sys.stderr, flush=True)
 
 
 def is_unread() -> bool:
-    """Whether nobody reads standard output any more (`... | head`). Nothing more is written to it then, nor
-    at the end of the process."""
+    """Return True if the reader of standard output is gone (`... | head`), and discard further output."""
     poll = select.poll()
     poll.register(1, 0)
     if not any(event & select.POLLERR for _, event in poll.poll(0)):
@@ -75,37 +76,37 @@ def is_unread() -> bool:
 
 
 def require_own_users(isolation: str, allowed: bool, verb: str) -> None:
-    """Raises ValueError for a server of root whose programs all are root's, which nobody would expect."""
+    """Raise ValueError for a server that runs as root and whose programs would run as root, too."""
     if os.geteuid() != 0 or "uid" in isolation.split("+"):
         return
-    problem = "programs would have no user of their own, though this is root"
+    problem = "programs would run as root"
     if allowed:
-        return say(f"{problem}: --allow-shared-user", verb)
+        return print_status(f"{problem}: --allow-shared-user", verb)
     raise ValueError(
-        f"{problem}; `rocstar sandbox doctor` tells why. Start it as an ordinary user, or accept it with "
-        "--allow-shared-user"
+        f"{problem}; `rocstar sandbox doctor` shows why. Start as an ordinary user, or accept it with "
+        "--allow-shared-user."
     )
 
 
 class Starting:
-    """Shows what a pool that starts is at: a line at first, and one for each flavour that is warm."""
+    """Prints the progress of a starting pool: a line at first, and one for each warm flavour."""
 
     def __init__(self, verb: str, what: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._verb = verb
         self._clock = clock
         self._started_s = clock()
         self._warm: set[str] = set()
-        say(f"starting {what}", verb)
+        print_status(f"starting {what}", verb)
 
     def warm(self, flavour: str) -> None:
-        """Told of every interpreter; those that replace one say nothing."""
+        """Print a line for the first warm interpreter of a flavour."""
         if flavour not in self._warm:
             self._warm.add(flavour)
-            say(f"{flavour} is warm after {self._clock() - self._started_s:.1f} s", self._verb)
+            print_status(f"{flavour} is warm after {self._clock() - self._started_s:.1f} s", self._verb)
 
 
 class Waiting:
-    """Shows, every few seconds, that something is waited for."""
+    """Prints a line every few seconds while the process waits."""
 
     EVERY_S = 5.0
 
@@ -116,8 +117,8 @@ class Waiting:
         self._next_s = 0.0
 
     def tried(self, waited_s: float, reason: str) -> None:
-        """Told of every attempt that failed. The first is shown."""
+        """Record a failed attempt; print the first, then one per interval."""
         if waited_s >= self._next_s:
             self._next_s = waited_s + self.EVERY_S
-            left = f"of {self._patience_s:g} s" if self._patience_s != float("inf") else "without end"
-            say(f"waiting for {self._place}, {waited_s:.0f} s {left}: {reason}", self._verb)
+            left = f"of {self._patience_s:g} s" if self._patience_s != float("inf") else "without limit"
+            print_status(f"waiting for {self._place}, {waited_s:.0f} s {left}: {reason}", self._verb)

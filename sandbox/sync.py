@@ -1,10 +1,10 @@
-"""`run`: one program, from code that is not asynchronous.
+"""The blocking `run`: one program, from synchronous code.
 
     caller's thread -- run() --> thread "rocstar-sandbox" with a loop of its own --> a SandboxPool per flavour
           <---------------------- ExecResult, or SandboxError -----------------------
 
-The thread and each pool start with the first call that needs them and end with the process. A fork gets none
-of them: its first call starts its own.
+The thread and each pool start with the first call that needs them and end with the process. A forked process
+starts new ones on its first call.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from rocstar.sandbox.types import DEFAULT_LIMITS, ExecRequest, ExecResult, Limit
 T = TypeVar("T")
 
 CLOSE_S = 30.0
-"""No pool takes so long to end; the process must not hang for one that does."""
+"""The time limit for closing the pools at exit."""
 
 
 def run(
@@ -39,11 +39,11 @@ def run(
     fetch: Sequence[str] = (),
     displays: bool = False,
 ) -> ExecResult:
-    """Runs one program and waits for its end: for scripts, consoles and notebooks, from any thread.
+    """Run one program and wait for its end: for scripts, consoles and notebooks, from any thread.
 
-    The first call with a flavour takes as long as its imports. What runs many programs at a time uses a
-    SandboxPool. Raises SandboxError for failures of ours, TypeError and ValueError for what no program can be
-    given. Ctrl-C kills the program.
+    The first call with a flavour takes as long as its imports. To run many programs at a time, use a
+    SandboxPool. Raises SandboxError if the sandbox fails, TypeError and ValueError for invalid arguments.
+    Ctrl-C kills the program.
     """
     request = ExecRequest(
         code=code,
@@ -52,21 +52,21 @@ def run(
         limits=limits,
         seed=seed,
         files={} if files is None else files,
-        fetch=fetch if isinstance(fetch, str) else tuple(fetch),  # a name is told, not taken for its letters
+        fetch=fetch if isinstance(fetch, str) else tuple(fetch),  # a str is rejected, not split
         displays=displays,
     )
     return _background().wait(request)
 
 
 def flavour_of(request: ExecRequest) -> str:
-    """The flavour that a pool for this one request needs."""
+    """Return the flavour that a pool for this request needs."""
     if request.flavour != AUTO:
         return request.flavour
     return select_flavour(request.code, installed_flavours())
 
 
 class _Background:
-    """The thread, its loop and its pools. Invariant: pools are touched by that thread alone."""
+    """The thread, its loop and its pools. Invariant: only that thread uses the pools."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -83,7 +83,7 @@ class _Background:
 
     def wait(self, request: ExecRequest) -> ExecResult:
         if threading.current_thread() is self._thread:
-            raise RuntimeError("run() was called by its own thread, which would wait for itself")
+            raise RuntimeError("run() was called in its own thread and would deadlock")
         call = self._send(self._run(request))
         try:
             return call.result()
@@ -104,7 +104,7 @@ class _Background:
     async def _run(self, request: ExecRequest) -> ExecResult:
         flavour = flavour_of(request)
         if flavour not in FLAVOURS:
-            message = f"there is no flavour {flavour!r}; there are {', '.join(FLAVOURS)}, {AUTO}"
+            message = f"unknown flavour {flavour!r}. Choose from {', '.join(FLAVOURS)}, {AUTO}."
             raise SandboxError(message, kind="unknown_flavour", retryable=False)
         async with self._opening:
             if flavour not in self._pools:
@@ -124,8 +124,8 @@ def _background() -> _Background:
         return _current
 
 
-def close() -> None:
-    """Ends the pools of `run`; a later call starts them again. Called at the end of the process."""
+def close_pools() -> None:
+    """Close the pools of `run`; a later call starts new ones. Called at exit."""
     global _current
     with _lock:
         ended, _current = _current, None
@@ -134,10 +134,10 @@ def close() -> None:
 
 
 def _forget() -> None:
-    """Forget all in a forked process: the thread is not there, and the pools are the parent's."""
+    """Reset the state in a forked process, which has no thread and does not own the pools."""
     global _current, _lock
     _current, _lock = None, threading.Lock()
 
 
-atexit.register(close)
+atexit.register(close_pools)
 os.register_at_fork(after_in_child=_forget)

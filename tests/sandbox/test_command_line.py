@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rocstar.sandbox import cli, console, proctree
+from rocstar.sandbox import cli, command_line, proctree
 from rocstar.sandbox.fabric import cli as fabric_cli
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import SandboxError
@@ -163,7 +163,7 @@ def test_a_service_without_its_redis_ends_at_once(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(SandboxPool, "__aenter__", started)
     url = f"unix://user:secret@{tmp_path}/redis.sock"
     said: list[str] = []
-    monkeypatch.setattr(console, "say", lambda text, verb="": said.append(text))
+    monkeypatch.setattr(command_line, "print_status", lambda text, verb="": said.append(text))
     assert cli.main(["serve", "--port", "0", "--flavours", "stdlib", "--redis", url]) == 2
     started_with, message = said
     assert started_with.startswith("starting stdlib for sessions; other calls go to Redis at unix://")
@@ -195,7 +195,7 @@ def test_output_that_nobody_reads_ends_quietly(arguments: list[str], file: Calla
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "line"),
     [
         (ValueError("two\nlines"), "two lines"),
         (
@@ -206,16 +206,16 @@ def test_output_that_nobody_reads_ends_quietly(arguments: list[str], file: Calla
         (SandboxError("why", kind="closed", retryable=False), "why"),
     ],
 )
-def test_a_mistake_is_one_line(error: Exception, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_line(error: Exception, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     def work() -> int:
         raise error
 
-    assert console.guarded(work) == 2
-    assert capsys.readouterr().err == f"rocstar sandbox: {told}\n"
+    assert command_line.run_command(work) == 2
+    assert capsys.readouterr().err == f"rocstar sandbox: {line}\n"
 
 
 def test_waiting_is_told_at_first_and_then_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:
-    waiting = console.Waiting("worker", "Redis at x", 300.0)
+    waiting = command_line.Waiting("worker", "Redis at x", 300.0)
     for waited_s in (0.0, 1.0, 4.9, 5.1, 9.9, 10.2):
         waiting.tried(waited_s, "refused")
     shown = re.findall(r"(\d+) s of 300 s: refused", capsys.readouterr().err)
@@ -224,7 +224,7 @@ def test_waiting_is_told_at_first_and_then_every_few_seconds(capsys: pytest.Capt
 
 def test_each_flavour_is_told_once_with_its_time(capsys: pytest.CaptureFixture[str]) -> None:
     times = iter((10.0, 10.25, 13.0))
-    starting = console.Starting("serve", "a, b", clock=lambda: next(times))
+    starting = command_line.Starting("serve", "a, b", clock=lambda: next(times))
     for flavour in ("a", "a", "b", "a"):
         starting.warm(flavour)
     assert capsys.readouterr().err == (
