@@ -30,6 +30,7 @@ BUGS = [
     Bug("ArenaJudge.score", "((baseline, answer), (answer, baseline))", "((baseline, answer), (baseline, answer))", "benchmarks/test_arena_hard.py::test_the_better_answer_wins_both_games_on_both_sides"),
     Bug("AttemptsFile._recovered", "len(siblings) == self._k", "siblings", "test_attempts.py::test_whatever_is_cut_off_the_rest_is_done_and_the_end_is_the_same"),
     Bug("PrefetchedBatch._has_room", "self._held < MAX_HELD", "True", "fabric/test_bounds.py::test_outputs_that_nobody_reads_hold_up_their_batch"),
+    Bug("Sender.live_chunks", "del self.chunks[ref]", "pass", "fabric/test_chunks.py::test_what_is_long_goes_in_pieces_and_beside_the_loop"),
     Bug("Bounds._check_text", "chars > self.max_tokens * self.token_chars", "False", "serve/test_strangers.py::test_what_cannot_fit_is_refused_before_it_is_tokenised"),
     Bug("Guard._lightened", "len(body) <= MOST_IN_LOOP_BYTES", "True", "service/test_model_context.py::test_the_sdk_parses_no_large_body"),
     Bug("SandboxPool.__init__", "not start_warm", "False", "test_user_flavours.py::test_a_call_waits_for_its_own_flavour_where_the_pool_does_not"),

@@ -127,7 +127,7 @@ class RedisFabric:
             self._open_calls,
             self._counts,
             self._wake,
-            chunks=self._sender.chunks,
+            live_chunks=self._sender.live_chunks,
             audit_s=audit_s,
         )
         self._main: asyncio.Task[None] | None = None

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.fabric.call_times import CallWindow
@@ -47,7 +47,7 @@ class Receiver:
 
     Args:
         wake: called when the sender has something to send.
-        chunks: names of the chunks of entries in Redis, by ref.
+        live_chunks: returns the names of the chunks to renew.
 
     flavours: those with a live worker. served_at: the `loop.time()` at which a flavour last had one.
     counted_at: the time of the last count of workers, which has had no gap since looking_since. A flavour
@@ -64,13 +64,13 @@ class Receiver:
         counts: Counter[str],
         wake: Callable[[], None],
         *,
-        chunks: Mapping[str, str],
+        live_chunks: Callable[[], list[str]],
         audit_s: float,
     ) -> None:
         self._connection = connection
         self._redis = redis
         self._stored = stored
-        self._pieces = chunks
+        self._live_chunks = live_chunks
         self._open_calls = open_calls
         self._counts = counts
         self._wake = wake
@@ -145,7 +145,7 @@ class Receiver:
         if self._server_minus_loop_s is None:
             self._server_minus_loop_s = await self._redis.server_s() - clock()
         upkeep = await self._redis.keep_up(
-            self._cursor, clock() + self._server_minus_loop_s, list(self._pieces.values())
+            self._cursor, clock() + self._server_minus_loop_s, self._live_chunks()
         )
         now = clock()
         if now - self.counted_at > max(UNSEEN_S, 4 * self._audit_s):

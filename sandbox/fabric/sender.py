@@ -112,19 +112,19 @@ class Sender:
         self._counts["refused"] += len(ids)
         self._open_calls.fail(ids, full_error(reason))
 
-    def forget_settled(self) -> None:
-        """Forget the chunks of entries that are settled: a worker deleted them, or they expire."""
-        abandoned = set(self._open_calls.abandoned)
-        for ref in [
-            ref for ref in self.chunks if ref not in self._open_calls.entries and ref not in abandoned
-        ]:
+    def live_chunks(self) -> list[str]:
+        """Return the names of the chunks whose expiry must be renewed. Forget those of settled entries: a
+        worker deleted them, or they expire."""
+        for ref in self.chunks.keys() - self._open_calls.entries.keys() - {*self._open_calls.abandoned}:
             del self.chunks[ref]
+        return list(self.chunks.values())
 
     async def delete_abandoned(self) -> None:
         refs, self._open_calls.abandoned = self._open_calls.abandoned, []
+        names = [self.chunks[ref] for ref in refs if ref in self.chunks]
         try:
             await self._redis.delete(refs)
-            await self._stored.forget([self.chunks[ref] for ref in refs if ref in self.chunks])
+            await self._stored.forget(names)
         except REDIS_ERRORS:
             self._open_calls.abandoned += refs
             raise
