@@ -232,7 +232,7 @@ def decode_zygote(payload: bytes) -> tuple[int, int]:
 
 def failure(kind: str, text: str) -> SandboxError:
     if kind == "zygote_start":  # a flavour that the pool does not wait for
-        text = f"{json.loads(text)['message']}. The next call for it tries again."
+        text = f"{json.loads(text)['message']}; the next call for it tries again"
     return SandboxError(
         text,
         kind=kind,

@@ -166,7 +166,7 @@ async def test_a_program_is_as_long_as_an_argument_may_be(pool: SandboxPool) -> 
     most = _native.MOST_SHELL_BYTES
     result = await run(pool, "echo long #".ljust(most, "x"))
     assert (result.status, result.stdout) == (Status.OK, "long\n"), result.stderr
-    with pytest.raises(SandboxError, match=f"has {most + 1} bytes; more than {most}") as raised:
+    with pytest.raises(SandboxError, match=f"has {most + 1} bytes, more than {most}") as raised:
         await run(pool, "#".ljust(most + 1, "x"))
     assert not raised.value.retryable
     longer = ExecRequest(code=". ./more.sh", files={"more.sh": b"#" * most + b"\necho more"}, flavour="bash")
@@ -254,7 +254,7 @@ async def test_a_zygotes_death_loses_no_call(pool: SandboxPool) -> None:
 
 
 async def test_it_has_no_sessions(pool: SandboxPool) -> None:
-    with pytest.raises(SandboxError, match="no sessions: what a program has started ends with it"):
+    with pytest.raises(SandboxError, match="no sessions: a bash program's processes end with it"):
         await pool.open_session(flavour="bash")
 
 

@@ -168,7 +168,7 @@ def test_a_service_without_its_redis_ends_at_once(tmp_path: Path, monkeypatch: p
     started_with, message = said
     assert started_with.startswith("starting stdlib for sessions; other calls go to Redis at unix://")
     assert message.startswith(f"Redis at unix://{tmp_path}/redis.sock did not answer within 0.2 s (")
-    assert "start it, mend the URL, or leave --redis out" in message and "secret" not in message
+    assert "Start it, fix the URL, or omit --redis" in message and "secret" not in message
 
 
 def test_a_program_from_the_terminal_is_asked_for() -> None:

@@ -60,14 +60,14 @@ async def heard(pool: SandboxPool) -> None:
     """The supervisor has done all that it was sent until now."""
     supervisor = pool._restarter._supervisor
     assert supervisor is not None
-    pong, own = asyncio.Event(), supervisor._heard
+    pong, own = asyncio.Event(), supervisor._note_frame
 
     def hear(kind: int) -> None:
         own(kind)
         if kind == wire.PONG:
             pong.set()
 
-    supervisor._heard = hear  # type: ignore[method-assign]
+    supervisor._note_frame = hear  # type: ignore[method-assign]
     supervisor._send(wire.encode_id(wire.PING, 0))
     await asyncio.wait_for(pong.wait(), PATIENCE_S)
 

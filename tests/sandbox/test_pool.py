@@ -378,9 +378,9 @@ async def test_a_string_is_a_program() -> None:
 
 @pytest.mark.parametrize("program", [b"print(1)", None, 5])
 async def test_what_is_no_program_says_what_to_pass(program: Any) -> None:
-    with pytest.raises(TypeError, match="give its code as a str, or an ExecRequest"):
+    with pytest.raises(TypeError, match="Pass its code as a str, or an ExecRequest"):
         await SandboxPool().run(program)
-    with pytest.raises(TypeError, match="for a single one use run"):
+    with pytest.raises(TypeError, match="For a single one use run"):
         SandboxPool().run_batch("print(1)")
 
 

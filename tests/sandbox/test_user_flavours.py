@@ -194,7 +194,7 @@ async def test_a_flavour_that_cannot_be_imported_any_more_fails_alone(environmen
             while not isinstance(error := await outcome_of(pool, request), SandboxError):
                 pass  # it was forked before
         assert (error.kind, error.retryable) == ("zygote_start", True)
-        assert "RuntimeError: mended soon" in str(error) and "it is tried again" in str(error)
+        assert "RuntimeError: mended soon" in str(error) and "the next call for it tries again" in str(error)
         assert await outcome_of(pool, ExecRequest(code="2", flavour="stdlib")) == "2"
         assert (await session.run("x")).value == "3"
         module.write_text("")
@@ -277,7 +277,7 @@ def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
     [
         ("[flavour.numeric]\n", "use a name of ASCII letters other than"),
         ("[flavour.'a b']\n", "use a name of ASCII letters"),
-        ("[flavour.own]\nimport = []\n", "has import; there are imports and environment"),
+        ("[flavour.own]\nimport = []\n", "has import. The keys are imports and environment"),
         ("[flavour.own]\nimports = 'ours'\n", "Use a list of module names"),
         ("[flavour.own]\nimports = ['os; x']\n", "Use a list of module names"),
         ("[flavour.own]\nenvironment = 'nowhere'\n", "has no lib/python"),

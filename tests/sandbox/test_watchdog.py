@@ -67,14 +67,14 @@ async def test_a_zygote_that_hangs_when_it_is_started_again_is_the_supervisors_t
     bench.longest_s = 4.0
     for _ in range(int((OPTIONS.zygote_start_s + TICK_S) / TICK_S)):
         bench.tick(TICK_S)
-        bench._heard(wire.PONG)
+        bench._note_frame(wire.PONG)
     assert bench.bitten == 0
 
 
 async def test_a_supervisor_that_answers_is_left_alone_while_its_calls_may_run(bench: Bench) -> None:
     for _ in range(int((3600.0 + STUCK_S) / TICK_S)):
         bench.tick(TICK_S)
-        bench._heard(wire.PONG)
+        bench._note_frame(wire.PONG)
     assert bench.bitten == 0
     bench.tick(TICK_S)
     assert bench.bitten == 1
@@ -84,7 +84,7 @@ async def test_results_are_signs_of_life(bench: Bench) -> None:
     bench.longest_s = 0.0
     for _ in range(20):
         bench.tick(SILENT_S)
-        bench._heard(wire.RESULT)
+        bench._note_frame(wire.RESULT)
     assert bench.bitten == 0
 
 

@@ -157,9 +157,9 @@ def test_two_calls_are_compared() -> None:
         ("# breach: it is written\n", "", "'breach' is missing"),
         ("# expect: ok\n", "", "'expect' is missing"),
         ("group: files", "group: garden", "group 'garden'"),
-        ("expect: ok", "expect: fine", "expect ['fine']"),
+        ("expect: ok", "expect: fine", "expect is ['fine']"),
         ("# output: HELD", "# outputs: HELD", "unknown field 'outputs'"),
-        ('print("HELD")\n', 'print("HELD")\n# %% chapter\n', "kind 'chapter'"),
+        ('print("HELD")\n', 'print("HELD")\n# %% chapter\n', "kind of part 'chapter'"),
     ],
 )
 def test_a_mistake_in_a_file_is_named(before: str, after: str, message: str) -> None:

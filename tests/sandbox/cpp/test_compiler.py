@@ -142,7 +142,7 @@ async def test_it_is_refused_where_a_layer_is_missing(layer: str) -> None:
 
 
 async def test_it_is_refused_without_a_compiler() -> None:
-    with pytest.raises(SandboxError, match=r"no '/no/such/g\+\+': apt-get install g\+\+") as raised:
+    with pytest.raises(SandboxError, match=r"the compiler '/no/such/g\+\+': apt-get install g\+\+") as raised:
         async with SandboxPool(("cpp",), cpp_command="/no/such/g++ -o {exe} {source}"):
             pass
     assert (raised.value.kind, raised.value.retryable) == ("missing_import", False)

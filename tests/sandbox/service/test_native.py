@@ -227,8 +227,8 @@ async def test_a_flavour_is_chosen_by_the_imports_unless_it_is_named(serve: Any)
         ({"memory_bytes": 2 << 30}, f"is {2 << 30}; this service takes {1 << 20} to {1 << 30}"),
         ({"cpu_s": 100000}, "limits.cpu_s is 100000; this service takes 1 to 86400"),
         ({"output_bytes": 1 << 40}, f"this service takes 0 to {64 << 20}"),
-        ({"files": 1.0}, "limits.files is 1.0. Pass a whole number"),
-        ({"wall_s": "4"}, "limits.wall_s is '4'. Pass a number"),
+        ({"files": 1.0}, "limits.files is 1.0; give a whole number"),
+        ({"wall_s": "4"}, "limits.wall_s is '4'; give a number"),
     ],
 )
 async def test_a_limit_out_of_bounds_is_told_those_of_this_service(

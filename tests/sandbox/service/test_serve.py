@@ -346,7 +346,7 @@ def test_root_does_not_serve_programs_as_root(
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     if not refused:
         return require_own_users(isolation, allowed, "serve")
-    with pytest.raises(ValueError, match="no user of their own, though this is root"):
+    with pytest.raises(ValueError, match="programs would run as root"):
         require_own_users(isolation, allowed, "serve")
 
 
