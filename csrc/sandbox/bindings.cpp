@@ -8,14 +8,14 @@
 
 #include "compact.h"
 #include "cpp_child.h"
+#include "directory_tree.h"
 #include "landlock.h"
-#include "notify.h"
 #include "programs.h"
 #include "prompt_writer.h"
 #include "protocol.h"
 #include "python_memory.h"
+#include "seccomp_notify.h"
 #include "shell_child.h"
-#include "tree.h"
 #include "utf8.h"
 #include "zygote.h"
 

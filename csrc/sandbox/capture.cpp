@@ -4,8 +4,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "background_thread.h"
 #include "utf8.h"
-#include "worker.h"
 
 namespace rocstar {
 namespace {

@@ -1,4 +1,4 @@
-// Collects what a child writes to one pipe, up to a cap.
+// Collects the output of a child from one pipe, up to a cap.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace rocstar {
 
-// What of a stream is shown. truncated: bytes are missing.
+// The shown part of a stream. truncated: bytes are missing.
 struct Shown {
   std::string text;
   bool truncated = false;
@@ -49,7 +49,7 @@ class Capture {
   Capture() = default;
   Capture(UniqueFd pipe, uint64_t cap) : pipe_(std::move(pipe)), kept_(cap) {}
 
-  // Reads once without blocking; closes the pipe at its end. What was read, until the next call for any pipe.
+  // Reads once without blocking; closes the pipe at its end. Returns the data, valid until the next call for any pipe.
   std::string_view drain();
   int fd() const { return pipe_.get(); }
   HeadTail& kept() { return kept_; }

@@ -62,8 +62,8 @@ int bind_group_to_control() {
 // seccomp.
 int enter_layers(const Confinement& how) {
   if (setsid() < 0) return errno;
-  if (how.nice != 0) stand_back(how.nice, how.proc);
-  if (has_descendants(how.role)) take_turns({getpid()});  // who starts others early would leave them its short slices
+  if (how.nice != 0) lower_priority(how.nice, how.proc);
+  if (has_descendants(how.role)) reset_slices({getpid()});  // who starts others early would leave them its short slices
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return errno;
   if (how.scratch >= 0 && fchdir(how.base >= 0 ? how.base : how.scratch) != 0) return errno;
   if (how.scratch >= 0 && how.base >= 0 && chdir(how.directory) != 0) return errno;

@@ -13,7 +13,7 @@
 
 namespace rocstar {
 
-// What a child needs to confine itself, all of it prepared before the fork.
+// The data that a child needs to confine itself, all of it prepared before the fork.
 struct Confinement {
   int input, output, error, control;  // become 0, 1, 2, 3
   int scratch = -1;                   // directory to start in,
@@ -41,7 +41,7 @@ class Child {
  public:
   explicit Child(bool session, Role role = Role::kInterpreter) : session_(session), role_(role) {}
 
-  // Of each stream, and of a value, that are kept. Written by the zygote, when it changes.
+  // The kept bytes of each stream and of a value. Written by the zygote when it changes.
   static uint64_t output_bytes;
   // A value for which the supervisor would kill, cut in the middle as the streams are. It cuts shorter ones itself.
   static std::string fit_value(std::string value);
@@ -55,7 +55,7 @@ class Child {
   // Waits for the next program or cell; nothing when the supervisor is gone. Branches are made meanwhile: a new
   // process returns from here with a cell of its own.
   std::optional<Cell> next_cell();
-  // Tells how a cell ended. Of a session only: a program tells by exiting.
+  // Reports the end of a cell. Only for sessions: a program exits.
   void reply(int code, const std::string& value);
   // Refuses branches with EBUSY while this returns true.
   bool (*has_threads)() = nullptr;
@@ -68,7 +68,7 @@ class Child {
   Role role_;
 };
 
-// Says on the control socket that what was ordered cannot be started, and ends the process.
+// Reports a failed start on the control socket and exits.
 [[noreturn]] void give_up(int error);
 
 // Where the C library keeps the id of this thread, the only one. Found once, by a fork: a zygote asks before it serves.

@@ -14,10 +14,9 @@ namespace rocstar {
 // side a huge page cannot be. That guards nothing here, since every child may map executable memory itself.
 uint64_t compact_memory();
 
-// Gives the C library's free memory to nobody, but for its end. Free blocks lie here and there between others: a child
-// that asks for ten pieces of memory would change ten pages, and where the library sorts its free blocks, as it does
-// when somebody asks for much, one for each of them. What is at the end lies together. Call it when nothing more is to
-// be freed.
+// Allocates the C library's free blocks for good, except the end of the heap. Free blocks are scattered: a child that
+// allocates ten blocks would change ten pages, and one more for each free block that the library sorts on a large
+// allocation. The end of the heap is contiguous. Call it when nothing more will be freed.
 void use_up_free_memory();
 
 }  // namespace rocstar

@@ -17,7 +17,7 @@ namespace rocstar {
 inline constexpr char kSourceName[] = "main.cpp";
 inline constexpr char kProgramName[] = "program";
 
-// What a compiler may use. Its address space is at least this, or what the program may have.
+// The limits of a compiler. Its address space is the larger of this and the program's.
 inline constexpr uint64_t kCompilerMemoryBytes = 2ull << 30;
 inline constexpr uint64_t kCompilerFileBytes = 64ull << 20;
 inline constexpr uint64_t kCompilerFiles = 64;

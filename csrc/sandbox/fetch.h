@@ -1,4 +1,4 @@
-// Files that a caller asked to have, read from a program's directory once it has ended.
+// Reads the files that a caller fetches from a program's directory after its end.
 #pragma once
 
 #include <cstdint>
@@ -7,15 +7,15 @@
 
 namespace rocstar {
 
-// Of one answer, all its files together.
+// The maximum of all files of one result together.
 inline constexpr uint64_t kMostFetchedBytes = 64 << 20;
-// What a program displays lies in files of this folder with the names 0, 1, 2, ...; an empty one ends the row.
+// The displays of a program are files 0, 1, 2, ... of this folder; an empty file ends the list.
 inline constexpr std::string_view kDisplayFolder = ".display";
 inline constexpr int kMostDisplays = 32;
 
-// FILE frames for those of `names` (each with a line's end) that are regular files below `directory`, then for what
-// was displayed. Left out: what is not there, is reached through a link, or is more than is left of
-// kMostFetchedBytes. `directory` may be -1: then there are none.
+// Appends FILE frames for those of `names` (each with a newline) that are regular files below `directory`, then for the
+// displays. Omits missing files, files behind links, and files beyond kMostFetchedBytes. `directory` may be -1: no
+// files.
 void append_files(std::string& to, uint64_t id, int directory, std::string_view names, bool displays);
 
 }  // namespace rocstar

@@ -1,4 +1,4 @@
-// Where the first small objects of a child lie: side by side.
+// The allocator of the first small objects of a child, which places them side by side.
 //
 // Python keeps each size of small objects in pools of 16 KiB of their own, so a print, which needs some twenty sizes,
 // changed as many pages. Here sizes share pages: a chunk of 1 KiB is one size's, and the next chunk the next's.
@@ -57,7 +57,7 @@ class FirstObjects {
     return true;
   }
 
-  // What is known of the blocks, in one page with the first of them.
+  // The state of the blocks, in one page with the first of them.
   std::array<Free*, kSizes> free_{};
   std::array<uint32_t, kSizes> end_{};   // of a size's last chunk
   std::array<uint16_t, kSizes> left_{};  // of it

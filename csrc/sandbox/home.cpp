@@ -16,9 +16,9 @@
 #include <cstring>
 #include <system_error>
 
+#include "directory_tree.h"
 #include "landlock.h"
 #include "listing.h"
-#include "tree.h"
 
 namespace rocstar {
 namespace {

@@ -1,4 +1,4 @@
-// A slot: what a child has of its own while it lives, a uid and a scratch directory, and later the next child.
+// A slot: the uid and the scratch directory of a child, reused by later children.
 #pragma once
 
 #include <sys/types.h>
@@ -21,9 +21,9 @@ namespace rocstar {
 struct HomeOptions {
   std::string base;  // an existing directory of ours; empty: no scratch directories
   std::vector<std::string> readable_paths;
-  std::vector<std::string> tool_paths;     // of the C++ flavour: what a compiler reads and executes
-  std::vector<std::string> library_paths;  // what a compiled program and a shell's tools read
-  std::vector<std::string> loader_paths;   // and what the kernel starts them with
+  std::vector<std::string> tool_paths;     // of the C++ flavour: files that a compiler reads and executes
+  std::vector<std::string> library_paths;  // files that a compiled program and a shell's tools read
+  std::vector<std::string> loader_paths;   // their dynamic loaders
   std::vector<std::string> shell_paths;    // bash and its tools
   bool landlock = false;
   bool slot_uid = false;
@@ -39,7 +39,7 @@ class Homes;
 // The processes that may hold files of a directory.
 using Holders = std::function<std::vector<pid_t>()>;
 
-// Of what exists: as many as were counted last, and those that were granted since.
+// The existing entries: those of the last count, and those that were granted since.
 struct Tally {
   uint64_t counted = 0, since = 0;
   uint64_t most() const { return counted + since; }
@@ -59,7 +59,7 @@ class Home {
   int directory() const { return directory_; }  // -1 without scratch; the same from any thread while it lives
   std::string_view name() const;                // of the directory, within the base
   int ruleset() const;                          // -1 without Landlock
-  // Of the C++ and bash flavours, which need Landlock and scratch. Throw std::system_error.
+  // For the C++ and bash flavours, which need Landlock and scratch. Throw std::system_error.
   UniqueFd compiler_ruleset() const;
   UniqueFd program_ruleset(int program) const;
   UniqueFd shell_ruleset() const;
@@ -73,10 +73,10 @@ class Home {
   // On the disk or in memory, as it was weighed last. Of many files some stand for all; who hides them deep down may
   // have as much as it has made.
   uint64_t held_bytes(uint64_t file_bytes) const;
-  // What it may have by its creations, whether they have a name or not.
+  // The bytes that its creations allow, whether they have a name or not.
   uint64_t most_bytes(uint64_t file_bytes) const { return std::min(created_, 2 * limit_) * file_bytes; }
   bool used() const { return used_; }
-  // Removes what is there: the next process starts with an empty directory.
+  // Removes the contents: the next process starts with an empty directory.
   void clear();
 
  private:

@@ -1,9 +1,9 @@
-// Every object of the supervisor that a second thread can reach. All else belongs to the loop alone.
+// All objects of the supervisor that a second thread can access. Everything else belongs to the loop.
 //
-//   Worker's thread    the Job that it runs, one of those below; Worker's queues, under its mutex
+//   BackgroundThread   the Job that it runs, one of those below; its queues, under its mutex
 //   Sweeper's thread   the Leftover that it removes (sweeper.h); Sweeper's queues, under its mutex
 //
-// A job has what it needs by value. Texts are shared by reference count and never changed. The loop takes a job back
+// A job has its data by value. Texts are shared by reference count and never changed. The loop takes a job back
 // in the task's `then`, which runs after `run` has returned.
 #pragma once
 
@@ -11,25 +11,25 @@
 #include <string>
 #include <utility>
 
+#include "background_thread.h"
 #include "capture.h"
 #include "protocol.h"
-#include "worker.h"
 
 namespace rocstar {
 
-// All that a result is made of. Invariant: nothing in it refers to an object of the supervisor. `directory` is a
-// descriptor: whoever makes the result keeps the home that owns it until the result is made.
+// The parts of a result. Invariant: it does not refer to objects of the supervisor. `directory` is a descriptor: its
+// home must exist until the result is made.
 struct ResultParts {
   Outcome outcome;
   Limits limits;
   HeadTail out, err, value;
   int directory;
-  uint64_t most_file_bytes;  // 0 where no file was made or none is asked for
+  uint64_t most_file_bytes;  // 0 if no file was created or fetched
   std::string fetch;
   bool displays;
 
   bool is_long() const { return out.held() + err.held() + value.held() + most_file_bytes >= kLong; }
-  // Appends its frames: files first, as their reader wants them. Empties the texts.
+  // Appends its frames, files first, as the reader expects. Empties the texts.
   void append_to(std::string& to);
 };
 
@@ -45,7 +45,7 @@ class ResultJob : public Job {
   ResultParts parts_;
 };
 
-// Writes a long input into a file of its own.
+// Writes a long input into a file.
 class InputJob : public Job {
  public:
   explicit InputJob(Request call) : request(std::move(call)) {}
@@ -54,7 +54,7 @@ class InputJob : public Job {
   Request request;
 };
 
-// Gives memory back, which takes the kernel long.
+// Frees memory, which takes the kernel long.
 template <typename Memory>
 class FreeJob : public Job {
  public:

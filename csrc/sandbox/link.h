@@ -1,12 +1,12 @@
-// What passes between supervisor, zygotes and children. All ends are ours: no bytes of a program travel to a zygote,
-// so what a zygote holds, and every later child inherits, is the same for all.
+// Messages between supervisor, zygotes and children. A program's bytes never reach a zygote, so that the state of a
+// zygote, which every later child inherits, is the same for all.
 //
 // supervisor -> zygote    one packet per order (SOCK_SEQPACKET): ForkOrder, with the child's descriptors attached
 // zygote -> supervisor    packets of ZygoteWord: 'H' hello and 'F' fatal with JSON, 'L' with the notification
-//                         listener attached, 'E' with a ForkError, 'A' with what it is at before it is ready
+//                         listener attached, 'E' with a ForkError, 'A' with its step before it is ready
 // supervisor -> child     over the control socket, which is the child's descriptor 3: a CellHeader and the code;
-//                         a branch order has the descriptors of the new process attached. A program may lie there
-//                         before its child is born; nobody reads it but the child, once it is confined
+//                         a branch order has the descriptors of the new process attached. A program may be sent
+//                         before its child exists; only the child reads it, once it is confined
 // child -> supervisor     first 'R' and the pid once it is confined, or 'F' and errno. A program then writes the
 //                         repr of its value. A session writes a CellReply and the repr, after each cell. A child
 //                         of the C++ or bash flavour that cannot start what it should writes a second 'F' and errno
@@ -28,23 +28,23 @@ namespace rocstar {
 // Descriptors of a child, the same in each: the standard three, and the control socket.
 inline constexpr int kControlFd = 3;
 inline constexpr int kFirstOtherFd = 4;
-// Of a compiled program before it starts; closed when it does.
+// The file of a compiled program; closed when the program starts.
 inline constexpr int kProgramFd = 4;
-// Of a shell program and all that it starts: the control socket, whose end kills them. Out of the way of the numbers
-// that programs choose, and below the most that they may have.
+// The control socket of a shell program and its processes, whose end kills them. Above the numbers that programs
+// choose, and below their limit.
 inline constexpr int kLifelineFd = 250;
 
 inline constexpr char kReady = 'R';
 inline constexpr char kNotReady = 'F';
-// Of a child that has said so.
+// The exit code of a child that has reported a failed start.
 inline constexpr int kSetupFailedExit = 125;
 
-// A stream may grow to this many times its cap before the program is killed: cutting is mercy, a flood is not.
+// The multiple of its cap that a stream may reach before the program is killed.
 inline constexpr uint64_t kHardOutputFactor = 4;
-// Below this a cap kills no sooner: a program that may show nothing can still print a little.
+// Smaller caps count as this one for the kill, so that a program with cap 0 may still print a little.
 inline constexpr uint64_t kSmallestOutputCap = 4096;
 
-// What a child is to become. Those that start others keep them in their process group.
+// The role of a child. Children that start processes keep them in their process group.
 enum class Role : uint8_t {
   kInterpreter,  // of a Python program, or of a session's cells
   kCompiler,     // of a C++ program
@@ -96,7 +96,7 @@ struct [[gnu::packed]] CellReply {
   uint32_t value_bytes;
 };
 
-// What a message brought along. Throws std::system_error.
+// The descriptors of a message. Throws std::system_error.
 struct Message {
   size_t bytes = 0;  // 0: the other end is closed
   FdList fds;

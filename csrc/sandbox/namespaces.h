@@ -5,8 +5,8 @@
 //   ipc     System V and POSIX message objects of its own
 //   uts     a host name of its own
 //   mount   everything read-only; homes, /run, /var and other places that hold people's files are empty; the scratch
-//           directories lie on a tmpfs with a size, which bounds what all programs write together
-//           and what /proc/meminfo and /proc/cpuinfo tell is what they told when the sandbox started
+//           directories are on a tmpfs with a size limit for all programs together,
+//           and /proc/meminfo and /proc/cpuinfo have their contents from the start of the sandbox
 //   user    for who needs it to have the others: an ordinary user, with one id, and root of a container, with all
 //
 // No pid namespace: its first process would have to be the supervisor, whose pids then mean nothing outside, and what

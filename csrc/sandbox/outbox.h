@@ -1,5 +1,5 @@
-// Frames on their way to the pool. For each that is sent alone the pool is woken, reads, and sends what comes next: the
-// results of an owner who has more waiting than can begin now go together.
+// Frames to be sent to the pool. Each write wakes the pool, so the results of an owner with many waiting calls are sent
+// together.
 #pragma once
 
 #include <chrono>
@@ -12,25 +12,25 @@
 
 namespace rocstar {
 
-// So many results go together, of so many bytes, and none of them waits longer.
+// The limits of results that are sent together: their number, bytes, and delay.
 inline constexpr uint32_t kMostTogether = 8;
 inline constexpr size_t kMostBytesTogether = 64 << 10;
 inline constexpr std::chrono::milliseconds kTogether{2};
-// A part that has so many bytes is appended to no more.
+// The size from which a part is not appended to.
 inline constexpr size_t kPartBytes = 256 << 10;
 
-// Invariants: what is not known to have time is sent at once, and with it everything that was appended before; a part
-// is neither copied nor moved in memory once another follows.
+// Invariants: frames that may not wait are sent immediately, with all frames before them; a part is neither copied nor
+// moved in memory once another follows.
 class Outbox {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Where frames are appended, behind those that are not sent yet: until the next call.
+  // The buffer to which frames are appended; valid until the next call.
   std::string& frames() {
     if (parts_.back().size() >= kPartBytes) add_part({});
     return parts_.back();
   }
-  // Whole frames, behind those, without a copy of them.
+  // Appends complete frames without copying them.
   void append(std::string frames) {
     if (parts_.back().empty()) {
       parts_.back() = std::move(frames);
@@ -38,9 +38,9 @@ class Outbox {
       add_part(std::move(frames));
     }
   }
-  // Of all that is not sent yet.
+  // The number of unsent bytes.
   size_t size() const { return before_last_ + parts_.back().size() - sent_; }
-  // What was appended since there were `size` bytes has time.
+  // Marks the bytes that were appended since there were `size_before` as able to wait.
   void may_wait(size_t size_before, Clock::time_point now) {
     if (patient_ == 0) since_ = now;
     ++patient_;
@@ -49,11 +49,11 @@ class Outbox {
   bool ready(Clock::time_point now) const {
     return size() > 0 && (!has_time() || patient_ >= kMostTogether || now >= since_ + kTogether);
   }
-  // When what waits is ready at the latest.
+  // The time at which waiting bytes must be sent.
   std::optional<Clock::time_point> due() const { return has_time() ? std::optional(since_ + kTogether) : std::nullopt; }
-  // The first of it, which is not empty unless all is sent.
+  // The first unsent part; empty only if all is sent.
   std::string_view unsent() const { return std::string_view(parts_.front()).substr(sent_); }
-  // Those bytes of `unsent` are sent. A part that ends with them is nobody's any more: large ones take long to free.
+  // Removes `count` sent bytes. Returns a part that ends with them, because large ones take long to free.
   std::string drop(size_t count) {
     sent_ += count;
     patient_ = 0;

@@ -40,7 +40,7 @@ void set_group(int32_t nice, int proc = -1) {
 
 }  // namespace
 
-void come_first() {
+void raise_priority() {
   const int nice = getpriority(PRIO_PROCESS, 0);
   if (nice <= 0 && ask(0, {.flags = kResetOnFork, .nice = std::min(nice, kFirstNice)})) {
     set_group(kFirstNice);
@@ -49,14 +49,14 @@ void come_first() {
   }
 }
 
-void come_soon() { ask(0, {.nice = getpriority(PRIO_PROCESS, 0)}); }
+void set_short_slice() { ask(0, {.nice = getpriority(PRIO_PROCESS, 0)}); }
 
-void stand_back(int32_t nice, int proc) {
+void lower_priority(int32_t nice, int proc) {
   setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + nice);
   set_group(nice, proc);
 }
 
-void take_turns(const std::vector<pid_t>& threads) {
+void reset_slices(const std::vector<pid_t>& threads) {
   for (const pid_t thread : threads) {
     errno = 0;
     const int nice = getpriority(PRIO_PROCESS, static_cast<id_t>(thread));

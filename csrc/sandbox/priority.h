@@ -1,7 +1,7 @@
-// Who comes first where cores are short: the supervisor, which answers for all programs, before programs.
+// Scheduling priorities: the supervisor, which serves all programs, runs before programs if cores are short.
 //
-// Where the kernel makes each session (setsid) a group of its own to the scheduler (autogroup), its members' own
-// values say nothing against others': the group's does. So both are set.
+// Where the kernel makes a scheduling group of each session (setsid, autogroup), the nice values of its members count
+// only within the group, and the group's value between groups. So both are set.
 #pragma once
 
 #include <sys/types.h>
@@ -11,21 +11,21 @@
 
 namespace rocstar {
 
-// Of the supervisor, above processes of the usual priority: it sleeps most of the time.
+// The supervisor's nice value. It sleeps most of the time.
 inline constexpr int kFirstNice = -10;
 
-// Raises this thread and its session's group, where there is the right and nobody chose a lower priority; and asks for
-// short time slices, for which no right is needed. What is forked from here has the usual priority again.
-void come_first();
+// Raises the priority of this thread and its session's group, if privileged and not started with a lower priority, and
+// sets a short time slice, which needs no privilege. Forked processes have the default priority again.
+void raise_priority();
 
-// Asks for short time slices, which what is forked from here has as well: to have slept, or just begun, is then not to
-// wait for the whole turn of one who has not. For a zygote.
-void come_soon();
+// Sets a short time slice, which forked processes inherit: a process that slept or has just started need not wait for
+// the whole slice of another. For a zygote.
+void set_short_slice();
 
-// Lowers this process by `nice`, and its session's group to that. proc: a descriptor of /proc where that has no path.
-void stand_back(int32_t nice, int proc = -1);
+// Sets the nice value of this process and of its session's group. proc: a descriptor of /proc if it has no path.
+void lower_priority(int32_t nice, int proc = -1);
 
-// Gives threads the usual time slices: those of a program that has not ended soon.
-void take_turns(const std::vector<pid_t>& threads);
+// Gives threads the default time slice: those of a program that runs for long.
+void reset_slices(const std::vector<pid_t>& threads);
 
 }  // namespace rocstar

@@ -45,14 +45,14 @@ struct Supervisor::Process {
   UniqueFd pidfd, control;
   Capture out, err;
   std::string word;          // the first bytes that it said since: of a session the head of its reply
-  HeadTail value;            // what it said, but for that head
+  HeadTail value;            // its value without that head
   uint64_t value_bytes = 0;  // said, head included
   uint64_t shown[2] = {};    // of output and error, sent as it was written
   std::string to_send;       // down the control socket
   Text code_to_send;         // behind that: a long one, which is not copied
   size_t sent = 0;           // of both
   bool watching_control_writes = false;
-  bool lines_rest = false;  // nobody looks at its output yet
+  bool lines_rest = false;  // its output is not watched yet
   Clock::time_point rests_since;
   bool has_code = false;  // was sent its program before its birth
   bool branch_granted = false;
@@ -64,7 +64,7 @@ struct Supervisor::Process {
   uint32_t flags = 0;
   uint64_t group_peak_bytes = 0, group_cpu_us = 0;  // of a bash program's processes together, as they were seen
   Weighing weighing;                                // of those, while it is under way
-  uint64_t orphans_cpu_us = 0;                      // of those that nobody of the group waited for
+  uint64_t orphans_cpu_us = 0;                      // of processes that no process of the group waited for
   uint64_t kills_before = 0;                        // for want of memory, when its work began
   uint32_t tasks = 0;                               // of its group, where the kernel does not count them
   Clock::time_point tasks_counted;
@@ -72,7 +72,7 @@ struct Supervisor::Process {
   uint64_t reserved_bytes = 0;
   bool weighed = true;         // else a session that has rested since its last cell, and counts as what that might take
   uint64_t weighed_at_us = 0;  // of its CPU time
-  uint64_t cpu_limit_s = 0;    // as the kernel was told
+  uint64_t cpu_limit_s = 0;    // as set in the kernel
   bool has_cpu_limit = true;   // until the kernel refuses
   uint64_t baseline_resident = 0;
   uint64_t cpu_us_before = 0;  // of the session, when its cell began or ended
@@ -88,12 +88,12 @@ struct Supervisor::Server {
   UniqueFd socket, pidfd;
   bool ready = false;
   uint32_t deaths = 0;     // before it was ever ready, in a row
-  std::string at;          // what it was at last before it was ready
+  std::string at;          // its last step before it was ready
   Clock::time_point late;  // not ready by then, it is taken to hang
   std::string death;       // how the last of them was, and how many were like it
   uint32_t same_deaths = 0;
   std::string unfit;        // why no other could be started, until one is
-  Clock::time_point again;  // from then on another is tried, when somebody asks
+  Clock::time_point again;  // from then on the next call starts another
   uint32_t generation = 0;
   uint64_t baseline_resident = 0;
   std::set<uint32_t> orders;  // processes that are starting
@@ -130,7 +130,7 @@ inline constexpr std::chrono::seconds kSessionsLook{1};
 // One that has used more is looked at again soon, and is done with when it has used this much since.
 inline constexpr uint64_t kRestlessCpuUs = 10'000;
 inline constexpr std::chrono::milliseconds kRestlessLook{100};
-// More than this between two looks is growth; less is what a collector or a buffer takes.
+// A larger difference between two measurements is growth; smaller ones are collectors or buffers.
 inline constexpr uint64_t kIdleGrowth = 1 << 20;
 // How often to look how full the scratch directories are, while somebody who has files there is at work, and how long
 // to wait after taking one of them away.
@@ -138,13 +138,13 @@ inline constexpr std::chrono::milliseconds kScratchLook{10};
 // At so many entries of scratch directories in one look: some milliseconds, however many files programs make.
 inline constexpr uint64_t kEntriesALook = 2048;
 inline constexpr std::chrono::milliseconds kScratchAgain{100};
-// How often to look for the end of somebody unknown, while one is expected.
+// The interval of checks for the end of an unknown process, while one is expected.
 inline constexpr std::chrono::milliseconds kStrangersLook{50};
 // A victim of the kernel may take so long to give its memory back, and to be gone.
 inline constexpr std::chrono::seconds kVictimEnds{10};
-// What has happened is heard of before deadlines count, but for so many rounds of it in a row.
+// The rounds of events that are handled before deadlines are checked.
 inline constexpr uint32_t kMostFullRounds = 64;
-// How often to look at what the processes of a bash program have together.
+// The interval at which the memory of a bash program's processes is measured.
 inline constexpr std::chrono::milliseconds kGroupWatch{20};
 // After a look, nobody is looked at for so many times the processor time that it took: programs with many processes
 // would take the supervisor from all others. The same of a count of tasks that forbids more.
@@ -172,7 +172,7 @@ std::vector<pid_t> own_children();
 enum class Rest : uint8_t { kCalm, kSuspected, kWorking };
 Rest rest_of(uint64_t used_us, uint64_t before_us, uint64_t& suspected_us);
 std::vector<pid_t> threads_of(pid_t pid);
-// The process that a thread belongs to; -1 if that cannot be told.
+// The process that a thread belongs to, or -1 if unknown.
 pid_t process_id_of(pid_t thread);
 
 // What the processes of a group have together, as far as /proc shows it; who starts and ends meanwhile may be missed.
@@ -183,7 +183,7 @@ struct GroupUse {
   uint32_t tasks = 0;  // threads of all processes
 };
 GroupUse use_of_group(pid_t group);
-// What a session holds of its own, to within the zygote's pages that it has changed.
+// The memory of a session, except changed pages of the zygote.
 uint64_t held_bytes_of(pid_t pid, uint64_t baseline_resident);
 // What its pipes and sockets may hold besides, by their number: memory of the kernel's, which counts for no process.
 uint64_t line_bytes_of(pid_t pid);

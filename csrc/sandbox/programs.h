@@ -32,8 +32,8 @@ pybind11::object call_alone(const pybind11::object& function, const pybind11::ar
 // Runs programs in a zygote's children, one each.
 class Programs {
  public:
-  // `cell`: the module sandbox/child/cell.py, with its streams open. Made in the zygote: what the module and the
-  // interpreter have then is what is used.
+  // `cell`: the module sandbox/child/cell.py, with its streams open. Created in the zygote with the state of the module
+  // and the interpreter at that time.
   explicit Programs(const pybind11::module_& cell);
 
   // In a new child: what names its directory. sys.path[0], HOME and TMPDIR, and of a program, which is a script, also

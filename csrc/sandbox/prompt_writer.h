@@ -1,4 +1,4 @@
-// A buffered writer that keeps no text back: what a program has printed before it is killed is what tells why.
+// An unbuffered writer: the output of a program before it is killed often explains the kill.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -98,10 +98,10 @@ class Text {
   std::string_view part_;
 };
 
-// What an answer is to have besides: output as it is written, and what the program displays.
+// Optional parts of an answer: streamed output and displays.
 inline constexpr uint8_t kWantsOutput = 1, kWantsDisplays = 2;
 
-// What the pool asks for: a program, a session, a cell of a session, or a branch of one.
+// A request of the pool: a program, a session, a cell of a session, or a branch of one.
 struct Request {
   FrameType type = FrameType::kRun;
   uint64_t id = 0;
@@ -123,7 +123,7 @@ struct Request {
 // As rocstar.sandbox.types.Status, in its order.
 enum class Status : uint8_t { kOk, kError, kSignaled, kTimeout, kMemoryLimit, kOutputLimit, kDenied };
 
-// What only the parent of a child knows for certain about its end.
+// The facts about a child's end that only its parent knows for certain.
 struct Outcome {
   enum Flag : uint32_t {
     kTimedOut = 1,
@@ -163,7 +163,7 @@ enum class Failure : uint8_t {
   kFull = 4,
   kCannotBranch = 5,
   kNodeMemory = 6,   // the kernel took it for want of memory, and it had not yet what it was allowed
-  kTooLarge = 7,     // what it wrote does not fit a frame
+  kTooLarge = 7,     // its output does not fit a frame
   kNodeScratch = 8,  // it had most of what all together had too much of, in their scratch directories
   kZygoteStart = 9   // its flavour cannot be started any more; the text is JSON, as FATAL has it
 };
@@ -181,11 +181,11 @@ void append_zygote(std::string& to, uint8_t flavour, uint64_t pid);
 void append_json(std::string& to, FrameType type, std::string_view json);
 void append_output(std::string& to, uint64_t id, uint8_t stream, std::string_view bytes);
 void append_file(std::string& to, uint64_t id, std::string_view name, std::string_view bytes);
-// For tests: what the pool sends.
+// For tests: the frames of the pool.
 void append_request(std::string& to, const Request& request);
 void append_id(std::string& to, FrameType type, uint64_t id);
 
-// What the pool reads of a RESULT, as views into the frame.
+// The fields of a RESULT as views into the frame.
 struct ResultView {
   uint64_t id;
   Status status;
@@ -197,7 +197,7 @@ struct ResultView {
 };
 ResultView decode_result(std::string_view payload);
 
-// A frame from this size on is read into memory of its own, which whoever takes the frame may keep.
+// The size from which a frame is read into its own memory, which its receiver may keep.
 inline constexpr uint32_t kLongFrameBytes = 1u << 20;
 
 // Cuts a byte stream into frames. A view returned by `next` lives until the next call of `next` or `feed`.

@@ -1,15 +1,14 @@
-// What Python's objects in a zygote's children are made of.
+// The memory of Python's objects in a zygote's children.
 #pragma once
 
 namespace rocstar {
 
-// Leaves each size of Python's small objects a page of its own: what is free of the pages in use, here and there, is
-// given to nobody. For a zygote, before its memory is moved.
+// Allocates the free blocks of used pages for good, so that each size of Python's small objects starts with a new page.
+// For a zygote, before its memory is moved.
 void use_up_free_objects();
 
-// From now on the first small objects come from FirstObjects, until that is used up; then Python's own way is the only
-// one again, but for asking whose a block is that is freed. For a zygote, when it has nothing left to do but fork.
-// Nothing is done on Pythons whose objects are made by several threads at a time.
+// Allocates the next small objects from FirstObjects until it is full; then only frees check the owner of a block. For
+// a zygote, just before it forks. Has no effect on free-threaded Pythons.
 void put_first_objects_together();
 
 }  // namespace rocstar

@@ -32,7 +32,7 @@ struct Rule {
   std::vector<ArgCheck> never;      // for kAllow: when one of these holds it fails with EBADF, whatever else holds
 };
 
-// What becomes of a system call without a rule. Allowed: another filter, which is in force already, decides on it.
+// The action for a system call without a rule. Allowed: another filter, which is in force already, decides on it.
 enum class Unruled { kRefused, kAllowed };
 
 // Invariant: a system call without a rule is never allowed, unless another filter decides on those. Up to `newest` it
@@ -56,10 +56,10 @@ class SeccompFilter {
 
 bool seccomp_available();
 
-// What a child may do beyond the least.
+// The optional rights of a child.
 struct PolicyOptions {
-  bool scratch = false;   // create and write files: needs Landlock to say where, and notify.h to say how many
-  bool session = false;   // be branched, which notify.h must grant
+  bool scratch = false;   // create and write files: needs Landlock to say where, and seccomp_notify.h to say how many
+  bool session = false;   // be branched, which seccomp_notify.h must grant
   bool truncate = false;  // by path: needs Landlock's ABI 3
   bool compiler = false;  // start other programs, which Landlock must name; a process group keeps them together
   bool program = false;   // become a program that is open already, which Landlock must name
@@ -77,7 +77,7 @@ inline constexpr uint32_t kTieWord = 0x74696564;
 // What a rule allows, in words: the arguments that are looked at and what they may be.
 std::string describe(const Rule& rule);
 
-// The rules of rocstar's children: see policy.cpp.
+// The rules of rocstar's children: see syscall_policy.cpp.
 std::vector<Rule> child_policy(const PolicyOptions& options);
 
 // The same in two, for of two filters' verdicts the stricter counts: what can be in force in a zygote, whose children
@@ -85,7 +85,7 @@ std::vector<Rule> child_policy(const PolicyOptions& options);
 // names a pid. The kernel takes as long to install a filter as it is large. The first does not depend on `session`.
 std::vector<Rule> inherited_policy(const PolicyOptions& options);
 std::vector<Rule> own_policy(const PolicyOptions& options);  // with Unruled::kAllowed
-// Of the supervisor itself, see guard.h.
+// The supervisor's filter, see guard.h.
 std::vector<Rule> supervisor_policy();
 uint32_t newest_known_syscall();
 

@@ -1,5 +1,5 @@
 // Bash programs. The child becomes bash, which starts tools of the machine; all of them have the child's filter,
-// ruleset, limits and process group, and end with it or with the supervisor, whichever is first (groups.cpp).
+// ruleset, limits and process group, and end with it or with the supervisor, whichever is first (process_groups.cpp).
 //
 //   reads      the system's libraries, and the tools themselves
 //   executes   bash and the tools that the pool names (sandbox/child/bash.py), and the loader that starts them; nothing

@@ -14,8 +14,8 @@
 #include <csignal>
 #include <system_error>
 
+#include "directory_tree.h"
 #include "process.h"
-#include "tree.h"
 
 namespace rocstar {
 

@@ -4,12 +4,12 @@
 //     |  stream socket, both ways: frames of protocol.h
 //   supervisor (this loop)            a process of its own, C++, epoll; parent of all below; confined by guard.h
 //     :  packet socket: orders to start a zygote, as the supervisor's own child (CLONE_PARENT)
-//   starter                           starts programs for the supervisor, which may not (starter.h)
+//   starter                           starts programs for the supervisor, which cannot (starter.h)
 //     |  packet socket each, to the supervisor: orders to fork, link.h
 //   zygotes                           warm Python interpreters, one or more per flavour
 //     :  fork, as the supervisor's own children (CLONE_PARENT)
 //   children                          one program each, or one session of many cells; confined by child.cpp
-//     |  fork and exec, of a C++ program's compiler (compile.cpp) and of bash programs alone (groups.cpp)
+//     |  fork and exec, of a C++ program's compiler (compile.cpp) and of bash programs alone (process_groups.cpp)
 //   descendants                       in their child's process group, and killed with it
 //
 // Between supervisor and child:
@@ -18,29 +18,28 @@
 //   3 control   a socket: down go the program or the cells, up come 'R' once it is confined, then the value of a
 //               trailing expression (a session: one reply per cell)
 //   pidfd       held by the supervisor: readable when the child has ended, and what SIGKILL is sent through
-//   listener    per zygote: what the kernel asks for its children (notify.h)
+//   listener    per zygote: requests of the kernel about its children (seccomp_notify.h)
 //
 // A call: RUN frame -> queue -> order to a zygote with the child's ends, and the program down the control socket, which
 // the child reads once it is confined and has said 'R' -> pidfd readable -> one last read of the pipes -> RESULT frame.
-// A program is over when its pidfd says so; a cell when its session answers. How a program ended comes from waitid and
-// from what this loop did to it, never from anything that the child wrote. What a session says of a cell is its own
-// word; its clock is not.
+// A program ends when its pidfd is readable, a cell when its session answers. The status of a program comes from waitid
+// and from the actions of this loop, never from data that the child wrote. The status of a cell is the session's claim;
+// its time is measured here.
 //
-// Being woken costs more than most of what there is to do then, so a print wakes this loop twice, by its 'R' and by its
-// end: its pipes are not watched while it is young (lines.cpp), and its result may wait for others (outbox.h).
+// Waking up costs more than most work that follows, so a print wakes this loop twice, by its 'R' and by its end: the
+// pipes of a new program are not watched (watched_fds.cpp), and its result may wait for others (outbox.h).
 //
-// What takes long and decides nothing is done in threads beside this loop: long results and inputs (worker.h), and what
-// programs left behind (sweeper.h). Only the loop knows processes, lanes and sessions: jobs.h names all that a second
-// thread can reach.
+// Long work that decides nothing runs in threads: long results and inputs (background_thread.h), and the removal of
+// leftovers (sweeper.h). Only the loop accesses processes, lanes and sessions; jobs.h lists the shared objects.
 //
-// Who waits for whom: the pool waits for one RESULT, OPENED or FAILED frame per request; the supervisor waits in
-// epoll, at most until the next deadline; a zygote waits for orders; a child waits for nobody once it has a program.
+// Waiting: the pool waits for one RESULT, OPENED or FAILED frame per request; the supervisor waits in epoll, at most
+// until the next deadline; a zygote waits for orders; a child with a program waits for no other process.
 //
 // Deaths: pool gone -> the socket closes, the supervisor kills and reaps everything and removes what was written.
 // Supervisor gone -> starter, zygotes and children get SIGKILL (PR_SET_PDEATHSIG). Starter gone -> the supervisor ends
-// when it next needs a zygote, and the pool starts another. Zygote gone -> orders without an answer go
-// to its replacement; children and sessions live on, they are not its own. A replacement that cannot be, for what it
-// imports was taken away, fails its flavour's calls until another can.
+// when it next needs a zygote, and the pool starts another. Zygote gone -> unanswered orders go to its replacement;
+// children and sessions continue, because they are the supervisor's children. If no replacement can start, because its
+// imports are gone, the flavour's calls fail until one can.
 #pragma once
 
 #include <chrono>
@@ -56,16 +55,16 @@
 #include <unordered_map>
 #include <vector>
 
+#include "background_thread.h"
 #include "capture.h"
 #include "cgroup.h"
 #include "home.h"
 #include "jobs.h"
 #include "link.h"
-#include "notify.h"
 #include "outbox.h"
 #include "protocol.h"
+#include "seccomp_notify.h"
 #include "starter.h"
-#include "worker.h"
 
 namespace rocstar {
 
@@ -145,7 +144,7 @@ class Supervisor {
   void expire(Clock::time_point now);
   int next_timeout_ms() const;
 
-  // lines.cpp: which pipes and sockets of children are watched
+  // watched_fds.cpp: which pipes and sockets of children are watched
   void watch_lines(Process& process);
   void rest_lines(Process& process);
   void rest_longer(Process& process, Clock::time_point now);
@@ -196,7 +195,7 @@ class Supervisor {
   void rest(Process& session);
   void wake(Process& session);
 
-  // births.cpp: how programs, sessions, cells and branches begin
+  // launch.cpp: how programs, sessions, cells and branches begin
   void order_child(Request request, Server& server);
   Process& new_process(Request request, std::shared_ptr<Home> home);
   void start_cell(Request request, Process& session);
@@ -251,7 +250,7 @@ class Supervisor {
   static void set_cpu_limit(Process& session, uint64_t used_us, bool idle);
   void kill_all();
 
-  // answers.cpp: how results are put together
+  // results.cpp: how results are put together
   void report(Process& process, Outcome outcome);
   void answer_beside(const Process& process, ResultParts parts);
   std::string& frames_of(uint64_t session);
@@ -267,7 +266,7 @@ class Supervisor {
   void end_compilation(Process& process, bool exited, int code);
   bool could_not_start(Process& process);
 
-  // groups.cpp: children that start other programs
+  // process_groups.cpp: children that start other programs
   bool is_shell(uint8_t flavour) const;
   static uint64_t most_creations(const Process& process);
   std::vector<pid_t> holders_of(const Process& process);
@@ -292,8 +291,8 @@ class Supervisor {
   std::map<uint64_t, std::string> behind_;  // by session, that has a result in the making: what comes after it
   std::set<uint64_t> arriving_;             // calls whose input is being written
   uint64_t leaving_bytes_ = 0;              // in scratch directories of programs that ended, until their files are read
-  Worker incoming_;                         // writes inputs, and frees memory
-  Worker outgoing_;                         // makes results
+  BackgroundThread incoming_;               // writes inputs, and frees memory
+  BackgroundThread outgoing_;               // makes results
   bool client_open_ = true;
   bool watching_writes_ = false;
   bool said_hello_ = false;

@@ -167,7 +167,7 @@ int main(int argc, char** argv) {
     setrlimit(RLIMIT_NOFILE, &files);
   }
   setsid();  // a terminal's Ctrl-C is the pool's to handle: it closes the socket when it is done
-  if (given.supervisor.nice > 0) rocstar::come_first();
+  if (given.supervisor.nice > 0) rocstar::raise_priority();
   rocstar::UniqueFd proc(open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC));
   given.supervisor.proc = proc.get();
   try {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tree.h"
+#include "directory_tree.h"
 
 namespace rocstar {
 

@@ -15,9 +15,9 @@
 #include "guard.h"
 #include "landlock.h"
 #include "namespaces.h"
-#include "notify.h"
 #include "process.h"
 #include "seccomp.h"
+#include "seccomp_notify.h"
 
 namespace rocstar {
 namespace {

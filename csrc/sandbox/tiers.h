@@ -18,13 +18,13 @@ struct TierOptions {
   std::vector<std::string> kept_paths;  // what zygotes import from, besides the readable paths
   std::string scratch_parent;           // empty: no scratch directories
   uint64_t scratch_bytes = 0;           // of all scratch directories together, in tier B
-  // Into which only their owner may go, though Python lies there: homes, most often.
+  // Folders that only their owner may enter and that contain Python: usually homes.
   std::vector<std::string> private_folders;
   bool allow_no_isolation = false;
   std::set<std::string> without;  // layers to leave out
 };
 
-// Completes `supervisor`: homes, the zygotes' options, what is said in HELLO. False after telling the pool why not.
+// Completes `supervisor`: homes, the zygotes' options, the HELLO frame. Returns false after sending FATAL.
 bool enter_tier(const TierOptions& options, SupervisorOptions& supervisor);
 
 }  // namespace rocstar

@@ -75,7 +75,7 @@ void Zygote::hello(const std::string& json) {
 }
 
 void Zygote::serve(const std::function<int(Child&)>& run) {
-  come_soon();
+  set_short_slice();
   while (true) {
     ForkOrder order;
     bool again = false;

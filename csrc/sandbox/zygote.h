@@ -9,8 +9,8 @@
 #include <string>
 
 #include "child.h"
-#include "notify.h"
 #include "seccomp.h"
+#include "seccomp_notify.h"
 #include "unique_fd.h"
 
 namespace rocstar {
@@ -26,11 +26,11 @@ struct Layers {
 
 class Zygote {
  public:
-  // Installs the notification filter and says so to the supervisor; measures what a child that runs nothing has.
+  // Installs the notification filter and reports it to the supervisor; measures the memory of an idle child.
   // Throws std::system_error.
   Zygote(UniqueFd supervisor, const Layers& layers);
 
-  // What the supervisor learns first. `json` may be empty for a zygote that is well.
+  // Sends the first message to the supervisor. `json` may be empty if the zygote is ready.
   void hello(const std::string& json);
 
   // Serves orders until the supervisor is gone. `run` is called in each child, which never returns from here.

@@ -16,7 +16,7 @@
 #include <cstring>
 #include <string>
 
-#include "notify.h"
+#include "seccomp_notify.h"
 #include "zygote.h"
 
 namespace rocstar::fake {

@@ -12,9 +12,9 @@
 #include <thread>
 
 #include "check.h"
+#include "directory_tree.h"
 #include "home.h"
 #include "protocol.h"
-#include "tree.h"
 #include "unique_fd.h"
 
 using namespace rocstar;

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "check.h"
+#include "directory_tree.h"
 #include "landlock.h"
 #include "place.h"
-#include "tree.h"
 
 using namespace rocstar;
 using namespace rocstar::fake;

@@ -83,7 +83,7 @@ void nothing_is_opened_for_writing() {
   CHECK(call(SYS_truncate, reinterpret_cast<long>("/tmp/x"), 0) == EROFS);
 }
 
-// Where to, Landlock says; how often, notify.h. But what neither of them knows about stays refused.
+// Where to, Landlock says; how often, seccomp_notify.h. But what neither of them knows about stays refused.
 void with_scratch_files_can_be_made_but_not_disguised() {
   CHECK(outcome([] { return open("/dev/null", O_WRONLY | O_CLOEXEC); }) == 0);
   CHECK(outcome([] { return open("/", O_CREAT | O_WRONLY, 0600); }) == EISDIR);  // allowed as far as the filter goes

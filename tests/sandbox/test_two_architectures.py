@@ -10,7 +10,7 @@ import pytest
 from .. import needs
 
 CSRC = Path(__file__).parents[2] / "csrc" / "sandbox"
-FILES = ("policy.cpp", "notify.cpp")
+FILES = ("syscall_policy.cpp", "seccomp_notify.cpp")
 GENERIC = Path("/usr/include/asm-generic/unistd.h")
 ARM64 = ("RENAMEAT", "NEW_STAT", "SET_GET_RLIMIT", "TIME32_SYSCALLS", "SYS_CLONE3", "MEMFD_SECRET")
 """What arm64's <asm/unistd.h> asks of the list that it shares with other machines."""

@@ -1,4 +1,5 @@
-// How results are put together and go out: short ones at once, long ones in a thread of their own (worker.h).
+// How results are put together and go out: short ones at once, long ones in a thread of their own
+// (background_thread.h).
 //
 //   a program's end or a cell's --> report --+---------------- short ---------------> outbox
 //                                            +-- long: keeps its place --> worker --> outbox, and what waited behind it

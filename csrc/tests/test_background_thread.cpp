@@ -1,4 +1,4 @@
-#include "worker.h"
+#include "background_thread.h"
 
 #include <poll.h>
 
@@ -9,7 +9,7 @@
 
 #include "check.h"
 
-using rocstar::Worker;
+using rocstar::BackgroundThread;
 
 namespace {
 
@@ -24,13 +24,13 @@ class Act : public rocstar::Job {
 
 std::shared_ptr<Act> act(std::function<void()> what) { return std::make_shared<Act>(std::move(what)); }
 
-void wait_for(const Worker& worker) {
+void wait_for(const BackgroundThread& worker) {
   pollfd waiting{worker.fd(), POLLIN, 0};
   CHECK(poll(&waiting, 1, 100'000) == 1);
 }
 
 void who_gives_it_something_goes_on_meanwhile() {
-  Worker worker;
+  BackgroundThread worker;
   std::latch gate(1);
   std::string told;
   worker.take(1, act([&gate] { gate.wait(); }), [&told] { told += '1'; });
@@ -48,7 +48,7 @@ void who_gives_it_something_goes_on_meanwhile() {
 }
 
 void a_lane_with_much_leaves_others_their_turn() {
-  Worker worker;
+  BackgroundThread worker;
   std::latch begun(1), gate(1);
   std::string told;
   worker.take(1, act([&] {
@@ -75,7 +75,7 @@ void what_has_not_begun_is_dropped_with_it() {
   bool did_first = false, did_second = false, told = false;
   std::thread opener;
   {
-    Worker worker;
+    BackgroundThread worker;
     worker.take(1, act([&] {
                   begun.count_down();
                   gate.wait();

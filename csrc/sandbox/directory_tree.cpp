@@ -1,4 +1,4 @@
-#include "tree.h"
+#include "directory_tree.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-// What programs leave in a directory: how much it is, and its end.
+// Measures and removes the files that programs leave in a directory.
 #pragma once
 
 #include <cstdint>
@@ -7,26 +7,26 @@
 
 namespace rocstar {
 
-// Deeper directories are not weighed: each level takes descriptors, and nobody nests so many but to hide.
+// Deeper directories are not measured: each level takes descriptors, and only programs that hide files nest so deep.
 inline constexpr uint32_t kDeepest = 64;
 
 struct Weight {
   uint64_t bytes = 0;    // on the disk or in memory
-  uint64_t entries = 0;  // that were looked at
-  bool whole = true;     // there was nothing else
+  uint64_t entries = 0;  // examined
+  bool whole = true;     // all entries were examined
   bool deep = false;     // some of it is below kDeepest, or in a directory that cannot be read
 };
 
-// Looks at `most_entries` at most.
+// Examines at most `most_entries`.
 Weight weigh_tree(int directory, uint64_t most_entries);
 
-// Told of each file that is gone, what it had taken.
+// Called with the size of each removed file.
 using Gone = std::function<void(uint64_t bytes)>;
 
-// Removes what is in a directory, however deep, and follows no link. Returns the number of entries that were there.
+// Removes the contents of a directory at any depth without following links. Returns the number of entries.
 uint64_t remove_contents(int directory, const Gone& gone = nullptr);
 
-// A directory and what is in it, as far as that can be removed.
+// Removes a directory and its contents as far as possible.
 void remove_tree(const std::string& path);
 
 }  // namespace rocstar

@@ -1,4 +1,4 @@
-#include "notify.h"
+#include "seccomp_notify.h"
 
 #include <fcntl.h>
 #include <linux/audit.h>

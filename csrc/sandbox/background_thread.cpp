@@ -1,4 +1,4 @@
-#include "worker.h"
+#include "background_thread.h"
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -10,11 +10,11 @@
 
 namespace rocstar {
 
-Worker::Worker() : done_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+BackgroundThread::BackgroundThread() : done_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!done_fd_) throw std::system_error(errno, std::generic_category(), "eventfd");
 }
 
-Worker::~Worker() {
+BackgroundThread::~BackgroundThread() {
   {
     const std::lock_guard lock(mutex_);
     ends_ = true;
@@ -24,7 +24,7 @@ Worker::~Worker() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Worker::take(uint64_t lane, std::shared_ptr<Job> job, std::function<void()> then) {
+void BackgroundThread::take(uint64_t lane, std::shared_ptr<Job> job, std::function<void()> then) {
   try {
     if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
   } catch (const std::system_error&) {
@@ -40,7 +40,7 @@ void Worker::take(uint64_t lane, std::shared_ptr<Job> job, std::function<void()>
   changed_.notify_all();
 }
 
-void Worker::finish() {
+void BackgroundThread::finish() {
   uint64_t count = 0;
   if (read(done_fd_.get(), &count, sizeof count) != sizeof count) return;  // nothing is done
   std::deque<Task> done;
@@ -51,7 +51,7 @@ void Worker::finish() {
   for (const Task& task : done) task.then();
 }
 
-Worker::Task Worker::next() {
+BackgroundThread::Task BackgroundThread::next() {
   auto [lane, tasks] = std::move(waiting_.front());
   waiting_.pop_front();
   Task task = std::move(tasks.front());
@@ -60,7 +60,7 @@ Worker::Task Worker::next() {
   return task;
 }
 
-void Worker::work() {
+void BackgroundThread::work() {
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return ends_ || !waiting_.empty(); });

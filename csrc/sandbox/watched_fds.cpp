@@ -50,7 +50,7 @@ void Supervisor::watch_slow() {
     young_.pop_front();
     if (!rests) continue;
     watch_lines(process);
-    if (process.state == Process::State::kRunning) take_turns(threads_of(process.pid));
+    if (process.state == Process::State::kRunning) reset_slices(threads_of(process.pid));
   }
 }
 

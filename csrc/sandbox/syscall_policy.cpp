@@ -2,14 +2,14 @@
 // error that a well-behaved program expects; killed, for calls that no honest program makes by accident.
 //
 // Without a scratch directory there is no writable place: a path cannot be opened for writing. With one, Landlock
-// says where, and notify.h counts what is created. There are no descendants: only threads can be created, so one
-// SIGKILL ends a call; a session is forked on the supervisor's order alone. A compiler and a shell program have
+// says where, and seccomp_notify.h counts what is created. There are no descendants: only threads can be created, so
+// one SIGKILL ends a call; a session is forked on the supervisor's order alone. A compiler and a shell program have
 // descendants, but cannot leave their process group, which one SIGKILL ends as well.
 //
 // A shell program is as hostile as any, and so is what it starts: each has the filter of the first, for it outlives
-// exec. What is added for it, and nobody else: fork and exec, signals that the supervisor sends for it (notify.h), and
-// calls that fail or do nothing in the way that tools expect. What is taken away: everything that could close, copy or
-// change the socket by which the kernel kills them all when the supervisor dies.
+// exec. What is added for it, and nobody else: fork and exec, signals that the supervisor sends for it
+// (seccomp_notify.h), and calls that fail or do nothing in the way that tools expect. What is taken away: everything
+// that could close, copy or change the socket by which the kernel kills them all when the supervisor dies.
 
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -206,7 +206,7 @@ Rule opening(uint32_t number, unsigned flags, bool scratch) {
 }
 
 // A session's branches, and what a shell starts, have other pids than the one that is pinned: there the supervisor
-// decides (notify.h).
+// decides (seccomp_notify.h).
 Rule signalling(uint32_t number, bool asked) {
   if (asked) return {number, kAllow};
   return {number, kAllow, EPERM, {{.index = 0, .own_pid = true}}};

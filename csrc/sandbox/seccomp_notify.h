@@ -13,7 +13,7 @@
 
 namespace rocstar {
 
-// True when this kernel can ask, and can be told to go on.
+// True if this kernel supports notifications and continuing a call.
 bool notify_available();
 
 // What is asked besides, where the kernel does not count it (rlimits count a user's): each new thread, or each new
@@ -35,7 +35,7 @@ struct Question {
 // An answer: the call was done in the asker's place, and returns 0.
 inline constexpr int kDone = -1;
 
-// Takes one question from the listener and lets `judge` answer: 0 goes on, an errno is what the system call returns.
+// Receives one notification and answers with `judge`: 0 continues the call, an errno is returned by it.
 // False when the question went away meanwhile, its asker having been killed.
 bool answer_question(int listener, const std::function<int(const Question&)>& judge);
 

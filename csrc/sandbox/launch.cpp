@@ -179,7 +179,7 @@ Supervisor::Process& Supervisor::new_process(Request request, std::shared_ptr<Ho
   return process;
 }
 
-// Of a program's line nothing else is looked for, until it is young no more (lines.cpp).
+// Of a program's line nothing else is looked for, until it is young no more (watched_fds.cpp).
 void Supervisor::watch_birth(Process& process) {
   const uint32_t once = process.session ? 0u : static_cast<uint32_t>(EPOLLONESHOT);
   watch(process.control.get(), Source::kControl, process.index, process.generation, EPOLLIN | once);

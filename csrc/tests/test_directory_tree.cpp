@@ -1,5 +1,5 @@
 // What programs leave in directories: weighed and removed, without following a link, however much and however deep.
-#include "tree.h"
+#include "directory_tree.h"
 
 #include <sys/resource.h>
 #include <sys/stat.h>

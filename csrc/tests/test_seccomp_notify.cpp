@@ -1,5 +1,5 @@
 // The questions that the kernel asks for a child, and that its own filter comes first.
-#include "notify.h"
+#include "seccomp_notify.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,8 +1,8 @@
 // Long results and inputs, for which nobody else waits. With the supervisor's other threads held still, what is theirs
 // to do is not done, and all else has to go on.
+#include "background_thread.h"
 #include "check.h"
 #include "fake_pool.h"
-#include "worker.h"
 
 using namespace rocstar;
 using namespace rocstar::fake;
