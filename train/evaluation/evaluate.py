@@ -8,14 +8,11 @@ makes it. Attempts that Failed count neither way and are reported.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from rocstar.engine.progress.progress import Attempts, working
-from rocstar.engine.rollout.group import all_groups, run_group
-from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.types import Failed, Group, Scored, Task, Trajectory
+from rocstar.engine.types import Failed, Trajectory
 from rocstar.train.evaluation.statistics.estimators import pass_at_k
 from rocstar.train.evaluation.statistics.intervals import interval_of_means
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
@@ -23,8 +20,6 @@ from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 EVAL_SEED = 1_000_003
 """Added to the run's seed: an evaluation draws other noise than training. Noise depends on the step too, so
 `rocstar eval`, which counts as step 0, gives a checkpoint another draw than the run did."""
-
-Ended = Callable[[Group], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,30 +87,8 @@ def _counts(kinds: Counter[str]) -> str:
     return counts or "no attempt was made"
 
 
-def summarise(groups: Sequence[Group], *, k: int) -> Evaluation:
-    """Summary of finished groups. Raises as `evaluation_of`; ConfigError if no prompt has room."""
-    trajectories = [t for group in groups for t in group.trajectories]
-    if not any(group.scored for group in groups):
-        raise nothing_scored(trajectories)
-    scored = [t for group in groups for t in group.scored]
-    results = [r for t in scored for r in t.results]
-    return evaluation_of(
-        {group.task.id: (group.task.source, list(map(_judged, group.trajectories))) for group in groups},
-        k=k,
-        failures=Counter(t.outcome.kind for t in trajectories if isinstance(t.outcome, Failed)),
-        calls=len(results),
-        errors=sum(r.is_error for r in results),
-        truncated=[t.is_truncated for t in scored],
-    )
-
-
 Judged = tuple[float | None, bool | None]
 """Reward and verdict of an attempt; both None where it Failed."""
-
-
-def _judged(trajectory: Trajectory) -> Judged:
-    outcome = trajectory.outcome
-    return (outcome.reward, outcome.is_correct) if isinstance(outcome, Scored) else (None, None)
 
 
 def evaluation_of(
@@ -162,42 +135,3 @@ def evaluation_of(
         rewards={name: [r for r, _ in attempts] for name, (_, attempts) in scored.items()},
         correct=correct,
     )
-
-
-async def attempt(
-    agent: Agent,
-    tasks: Sequence[Task],
-    *,
-    k: int,
-    seed: int,
-    step: int,
-    what: str = "evaluation",
-    ended: Ended | None = None,
-    keeps: bool = True,
-) -> list[Group]:
-    """Roll out k attempts at each task; same (seed, step) = same noise.
-
-    In the order of the tasks, whichever ended first.
-
-    Args:
-        what: it is, as who watches knows it.
-        ended: told of each group that has ended, and waited for.
-        keeps: give the groups back whole; else they come back without their attempts, which `ended` had.
-    """
-
-    async def group_of(task: Task) -> Group:
-        group = await run_group(agent, task, size=k, seed=seed, step=step)
-        if ended is not None:
-            await ended(group)
-        return group if keeps else Group(task=task, trajectories=())
-
-    with working(what, unit="tasks", total=len(tasks), attempts=Attempts(total=k * len(tasks))) as work:
-        return await all_groups(work.counting(group_of), tasks)
-
-
-async def evaluate(
-    agent: Agent, tasks: Sequence[Task], *, k: int, seed: int, step: int, what: str = "evaluation"
-) -> tuple[Evaluation, list[Group]]:
-    """k attempts at each task, and their summary."""
-    groups = await attempt(agent, tasks, k=k, seed=seed, step=step, what=what)
-    return summarise(groups, k=k), groups

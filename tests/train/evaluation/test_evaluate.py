@@ -1,11 +1,10 @@
 """avg@k, pass@k and their interval; attempts that Failed count neither way."""
 
 import dataclasses
-from typing import Any
+import re
 
 import pytest
 
-from rocstar.engine.progress.progress import ProgressBoard
 from rocstar.engine.types import (
     Failed,
     FinishReason,
@@ -20,8 +19,9 @@ from rocstar.engine.types import (
     TrajectoryKey,
     Turn,
 )
-from rocstar.train.evaluation import evaluate as evaluate_module
-from rocstar.train.evaluation.evaluate import evaluate, summarise
+from rocstar.train.evaluation.evaluate import Evaluation, nothing_scored
+from rocstar.train.evaluation.results import evaluation, questions_of
+from rocstar.train.evaluation.sets import EvaluationSet
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.record.metrics import check_names
 
@@ -51,26 +51,6 @@ def attempt(
     )
 
 
-@pytest.mark.parametrize("what", ["evaluation", "two: difficulty filter"])
-async def test_who_watches_sees_how_many_tasks_are_done(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    board, seen = ProgressBoard(), []
-    groups = [group(name, [1.0, 0.0]) for name in "abc"]
-
-    async def run_group(_: Any, task: Task, **__: Any) -> Group:
-        (work,) = board.works
-        assert work.attempts is not None
-        seen.append((work.what, work.done, work.total, work.unit, work.attempts.total))
-        return next(made for made in groups if made.task is task)
-
-    monkeypatch.setattr(evaluate_module, "run_group", run_group)
-    nobody: Any = None
-    options = {} if what == "evaluation" else {"what": what}
-    with board.installed():
-        result, found = await evaluate(nobody, [g.task for g in groups], k=2, seed=0, step=0, **options)
-    assert seen == [(what, done, 3, "tasks", 6) for done in range(3)]
-    assert found == groups and result.avg == 0.5 and not board.works
-
-
 def group(
     name: str,
     rewards: list[float | None],
@@ -82,6 +62,14 @@ def group(
     task = Task(id=name, source=source, question="q", answer="a")
     attempts = [attempt(task, k, reward, finish=finish, results=results) for k, reward in enumerate(rewards)]
     return Group(task=task, trajectories=tuple(attempts))
+
+
+def summarise(groups: list[Group], *, k: int) -> Evaluation:
+    """The summary of attempts at plain tasks."""
+    plain = EvaluationSet(
+        name="heldout", tasks=(), samples=k, temperature=1.0, max_response_tokens=1, max_turns=1
+    )
+    return evaluation(questions_of((t for g in groups for t in g.trajectories), plain), k=k)
 
 
 def test_correct_is_counted_and_the_reward_told_beside_it() -> None:
@@ -138,11 +126,13 @@ def test_the_interval_of_equal_verdicts_is_not_empty() -> None:
 def test_nothing_scored_is_an_error_that_says_why() -> None:
     with pytest.raises(TrainingStopped, match="no attempt could be scored; failures: 2 deadline"):
         summarise([group("a", [None, None])], k=2)
+    found = nothing_scored(group("a", [None, None]).trajectories)
+    assert isinstance(found, TrainingStopped) and "failures: 2 deadline; the last: " in str(found)
 
 
 def test_prompts_without_room_are_a_mistake_in_the_recipe_with_lengths_and_limit() -> None:
-    found = group("a", [None, None])
     why = Failed(kind="too_long", retryable=False, detail="a prompt of 700 and 100 tokens; 512 is the most")
-    attempts = tuple(dataclasses.replace(t, outcome=why) for t in found.trajectories)
-    with pytest.raises(ConfigError, match=r"prompts of 1 to 1 tokens are too long .*512 is the most"):
-        summarise([dataclasses.replace(found, trajectories=attempts)], k=2)
+    attempts = [dataclasses.replace(t, outcome=why) for t in group("a", [None, None]).trajectories]
+    found = nothing_scored(attempts)
+    assert isinstance(found, ConfigError)
+    assert re.search(r"prompts of 1 to 1 tokens are too long .*512 is the most", str(found))
