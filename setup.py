@@ -94,6 +94,7 @@ setup(
         "rocstar.sandbox.attacks.programs": ["*.sh"],
         "rocstar.engine.sim": ["templates/*"],
         "rocstar.train": ["recipes/*.toml", "recipes/data/*.toml"],
+        "rocstar.train.evaluation.benchmarks": ["plain_sets.toml"],
         "rocstar.train.evaluation.report": ["templates/*"],
         "rocstar.train.record.report": ["templates/*"],
         "rocstar.train.reading.analysis": ["templates/*"],

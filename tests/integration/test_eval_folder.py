@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from rocstar.engine.record.reading import read_records
-from rocstar.train.evaluation.benchmarks import gpqa
+from rocstar.train.evaluation.benchmarks import plain_sets
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record.manifest import read_manifest, recipe_hash
@@ -24,9 +23,9 @@ from ..warm_python import warm
 DEADLINE_S = 600
 DYING = """
 import os, signal, sys
-from rocstar.train.evaluation import attempts
+from rocstar.train.evaluation import evaluation_folder
 
-real, left = attempts._append, int(os.environ["APPENDS"])
+real, left = evaluation_folder._append, int(os.environ["APPENDS"])
 
 def dying(path, data):
     global left
@@ -36,7 +35,7 @@ def dying(path, data):
     left -= 1
     real(path, data)
 
-attempts._append = dying
+evaluation_folder._append = dying
 from rocstar.train.cli import main
 sys.exit(main())
 """
@@ -195,7 +194,7 @@ def test_what_is_published_of_a_hidden_set_has_no_question(
     workshop: Any, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The attempts have them, and are kept back; without them the rest still holds against its manifest."""
-    monkeypatch.setattr(gpqa, "GPQA_DIAMOND", dataclasses.replace(gpqa.GPQA_DIAMOND, num_questions=1))
+    monkeypatch.setitem(plain_sets.ROWS["gpqa_diamond"], "num_questions", 1)
     path, out = tmp_path / "gpqa_diamond.csv", tmp_path / "out"
     path.write_text(
         "Question,Correct Answer,Incorrect Answer 1,Incorrect Answer 2,Incorrect Answer 3\n"

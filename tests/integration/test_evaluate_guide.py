@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.train.evaluation.benchmarks import math_sets
-from rocstar.train.evaluation.benchmarks.benchmark import Published
+from rocstar.train.evaluation.benchmarks import plain_sets
 from rocstar.train.evaluation.sets import evaluation_sets
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import parse_recipe
@@ -44,11 +43,8 @@ def commands() -> list[list[str]]:
 @pytest.fixture
 def two_tosses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A set of two questions in the place of the one that the guide asks."""
-    source = Published(repository="o/n", revision="r", file="test.jsonl", digest="")
-    made_up = math_sets.math_set(
-        name="math500", title="Tosses", num_questions=2, licence="MIT", source=source, answers=""
-    )
-    monkeypatch.setattr(math_sets, "MATH500", made_up)
+    changes = {"title": "Tosses", "num_questions": 2, "digest": "", "answers": ""}
+    monkeypatch.setitem(plain_sets.ROWS, "math500", plain_sets.ROWS["math500"] | changes)
 
 
 @pytest.fixture

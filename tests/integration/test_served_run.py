@@ -12,7 +12,7 @@ import pytest
 
 from rocstar.engine.record.reading import read_folder, read_records
 from rocstar.engine.types import Scored
-from rocstar.train.evaluation.evaluate import EVAL_SEED
+from rocstar.train.evaluation.sets import EVAL_SEED
 from rocstar.train.groups.from_rollouts import Records
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import recipe_of_model

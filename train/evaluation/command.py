@@ -21,9 +21,9 @@ from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe, recipe_of_model
 
 if TYPE_CHECKING:
-    from rocstar.train.evaluation.evaluate import Evaluation
-    from rocstar.train.evaluation.rescore import CheckedSet, Rescored
-    from rocstar.train.evaluation.verified import Verification
+    from rocstar.train.evaluation.rescore import Rescored
+    from rocstar.train.evaluation.results import Evaluation
+    from rocstar.train.evaluation.verify import CheckedSet, Verification
 
 T = TypeVar("T")
 Loading = Callable[[], AbstractContextManager[None]]
@@ -145,13 +145,15 @@ def _alone(way: str, options: argparse.Namespace, rest: Sequence[str], loading: 
         raise ConfigError(f"{said} goes with --json{', --out' if way == 'rescore' else ''} alone")
     if way == "verify":
         with loading():
-            from rocstar.train.evaluation.verified import verify
+            from rocstar.train.evaluation.verify import verify
 
         return _print_verified(_to_end(verify(options.verify)), options)
-    from rocstar.train.evaluation.rescore import Stored, check_set, rescore, rescore_into
-
     if way == "check_set":
+        from rocstar.train.evaluation.verify import check_set
+
         return _print_checked(_to_end(check_set(options.check_set, options.path or "")), options)
+    from rocstar.train.evaluation.rescore import Stored, rescore, rescore_into
+
     stored = Stored.open(options.rescore)
     work = rescore(stored, None) if options.out is None else rescore_into(stored, options.out)
     return _print_rescored(_to_end(work), options)

@@ -16,15 +16,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from rocstar.train.evaluation.published import Attempted
-from rocstar.train.evaluation.statistics.attempts import exact_mean
+from rocstar.train.evaluation.statistics.intervals import exact_mean
 from rocstar.train.evaluation.statistics.paired import (
     PairedDifference,
     holm,
     overall_difference,
     paired_difference,
 )
-from rocstar.train.evaluation.stored import StoredEvaluation, find_evaluations, matched
+from rocstar.train.evaluation.stored_evaluations import Attempted, StoredEvaluation, find_evaluations, matched
 from rocstar.train.recipe.errors import ConfigError
 
 NAMED: Final = 5

@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rocstar.engine.types import Failed, Group, Outcome, Scored, Task, Trajectory, TrajectoryKey
-from rocstar.train.evaluation.evaluate import EVAL_SEED, Evaluation
+from rocstar.train.evaluation.evaluate_sets import Road, attempts, evaluate_sets, roll_out_share, shares_of
+from rocstar.train.evaluation.evaluation_folder import Folder, OfRecipe, replace_folder, run_folder
 from rocstar.train.evaluation.evidence import (
     data_facts,
     file_digests,
@@ -24,11 +25,9 @@ from rocstar.train.evaluation.evidence import (
     template_digest,
     verifier_digest,
 )
-from rocstar.train.evaluation.folder import Folder, OfRecipe, replace_folder, run_folder
-from rocstar.train.evaluation.making import Road, evaluate_sets, roll_out_share, shares_of
 from rocstar.train.evaluation.report.eval_report import write_eval_report
-from rocstar.train.evaluation.sets import EvaluationSet, evaluation_sets
-from rocstar.train.evaluation.trials import attempts
+from rocstar.train.evaluation.results import Evaluation
+from rocstar.train.evaluation.sets import EVAL_SEED, EvaluationSet, evaluation_sets
 from rocstar.train.groups.journal import Journal, may_be_tried, origin_of
 from rocstar.train.groups.source import agent_for
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped

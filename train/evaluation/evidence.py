@@ -17,9 +17,8 @@ from typing import Any
 
 from rocstar.engine.tools.box import Dispatcher, ToolBox
 from rocstar.sandbox.types import ExecRequest, SandboxError
-from rocstar.train.evaluation.benchmarks.digest import tasks_digest
-from rocstar.train.evaluation.evaluate import EVAL_SEED
-from rocstar.train.evaluation.sets import EvaluationSet
+from rocstar.train.evaluation.benchmarks.benchmark import tasks_digest
+from rocstar.train.evaluation.sets import EVAL_SEED, EvaluationSet
 from rocstar.train.recipe import own_code
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.record.manifest import read_manifest

@@ -20,23 +20,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.chat.toolcalls import parse_tool_calls
 from rocstar.engine.progress.progress import working
 from rocstar.engine.record.reading import RecordError, encode_outcome, from_record, read_records
 from rocstar.engine.rollout.rollout import Judge
-from rocstar.engine.types import Attempt, Failed, FinishReason, Outcome, Scored, Task, Trajectory, Turn
-from rocstar.train.evaluation.attempts import verdict_fields
-from rocstar.train.evaluation.benchmarks.benchmark import Benchmark
-from rocstar.train.evaluation.benchmarks.registry import find, load_set
-from rocstar.train.evaluation.evaluate import Evaluation
+from rocstar.engine.types import Attempt, Failed, FinishReason, Outcome, Task, Trajectory
+from rocstar.train.evaluation.evaluation_folder import AsBefore, Folder, verdict_fields, write_numbers
 from rocstar.train.evaluation.evidence import file_digests, former_facts, judge_facts, verifier_digest
-from rocstar.train.evaluation.folder import AsBefore, Folder, write_numbers
 from rocstar.train.evaluation.report.eval_report import write_eval_report
-from rocstar.train.evaluation.results import attempt_of
+from rocstar.train.evaluation.results import Evaluation, attempt_of
 from rocstar.train.evaluation.sets import EvaluationSet, evaluation_sets
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.eval_config import EvalConfig
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.recipe.toml import to_toml
 from rocstar.train.record.manifest import recorded
@@ -105,7 +99,7 @@ class Rescored:
     after: dict[str, Evaluation] = field(default_factory=dict)
 
 
-def _judge_of(recipe: Recipe, chosen: EvaluationSet, sandbox: Any) -> Judge:
+def judge_of(recipe: Recipe, chosen: EvaluationSet, sandbox: Any) -> Judge:
     judge = chosen.benchmark.judge if chosen.benchmark else None
     return judge() if judge is not None else make_judge(recipe.reward, sandbox)
 
@@ -179,7 +173,7 @@ async def rescore(stored: Stored, out: Path | None) -> Rescored:
     target = Folder(out) if out is not None else None
     async with open_sandbox(stored.recipe, flavours=[VERIFIER_FLAVOUR]) as sandbox:
         for chosen in stored.sets:
-            judge = _judge_of(stored.recipe, chosen, sandbox)
+            judge = judge_of(stored.recipe, chosen, sandbox)
             changed = found.changed.setdefault(chosen.name, [])
             with contextlib.ExitStack() as stack:
                 file = None
@@ -230,92 +224,3 @@ async def rescore_into(stored: Stored, out: Path) -> Rescored:
         entry["files"] = file_digests(out, Folder(out).files(names))
     write_eval_report(out, reveal=False)
     return found
-
-
-# ---------------------------------------------------------------- golds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedSet:
-    """Whether a set's own golds are found right, and what lies beside them wrong."""
-
-    name: str
-    digest: str
-    is_known: bool | None
-    golds: int
-    refused: list[str]
-    """Tasks whose gold was not found right."""
-    near_misses: int
-    accepted: list[str]
-    """Tasks of which a wrong answer was found right."""
-
-    @property
-    def is_right(self) -> bool:
-        return not self.refused and not self.accepted
-
-
-async def check_set(name: str, path: str) -> CheckedSet:
-    """Judge a built-in set's golds and near misses. ConfigError where no copy can be had."""
-    find(name)  # a name that there is not is refused here
-    config = EvalConfig(set=name, path=path)
-    loaded = load_set(config)
-    recipe = Recipe(eval=[config])
-    chosen = evaluation_sets(recipe, {name: loaded.tasks})[0]
-    async with open_sandbox(recipe, flavours=[VERIFIER_FLAVOUR]) as sandbox:
-        judge = _judge_of(recipe, chosen, sandbox)
-        right = [(t, text) for t in loaded.tasks if (text := gold_text(loaded.benchmark, t)) is not None]
-        refused = await _verdicts(judge, right)
-        wrong = [(t, text) for t in loaded.tasks if (text := near_miss_text(loaded.benchmark, t)) is not None]
-        accepted = await _verdicts(judge, wrong)
-    return CheckedSet(
-        name=name,
-        digest=loaded.digest,
-        is_known=loaded.is_known,
-        golds=len(right),
-        refused=[task for task, is_right in refused if not is_right],
-        near_misses=len(wrong),
-        accepted=[task for task, is_right in accepted if is_right],
-    )
-
-
-def gold_text(benchmark: Benchmark, task: Task) -> str | Sequence[str] | None:
-    """What a policy that knows the answer writes, in one turn or turn by turn; None where there is no one
-    answer."""
-    if benchmark.gold:
-        return benchmark.gold(task)
-    return boxed(task.answer) if task.answer else None
-
-
-def near_miss_text(benchmark: Benchmark, task: Task) -> str | Sequence[str] | None:
-    """What one writes that is wrong by a little; None for a set that says of none."""
-    if benchmark.near_miss:
-        return benchmark.near_miss(task)
-    return boxed(beside(task.answer)) if task.answer and not benchmark.gold else None
-
-
-def beside(answer: str) -> str:
-    """Another value: one more, of any expression."""
-    plain = answer.removeprefix("-")
-    return str(int(answer) + 1) if plain.isdecimal() else f"({answer})+1"
-
-
-def boxed(answer: str) -> str:
-    """As the answer of a final turn."""
-    return f"<answer>\\boxed{{{answer}}}</answer>"
-
-
-async def _verdicts(
-    judge: Judge, texts: Sequence[tuple[Task, str | Sequence[str]]]
-) -> list[tuple[str, bool]]:
-    """Task id, and whether what was said, in one turn or several, was found right."""
-    regrader = Regrader(judge)
-
-    async def one(task: Task, said: str | Sequence[str]) -> tuple[str, bool]:
-        turns = tuple(
-            Turn(start=0, end=0, text=text, stopped=True, calls=parse_tool_calls(text))
-            for text in ([said] if isinstance(said, str) else said)
-        )
-        outcome = await regrader.outcome(Attempt(task=task, turns=turns, is_truncated=False))
-        return task.id, isinstance(outcome, Scored) and outcome.is_correct
-
-    return list(await asyncio.gather(*(one(task, text) for task, text in texts)))

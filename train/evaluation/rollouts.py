@@ -19,7 +19,7 @@ from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.record.reading import record_files, to_record, write_records
 from rocstar.engine.types import Scored, Task
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
-from rocstar.train.evaluation.making import Road, roll_out_share
+from rocstar.train.evaluation.evaluate_sets import Road, roll_out_share
 from rocstar.train.evaluation.saved_model import last_stage, open_engine_and_agent, run_to_end, with_model
 from rocstar.train.groups.journal import Journal, origin_of
 from rocstar.train.groups.live_source import wave_of

@@ -8,20 +8,23 @@ import errno
 import shutil
 import tempfile
 import tomllib
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 import uvloop
+from transformers import PreTrainedTokenizerBase
 
 from rocstar.engine.inference.base import RolloutEngine
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.rollout.rollout import Agent
+from rocstar.engine.types import Trajectory, Turn
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
-from rocstar.train.evaluation.evaluate import Evaluation
+from rocstar.train.evaluation.evaluate_sets import evaluate_sets
+from rocstar.train.evaluation.evaluation_folder import ATTEMPTS, Contaminants, Folder, OfRecipe
 from rocstar.train.evaluation.evidence import (
     data_facts,
     differences,
@@ -34,18 +37,23 @@ from rocstar.train.evaluation.evidence import (
     settings_facts,
     verifier_digest,
 )
-from rocstar.train.evaluation.folder import ATTEMPTS, Contaminants, Folder, OfRecipe
-from rocstar.train.evaluation.making import evaluate_sets
 from rocstar.train.evaluation.report.eval_report import write_eval_report
+from rocstar.train.evaluation.results import Evaluation
 from rocstar.train.evaluation.sets import EvaluationSet, check_room, evaluation_sets
 from rocstar.train.learner import checkpoint
+from rocstar.train.learner.checkpoint import set_threads
 from rocstar.train.learner.determinism import deterministic_torch
 from rocstar.train.learner.model_io import (
+    check_can_load,
     load_max_positions,
+    load_model,
     load_tokenizer,
     model_on_disk,
 )
+from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.team import local_device
+from rocstar.train.learner.token_scores import TokenScores as TokenScores
+from rocstar.train.learner.token_scores import token_scores
 from rocstar.train.plan.preflight import check_engine, check_sets, loaded_tasks
 from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
@@ -58,6 +66,7 @@ from rocstar.train.record.targets import make_folder
 from rocstar.train.serving.agent import make_agent, open_sandbox
 from rocstar.train.serving.backend import backend_of
 from rocstar.train.tasks.chat_format import chat_format
+from rocstar.train.tasks.verify import num_answers
 
 T = TypeVar("T")
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -289,3 +298,98 @@ async def open_engine_and_agent(
                     max_turns=max_turns,
                 ),
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedModel:
+    """An agent whose engine and sandbox run.
+
+    Attributes:
+        agent: asks as training does.
+        recipe: with the model that was meant.
+        max_context: tokens of a prompt and its answer together; None where that is not known here.
+        isolation: what confines its tools; empty where the sandbox does not say.
+        num_answers: how many answers some turns have.
+    """
+
+    agent: Agent
+    recipe: Recipe
+    max_context: int | None
+    isolation: str
+    num_answers: Callable[[Sequence[Turn]], int]
+
+
+def with_date_of(out: Path | None, recipe: Recipe) -> Recipe:
+    """The recipe with the date that its prompts show: that of the records in `out`, where there are some."""
+    return dated(recipe, former=out)
+
+
+@contextlib.asynccontextmanager
+async def open_model(
+    recipe: Recipe, model: str | None, *, max_response_tokens: int, max_turns: int
+) -> AsyncIterator[OpenedModel]:
+    """Start engine and sandbox; the limits are those of a trajectory. ConfigError for what cannot run."""
+    recipe = with_model(recipe, model)
+    limit = load_max_positions(recipe.model.path) if backend_of(recipe).reads_weights else None
+    async with open_agent(recipe, None, max_response_tokens, max_turns) as agent:
+        sandbox = getattr(agent.tools, "sandbox", None)
+        yield OpenedModel(
+            agent=agent,
+            recipe=recipe,
+            max_context=limit,
+            isolation=str(getattr(sandbox, "isolation", "")),
+            num_answers=num_answers,
+        )
+
+
+TOKENS_PER_MICROBATCH: Final = 8192
+"""Input tokens of a forward; a longer trajectory has one of its own."""
+
+
+class TokenScorer:
+    """The weights and the tokenizer of one directory."""
+
+    def __init__(self, path: str, *, threads: int) -> None:
+        """`threads`: as `run.threads`, 0 = the physical cores. ConfigError for what is no model, or one whose
+        entropies are not those of hidden states times a head."""
+        set_threads(threads)
+        check_can_load(path)
+        self.path = path
+        self.text = TextOfIds(load_tokenizer(path))
+        self._policy = PolicyModel(load_model(path, "float32"))
+
+    def score(self, trajectories: Sequence[Trajectory], *, temperature: float) -> list[TokenScores]:
+        """Of each trajectory, in order. ConfigError for what these weights cannot have written, or weights
+        that give no numbers."""
+        try:
+            scores = token_scores(
+                self._policy,
+                trajectories,
+                temperature=temperature,
+                tokens_per_microbatch=TOKENS_PER_MICROBATCH,
+            )
+        except ValueError as error:
+            raise ConfigError(
+                f"{self.path!r} cannot score these records: {error}; is it the model that wrote them?"
+            ) from None
+        if not all(one.is_finite for one in scores):
+            raise ConfigError(f"{self.path!r} gives entropies that are not finite; are its weights?")
+        return scores
+
+
+class TextOfIds:
+    """Text of ids, special tokens shown; that of a token by itself is made once."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[int, str] = {}
+
+    def __call__(self, ids: Sequence[int]) -> str:
+        if len(ids) != 1:
+            return self._decoded(ids)
+        if ids[0] not in self._known:
+            self._known[ids[0]] = self._decoded(ids)
+        return self._known[ids[0]]
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))

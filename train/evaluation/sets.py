@@ -18,6 +18,9 @@ from rocstar.train.recipe.config import Recipe, with_eval_limits
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.eval_config import EvalConfig
 
+EVAL_SEED = 1_000_003
+"""Added to the run's seed: an evaluation has other noise than training. Noise depends on the step too, so
+`rocstar eval`, which uses step 0, draws other attempts for a checkpoint than the run did."""
 FUNCTIONS = "functions"
 """In a task's `meta`: what it may call, as a chat template takes tools."""
 

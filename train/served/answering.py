@@ -25,8 +25,7 @@ from rocstar.sandbox.loopback.access import Network, access_log
 from rocstar.sandbox.loopback.listening import Address
 from rocstar.sandbox.loopback.printable import printable_line
 from rocstar.sandbox.loopback.tokens import Owners, reread_on_hangup
-from rocstar.train.evaluation.opened_model import OpenedModel, open_model, with_date_of
-from rocstar.train.evaluation.saved_model import run_to_end
+from rocstar.train.evaluation.saved_model import OpenedModel, open_model, run_to_end, with_date_of
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.toml import to_toml

@@ -25,10 +25,9 @@ from rocstar.engine.types import (
     TrajectoryKey,
     Turn,
 )
-from rocstar.train.evaluation.attempts import AttemptsFile
 from rocstar.train.evaluation.benchmarks.benchmark import Asking, Benchmark, Published
+from rocstar.train.evaluation.evaluation_folder import AttemptsFile, Folder, write_numbers
 from rocstar.train.evaluation.evidence import settings_facts
-from rocstar.train.evaluation.folder import Folder, write_numbers
 from rocstar.train.evaluation.sets import EvaluationSet
 from rocstar.train.recipe.config import Recipe
 

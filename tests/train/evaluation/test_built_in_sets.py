@@ -24,12 +24,12 @@ from rocstar.engine.types import (
     Turn,
 )
 from rocstar.train.data.eval_questions import EvalQuestions
-from rocstar.train.evaluation.benchmarks import registry
-from rocstar.train.evaluation.benchmarks.benchmark import Benchmark, Published
-from rocstar.train.evaluation.benchmarks.digest import answers_digest, tasks_digest
-from rocstar.train.evaluation.benchmarks.math_sets import after_marks, contest_integer, integer, math_set
-from rocstar.train.evaluation.benchmarks.registry import BENCHMARKS, find, load_set
-from rocstar.train.evaluation.rescore import Regrader, beside, boxed, gold_text, near_miss_text
+from rocstar.train.evaluation.benchmarks import plain_sets
+from rocstar.train.evaluation.benchmarks.benchmark import answers_digest, tasks_digest
+from rocstar.train.evaluation.benchmarks.plain_sets import ANSWER_FORMATS, parse_contest_integer
+from rocstar.train.evaluation.benchmarks.registry import NAMES, find, load_set
+from rocstar.train.evaluation.rescore import Regrader
+from rocstar.train.evaluation.verify import beside, boxed, gold_text, near_miss_text
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.eval_config import SETS, EvalConfig
 from rocstar.train.record.learned_questions import Learned
@@ -42,25 +42,17 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def made_up(answers: Sequence[str] = ("42", "5")) -> Benchmark:
-    """A set of two questions."""
-    return math_set(
-        name="aime24",
-        title="Two sums",
-        num_questions=2,
-        licence="MIT",
-        source=Published(repository="o/n", revision="r", file="data/test.jsonl", digest=""),
-        answers=answers_digest(answers),
-        read=contest_integer,
-    )
-
-
 @pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> Benchmark:
-    """The set, in the place of one that is built in."""
-    found = made_up()
-    monkeypatch.setattr(registry, "find", lambda name: found)
-    return found
+def two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A set of two questions in place of a built-in one."""
+    row = plain_sets.ROWS["aime24"] | {
+        "num_questions": 2,
+        "repository": "o/n",
+        "file": "data/test.jsonl",
+        "digest": "",
+        "answers": answers_digest(("42", "5")),
+    }
+    monkeypatch.setitem(plain_sets.ROWS, "aime24", row)
 
 
 def write(path: Path, rows: Sequence[Any]) -> str:
@@ -70,7 +62,7 @@ def write(path: Path, rows: Sequence[Any]) -> str:
 
 
 def test_the_recipe_and_the_registry_have_the_same_names() -> None:
-    assert tuple(BENCHMARKS) == SETS
+    assert NAMES == SETS
 
 
 @pytest.mark.parametrize("name", MATH)
@@ -81,7 +73,7 @@ def test_a_set_says_where_it_comes_from(name: str) -> None:
     assert len(found.source.digest) == 64 or name == "hmmt_feb_2025"
 
 
-def test_two_forms_of_a_copy_are_one_set(two: Benchmark, tmp_path: Path) -> None:
+def test_two_forms_of_a_copy_are_one_set(two: None, tmp_path: Path) -> None:
     local = load_set(EvalConfig(set="aime24", path=write(tmp_path / "a.jsonl", ROWS)))
     hub = [{"question": row["problem"], "answer": row["answer"], "id": k} for k, row in enumerate(ROWS)]
     other = load_set(EvalConfig(set="aime24", path=write(tmp_path / "b.jsonl", hub)))
@@ -90,7 +82,7 @@ def test_two_forms_of_a_copy_are_one_set(two: Benchmark, tmp_path: Path) -> None
 
 
 def test_a_copy_below_the_data_folder_is_found(
-    two: Benchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(DATA_DIR_VARIABLE, str(tmp_path))
     path = write(tmp_path / "o" / "n" / "data" / "test.jsonl", ROWS)
@@ -103,14 +95,14 @@ def test_a_copy_below_the_data_folder_is_found(
         (ROWS[:1], ["answers are not the published ones"]),
         (
             [ROWS[0], ROWS[1] | {"answer": "480"}],
-            ["answers are not the published ones", "take that of the hub"],
+            ["answers are not the published ones", "use the copy of the hub"],
         ),
         ([ROWS[0], ROWS[1] | {"answer": "5a"}], ["line 2", "'5a' is not a whole number"]),
         ([ROWS[0], {"problem": "?"}], ["line 2", "none of the columns answer, solution"]),
         (["x"], ["line 1", "not an object"]),
     ],
 )
-def test_a_wrong_copy_is_refused(two: Benchmark, tmp_path: Path, rows: list[Any], words: list[str]) -> None:
+def test_a_wrong_copy_is_refused(two: None, tmp_path: Path, rows: list[Any], words: list[str]) -> None:
     with pytest.raises(ConfigError) as refused:
         load_set(EvalConfig(set="aime24", path=write(tmp_path / "a.jsonl", rows)))
     assert all(word in str(refused.value) for word in words), refused.value
@@ -124,21 +116,21 @@ def test_a_copy_that_is_nowhere_says_how_to_give_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("read", "text", "value"),
     [
-        (integer, "27.0", "27"),
-        (integer, "336^\\circ", "336"),
-        (contest_integer, "025", "25"),
-        (after_marks, "She has 1,000 - 2 left.\n#### 1,250", "1250"),
-        (after_marks, "-3", "-3"),
+        ("integer", "27.0", "27"),
+        ("integer", "336^\\circ", "336"),
+        ("contest_integer", "025", "25"),
+        ("after_marks", "She has 1,000 - 2 left.\n#### 1,250", "1250"),
+        ("after_marks", "-3", "-3"),
     ],
 )
-def test_answers_in_their_one_form(read: Any, text: str, value: str) -> None:
-    assert read(text) == value
+def test_answers_in_their_one_form(read: str, text: str, value: str) -> None:
+    assert ANSWER_FORMATS[read](text) == value
 
 
 @pytest.mark.parametrize("text", ["1000", "-1", "1/2"])
 def test_what_is_no_answer_of_a_contest(text: str) -> None:
     with pytest.raises(ValueError, match="whole number"):
-        contest_integer(text)
+        parse_contest_integer(text)
 
 
 def test_a_digest_is_of_what_is_asked_and_scored() -> None:
@@ -184,7 +176,7 @@ async def test_a_set_without_answers_has_no_gold_and_what_says_nothing_is_wrong(
     assert isinstance(outcome, Scored) and outcome.reward == 0 and not outcome.is_correct
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_set_has_a_near_miss(name: str) -> None:
     """A mathematical one has a number beside the answer."""
     found, task = find(name), dataclasses.replace(ASKED, answer="7")

@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 
 from rocstar.train.cli import main
 from rocstar.train.evaluation.compare import as_text, compare, compare_paths
-from rocstar.train.evaluation.published import HELDOUT, attempt_score
-from rocstar.train.evaluation.stored import StoredEvaluation, find_evaluations
+from rocstar.train.evaluation.stored_evaluations import (
+    HELDOUT,
+    StoredEvaluation,
+    attempt_score,
+    find_evaluations,
+)
 from rocstar.train.recipe.errors import ConfigError
 
 Attempts = Mapping[str, Sequence[float | bool | None]]

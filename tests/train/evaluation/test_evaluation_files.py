@@ -26,9 +26,9 @@ from rocstar.engine.types import (
     Trajectory,
     TrajectoryKey,
 )
-from rocstar.train.evaluation import during_training, making
+from rocstar.train.evaluation import during_training, evaluate_sets
+from rocstar.train.evaluation.evaluation_folder import Folder, run_folder
 from rocstar.train.evaluation.evidence import file_digests
-from rocstar.train.evaluation.folder import Folder, run_folder
 from rocstar.train.groups import source
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.data_config import DataConfig
@@ -122,7 +122,7 @@ def finishing(monkeypatch: pytest.MonkeyPatch, groups: Sequence[Group], *, toler
 
     monkeypatch.setattr(source, "run_group", run_group)
     if tolerant:
-        monkeypatch.setattr(making, "check_unscored", lambda *_, **__: None)
+        monkeypatch.setattr(evaluate_sets, "check_unscored", lambda *_, **__: None)
 
 
 GROUPS = [

@@ -10,7 +10,7 @@ from typing import Any
 
 from rocstar.engine.types import HIDDEN
 from rocstar.train.evaluation.benchmarks.registry import load_set
-from rocstar.train.evaluation.folder import Folder
+from rocstar.train.evaluation.evaluation_folder import Folder
 from rocstar.train.recipe.eval_config import EvalConfig
 from rocstar.train.record.report.sample import is_hidden, sample
 

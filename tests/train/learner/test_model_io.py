@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerBase
 
 from rocstar.engine.progress.progress import ProgressBoard
-from rocstar.train.evaluation.token_scorer import TokenScorer
+from rocstar.train.evaluation.saved_model import TokenScorer
 from rocstar.train.learner import hub, model_io
 from rocstar.train.learner.claims import CheckedFolder
 from rocstar.train.learner.model_io import (

@@ -10,21 +10,197 @@ never a lost game.
 
 from __future__ import annotations
 
+import hashlib
+import math
 import os
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
+
 from rocstar.engine.rollout.rollout import Judge
 from rocstar.engine.types import Attempt, Failed, Outcome, Scored, Task
-from rocstar.train.evaluation.benchmarks.arena.endpoint import EndpointOptions, JudgeEndpoint, JudgeFault
-from rocstar.train.evaluation.benchmarks.arena.games import arena_score, label_of, points_of
-from rocstar.train.evaluation.benchmarks.arena.prompts import OUR_PROMPT, JudgePrompt, read_prompt
-from rocstar.train.evaluation.benchmarks.benchmark import Asking, Benchmark, Defaults, Published
-from rocstar.train.evaluation.benchmarks.spoken import nothing_said, spoken
+from rocstar.train.evaluation.benchmarks.benchmark import (
+    Asking,
+    Benchmark,
+    Defaults,
+    Published,
+    nothing_said,
+    spoken,
+)
+from rocstar.train.evaluation.benchmarks.judge_endpoint import EndpointOptions, JudgeEndpoint, JudgeFault
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.rows import jsonl_rows
+
+OUR_SYSTEM = """\
+You compare two answers to the same request, A and B. Work the request out yourself first, and find what is \
+wrong or missing in each answer. What counts, in this order: that it is right, that it does what was asked, \
+that nothing important is missing, that nothing is superfluous. Neither the order nor the length of the \
+answers counts.
+
+Give your reasons, and end with exactly one of these labels:
+[[A>>B]] A is much better
+[[A>B]] A is somewhat better
+[[A=B]] they are about equal
+[[B>A]] B is somewhat better
+[[B>>A]] B is much better
+"""
+OUR_TEMPLATE = """\
+## Request
+{QUESTION}
+
+## Answer A
+{ANSWER_A}
+
+## Answer B
+{ANSWER_B}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgePrompt:
+    """The judge's instructions and the form of a game.
+
+    `template` names QUESTION, ANSWER_A and ANSWER_B in braces, or question_1, answer_1 and answer_2.
+    """
+
+    system: str
+    template: str
+    origin: str
+
+    def messages(self, question: str, answer_a: str, answer_b: str) -> list[dict[str, str]]:
+        """Return a game as chat messages. Braces in texts mean nothing."""
+        game = self.template.format(
+            QUESTION=question,
+            ANSWER_A=answer_a,
+            ANSWER_B=answer_b,
+            question_1=question,
+            answer_1=answer_a,
+            answer_2=answer_b,
+        )
+        return [{"role": "system", "content": self.system}, {"role": "user", "content": game}]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the system message and the template."""
+        return hashlib.sha256(f"{self.system}\0{self.template}".encode()).hexdigest()
+
+
+OUR_PROMPT = JudgePrompt(system=OUR_SYSTEM, template=OUR_TEMPLATE, origin="rocstar")
+
+
+def read_prompt(path: Path) -> JudgePrompt:
+    """Return the words of the original's config/judge_config.yaml; ConfigError for a file of another form."""
+    import yaml
+
+    try:
+        found: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        system, template = found["system_prompt"], found["prompt_template"]
+        template = template[0] if isinstance(template, list) else template
+        prompt = JudgePrompt(system=system, template=template, origin=path.name)
+        prompt.messages("", "", "")
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(
+            f"the judge's configuration {str(path)!r} cannot be read: {error}; give the original's "
+            "config/judge_config.yaml"
+        ) from None
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError):
+        raise ConfigError(
+            f"the judge's configuration {str(path)!r} has no system_prompt and prompt_template; give the "
+            "original's config/judge_config.yaml of Arena-Hard v0.1, or none for rocstar's own words"
+        ) from None
+    return prompt
+
+
+_LABELS = tuple(re.compile(pattern) for pattern in (r"\[\[([AB<>=]+)\]\]", r"\[([AB<>=]+)\]"))
+"""In double brackets if there is one, else in single ones."""
+STRONG = 3
+"""Games that a decided one counts as."""
+_POINTS_OF_A = {"A>>B": 1.0, "A>B": 1.0, "A=B": 0.5, "B>A": 0.0, "B>>A": 0.0}
+_MIRRORED = {"A<<B": "B>>A", "A<B": "B>A", "B=A": "A=B", "B<A": "A>B", "B<<A": "A>>B"}
+
+BOOTSTRAPS, BOOTSTRAP_TAILS = 100, (0.05, 0.95)
+
+
+def label_of(judgement: str) -> str | None:
+    """Return the last label of a judgement, with A's side first or with B's; None if there is none."""
+    for pattern in _LABELS:
+        if found := pattern.findall(judgement.upper()):
+            label = _MIRRORED.get(found[-1], found[-1])
+            return label if label in _POINTS_OF_A else None
+    return None
+
+
+def points_of(first: str, second: str) -> tuple[float, ...]:
+    """Return the policy's points in both games, one entry for each that they count as."""
+    lost = [1 - _POINTS_OF_A[first]] * _count(first)
+    won = [_POINTS_OF_A[second]] * _count(second)
+    return (*won, *lost)
+
+
+def _count(label: str) -> int:
+    return STRONG if ">>" in label else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArenaScore:
+    """Share of points, 0 to 1.
+
+    Invariant: `score`, `low` and `high` are the original's; `mean` lies within `interval`.
+    """
+
+    score: float
+    low: float
+    high: float
+    mean: float
+    interval: tuple[float, float]
+    """of 95%, clustered by prompt"""
+
+
+def arena_score(points: Sequence[Sequence[float]], *, seed: int = 0) -> ArenaScore:
+    """Score prompts by their points. ValueError for none."""
+    if not points:
+        raise ValueError("no prompt was judged")
+    flat = np.array([point for prompt in points for point in prompt])
+    rng = np.random.default_rng(seed)
+    means = [rng.choice(flat, flat.size).mean() for _ in range(BOOTSTRAPS)]
+    low, high = np.quantile(means, BOOTSTRAP_TAILS)
+    mean = math.fsum(flat) / flat.size
+    return ArenaScore(
+        score=float(np.mean(means)),
+        low=float(low),
+        high=float(high),
+        mean=mean,
+        interval=clustered_interval(points),
+    )
+
+
+def clustered_interval(points: Sequence[Sequence[float]], *, level: float = 0.95) -> tuple[float, float]:
+    """Return the interval of the pooled mean, prompts being a sample of such prompts; (0, 1) for one prompt.
+
+    Wilson's interval at the effective sample size that the linearised variance of the ratio gives, with a t
+    quantile. Prompts that all have the same share are as many games.
+    """
+    from scipy import special
+
+    sums = np.array([math.fsum(prompt) for prompt in points])
+    counts = np.array([len(prompt) for prompt in points])
+    prompts, total = len(points), counts.sum()
+    if prompts < 2:
+        return 0.0, 1.0
+    mean = float(sums.sum() / total)
+    residuals = sums - mean * counts
+    variance = prompts / (prompts - 1) * float((residuals**2).sum()) / float(total) ** 2
+    size = min(mean * (1 - mean) / variance, float(total)) if variance > 0 else float(prompts)
+    t = float(special.stdtrit(prompts - 1, (1 + level) / 2))
+    centre = (mean + t * t / (2 * size)) / (1 + t * t / size)
+    half = t * math.sqrt(mean * (1 - mean) / size + t * t / (4 * size * size)) / (1 + t * t / size)
+    return min(max(centre - half, 0.0), mean), max(min(centre + half, 1.0), mean)
+
 
 NAME = "arena_hard"
 BASELINE = "gpt-4-0314"

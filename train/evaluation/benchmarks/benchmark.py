@@ -9,14 +9,18 @@ and its digest says whether it is the set that others reported on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from rocstar.engine.chat.toolcalls import THOUGHT, said
+from rocstar.engine.plain_json import to_plain
 from rocstar.engine.rollout.rollout import Counterpart, Judge
-from rocstar.engine.types import Attempt, Scored, Task
+from rocstar.engine.types import Attempt, Scored, Task, Turn
 
 
 class Asking(StrEnum):
@@ -97,3 +101,45 @@ class Benchmark:
     hidden: bool = False
     """whether its licence asks that questions are not shown: reports need --reveal"""
     defaults: Defaults = field(default_factory=Defaults)
+
+
+LOCAL = "local"
+"""The key of `Task.meta` for what depends on where a copy lies."""
+
+
+def tasks_digest(tasks: Sequence[Task]) -> str:
+    """SHA-256 over the canonical JSON of question, answer, context and meta, in order.
+
+    Ids are left out, and LOCAL of `meta`: where a copy lies is no part of it.
+    """
+    rows = [
+        {
+            "question": task.question,
+            "answer": task.answer,
+            "context": [to_plain(dict(message)) for message in task.context],
+            "meta": to_plain({key: value for key, value in task.meta.items() if key != LOCAL}),
+        }
+        for task in tasks
+    ]
+    return _sha256(rows)
+
+
+def answers_digest(answers: Iterable[str]) -> str:
+    """SHA-256 over the sorted answers: copies differ in order and in the wording of problems, not here."""
+    return _sha256(sorted(answers))
+
+
+def _sha256(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def spoken(turns: Sequence[Turn]) -> str:
+    """What the last turn says, without the white space behind a thought."""
+    text = said(turns[-1:])
+    return text if turns and text == turns[-1].text else text.lstrip()
+
+
+def nothing_said(task: Task) -> str:
+    """A thought and no word: it follows no instruction and wins no game."""
+    return f"{THOUGHT[0]}{task.question}{THOUGHT[1]}"

@@ -13,27 +13,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rocstar.engine.types import HIDDEN, Task
-from rocstar.train.evaluation.benchmarks.benchmark import Benchmark
-from rocstar.train.evaluation.benchmarks.digest import tasks_digest
+from rocstar.train.evaluation.benchmarks.benchmark import Benchmark, tasks_digest
+from rocstar.train.evaluation.benchmarks.plain_sets import ROWS, plain_set
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.eval_config import EvalConfig
 from rocstar.train.recipe.paths import elsewhere
 from rocstar.train.tasks.rows import DATA_DIR_VARIABLE
 
 _HERE = "rocstar.train.evaluation.benchmarks"
-BENCHMARKS: Mapping[str, str] = {
-    "aime24": f"{_HERE}.math_sets:AIME24",
-    "aime25": f"{_HERE}.math_sets:AIME25",
-    "hmmt_feb_2025": f"{_HERE}.math_sets:HMMT_FEB_2025",
-    "math500": f"{_HERE}.math_sets:MATH500",
-    "amc23": f"{_HERE}.math_sets:AMC23",
-    "gsm8k": f"{_HERE}.math_sets:GSM8K",
-    "gpqa_diamond": f"{_HERE}.gpqa:GPQA_DIAMOND",
+MODULES: Mapping[str, str] = {
     "ifeval": f"{_HERE}.ifeval.ifeval:IFEVAL",
     "bfcl_v3": f"{_HERE}.bfcl.bfcl:BFCL_V3",
     "arena_hard": f"{_HERE}.arena_hard:ARENA_HARD",
 }
-"""module:NAME of each; the names are those of train/recipe/eval_config.py."""
+"""module:NAME of each set that is more than a row of `plain_sets.toml`."""
+NAMES = (*ROWS, *MODULES)
+"""The names of all sets, as in train/recipe/eval_config.py."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +47,15 @@ class LoadedSet:
 
 
 def find(name: str) -> Benchmark:
-    """The set of that name. ConfigError for one that there is not, or that this installation lacks."""
-    place = BENCHMARKS.get(name)
-    if place is None:
-        raise ConfigError(f"{name!r} is no built-in set; there are {', '.join(BENCHMARKS)}")
-    module, _, attribute = place.partition(":")
+    """Return the set with that name. ConfigError if there is none, or this installation lacks its package."""
+    if name in ROWS:
+        return plain_set(name)
+    if name not in MODULES:
+        raise ConfigError(f"{name!r} is not a built-in set; the sets are {', '.join(NAMES)}")
+    module, _, attribute = MODULES[name].partition(":")
     try:
         found: Benchmark = getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
-        if error.name is not None and error.name.startswith(_HERE):
-            raise ConfigError(f"the set {name!r} is not part of this version of rocstar") from None
         raise ConfigError(f"the set {name!r} needs the package {error.name}, which is missing") from None
     return found
 

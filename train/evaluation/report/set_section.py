@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from rocstar.train.evaluation.report.cards import attempt_card
-from rocstar.train.evaluation.report.grid import anchor, cells_of, chosen
-from rocstar.train.evaluation.report.histogram import Histogram
-from rocstar.train.evaluation.report.lengths import mirrored
-from rocstar.train.evaluation.report.numbers import SetNumbers
-from rocstar.train.evaluation.report.reading import CellKind, QuestionRow, SetReading, read_record
-from rocstar.train.evaluation.report.tables import number
+from rocstar.train.evaluation.report.figures import mirrored
+from rocstar.train.evaluation.report.set_reader import (
+    Cell,
+    CellKind,
+    Histogram,
+    QuestionRow,
+    SetReading,
+    read_record,
+)
+from rocstar.train.evaluation.report.tables import SetNumbers, number
 from rocstar.train.record.report.page import clipped, figure, part_of
+from rocstar.train.record.report.trajectories import trajectory_html
 
 PARTS = Path(__file__).with_name("templates") / "evaluation.html"
 HARDEST = 5
@@ -53,7 +58,7 @@ class ReadSet:
 def cards_of(place: int, file: Path, reading: SetReading, *, num: int, room: int) -> dict[str, Markup]:
     """At most `num` attempts to read of a set, as long as they fit into `room` characters."""
     cards: dict[str, Markup] = {}
-    for row, cell in chosen(reading.rows, num):
+    for row, cell in select_attempts(reading.rows, num):
         record = read_record(file, cell)
         if record is None:
             continue
@@ -130,3 +135,124 @@ def _hard(one: ReadSet, row: QuestionRow) -> dict[str, Any]:
         "question": row.question,
         "answer": row.answer,
     }
+
+
+MAX_ROWS, MAX_CELLS = 200, 64
+"""Rows of a set, cells of a row."""
+PAGE_CELLS = 12_000
+"""Cells of all sets; each is about a hundred bytes."""
+PAGE_ATTEMPTS = 40
+"""Attempts shown whole, of all sets."""
+CODES = {
+    CellKind.correct: "k",
+    CellKind.wrong: "w",
+    CellKind.truncated: "t",
+    CellKind.failed: "f",
+}
+"""Class of a cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCell:
+    """A cell as the template takes it."""
+
+    code: str
+    text: str
+    anchor: str
+    """Of the attempt, where it is on the page; else empty."""
+
+
+def rows_of_a_set(num_sets: int, k: int) -> int:
+    """So many rows that all sets together have at most `PAGE_CELLS` cells."""
+    return max(1, min(MAX_ROWS, PAGE_CELLS // max(num_sets, 1) // max(1, min(k, MAX_CELLS))))
+
+
+def attempts_of_a_set(num_sets: int) -> int:
+    """How many are shown whole."""
+    return max(1, PAGE_ATTEMPTS // max(num_sets, 1))
+
+
+def anchor(set_place: int, row: QuestionRow, cell: Cell) -> str:
+    """What links call an attempt: made of numbers alone, for ids are foreign text."""
+    return f"a{set_place}-{row.place}-{cell.sibling}"
+
+
+def cells_of(row: QuestionRow, set_place: int, shown: Iterable[str]) -> Iterator[ShownCell]:
+    """The cells of a row; `shown` are the anchors that the page has."""
+    for cell in row.cells:
+        name = anchor(set_place, row, cell)
+        turns = "1 turn" if cell.turns == 1 else f"{cell.turns} turns"
+        text = f"attempt {cell.sibling}: {cell.kind}, {cell.tokens:,} tokens, {turns}; line {cell.line}"
+        yield ShownCell(CODES[cell.kind], text, name if name in shown else "")
+
+
+def select_attempts(rows: Sequence[QuestionRow], num: int) -> list[tuple[QuestionRow, Cell]]:
+    """At most `num` attempts to read: by turns from the hardest questions that were solved at times, and from
+    the hardest that never were; of each question the first attempt of each kind."""
+    solved = [row for row in rows if row.num_correct and row.num_correct < row.num_attempts]
+    never = [row for row in rows if not row.num_correct]
+    always = [row for row in rows if row.num_correct and row.num_correct == row.num_attempts]
+    pairs = (row for pair in zip_longest(solved, never) for row in pair if row is not None)
+    found: list[tuple[QuestionRow, Cell]] = []
+    for row in (*pairs, *always):
+        first: dict[CellKind, Cell] = {}
+        for cell in row.cells:
+            first.setdefault(cell.kind, cell)
+        found += [(row, first[kind]) for kind in CellKind if kind in first]
+        if len(found) >= num:
+            break
+    return found[:num]
+
+
+MAX_TEXT = 6_000
+"""Characters of each text."""
+MAX_CARD = 40_000
+"""Characters of all texts of an attempt, counted before they are escaped."""
+MAX_HTML = 250_000
+"""Characters of a card as it is on the page: what has many small pieces, or much to escape, has none."""
+
+
+def attempt_card(record: Mapping[str, Any], *, lead: str, anchor: str, place: str) -> Markup:
+    """The card, of at most about `MAX_HTML` characters. `place`: file and line of the record."""
+    short, left_out = shortened(record)
+    more: dict[str, object] = {"record": place}
+    if left_out:
+        more["not shown"] = left_out
+    card = trajectory_html(short, lead=lead, anchor=anchor, more=more, max_text=MAX_TEXT)
+    if len(card) <= MAX_HTML:
+        return card
+    more["not shown"] = "any turn: they are too many pieces for a page"
+    return trajectory_html({**short, "turns": []}, lead=lead, anchor=anchor, more=more, max_text=MAX_TEXT)
+
+
+def shortened(record: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The record without its tokens, and with so many of its turns as fit: the first ones and the last.
+
+    Also says in words what was left out; "" for nothing.
+    """
+    turns = [{**turn, "number": k} for k, turn in enumerate(record.get("turns") or [], 1)]
+    sizes = [_size(turn) for turn in turns]
+    room, kept = MAX_CARD - (sizes[-1] if sizes else 0), 0
+    while kept < len(turns) - 1 and room >= sizes[kept]:
+        room -= sizes[kept]
+        kept += 1
+    short = {**record, "turns": turns[:kept] + turns[-1:], "segments": [], "ids": []}
+    num_out = len(turns) - len(short["turns"])
+    if not num_out:
+        return short, ""
+    return short, f"turn {kept + 1}" if num_out == 1 else f"turns {kept + 1} to {kept + num_out}"
+
+
+def _size(turn: Mapping[str, Any]) -> int:
+    """Characters that the card shows of a turn; a call is in the text of the turn, too."""
+    calls = turn.get("calls") or []
+    return sum(min(len(text), MAX_TEXT) for text in (str(turn.get("text", "")), *(_texts(calls))))
+
+
+def _texts(calls: list[Mapping[str, Any]]) -> list[str]:
+    arguments = [value for call in calls for value in _values(call.get("arguments"))]
+    return [str(text) for text in (*arguments, *(call.get("result", "") for call in calls))]
+
+
+def _values(arguments: Any) -> list[Any]:
+    return list(arguments.values()) if isinstance(arguments, Mapping) else []

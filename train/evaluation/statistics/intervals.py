@@ -29,14 +29,12 @@ Pearson 1934), for whole numbers leave no room; the more attempts, the nearer it
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-
-from rocstar.train.evaluation.statistics.attempts import exact_mean
 
 Floats = NDArray[np.float64]
 
@@ -45,6 +43,12 @@ ALIKE_EVIDENCE: Final = 0.25
 ENOUGH_QUESTIONS: Final = 60
 LEVEL: Final = 0.95
 TINY: Final = 1e-12
+
+
+def exact_mean(values: Iterable[float]) -> float | None:
+    """The mean, the same in every order; None of nothing."""
+    listed = list(values)
+    return math.fsum(listed) / len(listed) if listed else None
 
 
 def interval_of_means(

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rocstar.train.evaluation.statistics.attempts import exact_mean
+from rocstar.train.evaluation.statistics.intervals import exact_mean
 
 EXACT_QUESTIONS: Final = 16
 POWER: Final = 0.8

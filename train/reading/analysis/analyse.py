@@ -12,18 +12,18 @@ import numpy as np
 
 from rocstar.engine.progress.progress import working
 from rocstar.engine.types import Trajectory
-from rocstar.train.evaluation.token_scorer import TokenScorer, TokenScores
+from rocstar.train.evaluation.saved_model import TokenScorer, TokenScores
 from rocstar.train.reading.analysis.chosen import AnalysedRun, choose, read_chosen
-from rocstar.train.reading.analysis.statistics.cluster_bootstrap import BootstrapEstimate, TaskDraws
 from rocstar.train.reading.analysis.statistics.estimates import (
+    BootstrapEstimate,
     ClassShare,
     Matched,
+    TaskDraws,
     class_shares,
     matched,
     profile,
 )
-from rocstar.train.reading.analysis.statistics.tally import Lead, Tally
-from rocstar.train.reading.analysis.statistics.top_fifth import Floats
+from rocstar.train.reading.analysis.statistics.tally import Floats, Lead, Tally
 from rocstar.train.reading.analysis.token_classes import CLASSES, Decode, TurnTokens, turns_of
 from rocstar.train.reading.analysis.wordings import Wordings
 

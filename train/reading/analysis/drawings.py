@@ -9,8 +9,7 @@ from typing import Final
 
 from rocstar.engine.charts import drawing, escape, nice_ticks
 from rocstar.train.reading.analysis.findings import BEHIND, NAMES
-from rocstar.train.reading.analysis.statistics.cluster_bootstrap import BootstrapEstimate
-from rocstar.train.reading.analysis.statistics.estimates import ClassShare, Matched
+from rocstar.train.reading.analysis.statistics.estimates import BootstrapEstimate, ClassShare, Matched
 from rocstar.train.reading.analysis.statistics.tally import Lead
 from rocstar.train.reading.analysis.token_classes import CLASSES
 

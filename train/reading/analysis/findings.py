@@ -10,8 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from rocstar.train.reading.analysis.statistics.cluster_bootstrap import BootstrapEstimate
-from rocstar.train.reading.analysis.statistics.estimates import ClassShare, Matched
+from rocstar.train.reading.analysis.statistics.estimates import BootstrapEstimate, ClassShare, Matched
 from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass
 
 MIN_TASKS: Final = 8

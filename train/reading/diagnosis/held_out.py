@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rocstar.train.evaluation.statistics.attempts import exact_mean
+from rocstar.train.evaluation.statistics.intervals import exact_mean
 from rocstar.train.evaluation.statistics.paired import overall_difference
-from rocstar.train.evaluation.stored import StoredEvaluation, StoredPlace, find_evaluations
+from rocstar.train.evaluation.stored_evaluations import StoredEvaluation, StoredPlace, find_evaluations
 from rocstar.train.reading.diagnosis.alarm import HeldOutChange
 
 SEED = 0

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.train.evaluation.compare import compare_paths
-from rocstar.train.evaluation.folder import Folder
-from rocstar.train.evaluation.report.forest import forest_plot
-from rocstar.train.evaluation.report.numbers import read_results
-from rocstar.train.evaluation.report.tables import forest_rows, tables
+from rocstar.train.evaluation.evaluation_folder import Folder
+from rocstar.train.evaluation.report.figures import forest_plot
+from rocstar.train.evaluation.report.tables import forest_rows, read_results, tables
 from rocstar.train.reading.view.drawings import told
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.report.page import Drawn

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rocstar.engine.record.files import FRAMES, LINES, is_sealed, record_files
-from rocstar.train.evaluation.folder import ATTEMPTS, RESULTS, Folder
+from rocstar.train.evaluation.evaluation_folder import ATTEMPTS, RESULTS, Folder
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.token_texts import TokenTextsOfRun
 from rocstar.train.record.manifest import ManifestError, read_manifest

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from rocstar.train.evaluation.benchmarks.arena.games import (
+from rocstar.train.evaluation.benchmarks.arena_hard import (
     arena_score,
     clustered_interval,
     label_of,

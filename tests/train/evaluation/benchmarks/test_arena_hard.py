@@ -15,9 +15,15 @@ import pytest
 from aiohttp import web
 
 from rocstar.engine.types import Failed, Scored, Task
-from rocstar.train.evaluation.benchmarks.arena.endpoint import EndpointOptions, JudgeEndpoint
-from rocstar.train.evaluation.benchmarks.arena.prompts import OUR_PROMPT, read_prompt
-from rocstar.train.evaluation.benchmarks.arena_hard import ArenaJudge, judge_of, load, pooled
+from rocstar.train.evaluation.benchmarks.arena_hard import (
+    OUR_PROMPT,
+    ArenaJudge,
+    judge_of,
+    load,
+    pooled,
+    read_prompt,
+)
+from rocstar.train.evaluation.benchmarks.judge_endpoint import EndpointOptions, JudgeEndpoint
 from rocstar.train.evaluation.evidence import differences, judge_facts
 from rocstar.train.evaluation.sets import evaluation_sets
 from rocstar.train.recipe.config import Recipe

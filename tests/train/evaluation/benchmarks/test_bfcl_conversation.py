@@ -28,19 +28,20 @@ from rocstar.engine.types import (
     TrajectoryKey,
     Turn,
 )
-from rocstar.train.evaluation.benchmarks.bfcl.bfcl import BFCL_V3
-from rocstar.train.evaluation.benchmarks.bfcl.calls import Call
-from rocstar.train.evaluation.benchmarks.bfcl.conversation import (
+from rocstar.train.evaluation.benchmarks.bfcl.bfcl import (
+    BFCL_V3,
     MAX_STEPS,
     Finding,
-    Played,
-    judge,
+    FunctionJudge,
+    SimulatedUser,
+    judge_conversation,
+    measures,
     messages_answered,
 )
+from rocstar.train.evaluation.benchmarks.bfcl.calls import Call
 from rocstar.train.evaluation.benchmarks.bfcl.entries import load
 from rocstar.train.evaluation.benchmarks.bfcl.gold import gold, near_miss, written
-from rocstar.train.evaluation.benchmarks.bfcl.judge import FunctionJudge, SimulatedUser, measures
-from rocstar.train.evaluation.benchmarks.bfcl.simulation import PROGRAM, Simulation
+from rocstar.train.evaluation.benchmarks.bfcl.simulation import PROGRAM, Played, Simulation
 
 from .bfcl_package import make_package
 
@@ -330,10 +331,10 @@ def played(results: Sequence[str], due: Sequence[str], same_state: bool = True) 
 def test_a_result_counts_as_often_as_it_came() -> None:
     step = [[RED]]
     twice = [played(["a"], ["a", "a"])]
-    assert judge([step], twice) is Finding.result_missing
+    assert judge_conversation([step], twice) is Finding.result_missing
     earlier = [played(["a"], ["a"]), played(["b"], ["a", "b"])]
-    assert judge([step, step], earlier) is Finding.right
-    assert judge([step, step], earlier[::-1]) is Finding.result_missing
+    assert judge_conversation([step, step], earlier) is Finding.right
+    assert judge_conversation([step, step], earlier[::-1]) is Finding.result_missing
 
 
 @given(st.lists(st.sampled_from(["call", "prose", "broken", "both"]), max_size=40))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocstar.train.evaluation.benchmarks.bfcl.calls import UnknownType, java_value, javascript_value
 from rocstar.train.evaluation.benchmarks.bfcl.gold import java_literal, javascript_literal
-from rocstar.train.evaluation.benchmarks.bfcl.literals import UnknownType, java_value, javascript_value
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocstar.train.evaluation.benchmarks.bfcl.bfcl import overall
 from rocstar.train.evaluation.benchmarks.bfcl.entries import SIZES
-from rocstar.train.evaluation.benchmarks.bfcl.score import overall
 
 MEANS = st.fixed_dictionaries({category: st.floats(0, 1) for category in SIZES})
 

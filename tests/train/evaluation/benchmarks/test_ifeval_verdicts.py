@@ -12,8 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.train.evaluation.benchmarks.ifeval.languages import language
-from rocstar.train.evaluation.benchmarks.ifeval.verdicts import KINDS, Instruction, followed, readings_of
+from rocstar.train.evaluation.benchmarks.ifeval.instructions import (
+    KINDS,
+    Instruction,
+    followed,
+    language,
+    readings_of,
+)
 
 from .... import needs
 

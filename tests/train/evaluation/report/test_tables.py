@@ -9,8 +9,7 @@ from statistics import NormalDist
 import msgspec
 import pytest
 
-from rocstar.train.evaluation.report.numbers import SetNumbers, detectable, read_results
-from rocstar.train.evaluation.report.tables import forest_rows, tables
+from rocstar.train.evaluation.report.tables import SetNumbers, detectable, forest_rows, read_results, tables
 
 from ..eval_folders import MadeSet, make_folder
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from rocstar.train.reading.analysis.drawings import ProfileDrawing, RatiosDrawing, SharesDrawing
 from rocstar.train.reading.analysis.findings import MIN_TASKS, behind_sentence, class_sentence
-from rocstar.train.reading.analysis.statistics.cluster_bootstrap import BootstrapEstimate
-from rocstar.train.reading.analysis.statistics.estimates import ClassShare, Matched
+from rocstar.train.reading.analysis.statistics.estimates import BootstrapEstimate, ClassShare, Matched
 from rocstar.train.reading.analysis.statistics.tally import Lead
 from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass
 

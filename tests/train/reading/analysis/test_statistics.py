@@ -9,10 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocstar.train.reading.analysis.statistics.cluster_bootstrap import TaskDraws, interval
-from rocstar.train.reading.analysis.statistics.estimates import class_shares, matched, profile
-from rocstar.train.reading.analysis.statistics.tally import NUM_OFFSETS, Lead, Quantity, Tally
-from rocstar.train.reading.analysis.statistics.top_fifth import TOP_SHARE, top_membership
+from rocstar.train.reading.analysis.statistics.estimates import (
+    TaskDraws,
+    class_shares,
+    interval,
+    matched,
+    profile,
+)
+from rocstar.train.reading.analysis.statistics.tally import (
+    NUM_OFFSETS,
+    TOP_SHARE,
+    Lead,
+    Quantity,
+    Tally,
+    top_membership,
+)
 
 from . import planted_worlds
 from .planted_worlds import AFTER, WINDOW

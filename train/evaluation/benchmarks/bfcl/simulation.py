@@ -23,7 +23,6 @@ from typing import Any
 
 from rocstar.engine.tools.tool import ToolFailure
 from rocstar.train.evaluation.benchmarks.bfcl.calls import Call
-from rocstar.train.evaluation.benchmarks.bfcl.conversation import Played
 from rocstar.train.evaluation.benchmarks.bfcl.entries import FUNCTION_FILES, INSTALL, LOCAL, MODULES
 
 PROGRAM = Path(__file__).with_name("simulated.py")
@@ -32,6 +31,15 @@ TIMEOUT_S = 10.0
 
 class CallHung(Exception):
     """A call of the policy did not end within the limit, or used up the memory of the process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What came of one user message when its calls were executed beside the due ones."""
+
+    results: Sequence[str]
+    due: Sequence[str]
+    same_state: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,11 +18,22 @@ from typing import Any
 
 from rocstar.engine.rollout.rollout import Judge
 from rocstar.engine.types import Attempt, Outcome, Scored, Task
-from rocstar.train.evaluation.benchmarks.benchmark import Asking, Benchmark, Defaults, Published
-from rocstar.train.evaluation.benchmarks.ifeval.check import AT_LEAST, LESS_THAN
-from rocstar.train.evaluation.benchmarks.ifeval.languages import detectors
-from rocstar.train.evaluation.benchmarks.ifeval.verdicts import KINDS, followed, instructions_of
-from rocstar.train.evaluation.benchmarks.spoken import nothing_said, spoken
+from rocstar.train.evaluation.benchmarks.benchmark import (
+    Asking,
+    Benchmark,
+    Defaults,
+    Published,
+    nothing_said,
+    spoken,
+)
+from rocstar.train.evaluation.benchmarks.ifeval.instructions import (
+    AT_LEAST,
+    KINDS,
+    LESS_THAN,
+    detectors,
+    followed,
+    instructions_of,
+)
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.rows import rows_of

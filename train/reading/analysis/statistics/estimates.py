@@ -1,27 +1,71 @@
-"""What the sums say: each class's part of the top fifth, and what comes behind tool output against a control.
+"""Intervals over tasks: whole tasks are drawn with replacement, for the trajectories of one are alike.
 
-The first tokens of any turn are uncertain, tool or no tool. So tokens behind a response are held against
-tokens at the same offset of turns that answer no tool:
+The limits are percentiles of the draws, a little farther out than nominal: at the tails that Student's t with
+m - 1 degrees of freedom has beyond the normal quantile, times sqrt(m / (m - 1)). Plain percentiles of a mean
+of m clusters are too narrow by these two factors (Hesterberg 2014, arXiv 1411.5279).
 
-    ratio      = sum_o top(o) / sum_o n(o) c(o)           c(o): the control's share of tokens in the top fifth
-    difference = sum_o n(o) (mean(o) - control mean(o)) / sum_o n(o)          in nats
-
-over the offsets o that both have. What else differs between such turns, the control does not take out: they
-come earlier, and before anything was computed.
-
-Legend: B draws, Q quantities, M tasks, C classes, L leads, W offsets.
+Legend: B draws, M tasks, K columns.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
+from scipy import special
 
-from rocstar.train.reading.analysis.statistics.cluster_bootstrap import BootstrapEstimate, TaskDraws, interval
-from rocstar.train.reading.analysis.statistics.tally import Lead, Quantity, Tally
-from rocstar.train.reading.analysis.statistics.top_fifth import Floats
+from rocstar.train.reading.analysis.statistics.tally import Floats, Lead, Quantity, Tally
+
+NUM_DRAWS: Final = 4000
+LEVEL: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootstrapEstimate:
+    """A number with its interval at 95%, and how much it rests on."""
+
+    value: float
+    """NaN where there is nothing to make it of."""
+    low: float
+    high: float
+    num_tasks: int
+    num_tokens: int
+
+    def lies_beyond(self, null: float) -> int:
+        """1 where the whole interval is above `null`, -1 where it is below, else 0."""
+        return int(self.low > null) - int(self.high < null)
+
+
+class TaskDraws:
+    """B draws of M tasks with replacement: how often each task is in each of them."""
+
+    def __init__(self, num_tasks: int, rng: np.random.Generator, num_draws: int = NUM_DRAWS) -> None:
+        """ValueError without a task."""
+        if num_tasks < 1:
+            raise ValueError("no task was drawn")
+        even = np.full(num_tasks, 1 / num_tasks)
+        self._times_BM: Floats = rng.multinomial(num_tasks, even, num_draws).astype(float)
+
+    def sums(self, rows_MK: Floats) -> Floats:
+        """The sum over the tasks of each draw, (B, K)."""
+        sums_BK: Floats = self._times_BM @ rows_MK
+        return sums_BK
+
+
+def interval(values_B: Floats, num_tasks: int, level: float = LEVEL) -> tuple[float, float]:
+    """Limits from what each draw gave. A draw that gave no number (NaN) counts as beyond either limit, and
+    one task tells nothing of others: both give a limit that is infinite."""
+    if num_tasks < 2:
+        return -math.inf, math.inf
+    quantile = float(special.stdtrit(num_tasks - 1, (1 + level) / 2))
+    tail = float(special.ndtr(-quantile * math.sqrt(num_tasks / (num_tasks - 1))))
+    unknown_B = np.isnan(values_B)
+    low = np.quantile(np.where(unknown_B, -np.inf, values_B), tail, method="lower")
+    high = np.quantile(np.where(unknown_B, np.inf, values_B), 1 - tail, method="higher")
+    return float(low), float(high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

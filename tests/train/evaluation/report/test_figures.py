@@ -1,4 +1,4 @@
-"""The drawings of an evaluation: every mark where its number is."""
+"""The figures of an evaluation page, and the histograms that they show."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from rocstar.train.evaluation.report.forest import Estimate, ForestRow, forest_plot
-from rocstar.train.evaluation.report.histogram import Histogram
-from rocstar.train.evaluation.report.lengths import mirrored
-from rocstar.train.evaluation.report.reading import CellKind
+from rocstar.train.evaluation.report.figures import Estimate, ForestRow, aligned, forest_plot, mirrored
+from rocstar.train.evaluation.report.set_reader import CellKind, Histogram
 
 WIDTHS = pytest.mark.parametrize("width", [1060, 340])
 
@@ -91,3 +91,35 @@ def test_failed_attempts_are_in_no_distribution() -> None:
 def test_wide_bins_say_their_range() -> None:
     svg = mirrored("Length", "tokens", made(correct=[0, 100], wrong=[63]))
     assert "tokens: 100 to 103" in svg
+
+
+NUMBERS = st.lists(st.integers(0, 40_000), max_size=60)
+
+
+def histogram_of(values: list[int]) -> Histogram:
+    histogram = Histogram()
+    for value in values:
+        histogram.add(value)
+    return histogram
+
+
+@given(NUMBERS)
+@example([Histogram.MOST])
+def test_each_bin_has_the_numbers_of_its_range(values: list[int]) -> None:
+    h = histogram_of(values)
+    assert len(h.bins) <= h.MOST and h.width.bit_count() == 1
+    assert h.bins == [sum(i * h.width <= v < (i + 1) * h.width for v in values) for i in range(len(h.bins))]
+    assert (sum(h.bins), h.number, h.total) == (len(values), len(values), sum(values))
+    assert h.mean == (sum(values) / len(values) if values else None)
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=4))
+def test_histograms_side_by_side_have_one_width(lists: list[list[int]]) -> None:
+    width, bins = aligned([histogram_of(values) for values in lists])
+    assert len({len(one) for one in bins}) == 1
+    for values, one in zip(lists, bins, strict=True):
+        assert one == [sum(v // width == i for v in values) for i in range(len(one))]
+
+
+def test_small_numbers_have_a_bin_each() -> None:
+    assert (histogram_of([1, 1, 3]).width, histogram_of([1, 1, 3]).bins) == (1, [0, 2, 0, 1])

@@ -41,8 +41,7 @@ from rocstar.engine.tools.python import PYTHON_SCHEMA
 from rocstar.engine.types import Attempt, Failed, Group, Outcome, Scored, Task
 from rocstar.sandbox.testing import FakeSandbox
 from rocstar.train.evaluation import during_training
-from rocstar.train.evaluation.making import check_unscored
-from rocstar.train.evaluation.trials import TRIES, attempts
+from rocstar.train.evaluation.evaluate_sets import TRIES, attempts, check_unscored
 from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.source import Roller
 from rocstar.train.recipe.config import Recipe

@@ -12,7 +12,7 @@ import pytest
 
 from rocstar.engine.record.reading import from_record, read_records
 from rocstar.engine.types import Scored
-from rocstar.train.evaluation.report.reading import Cell, CellKind, SetReading, read_record, read_set
+from rocstar.train.evaluation.report.set_reader import Cell, CellKind, SetReading, read_record, read_set
 
 from ..eval_folders import MadeSet, make_folder
 

@@ -3,6 +3,7 @@
 import csv
 import random
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,19 +12,19 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from rocstar.engine.types import Scored, Task
-from rocstar.train.evaluation.benchmarks.gpqa import (
-    GPQA_DIAMOND,
+from rocstar.train.evaluation.benchmarks.plain_sets import (
     LETTERS,
     ChoiceJudge,
-    chosen_letter,
-    load,
-    near_miss,
     order_of,
+    parse_letter,
+    plain_set,
+    wrong_letter,
 )
 from rocstar.train.recipe.errors import ConfigError
 
 from .attempts import attempt_at
 
+GPQA = plain_set("gpqa_diamond")
 COLUMNS = (
     "Record ID",
     "Question",
@@ -51,9 +52,9 @@ def write(path: Path, rows: list[dict[str, str]]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tasks(tmp_path_factory: pytest.TempPathFactory) -> list[Task]:
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Task]:
     rows = [made_up(number) for number in range(198)]
-    return load(write(tmp_path_factory.mktemp("gpqa") / "gpqa_diamond.csv", rows))
+    return GPQA.load(write(tmp_path_factory.mktemp("gpqa") / "gpqa_diamond.csv", rows))
 
 
 def boxed(answer: str) -> str:
@@ -66,7 +67,7 @@ async def score(task: Task, text: str) -> float:
     return outcome.reward
 
 
-def test_each_letter_is_as_often_right_as_chance_has_it(tasks: list[Task]) -> None:
+def test_each_letter_is_as_often_right_as_chance_has_it(tasks: Sequence[Task]) -> None:
     counts = Counter(task.answer for task in tasks)
     assert chisquare([counts[letter] for letter in LETTERS]).pvalue > 0.01
 
@@ -77,10 +78,10 @@ def test_all_24_orders_are_as_frequent_as_chance_has_it() -> None:
     assert chisquare(list(counts.values())).pvalue > 0.01
 
 
-def test_an_order_depends_on_nothing_but_the_question(tmp_path: Path, tasks: list[Task]) -> None:
+def test_an_order_depends_on_nothing_but_the_question(tmp_path: Path, tasks: Sequence[Task]) -> None:
     rows = [made_up(number) for number in range(198)]
     random.Random(1).shuffle(rows)
-    again = load(write(tmp_path / "other.csv", rows[:40]))
+    again = GPQA.load(write(tmp_path / "other.csv", rows[:40]))
     known = {task.id: task for task in tasks}
     assert all(known[task.id] == task for task in again)
     # Recorded, so that a later version asks the same.
@@ -90,11 +91,11 @@ def test_an_order_depends_on_nothing_but_the_question(tmp_path: Path, tasks: lis
 RECORDED_ORDERS = [(0, 1, 3, 2), (3, 2, 1, 0), (1, 3, 0, 2)]
 
 
-async def test_the_gold_is_right_and_every_other_letter_wrong(tasks: list[Task]) -> None:
+async def test_the_gold_is_right_and_every_other_letter_wrong(tasks: Sequence[Task]) -> None:
     for task in tasks:
         rewards = {letter: await score(task, boxed(letter)) for letter in LETTERS}
         assert rewards == {letter: float(letter == task.answer) for letter in LETTERS}
-        assert await score(task, near_miss(task)) == 0
+        assert await score(task, wrong_letter(task)) == 0
         right = task.meta["options"][LETTERS.index(task.answer)]
         assert right == f"{task.id.removeprefix('gpqa_diamond-rec')} gigaparsnips"
 
@@ -127,41 +128,41 @@ async def test_the_gold_is_right_and_every_other_letter_wrong(tasks: list[Task])
     ],
 )
 def test_a_letter_is_named_alone_with_its_option_or_by_it(answer: str, letter: str | None) -> None:
-    assert chosen_letter(answer, ["10 m", "20 m", "30 m", "40 m"]) == letter
+    assert parse_letter(answer, ["10 m", "20 m", "30 m", "40 m"]) == letter
 
 
 def test_an_option_that_is_there_twice_names_no_letter() -> None:
-    assert chosen_letter("10 m", ["10 m", "10 m", "30 m", "40 m"]) is None
+    assert parse_letter("10 m", ["10 m", "10 m", "30 m", "40 m"]) is None
 
 
 @given(st.text(max_size=30))
 def test_no_text_names_a_letter_without_holding_it(answer: str) -> None:
     options = ["first option", "second option", "third option", "fourth option"]
-    letter = chosen_letter(answer, options)
+    letter = parse_letter(answer, options)
     assert letter is None or letter in answer.upper() or "option" in answer
 
 
-async def test_a_letter_outside_the_block_or_of_a_cut_attempt_is_none(tasks: list[Task]) -> None:
+async def test_a_letter_outside_the_block_or_of_a_cut_attempt_is_none(tasks: Sequence[Task]) -> None:
     right = tasks[0].answer
     assert await score(tasks[0], f"The answer is {right}. \\boxed{{{right}}}") == 0
     attempt = attempt_at(tasks[0], boxed(right), is_truncated=True)
     assert await ChoiceJudge().score(attempt, deadline=None) == Scored(reward=0.0, method="truncated")
 
 
-def test_the_canary_is_kept_and_the_questions_are_hidden(tasks: list[Task]) -> None:
+def test_the_canary_is_kept_and_the_questions_are_hidden(tasks: Sequence[Task]) -> None:
     assert {task.meta["canary"] for task in tasks} == {"no canary: made up"}
-    assert GPQA_DIAMOND.hidden
-    assert not GPQA_DIAMOND.source.repository
+    assert GPQA.hidden
+    assert not GPQA.source.repository
 
 
 @pytest.mark.parametrize("name", ["Question", "Correct Answer", "Incorrect Answer 3"])
 def test_a_file_that_lacks_a_column_is_refused(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / "bad.csv", [made_up(1), made_up(2) | {name: " "}])
     with pytest.raises(ConfigError, match=f"row 2 has no '{name}'"):
-        load(path)
+        GPQA.load(path)
 
 
 def test_a_file_that_is_no_csv_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="no CSV in UTF-8"):
-        load(tmp_path / "bad.csv")
+    with pytest.raises(ConfigError, match="as CSV in UTF-8"):
+        GPQA.load(tmp_path / "bad.csv")

@@ -19,8 +19,7 @@ from rocstar.engine.types import (
     TrajectoryKey,
     Turn,
 )
-from rocstar.train.evaluation.evaluate import Evaluation, nothing_scored
-from rocstar.train.evaluation.results import evaluation, questions_of
+from rocstar.train.evaluation.results import Evaluation, evaluation, nothing_scored, questions_of
 from rocstar.train.evaluation.sets import EvaluationSet
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.record.metrics import check_names

@@ -21,7 +21,7 @@ from rocstar.engine.types import (
     Trajectory,
     TrajectoryKey,
 )
-from rocstar.train.evaluation.attempts import AttemptsFile
+from rocstar.train.evaluation.evaluation_folder import AttemptsFile
 
 K = 2
 TASKS = [Task(id=f"t{k}", source="s", question=f"q{k}", answer="1") for k in range(4)]

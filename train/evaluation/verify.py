@@ -11,14 +11,24 @@ hidden set, which who publishes an evaluation keeps back.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rocstar.engine.chat.toolcalls import parse_tool_calls
 from rocstar.engine.record.reading import RecordError
-from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
+from rocstar.engine.rollout.rollout import Judge
+from rocstar.engine.types import Attempt, Scored, Task, Turn
+from rocstar.train.evaluation.benchmarks.benchmark import Benchmark
+from rocstar.train.evaluation.benchmarks.registry import find, load_set, load_tasks_of
+from rocstar.train.evaluation.evaluation_folder import (
+    RESULTS,
+    AsBefore,
+    numbers,
+)
 from rocstar.train.evaluation.evidence import (
     data_facts,
     differences,
@@ -27,16 +37,18 @@ from rocstar.train.evaluation.evidence import (
     model_folder,
     verifier_digest,
 )
-from rocstar.train.evaluation.folder import RESULTS, AsBefore, numbers
-from rocstar.train.evaluation.rescore import Stored, rescore
+from rocstar.train.evaluation.rescore import Regrader, Stored, judge_of, rescore
 from rocstar.train.evaluation.results import results_text
 from rocstar.train.evaluation.sets import EvaluationSet, evaluation_sets
 from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.plan.preflight import load_heldout
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
+from rocstar.train.recipe.eval_config import EvalConfig
 from rocstar.train.record.manifest import COMPLETE, ManifestError, read_manifest
+from rocstar.train.serving.agent import open_sandbox
 from rocstar.train.tasks.chat_format import chat_format
+from rocstar.train.tasks.reward import VERIFIER_FLAVOUR
 
 MOST_SHOWN = 20
 """Outcomes that differ, by name; the others are counted."""
@@ -146,3 +158,89 @@ def _data(recipe: Recipe, sets: Sequence[EvaluationSet], was: Mapping[str, Any],
         alone = recipe.model_copy(update={"eval": [config]})
         chosen = evaluation_sets(alone, {config.label: tasks})[0]
         found.differences += differences(was, {config.label: data_facts(chosen, config.path)}, "data.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedSet:
+    """Whether a set's own golds are found right, and what lies beside them wrong."""
+
+    name: str
+    digest: str
+    is_known: bool | None
+    golds: int
+    refused: list[str]
+    """Tasks whose gold was not found right."""
+    near_misses: int
+    accepted: list[str]
+    """Tasks of which a wrong answer was found right."""
+
+    @property
+    def is_right(self) -> bool:
+        return not self.refused and not self.accepted
+
+
+async def check_set(name: str, path: str) -> CheckedSet:
+    """Judge a built-in set's golds and near misses. ConfigError where no copy can be had."""
+    find(name)  # a name that there is not is refused here
+    config = EvalConfig(set=name, path=path)
+    loaded = load_set(config)
+    recipe = Recipe(eval=[config])
+    chosen = evaluation_sets(recipe, {name: loaded.tasks})[0]
+    async with open_sandbox(recipe, flavours=[VERIFIER_FLAVOUR]) as sandbox:
+        judge = judge_of(recipe, chosen, sandbox)
+        right = [(t, text) for t in loaded.tasks if (text := gold_text(loaded.benchmark, t)) is not None]
+        refused = await _verdicts(judge, right)
+        wrong = [(t, text) for t in loaded.tasks if (text := near_miss_text(loaded.benchmark, t)) is not None]
+        accepted = await _verdicts(judge, wrong)
+    return CheckedSet(
+        name=name,
+        digest=loaded.digest,
+        is_known=loaded.is_known,
+        golds=len(right),
+        refused=[task for task, is_right in refused if not is_right],
+        near_misses=len(wrong),
+        accepted=[task for task, is_right in accepted if is_right],
+    )
+
+
+def gold_text(benchmark: Benchmark, task: Task) -> str | Sequence[str] | None:
+    """What a policy that knows the answer writes, in one turn or turn by turn; None where there is no one
+    answer."""
+    if benchmark.gold:
+        return benchmark.gold(task)
+    return boxed(task.answer) if task.answer else None
+
+
+def near_miss_text(benchmark: Benchmark, task: Task) -> str | Sequence[str] | None:
+    """What one writes that is wrong by a little; None for a set that says of none."""
+    if benchmark.near_miss:
+        return benchmark.near_miss(task)
+    return boxed(beside(task.answer)) if task.answer and not benchmark.gold else None
+
+
+def beside(answer: str) -> str:
+    """Another value: one more, of any expression."""
+    plain = answer.removeprefix("-")
+    return str(int(answer) + 1) if plain.isdecimal() else f"({answer})+1"
+
+
+def boxed(answer: str) -> str:
+    """As the answer of a final turn."""
+    return f"<answer>\\boxed{{{answer}}}</answer>"
+
+
+async def _verdicts(
+    judge: Judge, texts: Sequence[tuple[Task, str | Sequence[str]]]
+) -> list[tuple[str, bool]]:
+    """Task id, and whether what was said, in one turn or several, was found right."""
+    regrader = Regrader(judge)
+
+    async def one(task: Task, said: str | Sequence[str]) -> tuple[str, bool]:
+        turns = tuple(
+            Turn(start=0, end=0, text=text, stopped=True, calls=parse_tool_calls(text))
+            for text in ([said] if isinstance(said, str) else said)
+        )
+        outcome = await regrader.outcome(Attempt(task=task, turns=turns, is_truncated=False))
+        return task.id, isinstance(outcome, Scored) and outcome.is_correct
+
+    return list(await asyncio.gather(*(one(task, text) for task, text in texts)))

@@ -1,0 +1,240 @@
+"""What `sentences` knows of English: words that the original's model of a newspaper treats alike."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from itertools import groupby, pairwise
+
+_ABBREVIATIONS = """
+mr mrs ms dr prof st jr sr gen col lt maj adm sen rep reps messrs
+inc ltd co cos corp bros cie
+jan feb aug sep sept oct nov dec tues wed fri
+u.s u.k u.n u.s.a u.s.s.r d.c l.a n.y n.j n.c s.c n.d n.h n.m n.v w.va ala ariz calif colo conn fla ga ill
+kan ky mich minn okla ore tenn va vt wash wis
+a.m p.m ph.d vs ave ft yr mg ok chg
+a.a a.c c.v d.h e.l e.m h.c h.f j.b j.c j.j j.k j.p j.r r.j r.k w.c
+c d e f g h k l m n p r s t v w
+"""
+ABBREVIATIONS = frozenset(_ABBREVIATIONS.split())
+"""Words whose period belongs to them, in lower case, without it."""
+
+_STARTERS = """
+above although always anyone apply ask assuming begin believe both build but calculate cannot check choose
+collect conclusion consider convert create define depending describe description despite determine develop
+discussion does early enable encourage engage enjoy ensure enter establish evaluate even example exercise
+experience explain explanation explore finally finish follow furthermore gather generate given he her here
+highlight however i if imagine implement improved in include incorporate indeed input install instead
+integrate into it learn leverage locate looking maintain many meanwhile moreover morning most neither
+nevertheless nor note nothing otherwise overall perform please practice prepare present presentation
+probably provide question regularly remember remove replace section select similarly since sincerely
+slowly so some someone sometimes sorry spend statement step still such testing thank thanks the them there
+therefore these they think this though through thus together try turn ultimately under understand
+unfortunately unlike upon user using very welcome were when whether which while within without writing yes
+yet your
+"""
+STARTERS = frozenset(_STARTERS.split())
+"""Words with a capital only where a sentence begins, so that they begin one behind an abbreviation too."""
+
+_ORDINARY = """
+a about actually add after again all also an and another any are as at basically be because before bring by
+can change clearly close come continue could day do during each every everyone everything few find first
+focus for from get give go goal good great had has have his how identify increase introduction is its join
+just keep key know later let life like look love main make maybe more much music my name never new next
+night no nobody not now of offer often on once one only open or other our out output over people perhaps
+place plus project read reading reduce research rest return review run save say second see set she should
+show something split start stay stop take technology tell test than that their then those time to today too
+two understanding until up use users usually visit was water way we well what where who why will with work
+would write you
+"""
+ORDINARY = frozenset(_ORDINARY.split())
+"""Further words that are no name: behind an initial they begin a sentence."""
+
+_NOT_BEHIND_A_NUMBER = """
+international commodities insider credit corrections financing business leisure dividend review abreast who
+letters notable
+"""
+NOT_BEHIND_A_NUMBER = frozenset(_NOT_BEHIND_A_NUMBER.split())
+"""Words that the newspaper had in numbered headlines, so that the original sees no boundary between."""
+
+
+_ENDS = ".?!"
+_NO_WORD_HOLDS = frozenset(")\";}]*:@'({[?!‘’“”«»")
+_NO_WORD_BEGINS = frozenset('("`{[:;&#*@)}]-,')
+_PUNCTUATION = frozenset(";:,.!?")
+_SEVERAL = re.compile(r"-{2,}|\.{2,}")
+_NUMBER = re.compile(r"-?[.,]?\d[\d,.-]*\.?")
+_CHUNK = re.compile(r"\S+")
+_CLOSERS = re.compile(r"[\"')\]}‘’“”«»]++(?:\s+|$)|[\"')\]}‘’“”«»]+(?=--)")
+
+
+def count_sentences(text: str) -> int:
+    """Return how many sentences there are."""
+    return sum(1 for _ in split_sentences(text))
+
+
+def split_sentences(text: str) -> Iterator[str]:
+    """Yield the sentences. Whitespace between two belongs to neither; none is empty."""
+    pieces = list(_pieces(text))
+    skipped = 0
+    for number, (start, end) in enumerate(pieces):
+        start += skipped
+        skipped = 0
+        if number + 1 < len(pieces):
+            following_start, following_end = pieces[number + 1]
+            closers = _CLOSERS.match(text, following_start, following_end)
+            if closers is not None:
+                skipped = closers.end() - following_start
+                yield text[start : following_start + len(closers.group().rstrip())]
+                continue
+        if start < end:
+            yield text[start:end]
+
+
+def _pieces(text: str) -> Iterator[tuple[int, int]]:
+    """Yield [start, end) between boundaries, before closing marks are moved."""
+    start = 0
+    chunks = [(match.start(), match.end()) for match in _CHUNK.finditer(text)]
+    line_start = 0
+    for number, (begin, end) in enumerate(chunks):
+        if number == 0 or "\n" in text[chunks[number - 1][1] : begin]:
+            line_start = begin
+        following = chunks[number + 1] if number + 1 < len(chunks) else None
+        for at in _candidates(text, begin, end, is_last=following is None):
+            if at + 1 < end:
+                context, resume = [text[begin : at + 2]], at + 1
+            else:
+                assert following is not None
+                context, resume = [text[begin:end], text[slice(*following)]], following[0]
+            tokens = [token for part in context for token in _tokens(part)]
+            if _ends_within(tokens, begins_line=begin == line_start):
+                yield start, at + 1
+                start = resume
+    yield start, len(text.rstrip())
+
+
+def _candidates(text: str, begin: int, end: int, *, is_last: bool) -> list[int]:
+    """Return where a sentence may end in a chunk: at its last sign that may, and at its first character."""
+    found = [
+        at
+        for at in range(begin, end)
+        if text[at] in _ENDS and (not is_last if at == end - 1 else text[at + 1] in _NO_WORD_HOLDS)
+    ]
+    return found[-1:] if len(found) < 2 or found[0] != begin else [begin, found[-1]]
+
+
+def _tokens(chunk: str) -> Iterator[str]:
+    """Yield words and marks of a text without whitespace; a period stays with its word."""
+    at = 0
+    while at < len(chunk):
+        several = _SEVERAL.match(chunk, at)
+        if several is not None:
+            end = several.end()
+        else:
+            end = at + 1
+            if chunk[at] not in _NO_WORD_BEGINS:
+                while not _word_ends(chunk, end):
+                    end += 1
+        yield chunk[at:end]
+        at = end
+
+
+def _word_ends(chunk: str, at: int) -> bool:
+    if at < len(chunk) and chunk[at] == ",":
+        at += 1
+    return at == len(chunk) or chunk[at] in _NO_WORD_HOLDS or chunk.startswith(("--", ".."), at)
+
+
+def _ends_within(tokens: Sequence[str], *, begins_line: bool) -> bool:
+    """Whether one of the tokens, the last excepted, ends a sentence."""
+    return any(
+        _ends(token, following, begins_line=begins_line and number == 0)
+        for number, (token, following) in enumerate(pairwise(tokens))
+    )
+
+
+def _ends(token: str, following: str, *, begins_line: bool) -> bool:
+    """Whether a sentence ends with `token`."""
+    if token in _ENDS and token != ".":
+        return True
+    if not token.endswith("."):
+        return False
+    word = token[:-1].lower()
+    next_word = following.lower().removesuffix(".") or following
+    if _NUMBER.fullmatch(token):
+        begins = _begins(following)
+        return begins is not False and next_word not in NOT_BEHIND_A_NUMBER
+    if len(token) == 2 and (token[0].isalpha() or token[0] == "_"):
+        return word not in ABBREVIATIONS and _ends_initial(following, begins_line=begins_line)
+    is_several = token.endswith("..")
+    if is_several or word in ABBREVIATIONS or word.rpartition("-")[2] in ABBREVIATIONS:
+        return _begins(following) is True
+    return True
+
+
+def _ends_initial(following: str, *, begins_line: bool) -> bool:
+    """Whether a letter with a period ends a sentence: that of a list does, that of a name does not."""
+    begins = _begins(following)
+    if begins is not None:
+        return begins
+    return begins_line or not following[0].isupper() or following.lower() in ORDINARY
+
+
+def _begins(word: str) -> bool | None:
+    """Whether a sentence begins with `word`, by its case alone; None where that tells nothing."""
+    if word in _PUNCTUATION:
+        return False
+    if word[0].isupper() and word.lower() in STARTERS:
+        return True
+    return False if word[0].islower() else None
+
+
+_WORD = re.compile(r"\w+")
+# What the original's \w takes in: with the marks of Hindi and Thai.
+_FURTHER_CATEGORIES = frozenset({"Nd", "Nl", "Pc"})
+_JOINERS = "\u200c\u200d"
+
+# Marks that stand alone wherever they are; a comma or colon only where no digit follows.
+_ALONE = re.compile(r"[;@#$%&?!*«»“”‘’„`\"\[\](){}<>\u2012-\u2015]|\.{2,}|--|''|[:,](?=\D|$)")
+_OPENING_QUOTE = re.compile(r"(?<!\w)'(?!(?:re|ve|ll|m|t|s|d|n)\b)(?=\w)", re.IGNORECASE)
+_LAST_PERIOD = re.compile(r"(?<=[^.])\.(?=[\])}>\"'»”’ ]*+\s*$)")
+_CLOSING_QUOTE = re.compile(r"(?<=[^' ])'(?= )")
+_CLITIC = re.compile(r"(?<=[^' ])('[sSmMdD]|'ll|'LL|'re|'RE|'ve|'VE|n't|N'T)(?= )")
+_JOINED = re.compile(
+    r"\b(can)(not)\b|\b(d)('ye)\b|\b(gim)(me)\b|\b(gon)(na)\b|\b(got)(ta)\b|\b(lem)(me)\b|\b(more)('n)\b"
+    r"|\b(wan)(na)(?=\s)|(?<= )('t)(is)\b|(?<= )('t)(was)\b",
+    re.IGNORECASE,
+)
+
+
+def count_words(text: str) -> int:
+    """Return how many runs of letters with their marks, of digits and of underscores there are."""
+    if text.isascii():
+        return sum(1 for _ in _WORD.finditer(text))
+    return sum(is_word for is_word, _ in groupby(text, _is_of_a_word))
+
+
+def _is_of_a_word(character: str) -> bool:
+    category = unicodedata.category(character)
+    return category[0] in "LM" or category in _FURTHER_CATEGORIES or character in _JOINERS
+
+
+def count_capital_words(text: str) -> int:
+    """Return how many Treebank tokens have letters, all of them capital: DON'T has two."""
+    return sum(token.isupper() for sentence in split_sentences(text) for token in treebank_tokens(sentence))
+
+
+def treebank_tokens(sentence: str) -> list[str]:
+    """Return the tokens of one sentence: marks stand alone, clitics are cut off, a last period is too."""
+    text = _OPENING_QUOTE.sub("' ", sentence)
+    text = _LAST_PERIOD.sub(" . ", text)
+    text = _ALONE.sub(r" \g<0> ", text)
+    text = f" {' '.join(text.split())} "
+    text = _CLOSING_QUOTE.sub(" ' ", text)
+    text = _CLITIC.sub(r" \1 ", text)
+    return _JOINED.sub(_apart, text).split()
+
+
+def _apart(match: re.Match[str]) -> str:
+    return " ".join(["", *(part for part in match.groups() if part is not None), ""])
