@@ -305,11 +305,11 @@ async def test_time_before_a_stage_is_not_its_first_steps_time(
 
 
 @pytest.fixture
-def attempts(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, list[float | None]]], None]:
+def run_attempts(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, list[float | None]]], None]:
     """Attempts that answer from a table: rewards by task id, None for one that failed."""
 
     def script(table: dict[str, list[float | None]]) -> None:
-        async def attempts(
+        async def run_attempts(
             roller: Roller,
             tasks: Sequence[Task],
             *_: Any,
@@ -323,7 +323,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, list[float 
                 made = tuple(attempt(task, k, reward) for k, reward in enumerate(table[task.id]))
                 await on_group(Group(task=task, trajectories=made))
 
-        monkeypatch.setattr(during_training, "attempts", attempts)
+        monkeypatch.setattr(during_training, "run_attempts", run_attempts)
 
     return script
 
@@ -373,7 +373,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[str | None]],
                 for task, text in zip(share, texts, strict=True)
             ]
 
-        monkeypatch.setattr(during_training, "roll_out_share", roll_out)
+        monkeypatch.setattr(during_training, "run_share", roll_out)
         return asked
 
     return script

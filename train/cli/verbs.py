@@ -58,10 +58,10 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from rocstar.train.evaluation.compare import as_text, compare_paths
+    from rocstar.train.evaluation.compare import compare_paths, format_comparison
 
     result = compare_paths(options.a, options.b, step=options.step, only=options.sets)
-    print(json.dumps(result.as_json()) if options.json else as_text(result))
+    print(json.dumps(result.as_json()) if options.json else format_comparison(result))
     return 0
 
 

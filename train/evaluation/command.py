@@ -21,9 +21,9 @@ from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe, recipe_of_model
 
 if TYPE_CHECKING:
-    from rocstar.train.evaluation.rescore import Rescored
+    from rocstar.train.evaluation.rescore import RescoreResult
     from rocstar.train.evaluation.results import Evaluation
-    from rocstar.train.evaluation.verify import CheckedSet, Verification
+    from rocstar.train.evaluation.verify import SetCheck, Verification
 
 T = TypeVar("T")
 Loading = Callable[[], AbstractContextManager[None]]
@@ -70,11 +70,11 @@ def run(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) -
         )
     if options.resume and options.out is None:
         raise ConfigError("--resume goes on with the evaluation in a folder; it needs --out DIR")
-    recipe = recipe_of(options, rest)
+    recipe = build_recipe(options, rest)
     return _dry_run(options, recipe) if options.dry_run else _evaluate(options, recipe, loading)
 
 
-def recipe_of(options: argparse.Namespace, rest: Sequence[str]) -> Recipe:
+def build_recipe(options: argparse.Namespace, rest: Sequence[str]) -> Recipe:
     """The recipe with the sets that were chosen on the command line."""
     if options.path is not None and len(options.set) != 1:
         raise ConfigError("--path is the copy of one set: it needs exactly one --set NAME")
@@ -147,19 +147,19 @@ def _alone(way: str, options: argparse.Namespace, rest: Sequence[str], loading: 
         with loading():
             from rocstar.train.evaluation.verify import verify
 
-        return _print_verified(_to_end(verify(options.verify)), options)
+        return _print_verified(_run_to_end(verify(options.verify)), options)
     if way == "check_set":
         from rocstar.train.evaluation.verify import check_set
 
-        return _print_checked(_to_end(check_set(options.check_set, options.path or "")), options)
-    from rocstar.train.evaluation.rescore import Stored, rescore, rescore_into
+        return _print_checked(_run_to_end(check_set(options.check_set, options.path or "")), options)
+    from rocstar.train.evaluation.rescore import FinishedEvaluation, rescore, rescore_into
 
-    stored = Stored.open(options.rescore)
+    stored = FinishedEvaluation.open(options.rescore)
     work = rescore(stored, None) if options.out is None else rescore_into(stored, options.out)
-    return _print_rescored(_to_end(work), options)
+    return _print_rescored(_run_to_end(work), options)
 
 
-def _to_end(work: Coroutine[Any, Any, T]) -> T:
+def _run_to_end(work: Coroutine[Any, Any, T]) -> T:
     import uvloop
 
     from rocstar.engine.progress.status import StatusLine
@@ -168,7 +168,7 @@ def _to_end(work: Coroutine[Any, Any, T]) -> T:
         return runner.run(work)
 
 
-def _print_rescored(found: Rescored, options: argparse.Namespace) -> int:
+def _print_rescored(found: RescoreResult, options: argparse.Namespace) -> int:
     after = {name: result.avg for name, result in found.after.items()}
     if options.json:
         changed = {name: len(lines) for name, lines in found.changed.items()}
@@ -198,7 +198,7 @@ def _print_verified(found: Verification, options: argparse.Namespace) -> int:
     return int(bool(found.differences))
 
 
-def _print_checked(found: CheckedSet, options: argparse.Namespace) -> int:
+def _print_checked(found: SetCheck, options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"ok": found.is_right, **dataclasses.asdict(found)}))
         return int(not found.is_right)

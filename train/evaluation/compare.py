@@ -23,7 +23,12 @@ from rocstar.train.evaluation.statistics.paired import (
     overall_difference,
     paired_difference,
 )
-from rocstar.train.evaluation.stored_evaluations import Attempted, StoredEvaluation, find_evaluations, matched
+from rocstar.train.evaluation.stored_evaluations import (
+    Attempted,
+    StoredEvaluation,
+    find_evaluations,
+    match_evaluations,
+)
 from rocstar.train.recipe.errors import ConfigError
 
 NAMED: Final = 5
@@ -88,7 +93,7 @@ def compare_paths(a: Path, b: Path, *, step: int | None = None, only: Sequence[s
     Raises:
         ConfigError: what lies there is no evaluation, or the two were not asked the same.
     """
-    return compare(*matched(find_evaluations(a), find_evaluations(b), step), only=only)
+    return compare(*match_evaluations(find_evaluations(a), find_evaluations(b), step), only=only)
 
 
 def compare(a: StoredEvaluation, b: StoredEvaluation, *, only: Sequence[str] = ()) -> Comparison:
@@ -199,7 +204,7 @@ def _origin(stored: StoredEvaluation) -> Mapping[str, Any]:
     return {"path": str(stored.path), "step": stored.step}
 
 
-def as_text(found: Comparison) -> str:
+def format_comparison(found: Comparison) -> str:
     """A table, and what Failed. The detectable difference stands beside every difference."""
     from rich.console import Console
     from rich.table import Table

@@ -14,9 +14,20 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rocstar.engine.types import Failed, Group, Outcome, Scored, Task, Trajectory, TrajectoryKey
-from rocstar.train.evaluation.evaluate_sets import Road, attempts, evaluate_sets, roll_out_share, shares_of
-from rocstar.train.evaluation.evaluation_folder import Folder, OfRecipe, replace_folder, run_folder
-from rocstar.train.evaluation.evidence import (
+from rocstar.train.evaluation.evaluate_sets import (
+    EvaluationContext,
+    evaluate_sets,
+    run_attempts,
+    run_share,
+    split_shares,
+)
+from rocstar.train.evaluation.evaluation_folder import (
+    EvaluationFolder,
+    RecipeOverlap,
+    replace_folder,
+    run_folder,
+)
+from rocstar.train.evaluation.provenance import (
     data_facts,
     file_digests,
     judge_facts,
@@ -62,7 +73,7 @@ async def run_evaluation(run: Run, *, between: bool = False) -> dict[str, Evalua
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir(parents=True)
         try:
-            found = await _evaluate(run, run.live, sets, Folder(making))
+            found = await _evaluate(run, run.live, sets, EvaluationFolder(making))
         except (ConfigError, TrainingStopped):  # nothing could be scored: it is the attempts that tell why
             replace_folder(making, target)
             raise
@@ -75,7 +86,7 @@ async def run_evaluation(run: Run, *, between: bool = False) -> dict[str, Evalua
 
 
 async def _evaluate(
-    run: Run, live: Live, sets: Sequence[EvaluationSet], folder: Folder
+    run: Run, live: Live, sets: Sequence[EvaluationSet], folder: EvaluationFolder
 ) -> dict[str, Evaluation]:
     recipe = run.recipe
     with recorded(folder.directory, recipe, world_size=run.team.world.size) as entry:
@@ -105,7 +116,7 @@ async def _evaluate(
             step=run.step,
             decode=run.decode,
             nodes=live.nodes,
-            contaminants=OfRecipe(learned=live.learned, left_out=True),
+            contaminants=RecipeOverlap(learned=live.learned, left_out=True),
         )
         entry["files"] = file_digests(folder.directory, folder.files(list(found)))
     return found
@@ -121,12 +132,12 @@ async def measure_cold_start(run: Run, stage: StageConfig, tasks: Sequence[Task]
         return
     agent = agent_for(run.live.agent, stage)
     greedy = dataclasses.replace(agent, sampling=dataclasses.replace(agent.sampling, temperature=0.0))
-    road = Road(recipe=recipe, agent=greedy, nodes=run.live.nodes)
+    context = EvaluationContext(recipe=recipe, agent=greedy, nodes=run.live.nodes)
     groups: list[Group] = []
     seed, at_once = recipe.run.seed + EVAL_SEED, recipe.engine.max_running * recipe.engine.num_replicas
     with run.budget.phase("eval"):
-        for share in shares_of(tasks[:SMOKE_TASKS], at_once):
-            groups += await roll_out_share(road, share, 1, seed, run.step, "answers after the cold start")
+        for share in split_shares(tasks[:SMOKE_TASKS], at_once):
+            groups += await run_share(context, share, 1, seed, run.step, "answers after the cold start")
     _forget_counts(run.live)
     scored = [t for group in groups for t in group.scored]
     if not scored:
@@ -226,24 +237,24 @@ async def _filter_outcomes(
                 await attempt_ended(trajectory)
         outcomes[group.task.id] = [t.outcome for t in group.trajectories]
 
-    road = Road(
+    context = EvaluationContext(
         recipe=run.recipe,
         agent=agent_for(live.agent, stage),
         nodes=live.nodes,
         ended=None if deterministic else attempt_ended,
     )
-    window = road.window(k)
+    window = context.window(k)
     if not deterministic:
-        await attempts(
-            road.roller, tasks, k, seed, step, in_flight=window, on_group=ended, found=found, what=what
+        await run_attempts(
+            context.roller, tasks, k, seed, step, in_flight=window, on_group=ended, found=found, what=what
         )
         return outcomes
-    for share in shares_of(tasks, window.most):
+    for share in split_shares(tasks, window.most):
         known = [await found(task) for task in share]
         if all(len(siblings) == k for siblings in known):
             groups = [Group(task=t, trajectories=tuple(of)) for t, of in zip(share, known, strict=True)]
         else:  # what shares a forward shows in its rounding
-            groups = await roll_out_share(road, share, k, seed, step, what)
+            groups = await run_share(context, share, k, seed, step, what)
         for group in groups:
             await ended(group)
     return outcomes

@@ -23,11 +23,11 @@ from rocstar.train.evaluation.evaluation_folder import (
     AttemptsFile,
     Contaminants,
     Decode,
-    Folder,
+    EvaluationFolder,
     write_numbers,
 )
 from rocstar.train.evaluation.results import Evaluation
-from rocstar.train.evaluation.sets import EVAL_SEED, EvaluationSet, agent_for
+from rocstar.train.evaluation.sets import EVAL_SEED, EvaluationSet, agent_for_set
 from rocstar.train.groups.journal import may_be_tried
 from rocstar.train.groups.source import Roller
 from rocstar.train.recipe.config import Recipe
@@ -40,7 +40,7 @@ MOST_UNSCORED = 0.01
 async def evaluate_sets(
     agent: Agent,
     sets: Sequence[EvaluationSet],
-    folder: Folder,
+    folder: EvaluationFolder,
     *,
     recipe: Recipe,
     step: int,
@@ -70,8 +70,12 @@ async def evaluate_sets(
         if chosen.is_hidden:
             folder.withhold(chosen.name)
         file = AttemptsFile(folder.attempts(chosen.name), chosen.tasks, k=chosen.samples)
-        road = Road(recipe=recipe, agent=agent_for(agent, chosen), nodes=nodes if chosen.is_plain else None)
-        await _make(road, chosen, file, step, decode)
+        context = EvaluationContext(
+            recipe=recipe,
+            agent=agent_for_set(agent, chosen),
+            nodes=nodes if chosen.is_plain else None,
+        )
+        await _run_missing(context, chosen, file, step, decode)
         file.settle()
     found = write_numbers(sets, folder, seed=recipe.run.seed, step=step, contaminants=contaminants)
     for chosen in sets:
@@ -93,7 +97,7 @@ def check_unscored(failures: Counter[str], *, total: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Road:
+class EvaluationContext:
     """How the attempts at a set, or of a difficulty filter, are rolled out."""
 
     recipe: Recipe
@@ -114,37 +118,39 @@ class Road:
         return window_for(self.recipe, self.agent.inference.load, self.nodes, size=k, limit_tokens=tokens)
 
 
-async def _make(road: Road, chosen: EvaluationSet, file: AttemptsFile, step: int, decode: Decode) -> None:
+async def _run_missing(
+    context: EvaluationContext, chosen: EvaluationSet, file: AttemptsFile, step: int, decode: Decode
+) -> None:
     """The attempts that the file lacks."""
-    k, what, engine = chosen.samples, f"evaluation on {chosen.name}", road.recipe.engine
-    seed = road.recipe.run.seed + EVAL_SEED
+    k, what, engine = chosen.samples, f"evaluation on {chosen.name}", context.recipe.engine
+    seed = context.recipe.run.seed + EVAL_SEED
 
     async def ended(group: Group) -> None:
         await file.append([group], decode)
 
     if not engine.deterministic:
         left = [task for task in chosen.tasks if task.id not in file.done]
-        window = road.window(k)
-        await attempts(road.roller, left, k, seed, step, in_flight=window, on_group=ended, what=what)
+        window = context.window(k)
+        await run_attempts(context.roller, left, k, seed, step, in_flight=window, on_group=ended, what=what)
         return
     # Which rows share a forward shows in its rounding: whoever goes on must share as the first one did.
-    shares = shares_of(chosen.tasks, max(1, engine.max_running * engine.num_replicas // k))
+    shares = split_shares(chosen.tasks, max(1, engine.max_running * engine.num_replicas // k))
     whole = [share for share in shares if all(task.id in file.done for task in share)]
     if not file.is_settled:
         file.keep({task.id for share in whole for task in share})
     for number, share in enumerate(shares, 1):
         if any(task.id not in file.done for task in share):
             part = what if len(shares) == 1 else f"{what}, share {number} of {len(shares)}"
-            await file.append(await roll_out_share(road, share, k, seed, step, part), decode)
+            await file.append(await run_share(context, share, k, seed, step, part), decode)
 
 
-def shares_of(tasks: Sequence[Task], size: int) -> list[Sequence[Task]]:
+def split_shares(tasks: Sequence[Task], size: int) -> list[Sequence[Task]]:
     """The tasks in order, `size` at a time."""
     return [tasks[at : at + size] for at in range(0, len(tasks), size)]
 
 
-async def roll_out_share(
-    road: Road, share: Sequence[Task], k: int, seed: int, step: int, what: str
+async def run_share(
+    context: EvaluationContext, share: Sequence[Task], k: int, seed: int, step: int, what: str
 ) -> list[Group]:
     """The groups of tasks that are all in flight together, in the order of the tasks."""
     made: dict[str, Group] = {}
@@ -153,7 +159,7 @@ async def roll_out_share(
         made[group.task.id] = group
 
     window = Window(size=k, trajectories=lambda: k * len(share))
-    await attempts(road.roller, share, k, seed, step, in_flight=window, on_group=keep, what=what)
+    await run_attempts(context.roller, share, k, seed, step, in_flight=window, on_group=keep, what=what)
     return [made[task.id] for task in share]
 
 
@@ -161,15 +167,15 @@ TRIES = 3
 FIRST_REST_S = 1.0
 """Before a failed sibling is tried again; four times as long before the next try."""
 
-Found = Callable[[Task], Awaitable[Sequence[Trajectory]]]
+FindAttempts = Callable[[Task], Awaitable[Sequence[Trajectory]]]
 """The attempts at a task that an earlier process made; they may be fewer than k."""
 
 
-async def none_found(_: Task) -> Sequence[Trajectory]:
+async def find_nothing(_: Task) -> Sequence[Trajectory]:
     return ()
 
 
-async def attempts(
+async def run_attempts(
     roller: Roller,
     tasks: Sequence[Task],
     k: int,
@@ -178,7 +184,7 @@ async def attempts(
     *,
     in_flight: Window,
     on_group: Callable[[Group], Awaitable[None]],
-    found: Found = none_found,
+    found: FindAttempts = find_nothing,
     what: str = "evaluation",
 ) -> None:
     """Roll out k attempts at each task; same (seed, step) = same noise.
@@ -201,7 +207,7 @@ async def attempts(
         async def group_of(task: Task) -> Group:
             known = {t.key.sibling: t for t in await found(task)}
             counted.total -= len(known)
-            group = await _completed(roller, task, known, k, seed, step, counted)
+            group = await _run_with_retries(roller, task, known, k, seed, step, counted)
             await on_group(group)
             return group
 
@@ -221,7 +227,7 @@ async def attempts(
             await asyncio.gather(*running, return_exceptions=True)
 
 
-async def _completed(
+async def _run_with_retries(
     roller: Roller, task: Task, made: dict[int, Trajectory], k: int, seed: int, step: int, counted: Attempts
 ) -> Group:
     """The group of `made`, by sibling, and of what is missing; what fails retryably is tried again."""
@@ -234,11 +240,11 @@ async def _completed(
         if number:
             await asyncio.sleep(FIRST_REST_S * 4 ** (number - 1))
             counted.total += len(lost)
-        made |= await _rolled_out(roller, task, lost, k, seed, step)
+        made |= await _run_siblings(roller, task, lost, k, seed, step)
     return Group(task=task, trajectories=tuple(made[sibling] for sibling in range(k)))
 
 
-async def _rolled_out(
+async def _run_siblings(
     roller: Roller, task: Task, siblings: Sequence[int], k: int, seed: int, step: int
 ) -> dict[int, Trajectory]:
     """Attempts by sibling: all k as one group, some of them one by one."""

@@ -29,11 +29,11 @@ from rocstar.engine.record.reading import VERSION, RecordError, Verdict, from_re
 from rocstar.engine.types import Group, Scored, Task, Trajectory
 from rocstar.train.evaluation.results import (
     Evaluation,
-    evaluation,
-    nothing_scored,
     read_questions,
     results_text,
     set_results,
+    summarize,
+    unscored_error,
 )
 from rocstar.train.evaluation.sets import EvaluationSet
 from rocstar.train.groups.selection import FAILED, penalty_of
@@ -46,7 +46,7 @@ WITHHELD = "# Their licence asks that questions are not shown: keep these files 
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class EvaluationFolder:
     """The places of an evaluation's files."""
 
     directory: Path
@@ -94,7 +94,7 @@ class Contaminants(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfRecipe:
+class RecipeOverlap:
     """What the tasks and conversations of the recipe have of it."""
 
     learned: Learned
@@ -106,7 +106,7 @@ class OfRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AsBefore:
+class StoredOverlap:
     """What the results of an earlier time have of it."""
 
     sets: Mapping[str, Any]
@@ -118,7 +118,7 @@ class AsBefore:
 
 def write_numbers(
     sets: Sequence[EvaluationSet],
-    folder: Folder,
+    folder: EvaluationFolder,
     *,
     seed: int,
     step: int,
@@ -131,17 +131,17 @@ def write_numbers(
 
 
 def numbers(
-    sets: Sequence[EvaluationSet], folder: Folder, contaminants: Contaminants | None
+    sets: Sequence[EvaluationSet], folder: EvaluationFolder, contaminants: Contaminants | None
 ) -> tuple[dict[str, Any], dict[str, Evaluation]]:
     """What the records give: the sets of results.json, and what people are shown."""
     told, found = {}, {}
     for chosen in sets:
         questions = read_questions(folder.attempts(chosen.name), chosen)
         if not any(question.scored for question in questions.values()):
-            raise nothing_scored([from_record(r) for r in read_records(folder.attempts(chosen.name))])
+            raise unscored_error([from_record(r) for r in read_records(folder.attempts(chosen.name))])
         contaminated = contaminants.found(chosen) if contaminants else None
         told[chosen.name] = set_results(questions, chosen, contaminated)
-        found[chosen.name] = evaluation(questions, k=chosen.samples)
+        found[chosen.name] = summarize(questions, k=chosen.samples)
     return told, found
 
 
@@ -164,7 +164,7 @@ def record_line(trajectory: Trajectory, decode: Decode) -> bytes:
     return json.dumps(record, separators=(",", ":")).encode("ascii") + b"\n"
 
 
-def verdict_fields(trajectory: Trajectory) -> dict[str, Any]:
+def outcome_fields(trajectory: Trajectory) -> dict[str, Any]:
     """What of a record hangs on the outcome besides the outcome."""
     verdict = _verdict(trajectory)
     penalty = None

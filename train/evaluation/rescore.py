@@ -24,10 +24,15 @@ from rocstar.engine.progress.progress import working
 from rocstar.engine.record.reading import RecordError, encode_outcome, from_record, read_records
 from rocstar.engine.rollout.rollout import Judge
 from rocstar.engine.types import Attempt, Failed, FinishReason, Outcome, Task, Trajectory
-from rocstar.train.evaluation.evaluation_folder import AsBefore, Folder, verdict_fields, write_numbers
-from rocstar.train.evaluation.evidence import file_digests, former_facts, judge_facts, verifier_digest
+from rocstar.train.evaluation.evaluation_folder import (
+    EvaluationFolder,
+    StoredOverlap,
+    outcome_fields,
+    write_numbers,
+)
+from rocstar.train.evaluation.provenance import file_digests, judge_facts, last_facts, verifier_digest
 from rocstar.train.evaluation.report.eval_report import write_eval_report
-from rocstar.train.evaluation.results import Evaluation, attempt_of
+from rocstar.train.evaluation.results import Evaluation, to_attempt
 from rocstar.train.evaluation.sets import EvaluationSet, evaluation_sets
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
@@ -48,19 +53,19 @@ JUDGE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class FinishedEvaluation:
     """An evaluation on disk: its recipe, its sets without their tasks, its numbers."""
 
-    folder: Folder
+    folder: EvaluationFolder
     recipe: Recipe
     sets: Sequence[EvaluationSet]
     results: Mapping[str, Any]
     """Of results.json."""
 
     @classmethod
-    def open(cls, directory: Path) -> Stored:
+    def open(cls, directory: Path) -> FinishedEvaluation:
         """ConfigError for a folder that holds no finished evaluation."""
-        folder = Folder(directory)
+        folder = EvaluationFolder(directory)
         if not folder.results.is_file():
             raise ConfigError(
                 f"{str(directory)!r} holds no finished evaluation: there is no {folder.results.name}; give "
@@ -89,7 +94,7 @@ def _recipe_of(directory: Path, step: int) -> Recipe:
 
 
 @dataclass(slots=True, kw_only=True)
-class Rescored:
+class RescoreResult:
     """What judging again changed."""
 
     attempts: int = 0
@@ -99,7 +104,7 @@ class Rescored:
     after: dict[str, Evaluation] = field(default_factory=dict)
 
 
-def judge_of(recipe: Recipe, chosen: EvaluationSet, sandbox: Any) -> Judge:
+def build_judge(recipe: Recipe, chosen: EvaluationSet, sandbox: Any) -> Judge:
     judge = chosen.benchmark.judge if chosen.benchmark else None
     return judge() if judge is not None else make_judge(recipe.reward, sandbox)
 
@@ -123,7 +128,7 @@ class Regrader:
     async def _of(self, t: Trajectory) -> Outcome:
         if t.finish_reason is FinishReason.aborted:
             return t.outcome
-        attempt = attempt_of(t)
+        attempt = to_attempt(t)
         key = self._key(attempt)
         if key is None:
             return await self.outcome(attempt)
@@ -147,7 +152,7 @@ class Regrader:
                 return Failed(kind="deadline", retryable=True, detail=f"not judged within {JUDGE_S} s")
 
 
-async def rescored_records(judge: Judge, path: Path) -> AsyncIterator[tuple[dict[str, Any], Outcome]]:
+async def rescore_records(judge: Judge, path: Path) -> AsyncIterator[tuple[dict[str, Any], Outcome]]:
     """Every record of a file with its new outcome."""
     regrader = Regrader(judge)
     for records in _chunks(path):
@@ -167,13 +172,13 @@ def _chunks(path: Path) -> Iterator[list[dict[str, Any]]]:
         raise ConfigError(str(error)) from None
 
 
-async def rescore(stored: Stored, out: Path | None) -> Rescored:
+async def rescore(stored: FinishedEvaluation, out: Path | None) -> RescoreResult:
     """Judge every attempt again; with `out` the new verdicts and numbers in a new folder."""
-    found = Rescored(before={name: told.get("avg") for name, told in stored.results["sets"].items()})
-    target = Folder(out) if out is not None else None
+    found = RescoreResult(before={name: told.get("avg") for name, told in stored.results["sets"].items()})
+    target = EvaluationFolder(out) if out is not None else None
     async with open_sandbox(stored.recipe, flavours=[VERIFIER_FLAVOUR]) as sandbox:
         for chosen in stored.sets:
-            judge = judge_of(stored.recipe, chosen, sandbox)
+            judge = build_judge(stored.recipe, chosen, sandbox)
             changed = found.changed.setdefault(chosen.name, [])
             with contextlib.ExitStack() as stack:
                 file = None
@@ -184,7 +189,7 @@ async def rescore(stored: Stored, out: Path | None) -> Rescored:
                         target.withhold(chosen.name)
                     file = stack.enter_context(path.open("w", encoding="ascii"))
                 work = stack.enter_context(working(f"judging {chosen.name} again", unit="attempts"))
-                async for record, outcome in rescored_records(judge, stored.folder.attempts(chosen.name)):
+                async for record, outcome in rescore_records(judge, stored.folder.attempts(chosen.name)):
                     found.attempts += 1
                     work.done += 1
                     told = encode_outcome(outcome)
@@ -198,7 +203,7 @@ async def rescore(stored: Stored, out: Path | None) -> Rescored:
             target,
             seed=stored.results["seed"],
             step=stored.results["step"],
-            contaminants=AsBefore(sets=stored.results["sets"]),
+            contaminants=StoredOverlap(sets=stored.results["sets"]),
         )
     return found
 
@@ -206,21 +211,21 @@ async def rescore(stored: Stored, out: Path | None) -> Rescored:
 def _line(record: dict[str, Any], outcome: Outcome) -> str:
     """The record with another outcome, and what hangs on it."""
     trajectory = dataclasses.replace(from_record(record), outcome=outcome)
-    told = record | {"outcome": encode_outcome(outcome)} | verdict_fields(trajectory)
+    told = record | {"outcome": encode_outcome(outcome)} | outcome_fields(trajectory)
     return json.dumps(told, separators=(",", ":")) + "\n"
 
 
-async def rescore_into(stored: Stored, out: Path) -> Rescored:
+async def rescore_into(stored: FinishedEvaluation, out: Path) -> RescoreResult:
     """The same as an evaluation of its own, with a manifest that says of what."""
     make_folder(out)
     (out / CONFIG).write_text(to_toml(stored.recipe), encoding="utf-8")
     names = [chosen.name for chosen in stored.sets]
     with recorded(out, stored.recipe, world_size=1) as entry:
-        facts = former_facts(stored.folder.directory) or {}
+        facts = last_facts(stored.folder.directory) or {}
         verifier = {chosen.name: verifier_digest(stored.recipe, chosen) for chosen in stored.sets}
         entry["evaluation"] = facts | {"verifier": verifier, "judge": judge_facts(stored.sets)}
         entry["rescored_from"] = file_digests(stored.folder.directory, stored.folder.files(names))
         found = await rescore(stored, out)
-        entry["files"] = file_digests(out, Folder(out).files(names))
+        entry["files"] = file_digests(out, EvaluationFolder(out).files(names))
     write_eval_report(out, reveal=False)
     return found

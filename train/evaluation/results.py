@@ -23,11 +23,11 @@ from rocstar.train.evaluation.benchmarks.benchmark import Asking
 from rocstar.train.evaluation.sets import EvaluationSet
 from rocstar.train.evaluation.statistics.intervals import interval_of_means
 from rocstar.train.evaluation.statistics.scores import (
-    AttemptFacts,
+    AttemptCounts,
     CountedScores,
+    compute_scores,
     pass_at_k,
     powers_up_to,
-    scores,
 )
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.tasks.verify import extract_answer
@@ -72,13 +72,13 @@ class Question:
         return [row for row in self.rows if row.is_correct is not None]
 
 
-def attempt_of(trajectory: Trajectory) -> Attempt:
+def to_attempt(trajectory: Trajectory) -> Attempt:
     """What a judge sees of it."""
     is_truncated = trajectory.finish_reason is not FinishReason.answered
     return Attempt(task=trajectory.task, turns=trajectory.turns, is_truncated=is_truncated)
 
 
-def row_of(trajectory: Trajectory, chosen: EvaluationSet) -> AttemptRow:
+def to_row(trajectory: Trajectory, chosen: EvaluationSet) -> AttemptRow:
     """What counts of an attempt."""
     t, outcome = trajectory, trajectory.outcome
     scored = outcome if isinstance(outcome, Scored) else None
@@ -94,12 +94,12 @@ def row_of(trajectory: Trajectory, chosen: EvaluationSet) -> AttemptRow:
         errors=sum(result.is_error for result in t.results),
         is_truncated=t.is_truncated,
         answer=None if answer is None else answer[:MAX_ANSWER_CHARACTERS],
-        measures=dict(chosen.measures(attempt_of(t))) if scored else {},
+        measures=dict(chosen.measures(to_attempt(t))) if scored else {},
         method=scored.method if scored else "",
     )
 
 
-def questions_of(trajectories: Iterable[Trajectory], chosen: EvaluationSet) -> dict[str, Question]:
+def group_by_question(trajectories: Iterable[Trajectory], chosen: EvaluationSet) -> dict[str, Question]:
     """Questions by task id, in the order in which they come."""
     found: dict[str, Question] = {}
     for t in trajectories:
@@ -113,18 +113,18 @@ def questions_of(trajectories: Iterable[Trajectory], chosen: EvaluationSet) -> d
                 task=t.task,
             ),
         )
-        question.rows.append(row_of(t, chosen))
+        question.rows.append(to_row(t, chosen))
     return found
 
 
 def read_questions(path: Path, chosen: EvaluationSet) -> dict[str, Question]:
     """The same of a file of records, one record in memory at a time."""
-    return questions_of(map(from_record, read_records(path)), chosen)
+    return group_by_question(map(from_record, read_records(path)), chosen)
 
 
-def evaluation(questions: Mapping[str, Question], *, k: int) -> Evaluation:
-    """The summary that people are shown. ConfigError and TrainingStopped as `evaluation_of`."""
-    return evaluation_of(
+def summarize(questions: Mapping[str, Question], *, k: int) -> Evaluation:
+    """The summary that people are shown. ConfigError and TrainingStopped as `summarize_attempts`."""
+    return summarize_attempts(
         {
             name: (question.source, [(row.reward, row.is_correct) for row in question.rows])
             for name, question in questions.items()
@@ -178,7 +178,7 @@ def set_results(
 def _scores(questions: Mapping[str, Question], *, k: int) -> dict[str, Any]:
     """Every score with its interval, under both denominators. Questions weigh the same."""
     facts = [[_facts(row) for row in question.rows] for question in questions.values()]
-    left_out = scores(facts, powers_up_to(k), failed_as_wrong=False)
+    left_out = compute_scores(facts, powers_up_to(k), failed_as_wrong=False)
     rewards = [
         fmean(row.reward for row in question.scored if row.reward is not None)
         for question in questions.values()
@@ -188,15 +188,15 @@ def _scores(questions: Mapping[str, Question], *, k: int) -> dict[str, Any]:
         "avg": left_out.avg,
         "interval": left_out.interval,
         "pass": left_out.pass_at.get(k),
-        "failed_left_out": _denominator(left_out),
-        "failed_as_wrong": _denominator(scores(facts, powers_up_to(k), failed_as_wrong=True)),
+        "failed_left_out": _to_denominator(left_out),
+        "failed_as_wrong": _to_denominator(compute_scores(facts, powers_up_to(k), failed_as_wrong=True)),
         "reward_mean": _mean(rewards),
     }
 
 
-def _facts(row: AttemptRow) -> AttemptFacts:
+def _facts(row: AttemptRow) -> AttemptCounts:
     """What the statistics know of an attempt."""
-    return AttemptFacts(
+    return AttemptCounts(
         is_correct=row.is_correct,
         answer=row.answer,
         tokens=row.tokens,
@@ -207,7 +207,7 @@ def _facts(row: AttemptRow) -> AttemptFacts:
     )
 
 
-def _denominator(found: CountedScores) -> dict[str, Any]:
+def _to_denominator(found: CountedScores) -> dict[str, Any]:
     """Scores as JSON: k is text."""
     told = asdict(found)
     for name in ("pass_at", "pass_power", "maj_at", "n_short"):
@@ -378,7 +378,7 @@ class Evaluation:
         }
 
 
-def nothing_scored(trajectories: Sequence[Trajectory]) -> Exception:
+def unscored_error(trajectories: Sequence[Trajectory]) -> Exception:
     """What to raise where none of the attempts has a verdict: the likely reason, with the fix."""
     failures = [t.outcome for t in trajectories if isinstance(t.outcome, Failed)]
     kinds = Counter(failure.kind for failure in failures)
@@ -402,7 +402,7 @@ Judged = tuple[float | None, bool | None]
 """Reward and verdict of an attempt; both None where it Failed."""
 
 
-def evaluation_of(
+def summarize_attempts(
     judged: Mapping[str, tuple[str, Sequence[Judged]]],
     *,
     k: int,

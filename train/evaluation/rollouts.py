@@ -19,7 +19,7 @@ from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.record.reading import record_files, to_record, write_records
 from rocstar.engine.types import Scored, Task
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
-from rocstar.train.evaluation.evaluate_sets import Road, roll_out_share
+from rocstar.train.evaluation.evaluate_sets import EvaluationContext, run_share
 from rocstar.train.evaluation.saved_model import last_stage, open_engine_and_agent, run_to_end, with_model
 from rocstar.train.groups.journal import Journal, origin_of
 from rocstar.train.groups.live_source import wave_of
@@ -67,8 +67,8 @@ def roll_out_file(
         opened = open_engine_and_agent(recipe, model, stage.max_response_tokens, stage.max_turns)
         async with opened as (_, agent):
             size = recipe.rl.rollouts_per_task
-            road = Road(recipe=recipe, agent=agent, nodes=None)
-            groups = await roll_out_share(road, tasks, size, seed, 1, "rollouts")
+            context = EvaluationContext(recipe=recipe, agent=agent, nodes=None)
+            groups = await run_share(context, tasks, size, seed, 1, "rollouts")
             selection = select(groups, recipe.rl, seed=seed, step=1)
             write_or_rescue(
                 out.parent, lambda folder: _write(folder / out.name, selection, stage, agent.chat.decode)

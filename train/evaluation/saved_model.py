@@ -24,13 +24,13 @@ from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Trajectory, Turn
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.evaluation.evaluate_sets import evaluate_sets
-from rocstar.train.evaluation.evaluation_folder import ATTEMPTS, Contaminants, Folder, OfRecipe
-from rocstar.train.evaluation.evidence import (
+from rocstar.train.evaluation.evaluation_folder import ATTEMPTS, Contaminants, EvaluationFolder, RecipeOverlap
+from rocstar.train.evaluation.provenance import (
     data_facts,
     differences,
     file_digests,
-    former_facts,
     judge_facts,
+    last_facts,
     model_digests,
     model_folder,
     sandbox_facts,
@@ -94,7 +94,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationOrder:
+class EvaluationOptions:
     """What is to be evaluated, and where it is kept."""
 
     limit: int = 0
@@ -108,25 +108,25 @@ class EvaluationOrder:
 
 
 def evaluate_model(recipe: Recipe, model: str | None, **order: Any) -> Evaluated:
-    """avg@k and pass@k on the recipe's sets. `order`: the fields of `EvaluationOrder`.
+    """avg@k and pass@k on the recipe's sets. `order`: the fields of `EvaluationOptions`.
 
     Raises:
         ConfigError: there are no tasks, no such model, or `out` holds something or cannot be written.
         TrainingStopped: no attempt was scored, or `out` could not be written in the end.
     """
-    with _evaluation(recipe, model, EvaluationOrder(**order)) as work:
+    with _evaluation(recipe, model, EvaluationOptions(**order)) as work:
         return run_to_end(work)
 
 
 async def evaluate_in_loop(recipe: Recipe, model: str | None, **order: Any) -> Evaluated:
     """`evaluate_model` in a loop that runs already."""
-    with _evaluation(recipe, model, EvaluationOrder(**order)) as work:
+    with _evaluation(recipe, model, EvaluationOptions(**order)) as work:
         return await work
 
 
 @contextlib.contextmanager
 def _evaluation(
-    recipe: Recipe, model: str | None, order: EvaluationOrder
+    recipe: Recipe, model: str | None, order: EvaluationOptions
 ) -> Iterator[Coroutine[None, None, Evaluated]]:
     """The work, to be run to its end inside."""
     check_sets(recipe)
@@ -175,7 +175,7 @@ def _discard_if_unused(out: Path) -> None:
 
 @contextlib.contextmanager
 def _evaluation_into(
-    out: Path, recipe: Recipe, model: str | None, order: EvaluationOrder
+    out: Path, recipe: Recipe, model: str | None, order: EvaluationOptions
 ) -> Iterator[Coroutine[None, None, Evaluated]]:
     if order.limit:
         limited = [config.model_copy(update={"limit": order.limit}) for config in recipe.eval]
@@ -185,23 +185,23 @@ def _evaluation_into(
     sets = evaluation_sets(recipe, tasks.heldout)
     if backend_of(recipe).reads_weights:
         check_room(recipe, load_max_positions(recipe.model.path))
-    contaminants = OfRecipe(learned=tasks.learned, left_out=order.is_own)
+    contaminants = RecipeOverlap(learned=tasks.learned, left_out=order.is_own)
     text, path = to_toml(recipe), out / CONFIG
     if order.resume and tomllib.loads(path.read_text(encoding="utf-8")) != tomllib.loads(text):
         raise ConfigError(
             f"{str(out)!r} was begun with another recipe, model or options ({CONFIG} has them); go on with "
             "those, or take another --out"
         )
-    former = former_facts(out) if order.resume else None
+    former = last_facts(out) if order.resume else None
     path.write_text(text, encoding="utf-8")
     with recorded(out, recipe, world_size=1) as entry, StatusLine():
-        yield _evaluate(recipe, sets, Folder(out), contaminants, entry, former)
+        yield _evaluate(recipe, sets, EvaluationFolder(out), contaminants, entry, former)
 
 
 async def _evaluate(
     recipe: Recipe,
     sets: Sequence[EvaluationSet],
-    folder: Folder,
+    folder: EvaluationFolder,
     contaminants: Contaminants,
     entry: dict[str, Any],
     former: dict[str, Any] | None,

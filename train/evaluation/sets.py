@@ -88,7 +88,7 @@ def _set(config: EvalConfig, tasks: Sequence[Task]) -> EvaluationSet:
     )
 
 
-def agent_for(agent: Agent, chosen: EvaluationSet) -> Agent:
+def agent_for_set(agent: Agent, chosen: EvaluationSet) -> Agent:
     """The run's agent under a set's settings: asked as the set asks, scored by its judge where it has one."""
     limits = dataclasses.replace(
         agent.limits, max_response_tokens=chosen.max_response_tokens, max_turns=chosen.max_turns

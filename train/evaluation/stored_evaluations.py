@@ -35,7 +35,7 @@ class StoredEvaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredPlace:
+class EvaluationLocation:
     """Where evaluations lie: one, or one for each step of a run."""
 
     path: Path
@@ -54,38 +54,40 @@ class StoredPlace:
             raise ConfigError(f"{str(self.path)!r} was not evaluated at step {step}; it was at {known}")
         file = self.by_step[step]
         if file.suffix in SUFFIXES:
-            return StoredEvaluation(path=file, step=step, sets=read_table(file))
+            return StoredEvaluation(path=file, step=step, sets=load_table(file))
         return StoredEvaluation(path=file, step=step, sets=_sets(_document(file), file))
 
 
-def find_evaluations(path: Path) -> StoredPlace:
+def find_evaluations(path: Path) -> EvaluationLocation:
     """What lies at a path. ConfigError where no evaluation does."""
     if not path.exists() and (former := path.with_name(f"{path.name}.json")).is_file():
         path = former
     if path.is_file():
         if path.suffix not in (*SUFFIXES, ".json"):
             raise ConfigError(f"{str(path)!r} is no evaluation: a file ends in .json, .csv or .jsonl")
-        return StoredPlace(path=path, by_step={None: path})
+        return EvaluationLocation(path=path, by_step={None: path})
     if not path.exists():
         raise ConfigError(f"{str(path)!r} does not exist; give a run, a checkpoint, an evaluation or a table")
     for name in ("results.json", "summary.json"):
         if (path / name).is_file():
-            return StoredPlace(path=path, by_step={None: path / name})
+            return EvaluationLocation(path=path, by_step={None: path / name})
     whole = path.absolute()
     if whole.parent.name == "checkpoints" and (found := re.fullmatch(r"step_(\d+)", whole.name)):
         step, run = int(found[1]), find_evaluations(whole.parent.parent)
         if step not in run.by_step:
             raise ConfigError(f"the run of {str(path)!r} was not evaluated at step {step}")
-        return StoredPlace(path=path, by_step={step: run.by_step[step]})
+        return EvaluationLocation(path=path, by_step={step: run.by_step[step]})
     if by_step := _steps(path / "evaluations"):
-        return StoredPlace(path=path, by_step=by_step)
+        return EvaluationLocation(path=path, by_step=by_step)
     raise ConfigError(
         f"{str(path)!r} holds no evaluation: neither results.json nor summary.json nor evaluations/step_N; "
         "give a run that was evaluated, or what `rocstar eval --out` wrote"
     )
 
 
-def matched(a: StoredPlace, b: StoredPlace, step: int | None) -> tuple[StoredEvaluation, StoredEvaluation]:
+def match_evaluations(
+    a: EvaluationLocation, b: EvaluationLocation, step: int | None
+) -> tuple[StoredEvaluation, StoredEvaluation]:
     """Of two runs the last step at which both were evaluated; else of each its only or last evaluation."""
     if step is not None and not (a.is_run or b.is_run):
         raise ConfigError(f"--step {step} is of a run, and neither A nor B is one")
@@ -94,7 +96,7 @@ def matched(a: StoredPlace, b: StoredPlace, step: int | None) -> tuple[StoredEva
     return tuple(place.read(_last(place) if step is None else step) for place in (a, b))  # type: ignore[return-value]
 
 
-def _last(place: StoredPlace) -> int | None:
+def _last(place: EvaluationLocation) -> int | None:
     return max((s for s in place.by_step if s is not None), default=None)
 
 
@@ -165,7 +167,7 @@ SUFFIXES: Final = (".csv", ".jsonl")
 WORDS: Final = {"1": 1.0, "0": 0.0, "true": 1.0, "false": 0.0, "failed": None, "null": None, "none": None}
 
 
-def read_table(path: Path) -> dict[str, Attempted]:
+def load_table(path: Path) -> dict[str, Attempted]:
     """Attempts by set and question. ConfigError with file and line for what cannot be read."""
     sets: dict[str, Attempted] = {}
     try:

@@ -26,10 +26,10 @@ from rocstar.train.evaluation.benchmarks.benchmark import Benchmark
 from rocstar.train.evaluation.benchmarks.registry import find, load_set, load_tasks_of
 from rocstar.train.evaluation.evaluation_folder import (
     RESULTS,
-    AsBefore,
+    StoredOverlap,
     numbers,
 )
-from rocstar.train.evaluation.evidence import (
+from rocstar.train.evaluation.provenance import (
     data_facts,
     differences,
     file_digests,
@@ -37,7 +37,7 @@ from rocstar.train.evaluation.evidence import (
     model_folder,
     verifier_digest,
 )
-from rocstar.train.evaluation.rescore import Regrader, Stored, judge_of, rescore
+from rocstar.train.evaluation.rescore import FinishedEvaluation, Regrader, build_judge, rescore
 from rocstar.train.evaluation.results import results_text
 from rocstar.train.evaluation.sets import EvaluationSet, evaluation_sets
 from rocstar.train.learner.model_io import load_tokenizer
@@ -66,7 +66,7 @@ class Verification:
 
 async def verify(directory: Path) -> Verification:
     """Hold the folder against its manifest. ConfigError for a folder that holds no finished evaluation."""
-    stored, found = Stored.open(directory), Verification()
+    stored, found = FinishedEvaluation.open(directory), Verification()
     try:
         starts = [start for start in read_manifest(directory) if "files" in start]
     except ManifestError as error:
@@ -90,7 +90,7 @@ async def verify(directory: Path) -> Verification:
     return found
 
 
-def _with_attempts(stored: Stored, found: Verification) -> Stored:
+def _with_attempts(stored: FinishedEvaluation, found: Verification) -> FinishedEvaluation:
     """The evaluation without the hidden sets whose attempts were kept back when the folder was passed on."""
     here = [one for one in stored.sets if not one.is_hidden or stored.folder.attempts(one.name).is_file()]
     gone = [one.name for one in stored.sets if one not in here]
@@ -98,7 +98,9 @@ def _with_attempts(stored: Stored, found: Verification) -> Stored:
     return dataclasses.replace(stored, sets=here)
 
 
-def _files(directory: Path, written: Mapping[str, str], stored: Stored, here: Stored) -> list[str]:
+def _files(
+    directory: Path, written: Mapping[str, str], stored: FinishedEvaluation, here: FinishedEvaluation
+) -> list[str]:
     gone = [one.name for one in stored.sets if one not in here.sets]
     kept_back = set(stored.folder.files(gone)) - {RESULTS}
     was = {name: digest for name, digest in written.items() if name not in kept_back}
@@ -107,10 +109,10 @@ def _files(directory: Path, written: Mapping[str, str], stored: Stored, here: St
     return missing + differences(was, file_digests(directory, there))
 
 
-def _numbers(stored: Stored) -> list[str]:
+def _numbers(stored: FinishedEvaluation) -> list[str]:
     """Whether the records give the numbers. What may have been learned is not asked again."""
     try:
-        told, _ = numbers(stored.sets, stored.folder, AsBefore(sets=stored.results["sets"]))
+        told, _ = numbers(stored.sets, stored.folder, StoredOverlap(sets=stored.results["sets"]))
     except (RecordError, TrainingStopped) as error:
         return [f"results.json: the records give none: {error}"]
     all_sets = {name: told.get(name, former) for name, former in stored.results["sets"].items()}
@@ -123,7 +125,7 @@ def _numbers(stored: Stored) -> list[str]:
     ]
 
 
-def _identity(stored: Stored, facts: Mapping[str, Any], found: Verification) -> None:
+def _identity(stored: FinishedEvaluation, facts: Mapping[str, Any], found: Verification) -> None:
     """Model, data and verifier, as far as they are here."""
     recipe, sets = stored.recipe, stored.sets
     _data(recipe, sets, facts.get("data", {}), found)
@@ -161,7 +163,7 @@ def _data(recipe: Recipe, sets: Sequence[EvaluationSet], was: Mapping[str, Any],
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedSet:
+class SetCheck:
     """Whether a set's own golds are found right, and what lies beside them wrong."""
 
     name: str
@@ -179,7 +181,7 @@ class CheckedSet:
         return not self.refused and not self.accepted
 
 
-async def check_set(name: str, path: str) -> CheckedSet:
+async def check_set(name: str, path: str) -> SetCheck:
     """Judge a built-in set's golds and near misses. ConfigError where no copy can be had."""
     find(name)  # a name that there is not is refused here
     config = EvalConfig(set=name, path=path)
@@ -187,12 +189,12 @@ async def check_set(name: str, path: str) -> CheckedSet:
     recipe = Recipe(eval=[config])
     chosen = evaluation_sets(recipe, {name: loaded.tasks})[0]
     async with open_sandbox(recipe, flavours=[VERIFIER_FLAVOUR]) as sandbox:
-        judge = judge_of(recipe, chosen, sandbox)
+        judge = build_judge(recipe, chosen, sandbox)
         right = [(t, text) for t in loaded.tasks if (text := gold_text(loaded.benchmark, t)) is not None]
         refused = await _verdicts(judge, right)
         wrong = [(t, text) for t in loaded.tasks if (text := near_miss_text(loaded.benchmark, t)) is not None]
         accepted = await _verdicts(judge, wrong)
-    return CheckedSet(
+    return SetCheck(
         name=name,
         digest=loaded.digest,
         is_known=loaded.is_known,
@@ -208,23 +210,23 @@ def gold_text(benchmark: Benchmark, task: Task) -> str | Sequence[str] | None:
     answer."""
     if benchmark.gold:
         return benchmark.gold(task)
-    return boxed(task.answer) if task.answer else None
+    return answer_block(task.answer) if task.answer else None
 
 
 def near_miss_text(benchmark: Benchmark, task: Task) -> str | Sequence[str] | None:
     """What one writes that is wrong by a little; None for a set that says of none."""
     if benchmark.near_miss:
         return benchmark.near_miss(task)
-    return boxed(beside(task.answer)) if task.answer and not benchmark.gold else None
+    return answer_block(wrong_value(task.answer)) if task.answer and not benchmark.gold else None
 
 
-def beside(answer: str) -> str:
+def wrong_value(answer: str) -> str:
     """Another value: one more, of any expression."""
     plain = answer.removeprefix("-")
     return str(int(answer) + 1) if plain.isdecimal() else f"({answer})+1"
 
 
-def boxed(answer: str) -> str:
+def answer_block(answer: str) -> str:
     """As the answer of a final turn."""
     return f"<answer>\\boxed{{{answer}}}</answer>"
 

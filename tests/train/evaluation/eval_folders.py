@@ -26,8 +26,8 @@ from rocstar.engine.types import (
     Turn,
 )
 from rocstar.train.evaluation.benchmarks.benchmark import Asking, Benchmark, Published
-from rocstar.train.evaluation.evaluation_folder import AttemptsFile, Folder, write_numbers
-from rocstar.train.evaluation.evidence import settings_facts
+from rocstar.train.evaluation.evaluation_folder import AttemptsFile, EvaluationFolder, write_numbers
+from rocstar.train.evaluation.provenance import settings_facts
 from rocstar.train.evaluation.sets import EvaluationSet
 from rocstar.train.recipe.config import Recipe
 
@@ -71,7 +71,7 @@ class Dirty:
 
 def make_folder(directory: Path, *sets: MadeSet, seed: int = 1) -> Path:
     """The folder of a finished evaluation of these sets."""
-    rng, folder = random.Random(seed), Folder(directory)
+    rng, folder = random.Random(seed), EvaluationFolder(directory)
     chosen = [_set(made) for made in sets]
     for made, one in zip(sets, chosen, strict=True):
         groups = [_group(task, at, made, rng) for at, task in enumerate(one.tasks)]
@@ -82,7 +82,7 @@ def make_folder(directory: Path, *sets: MadeSet, seed: int = 1) -> Path:
     return directory
 
 
-async def _write(folder: Folder, chosen: EvaluationSet, groups: Sequence[Group]) -> None:
+async def _write(folder: EvaluationFolder, chosen: EvaluationSet, groups: Sequence[Group]) -> None:
     file = AttemptsFile(folder.attempts(chosen.name), chosen.tasks, k=chosen.samples)
     await file.append(groups, lambda ids: f"{len(ids)} tokens")
     file.settle()

@@ -29,7 +29,7 @@ from rocstar.train.evaluation.benchmarks.benchmark import answers_digest, tasks_
 from rocstar.train.evaluation.benchmarks.plain_sets import ANSWER_FORMATS, parse_contest_integer
 from rocstar.train.evaluation.benchmarks.registry import NAMES, find, load_set
 from rocstar.train.evaluation.rescore import Regrader
-from rocstar.train.evaluation.verify import beside, boxed, gold_text, near_miss_text
+from rocstar.train.evaluation.verify import answer_block, gold_text, near_miss_text, wrong_value
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.eval_config import SETS, EvalConfig
 from rocstar.train.record.learned_questions import Learned
@@ -150,7 +150,7 @@ def test_a_digest_is_of_what_is_asked_and_scored() -> None:
     ("answer", "wrong"), [("-7", "-6"), ("42", "43"), ("\\frac{1}{2}", "(\\frac{1}{2})+1")]
 )
 def test_a_near_miss_is_another_value(answer: str, wrong: str) -> None:
-    assert beside(answer) == wrong
+    assert wrong_value(answer) == wrong
 
 
 ASKED = Task(
@@ -180,7 +180,7 @@ async def test_a_set_without_answers_has_no_gold_and_what_says_nothing_is_wrong(
 def test_every_set_has_a_near_miss(name: str) -> None:
     """A mathematical one has a number beside the answer."""
     found, task = find(name), dataclasses.replace(ASKED, answer="7")
-    assert found.near_miss is not None or near_miss_text(found, task) == boxed("8")
+    assert found.near_miss is not None or near_miss_text(found, task) == answer_block("8")
 
 
 class Noting:
@@ -191,12 +191,12 @@ class Noting:
 
     async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
         self.asked.append(attempt.text)
-        return Scored(reward=float(attempt.text == boxed(attempt.task.answer)), method="noted")
+        return Scored(reward=float(attempt.text == answer_block(attempt.task.answer)), method="noted")
 
 
 async def test_a_judge_of_whom_nothing_is_known_is_asked_about_each() -> None:
     judge, task = Noting(), Task(id="a", source="s", question="q", answer="1")
-    found = await Regrader(judge).outcomes([said(task, boxed(x)) for x in ("1", "1", "2")])
+    found = await Regrader(judge).outcomes([said(task, answer_block(x)) for x in ("1", "1", "2")])
     assert [getattr(outcome, "reward", None) for outcome in found] == [1.0, 1.0, 0.0]
     assert len(judge.asked) == 3
 

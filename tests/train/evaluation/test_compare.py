@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.train.cli import main
-from rocstar.train.evaluation.compare import as_text, compare, compare_paths
+from rocstar.train.evaluation.compare import compare, compare_paths, format_comparison
 from rocstar.train.evaluation.stored_evaluations import (
     HELDOUT,
     StoredEvaluation,
@@ -133,7 +133,7 @@ def test_failed_attempts_are_left_out_and_told_as_wrong() -> None:
     assert (found.failed, found.unscored, found.paired.num_questions) == ((3, 0), 1, 2)
     assert (found.a, found.b, found.paired.difference) == (0.5, 0.75, 0.25)
     assert found.as_wrong.num_questions == 3 and found.as_wrong.difference == pytest.approx(2 / 3)
-    text = as_text(compare(stored(s=a), stored(s=b)))
+    text = format_comparison(compare(stored(s=a), stored(s=b)))
     assert "3 attempts of A and 0 of B failed and are left out" in text and "as wrong: +66.7" in text
     with pytest.raises(ConfigError, match="nothing can be compared"):
         compare(stored(s={"q": [None]}), stored(s={"q": [True]}))

@@ -41,7 +41,7 @@ from rocstar.engine.tools.python import PYTHON_SCHEMA
 from rocstar.engine.types import Attempt, Failed, Group, Outcome, Scored, Task
 from rocstar.sandbox.testing import FakeSandbox
 from rocstar.train.evaluation import during_training
-from rocstar.train.evaluation.evaluate_sets import TRIES, attempts, check_unscored
+from rocstar.train.evaluation.evaluate_sets import TRIES, check_unscored, run_attempts
 from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.source import Roller
 from rocstar.train.recipe.config import Recipe
@@ -66,7 +66,7 @@ async def attempt(
     async def keep(group: Group) -> None:
         made[group.task.id] = group
 
-    await attempts(roller, tasks, k, seed, step, in_flight=in_flight, on_group=keep)
+    await run_attempts(roller, tasks, k, seed, step, in_flight=in_flight, on_group=keep)
     return [made[task.id] for task in tasks]
 
 
@@ -299,7 +299,7 @@ def test_no_more_groups_are_in_flight_than_the_window_has_and_each_ends_once() -
     async def main() -> None:
         with board.installed():
             running = asyncio.create_task(
-                attempts(
+                run_attempts(
                     Roller(agent=agent(policy)), tasks(20), K, 0, 0, in_flight=at_a_time(3), on_group=look
                 )
             )
@@ -367,7 +367,9 @@ def test_a_bug_in_one_group_is_raised_and_ends_the_others() -> None:
         lambda r: Reply(text="4", delay_s=10.0, error=KeyError("a bug") if r.task_id == "t001" else None),
         TOKENIZER,
     )
-    work = attempts(Roller(agent=agent(policy)), tasks(9), K, 0, 0, in_flight=at_a_time(3), on_group=forget)
+    work = run_attempts(
+        Roller(agent=agent(policy)), tasks(9), K, 0, 0, in_flight=at_a_time(3), on_group=forget
+    )
     with pytest.raises(ExceptionGroup, match="unhandled"):
         run_virtual(work)
     assert policy.load().running == policy.load().waiting == 0

@@ -27,8 +27,8 @@ from rocstar.engine.types import (
     TrajectoryKey,
 )
 from rocstar.train.evaluation import during_training, evaluate_sets
-from rocstar.train.evaluation.evaluation_folder import Folder, run_folder
-from rocstar.train.evaluation.evidence import file_digests
+from rocstar.train.evaluation.evaluation_folder import EvaluationFolder, run_folder
+from rocstar.train.evaluation.provenance import file_digests
 from rocstar.train.groups import source
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.data_config import DataConfig
@@ -136,7 +136,7 @@ GROUPS = [
 async def test_every_attempt_and_how_it_failed_is_kept(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     finishing(monkeypatch, GROUPS)
     await during_training.run_evaluation(run)
-    folder = Folder(run_folder(run.directory, 3))
+    folder = EvaluationFolder(run_folder(run.directory, 3))
     assert [path.name for path in folder.directory.parent.iterdir()] == ["step_000003"]
     files = ["attempts", "manifest.json", "report.html", "results.json"]
     assert sorted(p.name for p in folder.directory.iterdir()) == files
@@ -176,7 +176,7 @@ async def test_who_finishes_first_changes_nothing(run: Any, monkeypatch: pytest.
     for order in (GROUPS, GROUPS[::-1]):
         finishing(monkeypatch, order)
         await during_training.run_evaluation(run)
-        folder = Folder(run_folder(run.directory, 3))
+        folder = EvaluationFolder(run_folder(run.directory, 3))
         written.append([folder.results.read_bytes(), folder.attempts("heldout").read_bytes()])
     assert written[0] == written[1] and run.logged[0] == run.logged[1]
 
@@ -212,7 +212,7 @@ async def test_attempts_of_which_none_was_scored_are_kept_too(
     finishing(monkeypatch, lost)
     with pytest.raises(TrainingStopped, match="8 deadline"):
         await during_training.run_evaluation(run)
-    folder = Folder(run_folder(run.directory, 3))
+    folder = EvaluationFolder(run_folder(run.directory, 3))
     assert len(list(read_records(folder.attempts("heldout")))) == 8 and not folder.results.exists()
 
 
@@ -223,7 +223,7 @@ async def test_more_lost_than_one_in_a_hundred_ends_the_run_with_all_of_it_kept(
     finishing(monkeypatch, GROUPS, tolerant=False)
     with pytest.raises(TrainingStopped, match="3 of 8 attempts stayed without a score"):
         await during_training.run_evaluation(run)
-    folder = Folder(run_folder(run.directory, 3))
+    folder = EvaluationFolder(run_folder(run.directory, 3))
     assert len(list(read_records(folder.attempts("heldout")))) == 8
     assert json.loads(folder.results.read_text())["sets"]["heldout"]["failed"] == 3
     assert not run.logged, "no score of it is told"

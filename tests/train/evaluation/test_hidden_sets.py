@@ -10,7 +10,7 @@ from typing import Any
 
 from rocstar.engine.types import HIDDEN
 from rocstar.train.evaluation.benchmarks.registry import load_set
-from rocstar.train.evaluation.evaluation_folder import Folder
+from rocstar.train.evaluation.evaluation_folder import EvaluationFolder
 from rocstar.train.recipe.eval_config import EvalConfig
 from rocstar.train.record.report.sample import is_hidden, sample
 
@@ -50,7 +50,7 @@ def test_numbers_name_no_text_of_a_hidden_set(tmp_path: Path) -> None:
 
 
 def test_who_commits_the_folder_keeps_the_attempts_back(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
+    folder = EvaluationFolder(tmp_path)
     for name in ("gpqa_diamond", "other", "gpqa_diamond"):
         folder.withhold(name)
     lines = (tmp_path / "attempts" / ".gitignore").read_text().splitlines()

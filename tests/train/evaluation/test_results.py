@@ -19,7 +19,7 @@ from rocstar.engine.types import (
     TrajectoryKey,
     Turn,
 )
-from rocstar.train.evaluation.results import Evaluation, evaluation, nothing_scored, questions_of
+from rocstar.train.evaluation.results import Evaluation, group_by_question, summarize, unscored_error
 from rocstar.train.evaluation.sets import EvaluationSet
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.record.metrics import check_names
@@ -68,7 +68,7 @@ def summarise(groups: list[Group], *, k: int) -> Evaluation:
     plain = EvaluationSet(
         name="heldout", tasks=(), samples=k, temperature=1.0, max_response_tokens=1, max_turns=1
     )
-    return evaluation(questions_of((t for g in groups for t in g.trajectories), plain), k=k)
+    return summarize(group_by_question((t for g in groups for t in g.trajectories), plain), k=k)
 
 
 def test_correct_is_counted_and_the_reward_told_beside_it() -> None:
@@ -125,13 +125,13 @@ def test_the_interval_of_equal_verdicts_is_not_empty() -> None:
 def test_nothing_scored_is_an_error_that_says_why() -> None:
     with pytest.raises(TrainingStopped, match="no attempt could be scored; failures: 2 deadline"):
         summarise([group("a", [None, None])], k=2)
-    found = nothing_scored(group("a", [None, None]).trajectories)
+    found = unscored_error(group("a", [None, None]).trajectories)
     assert isinstance(found, TrainingStopped) and "failures: 2 deadline; the last: " in str(found)
 
 
 def test_prompts_without_room_are_a_mistake_in_the_recipe_with_lengths_and_limit() -> None:
     why = Failed(kind="too_long", retryable=False, detail="a prompt of 700 and 100 tokens; 512 is the most")
     attempts = [dataclasses.replace(t, outcome=why) for t in group("a", [None, None]).trajectories]
-    found = nothing_scored(attempts)
+    found = unscored_error(attempts)
     assert isinstance(found, ConfigError)
     assert re.search(r"prompts of 1 to 1 tokens are too long .*512 is the most", str(found))

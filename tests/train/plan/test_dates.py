@@ -14,7 +14,7 @@ import pytest
 from rocstar.engine.chat.boundaries import load_template
 from rocstar.train import main as train_main
 from rocstar.train.cli import main
-from rocstar.train.evaluation.opened_model import with_date_of
+from rocstar.train.evaluation.saved_model import with_date_of
 from rocstar.train.learner.scratch import train_tokenizer
 from rocstar.train.learner.team import World
 from rocstar.train.main import _Builder

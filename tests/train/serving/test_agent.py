@@ -13,7 +13,7 @@ from rocstar.engine.types import Task
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.testing import FakeSandbox
 from rocstar.sandbox.types import Limits, SandboxError
-from rocstar.train.evaluation.sets import agent_for, evaluation_sets
+from rocstar.train.evaluation.sets import agent_for_set, evaluation_sets
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.load import parse_recipe
@@ -38,8 +38,8 @@ def test_a_task_is_asked_within_the_recipes_words_and_another_set_is_not() -> No
         "<|im_start|>user\nBox it.\n{question}?<|im_end|>\n<|im_start|>"
     )
     maths, instructions = evaluation_sets(recipe, {"math500": [asked], "ifeval": [asked]})
-    assert agent_for(made, maths).prompt is made.prompt
-    assert agent_for(made, instructions).prompt is None, "IFEval's prompts are the benchmark's own"
+    assert agent_for_set(made, maths).prompt is made.prompt
+    assert agent_for_set(made, instructions).prompt is None, "IFEval's prompts are the benchmark's own"
 
 
 def test_the_words_around_a_question_contain_it() -> None:

@@ -29,8 +29,8 @@ from rocstar.train.evaluation.benchmarks.benchmark import (
     Benchmark,
     Defaults,
     Published,
-    nothing_said,
-    spoken,
+    empty_answer,
+    strip_thinking,
 )
 from rocstar.train.evaluation.benchmarks.judge_endpoint import EndpointOptions, JudgeEndpoint, JudgeFault
 from rocstar.train.recipe.errors import ConfigError
@@ -93,7 +93,7 @@ class JudgePrompt:
 OUR_PROMPT = JudgePrompt(system=OUR_SYSTEM, template=OUR_TEMPLATE, origin="rocstar")
 
 
-def read_prompt(path: Path) -> JudgePrompt:
+def load_prompt(path: Path) -> JudgePrompt:
     """Return the words of the original's config/judge_config.yaml; ConfigError for a file of another form."""
     import yaml
 
@@ -126,7 +126,7 @@ _MIRRORED = {"A<<B": "B>>A", "A<B": "B>A", "B=A": "A=B", "B<A": "A>B", "B<<A": "
 BOOTSTRAPS, BOOTSTRAP_TAILS = 100, (0.05, 0.95)
 
 
-def label_of(judgement: str) -> str | None:
+def parse_label(judgement: str) -> str | None:
     """Return the last label of a judgement, with A's side first or with B's; None if there is none."""
     for pattern in _LABELS:
         if found := pattern.findall(judgement.upper()):
@@ -135,7 +135,7 @@ def label_of(judgement: str) -> str | None:
     return None
 
 
-def points_of(first: str, second: str) -> tuple[float, ...]:
+def score_games(first: str, second: str) -> tuple[float, ...]:
     """Return the policy's points in both games, one entry for each that they count as."""
     lost = [1 - _POINTS_OF_A[first]] * _count(first)
     won = [_POINTS_OF_A[second]] * _count(second)
@@ -210,7 +210,7 @@ LOST = ("A>>B", "B>>A")
 """The games of an attempt that was cut off, or said nothing."""
 
 
-def load(path: Path) -> list[Task]:
+def load_tasks(path: Path) -> list[Task]:
     """Return the tasks of a folder laid out as the original's data/arena-hard-v0.1.
 
     Raises:
@@ -279,7 +279,7 @@ class ArenaJudge:
 
     async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
         """Play one game, then the other. TimeoutError at `deadline`, a `loop.time()`."""
-        answer = spoken(attempt.turns)
+        answer = strip_thinking(attempt.turns)
         if attempt.is_truncated or not answer.strip():
             return _outcome(*LOST, why="truncated " if attempt.is_truncated else "empty ")
         question, baseline = attempt.task.question, attempt.task.meta["baseline"]
@@ -287,7 +287,7 @@ class ArenaJudge:
         for side_a, side_b in ((baseline, answer), (answer, baseline)):
             game = self._prompt.messages(question, side_a, side_b)
             try:
-                label = label_of(await self._endpoint.ask(game, deadline=deadline))
+                label = parse_label(await self._endpoint.ask(game, deadline=deadline))
             except JudgeFault as fault:
                 return Failed(kind="judge", retryable=fault.retryable, detail=str(fault))
             if label is None:
@@ -299,14 +299,14 @@ class ArenaJudge:
 
 
 def _outcome(first: str, second: str, *, why: str = "") -> Scored:
-    points = points_of(first, second)
+    points = score_games(first, second)
     reward = sum(points) / len(points)
     return Scored(reward=reward, method=f"{why}{first} {second}", is_correct=reward > 0.5)
 
 
 def pooled(scored: Sequence[tuple[Task, Scored, Mapping[str, float]]]) -> Mapping[str, float]:
     """Return the score over all games, as the original has it and with our interval, in percent."""
-    games = [points_of(*outcome.method.split()[-2:]) for _, outcome, _ in scored]
+    games = [score_games(*outcome.method.split()[-2:]) for _, outcome, _ in scored]
     if not games:
         return {}
     found = arena_score(games)
@@ -320,7 +320,7 @@ def pooled(scored: Sequence[tuple[Task, Scored, Mapping[str, float]]]) -> Mappin
     }
 
 
-def judge_of(environment: Mapping[str, str]) -> ArenaJudge:
+def build_judge(environment: Mapping[str, str]) -> ArenaJudge:
     """Return the judge that the environment names; ConfigError if it names none."""
     url = environment.get(URL_VARIABLE, "").strip()
     if not url.startswith(("http://", "https://")):
@@ -335,15 +335,15 @@ def judge_of(environment: Mapping[str, str]) -> ArenaJudge:
         key_variable=KEY_VARIABLE,
     )
     words = environment.get(PROMPT_VARIABLE)
-    return ArenaJudge(JudgeEndpoint(options), read_prompt(Path(words)) if words else OUR_PROMPT)
+    return ArenaJudge(JudgeEndpoint(options), load_prompt(Path(words)) if words else OUR_PROMPT)
 
 
 def _judge() -> Judge:
-    return judge_of(os.environ)
+    return build_judge(os.environ)
 
 
 def _description() -> Mapping[str, Any]:
-    return judge_of(os.environ).description
+    return build_judge(os.environ).description
 
 
 ARENA_HARD = Benchmark(
@@ -359,10 +359,10 @@ ARENA_HARD = Benchmark(
         digest="c1b9daab1afde52554d6462263be32f83de438c3ff3b1a8c481b09abcf527083",
     ),
     asking=Asking.chat,
-    load=load,
+    load=load_tasks,
     judge=_judge,
     describe=_description,
-    near_miss=nothing_said,
+    near_miss=empty_answer,
     pooled=pooled,
     defaults=Defaults(samples=1, temperature=0.0),
 )

@@ -134,12 +134,12 @@ def _sha256(value: object) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def spoken(turns: Sequence[Turn]) -> str:
+def strip_thinking(turns: Sequence[Turn]) -> str:
     """What the last turn says, without the white space behind a thought."""
     text = said(turns[-1:])
     return text if turns and text == turns[-1].text else text.lstrip()
 
 
-def nothing_said(task: Task) -> str:
+def empty_answer(task: Task) -> str:
     """A thought and no word: it follows no instruction and wins no game."""
     return f"{THOUGHT[0]}{task.question}{THOUGHT[1]}"

@@ -19,17 +19,17 @@ from typing import Any
 
 from markupsafe import Markup
 
-from rocstar.train.evaluation.evaluation_folder import Folder
+from rocstar.train.evaluation.evaluation_folder import EvaluationFolder
 from rocstar.train.evaluation.report.figures import ForestRow, forest_plot
 from rocstar.train.evaluation.report.set_reader import read_set
 from rocstar.train.evaluation.report.set_section import (
     MAX_CELLS,
     PAGE_ATTEMPTS,
     PARTS,
-    ReadSet,
-    attempts_of_a_set,
-    cards_of,
-    rows_of_a_set,
+    SetPage,
+    attempt_limit,
+    row_limit,
+    select_cards,
     set_section,
 )
 from rocstar.train.evaluation.report.tables import Results, forest_rows, read_results, tables
@@ -49,8 +49,8 @@ def write_eval_report(folder: Path, *, reveal: bool) -> Path:
     Raises:
         ConfigError: the folder holds no finished evaluation, or its results.json is damaged.
     """
-    results, facts = read_results(Folder(folder).results), Facts(folder)
-    sets = _read(Folder(folder), results, reveal=reveal)
+    results, facts = read_results(EvaluationFolder(folder).results), ManifestFacts(folder)
+    sets = _read(EvaluationFolder(folder), results, reveal=reveal)
     names = [(one.place, one.name) for one in sets]
     sections = [
         part_of(PARTS, "headline", facts.model, facts.table(results), names, facts.problem),
@@ -66,19 +66,19 @@ def write_eval_report(folder: Path, *, reveal: bool) -> Path:
     return folder / REPORT
 
 
-def _read(folder: Folder, results: Results, *, reveal: bool) -> list[ReadSet]:
+def _read(folder: EvaluationFolder, results: Results, *, reveal: bool) -> list[SetPage]:
     """Every set; of one that must not be shown no text is even kept."""
-    found: list[ReadSet] = []
+    found: list[SetPage] = []
     room, num_sets = CARDS, len(results.sets)
     for place, (name, numbers) in enumerate(results.sets.items()):
         file, is_shown = folder.attempts(name), reveal or not numbers.hidden
-        max_rows = rows_of_a_set(num_sets, numbers.k)
+        max_rows = row_limit(num_sets, numbers.k)
         reading = read_set(file, max_rows=max_rows, max_cells=MAX_CELLS, keep_texts=is_shown)
-        num = attempts_of_a_set(num_sets) if is_shown else 0
-        cards = cards_of(place, file, reading, num=num, room=room)
+        num = attempt_limit(num_sets) if is_shown else 0
+        cards = select_cards(place, file, reading, num=num, room=room)
         room -= sum(map(len, cards.values()))
         found.append(
-            ReadSet(
+            SetPage(
                 place=place,
                 name=name,
                 numbers=numbers,
@@ -104,7 +104,7 @@ def _forest(rows: Sequence[ForestRow], *, width: int, height: int) -> str:
     return forest_plot("Share of correct attempts", rows, width=width)
 
 
-def _attempts(sets: Sequence[ReadSet]) -> Markup:
+def _attempts(sets: Sequence[SetPage]) -> Markup:
     caption = (
         "By turns from the hardest questions that were solved at times and from the hardest that never were, "
         "the first attempt of each kind."
@@ -113,7 +113,7 @@ def _attempts(sets: Sequence[ReadSet]) -> Markup:
     return part_of(PARTS, "attempts", groups, caption)
 
 
-def _rule(sets: Sequence[ReadSet]) -> str:
+def _rule(sets: Sequence[SetPage]) -> str:
     """What the page leaves out, and where it is."""
     num_cards = sum(len(one.cards) for one in sets)
     num_rows = sum(len(one.reading.rows) for one in sets)
@@ -132,7 +132,7 @@ MAX_MANIFEST = 60_000
 """Characters of the manifest that the page shows."""
 
 
-class Facts:
+class ManifestFacts:
     """What manifest.json and config.toml of an evaluation say; nothing where they are not there."""
 
     def __init__(self, directory: Path) -> None:

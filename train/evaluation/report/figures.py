@@ -22,7 +22,7 @@ KIND_COLORS = {CellKind.correct: 0, CellKind.wrong: 1, CellKind.truncated: 4}
 TOP, RIGHT = 52, 14
 
 
-def mirrored(
+def length_chart(
     title: str, unit: str, histograms: Mapping[CellKind, Histogram], *, width: int = 520, height: int = 250
 ) -> str:
     """The distributions of `histograms` over one axis, each as a share of all scored attempts."""
@@ -33,7 +33,7 @@ def mirrored(
         return svg_element(
             title, width, height, header(chart) + nothing(width, height), None, standalone=False
         )
-    bin_width, bins = aligned([histograms[kind] for kind in kinds])
+    bin_width, bins = align_bins([histograms[kind] for kind in kinds])
     by_kind = dict(zip(kinds, bins, strict=True))
     up = max(by_kind[CellKind.correct])
     down = max(w + t for w, t in zip(by_kind[CellKind.wrong], by_kind[CellKind.truncated], strict=True))
@@ -57,7 +57,7 @@ def mirrored(
     return svg_element(title, width, height, "".join(body), data, standalone=False)
 
 
-def aligned(histograms: list[Histogram]) -> tuple[int, list[list[int]]]:
+def align_bins(histograms: list[Histogram]) -> tuple[int, list[list[int]]]:
     """The smallest width that all can have, and the bins of each in it, equally many."""
     width = max((h.width for h in histograms), default=1)
     found = [h.at_width(width) for h in histograms]

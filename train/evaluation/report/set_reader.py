@@ -140,7 +140,7 @@ class Solved:
 
 
 @dataclass(slots=True, kw_only=True)
-class SetReading:
+class SetSummary:
     """What a page shows of a set. Its size does not grow with the number of attempts or questions.
 
     Invariant: `rows` are the hardest `max_rows` questions in order; the histograms count every attempt.
@@ -214,13 +214,13 @@ class _RecordSeen(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_RecordSeen)
 
 
-def read_set(path: Path, *, max_rows: int, max_cells: int, keep_texts: bool) -> SetReading:
+def read_set(path: Path, *, max_rows: int, max_cells: int, keep_texts: bool) -> SetSummary:
     """Read the records of a set. Without `keep_texts` no question and no answer is kept.
 
     The records of a question lie together, as AttemptsFile writes them. A line that is no record is told in
     the notes and left out.
     """
-    found = SetReading(max_rows=max_rows, max_cells=max_cells)
+    found = SetSummary(max_rows=max_rows, max_cells=max_cells)
     if not path.is_file():
         found.unread(f"{path.name} is not there")
         return found
@@ -234,7 +234,7 @@ def _row(
     task_id: str,
     place: int,
     records: Iterator[tuple[_RecordSeen, int, int]],
-    found: SetReading,
+    found: SetSummary,
     *,
     keep_texts: bool,
 ) -> QuestionRow:
@@ -264,7 +264,7 @@ def _row(
 def _cell(record: _RecordSeen, line: int, offset: int) -> Cell:
     ends = [segment.end for segment in record.segments]
     return Cell(
-        kind=kind_of(record),
+        kind=classify_attempt(record),
         sibling=record.sibling,
         tokens=ends[-1] - ends[0] if ends else 0,
         turns=len(record.turns),
@@ -273,7 +273,7 @@ def _cell(record: _RecordSeen, line: int, offset: int) -> Cell:
     )
 
 
-def kind_of(record: _RecordSeen) -> CellKind:
+def classify_attempt(record: _RecordSeen) -> CellKind:
     """A record of before the verdict was stored is correct with a reward of 1."""
     outcome = record.outcome
     if outcome.failed is not None or outcome.reward is None:
@@ -283,7 +283,7 @@ def kind_of(record: _RecordSeen) -> CellKind:
     return CellKind.truncated if record.finish_reason in TRUNCATED else CellKind.wrong
 
 
-def _records(path: Path, found: SetReading) -> Iterator[tuple[_RecordSeen, int, int]]:
+def _records(path: Path, found: SetSummary) -> Iterator[tuple[_RecordSeen, int, int]]:
     """Records with their lines and offsets."""
     offset = 0
     with path.open("rb") as file:

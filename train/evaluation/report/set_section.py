@@ -11,13 +11,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from rocstar.train.evaluation.report.figures import mirrored
+from rocstar.train.evaluation.report.figures import length_chart
 from rocstar.train.evaluation.report.set_reader import (
     Cell,
     CellKind,
     Histogram,
     QuestionRow,
-    SetReading,
+    SetSummary,
     read_record,
 )
 from rocstar.train.evaluation.report.tables import SetNumbers, number
@@ -38,7 +38,7 @@ HIDDEN = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadSet:
+class SetPage:
     """A set with what was read of it.
 
     Invariant: without `is_shown` neither `reading` nor `cards` has a text of a question, answer or attempt.
@@ -49,13 +49,13 @@ class ReadSet:
     name: str
     numbers: SetNumbers
     file: Path
-    reading: SetReading
+    reading: SetSummary
     is_shown: bool
     cards: Mapping[str, Markup]
     """The attempts that the page has, by anchor."""
 
 
-def cards_of(place: int, file: Path, reading: SetReading, *, num: int, room: int) -> dict[str, Markup]:
+def select_cards(place: int, file: Path, reading: SetSummary, *, num: int, room: int) -> dict[str, Markup]:
     """At most `num` attempts to read of a set, as long as they fit into `room` characters."""
     cards: dict[str, Markup] = {}
     for row, cell in select_attempts(reading.rows, num):
@@ -70,15 +70,15 @@ def cards_of(place: int, file: Path, reading: SetReading, *, num: int, room: int
     return cards
 
 
-def set_section(one: ReadSet, settings: str) -> Markup:
+def set_section(one: SetPage, settings: str) -> Markup:
     """The section; `settings` says how the set was asked."""
     figures = [
         figure(
-            partial(mirrored, "Response length", "tokens", one.reading.tokens),
+            partial(length_chart, "Response length", "tokens", one.reading.tokens),
             "Attempts by the tokens of their response, tool results included. " + _means(one.reading.tokens),
         ),
         figure(
-            partial(mirrored, "Turns", "completions", one.reading.turns),
+            partial(length_chart, "Turns", "completions", one.reading.turns),
             "Attempts by the number of completions of the policy. " + _means(one.reading.turns),
         ),
     ]
@@ -99,7 +99,7 @@ def _means(histograms: Mapping[CellKind, Histogram]) -> str:
     return f"Mean: {', '.join(told)}." if told else ""
 
 
-def _grid(one: ReadSet) -> Markup:
+def _grid(one: SetPage) -> Markup:
     """The rows of the hardest questions, all that were kept."""
     reading = one.reading
     if not reading.rows:
@@ -116,7 +116,7 @@ def _grid(one: ReadSet) -> Markup:
             "id": clipped(row.id, MAX_ID),
             "question": row.question[:MAX_LINE],
             "solved": f"{row.num_correct}/{row.num_scored}",
-            "cells": list(cells_of(row, one.place, one.cards)),
+            "cells": list(shown_cells(row, one.place, one.cards)),
             "more": row.num_attempts - len(row.cells),
         }
         for row in reading.rows
@@ -124,7 +124,7 @@ def _grid(one: ReadSet) -> Markup:
     return part_of(PARTS, "grid", rows, caption, shown > LONG)
 
 
-def _hard(one: ReadSet, row: QuestionRow) -> dict[str, Any]:
+def _hard(one: SetPage, row: QuestionRow) -> dict[str, Any]:
     """A question in full, with links to its attempts that are on the page."""
     tokens = sum(cell.tokens for cell in row.cells) / len(row.cells) if row.cells else 0.0
     names = [(str(cell.kind), anchor(one.place, row, cell)) for cell in row.cells]
@@ -162,12 +162,12 @@ class ShownCell:
     """Of the attempt, where it is on the page; else empty."""
 
 
-def rows_of_a_set(num_sets: int, k: int) -> int:
+def row_limit(num_sets: int, k: int) -> int:
     """So many rows that all sets together have at most `PAGE_CELLS` cells."""
     return max(1, min(MAX_ROWS, PAGE_CELLS // max(num_sets, 1) // max(1, min(k, MAX_CELLS))))
 
 
-def attempts_of_a_set(num_sets: int) -> int:
+def attempt_limit(num_sets: int) -> int:
     """How many are shown whole."""
     return max(1, PAGE_ATTEMPTS // max(num_sets, 1))
 
@@ -177,7 +177,7 @@ def anchor(set_place: int, row: QuestionRow, cell: Cell) -> str:
     return f"a{set_place}-{row.place}-{cell.sibling}"
 
 
-def cells_of(row: QuestionRow, set_place: int, shown: Iterable[str]) -> Iterator[ShownCell]:
+def shown_cells(row: QuestionRow, set_place: int, shown: Iterable[str]) -> Iterator[ShownCell]:
     """The cells of a row; `shown` are the anchors that the page has."""
     for cell in row.cells:
         name = anchor(set_place, row, cell)
@@ -214,7 +214,7 @@ MAX_HTML = 250_000
 
 def attempt_card(record: Mapping[str, Any], *, lead: str, anchor: str, place: str) -> Markup:
     """The card, of at most about `MAX_HTML` characters. `place`: file and line of the record."""
-    short, left_out = shortened(record)
+    short, left_out = shorten_record(record)
     more: dict[str, object] = {"record": place}
     if left_out:
         more["not shown"] = left_out
@@ -225,7 +225,7 @@ def attempt_card(record: Mapping[str, Any], *, lead: str, anchor: str, place: st
     return trajectory_html({**short, "turns": []}, lead=lead, anchor=anchor, more=more, max_text=MAX_TEXT)
 
 
-def shortened(record: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def shorten_record(record: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """The record without its tokens, and with so many of its turns as fit: the first ones and the last.
 
     Also says in words what was left out; "" for nothing.

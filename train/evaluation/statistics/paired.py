@@ -61,7 +61,7 @@ def paired_difference(differences: Sequence[float], rng: np.random.Generator) ->
     if mean is None:
         raise ValueError("no question has a score in both")
     spread = _spread(differences)
-    return _told(mean, spread, sorted(differences), rng)
+    return _from_spread(mean, spread, sorted(differences), rng)
 
 
 def overall_difference(sets: Sequence[Sequence[float]], rng: np.random.Generator) -> PairedDifference:
@@ -80,7 +80,7 @@ def overall_difference(sets: Sequence[Sequence[float]], rng: np.random.Generator
     freedom = total**2 / below if below else float(min(part.freedom for part in parts))
     size = sum(map(len, sets))
     weighted = [size * d / (len(sets) * len(each)) for each in sets for d in each]
-    return _told(mean, _Spread(math.sqrt(total), freedom), sorted(weighted), rng)
+    return _from_spread(mean, _Spread(math.sqrt(total), freedom), sorted(weighted), rng)
 
 
 def _spread(differences: Sequence[float]) -> _Spread:
@@ -89,7 +89,7 @@ def _spread(differences: Sequence[float]) -> _Spread:
     return _Spread(math.sqrt(squares / max(1, n - 1) / n), n - 1)
 
 
-def _told(
+def _from_spread(
     mean: float, spread: _Spread, differences: Sequence[float], rng: np.random.Generator
 ) -> PairedDifference:
     from scipy import special  # 27 MB, which who only reads evaluations need not have

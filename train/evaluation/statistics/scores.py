@@ -33,9 +33,9 @@ def powers_up_to(k: int) -> list[int]:
     return sorted({2**power for power in range(k.bit_length())} | {k}) if k else []
 
 
-def scores(questions: Questions, ks: Iterable[int], *, failed_as_wrong: bool) -> CountedScores:
+def compute_scores(questions: Questions, ks: Iterable[int], *, failed_as_wrong: bool) -> CountedScores:
     """Scores at each of `ks`."""
-    kept = [attempts for q in questions if (attempts := counted(q, failed_as_wrong=failed_as_wrong))]
+    kept = [attempts for q in questions if (attempts := counted_attempts(q, failed_as_wrong=failed_as_wrong))]
     means = [num_correct(q) / len(q) for q in kept]
     long = {k: [q for q in kept if len(q) >= k] for k in ks}
     return CountedScores(
@@ -56,16 +56,16 @@ def _vote(questions: Questions) -> bool:
     return any(a.answer is not None for q in questions for a in q)
 
 
-def _majority(attempts: list[AttemptFacts], k: int) -> float:
+def _majority(attempts: list[AttemptCounts], k: int) -> float:
     return maj_at_k([a.answer for a in attempts], [a.is_correct is True for a in attempts], k)
 
 
-Questions = Collection[Sequence["AttemptFacts"]]
+Questions = Collection[Sequence["AttemptCounts"]]
 """The attempts at each question of a set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptFacts:
+class AttemptCounts:
     """One attempt at a question.
 
     An attempt that Failed has no verdict: whether it counts as wrong or not at all is asked of every number.
@@ -84,12 +84,12 @@ class AttemptFacts:
     is_truncated: bool = False
 
 
-def counted(attempts: Sequence[AttemptFacts], *, failed_as_wrong: bool) -> list[AttemptFacts]:
+def counted_attempts(attempts: Sequence[AttemptCounts], *, failed_as_wrong: bool) -> list[AttemptCounts]:
     """The attempts of a question under one of the two denominators."""
     return [a for a in attempts if failed_as_wrong or a.is_correct is not None]
 
 
-def num_correct(attempts: Sequence[AttemptFacts]) -> int:
+def num_correct(attempts: Sequence[AttemptCounts]) -> int:
     return sum(a.is_correct is True for a in attempts)
 
 

@@ -13,19 +13,23 @@ import numpy as np
 from rocstar.engine.progress.progress import working
 from rocstar.engine.types import Trajectory
 from rocstar.train.evaluation.saved_model import TokenScorer, TokenScores
-from rocstar.train.reading.analysis.chosen import AnalysedRun, choose, read_chosen
+from rocstar.train.reading.analysis.phrase_counts import PhraseCounts
 from rocstar.train.reading.analysis.statistics.estimates import (
     BootstrapEstimate,
     ClassShare,
-    Matched,
+    ControlComparison,
     TaskDraws,
     class_shares,
-    matched,
+    compare_with_control,
     profile,
 )
 from rocstar.train.reading.analysis.statistics.tally import Floats, Lead, Tally
-from rocstar.train.reading.analysis.token_classes import CLASSES, Decode, TurnTokens, turns_of
-from rocstar.train.reading.analysis.wordings import Wordings
+from rocstar.train.reading.analysis.token_classes import CLASSES, Decode, TurnTokens, split_turns
+from rocstar.train.reading.analysis.trajectory_selection import (
+    AnalysisSource,
+    read_chosen,
+    select_trajectories,
+)
 
 AT_A_TIME: Final = 16
 """Trajectories in memory."""
@@ -42,7 +46,7 @@ COMPARISONS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class ShownTrajectory:
     """A trajectory that is shown whole, with what its tokens are."""
 
     trajectory: Trajectory
@@ -93,7 +97,7 @@ class TurnLengths:
 class Analysis:
     """What was found."""
 
-    source: AnalysedRun
+    source: AnalysisSource
     window: int
     num_trajectories: int
     num_tasks: int
@@ -101,38 +105,38 @@ class Analysis:
     mean_entropy: float
     shares: list[ClassShare]
     """In the order of CLASSES."""
-    behind: dict[str, Matched]
+    behind: dict[str, ControlComparison]
     """By the name of the comparison."""
     profiles: dict[Lead, list[BootstrapEstimate]]
-    wordings: Wordings
+    wordings: PhraseCounts
     mismatch: ScoreMismatch
     turns: TurnLengths
-    shown: list[Shown] = field(default_factory=list)
+    shown: list[ShownTrajectory] = field(default_factory=list)
     decode: Decode
 
 
-def analyse(source: AnalysedRun, *, number: int, window: int, seed: int) -> Analysis:
+def analyse(source: AnalysisSource, *, number: int, window: int, seed: int) -> Analysis:
     """The analysis of at most `number` trajectories of a source. ConfigError for a model or a record that
     cannot be used."""
-    rows = choose(source.file, number, seed=seed)
+    rows = select_trajectories(source.file, number, seed=seed)
     scorer = TokenScorer(source.checkpoint, threads=source.threads)
-    tally, wordings, mismatch = Tally(len(CLASSES)), Wordings(), ScoreMismatch()
+    tally, wordings, mismatch = Tally(len(CLASSES)), PhraseCounts(), ScoreMismatch()
     lengths = TurnLengths(window=window)
-    shown: dict[str, list[Shown]] = {}
+    shown: dict[str, list[ShownTrajectory]] = {}
     with working("scoring tokens", unit="trajectories", total=len(rows)) as work:
         for trajectory, scores in _scored(source, rows, scorer):
-            turns = list(turns_of(trajectory, scorer.text, window=window))
+            turns = list(split_turns(trajectory, scorer.text, window=window))
             top_N = _count(tally, trajectory, turns, scores.entropy_N)
             wordings.add(trajectory.task.id, turns, scores.entropy_N, top_N)
             mismatch.add(trajectory, scores)
             lengths.add(turns)
             _keep(shown, trajectory, turns, scores.entropy_N, top_N)
             work.done += 1
-    return _concluded(source, seed, tally, wordings, mismatch, lengths, shown, scorer.text)
+    return _finish(source, seed, tally, wordings, mismatch, lengths, shown, scorer.text)
 
 
 def _scored(
-    source: AnalysedRun, rows: Sequence[int], scorer: TokenScorer
+    source: AnalysisSource, rows: Sequence[int], scorer: TokenScorer
 ) -> Iterator[tuple[Trajectory, TokenScores]]:
     trajectories = read_chosen(source.file, rows)
     while part := list(itertools.islice(trajectories, AT_A_TIME)):
@@ -151,7 +155,7 @@ def _count(tally: Tally, trajectory: Trajectory, turns: Sequence[TurnTokens], en
 
 
 def _keep(
-    shown: dict[str, list[Shown]],
+    shown: dict[str, list[ShownTrajectory]],
     trajectory: Trajectory,
     turns: list[TurnTokens],
     entropy_N: Floats,
@@ -163,17 +167,19 @@ def _keep(
     why = why or ("goes on behind a good tool response" if Lead.ok in leads else "calls no tool")
     kept = shown.setdefault(why, [])
     if len(kept) < SHOWN_EACH and len(trajectory.ids) <= MAX_SHOWN_TOKENS:
-        kept.append(Shown(trajectory=trajectory, why=why, turns=turns, entropy_N=entropy_N, top_N=top_N))
+        kept.append(
+            ShownTrajectory(trajectory=trajectory, why=why, turns=turns, entropy_N=entropy_N, top_N=top_N)
+        )
 
 
-def _concluded(
-    source: AnalysedRun,
+def _finish(
+    source: AnalysisSource,
     seed: int,
     tally: Tally,
-    wordings: Wordings,
+    wordings: PhraseCounts,
     mismatch: ScoreMismatch,
     turns: TurnLengths,
-    shown: dict[str, list[Shown]],
+    shown: dict[str, list[ShownTrajectory]],
     decode: Decode,
 ) -> Analysis:
     draws = TaskDraws(tally.num_tasks, np.random.default_rng(seed))
@@ -186,7 +192,10 @@ def _concluded(
         num_tokens=int(tokens),
         mean_entropy=nats / tokens,
         shares=class_shares(tally, draws),
-        behind={name: matched(tally, leads, turns.window, draws) for name, leads in COMPARISONS.items()},
+        behind={
+            name: compare_with_control(tally, leads, turns.window, draws)
+            for name, leads in COMPARISONS.items()
+        },
         profiles={lead: profile(tally, lead, draws) for lead in Lead},
         wordings=wordings,
         mismatch=mismatch,

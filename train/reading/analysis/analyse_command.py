@@ -44,11 +44,11 @@ def run(options: argparse.Namespace) -> int:
     from rocstar.engine.progress.status import StatusLine
     from rocstar.train.reading.analysis.analyse import analyse
     from rocstar.train.reading.analysis.analysis_page import as_plain, html_page
-    from rocstar.train.reading.analysis.chosen import source_of
+    from rocstar.train.reading.analysis.trajectory_selection import resolve_source
     from rocstar.train.record.run_directory import replace_text
     from rocstar.train.record.targets import check_file
 
-    source = source_of(
+    source = resolve_source(
         options.run, step=options.step, checkpoint=options.checkpoint, temperature=options.temperature
     )
     if options.out:
@@ -75,11 +75,11 @@ def _default_page(run: Path, step: int | None) -> Path:
 
 
 def _as_text(found: Analysis, out: Path) -> str:
-    from rocstar.train.reading.analysis.analysis_page import facts, notes, told
+    from rocstar.train.reading.analysis.analysis_page import facts, format_findings, notes
 
     width = max(len(name) for name, _ in facts(found))
     lines = [f"{name:<{width}}  {value}" for name, value in facts(found)]
-    return "\n".join([*lines, *notes(found), "", *told(found), "", f"wrote {out}"])
+    return "\n".join([*lines, *notes(found), "", *format_findings(found), "", f"wrote {out}"])
 
 
 def _natural(text: str) -> int:

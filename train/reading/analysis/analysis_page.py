@@ -13,13 +13,13 @@ from markupsafe import Markup
 
 from rocstar.engine.types import Origin
 from rocstar.train.evaluation.statistics.intervals import interval_of_means
-from rocstar.train.reading.analysis.analyse import Analysis, Shown
+from rocstar.train.reading.analysis.analyse import Analysis, ShownTrajectory
 from rocstar.train.reading.analysis.drawings import ProfileDrawing, RatiosDrawing, SharesDrawing
 from rocstar.train.reading.analysis.findings import NAMES, all_sentences
+from rocstar.train.reading.analysis.phrase_counts import GRAM, WORDS, PhraseCount, most_uncertain
 from rocstar.train.reading.analysis.statistics.estimates import BootstrapEstimate
 from rocstar.train.reading.analysis.statistics.tally import Floats
 from rocstar.train.reading.analysis.token_classes import CLASSES
-from rocstar.train.reading.analysis.wordings import GRAM, WORDS, Seen, most_uncertain
 from rocstar.train.record.report.page import figure, page, part_of
 
 PARTS = Path(__file__).with_name("templates") / "analysis.html"
@@ -45,7 +45,12 @@ def html_page(analysis: Analysis) -> str:
     """The page; it makes no request."""
     sections = [
         part_of(
-            PARTS, "head", "Where the policy was uncertain", facts(analysis), notes(analysis), told(analysis)
+            PARTS,
+            "head",
+            "Where the policy was uncertain",
+            facts(analysis),
+            notes(analysis),
+            format_findings(analysis),
         ),
         Markup('<div class="charts">{}</div>').format(Markup("").join(_figures(analysis))),
         part_of(PARTS, "tokens", _token_rows(analysis)),
@@ -58,7 +63,7 @@ def html_page(analysis: Analysis) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def told(analysis: Analysis) -> list[str]:
+def format_findings(analysis: Analysis) -> list[str]:
     """What the intervals show, sentence by sentence."""
     return all_sentences(analysis.shares, analysis.behind)
 
@@ -149,7 +154,7 @@ def as_plain(analysis: Analysis) -> dict[str, Any]:
             }
             for word in WORDS
         },
-        "says": told(analysis),
+        "says": format_findings(analysis),
         "notes": notes(analysis),
     }
 
@@ -169,7 +174,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _plain_word(seen: Seen) -> dict[str, Any]:
+def _plain_word(seen: PhraseCount) -> dict[str, Any]:
     share = _share(seen.by_task)
     return {
         "times": seen.times,
@@ -192,7 +197,7 @@ def _word_cells(analysis: Analysis, word: str) -> tuple[str, str]:
     return behind, elsewhere
 
 
-def _cell(seen: Seen) -> str:
+def _cell(seen: PhraseCount) -> str:
     share = _share(seen.by_task)
     if share is None:
         return "no such turn"
@@ -244,7 +249,7 @@ def _visible(text: str) -> str:
 def _card(analysis: Analysis, k: int) -> tuple[str, str, list[Any]]:
     shown = analysis.shown[k]
     task = shown.trajectory.task
-    return task.question, shown.why, list(blocks(analysis, shown))
+    return task.question, shown.why, list(text_blocks(analysis, shown))
 
 
 SHADES: Final = (0.95, 0.9, 0.8)
@@ -270,7 +275,7 @@ class Block:
     pieces: list[Piece]
 
 
-def blocks(analysis: Analysis, shown: Shown) -> Iterator[Block]:
+def text_blocks(analysis: Analysis, shown: ShownTrajectory) -> Iterator[Block]:
     """A trajectory from its prompt to its end."""
     turns = {turn.first: turn for turn in shown.turns}
     edges = np.quantile(shown.entropy_N, SHADES)

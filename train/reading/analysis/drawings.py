@@ -9,7 +9,11 @@ from typing import Final
 
 from rocstar.engine.charts import drawing, escape, nice_ticks
 from rocstar.train.reading.analysis.findings import BEHIND, NAMES
-from rocstar.train.reading.analysis.statistics.estimates import BootstrapEstimate, ClassShare, Matched
+from rocstar.train.reading.analysis.statistics.estimates import (
+    BootstrapEstimate,
+    ClassShare,
+    ControlComparison,
+)
 from rocstar.train.reading.analysis.statistics.tally import Lead
 from rocstar.train.reading.analysis.token_classes import CLASSES
 
@@ -66,7 +70,7 @@ class SharesDrawing:
 class RatiosDrawing:
     """A row per comparison with the control, on a logarithmic axis; 1 is no difference."""
 
-    behind: Mapping[str, Matched]
+    behind: Mapping[str, ControlComparison]
 
     def __call__(self, *, width: int, height: int) -> str:
         rows = [(BEHIND[name], _logs(found.ratio)) for name, found in self.behind.items()]

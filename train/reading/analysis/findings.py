@@ -10,7 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from rocstar.train.reading.analysis.statistics.estimates import BootstrapEstimate, ClassShare, Matched
+from rocstar.train.reading.analysis.statistics.estimates import (
+    BootstrapEstimate,
+    ClassShare,
+    ControlComparison,
+)
 from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass
 
 MIN_TASKS: Final = 8
@@ -31,7 +35,7 @@ BEHIND: Final = {
 }
 
 
-def behind_sentence(name: str, found: Matched) -> str:
+def behind_sentence(name: str, found: ControlComparison) -> str:
     """What is shown of the first tokens behind tool output."""
     what = f"Behind {BEHIND[name]}"
     ratio, nats = found.ratio, found.difference
@@ -57,7 +61,7 @@ def class_sentence(name: TokenClass, found: ClassShare) -> str:
     return f"{what}: {verdict[found.lift.lies_beyond(1.0)]} ({share})."
 
 
-def all_sentences(shares: Sequence[ClassShare], behind: Mapping[str, Matched]) -> list[str]:
+def all_sentences(shares: Sequence[ClassShare], behind: Mapping[str, ControlComparison]) -> list[str]:
     """The comparison with the control first, then each class."""
     return [
         *(behind_sentence(name, found) for name, found in behind.items()),

@@ -77,7 +77,7 @@ class TurnTokens:
     """Characters [start, end) of its tool calls."""
 
 
-def turns_of(trajectory: Trajectory, decode: Decode, *, window: int) -> Iterator[TurnTokens]:
+def split_turns(trajectory: Trajectory, decode: Decode, *, window: int) -> Iterator[TurnTokens]:
     """The turns in order; together they have every token that the policy wrote.
 
     `window`: so many tokens are the first ones of a turn.
@@ -91,7 +91,7 @@ def turns_of(trajectory: Trajectory, decode: Decode, *, window: int) -> Iterator
             is_answer = before is not None and before.origin is Origin.tool
             lead = Lead.asked if not is_answer else Lead.error if any(results) else Lead.ok
             ids = trajectory.ids[segment.start : segment.end]
-            text, starts_U = placed(ids.tolist(), decode)
+            text, starts_U = token_starts(ids.tolist(), decode)
             turn = turns.get(segment.start)
             calls = tool_call_spans(text, turn.form if turn else DEFAULT)
             yield TurnTokens(
@@ -121,7 +121,7 @@ def _classes(text: str, calls: Sequence[tuple[int, int]], starts_U: Ints, lead: 
     return class_U
 
 
-def placed(ids: Sequence[int], decode: Decode) -> tuple[str, Ints]:
+def token_starts(ids: Sequence[int], decode: Decode) -> tuple[str, Ints]:
     """The text of some ids, and how many characters lie before each of them.
 
     Token by token; bytes that are a character only together are looked at together, and count for the first

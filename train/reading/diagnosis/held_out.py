@@ -8,7 +8,7 @@ import numpy as np
 
 from rocstar.train.evaluation.statistics.intervals import exact_mean
 from rocstar.train.evaluation.statistics.paired import overall_difference
-from rocstar.train.evaluation.stored_evaluations import StoredEvaluation, StoredPlace, find_evaluations
+from rocstar.train.evaluation.stored_evaluations import EvaluationLocation, StoredEvaluation, find_evaluations
 from rocstar.train.reading.diagnosis.alarm import HeldOutChange
 
 SEED = 0
@@ -21,7 +21,7 @@ class HeldOut:
     """
 
     def __init__(self, run: Path) -> None:
-        self._place: StoredPlace | None = None
+        self._place: EvaluationLocation | None = None
         if any((run / "evaluations").glob("step_*/results.json")):
             self._place = find_evaluations(run)
         self._read: dict[int, StoredEvaluation] = {}

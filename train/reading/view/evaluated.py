@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.train.evaluation.compare import compare_paths
-from rocstar.train.evaluation.evaluation_folder import Folder
+from rocstar.train.evaluation.evaluation_folder import EvaluationFolder
 from rocstar.train.evaluation.report.figures import forest_plot
 from rocstar.train.evaluation.report.tables import forest_rows, read_results, tables
 from rocstar.train.reading.view.drawings import told
@@ -20,7 +20,7 @@ CAPTION = "A mark is avg@k; the whiskers are its 95% interval, with questions, n
 
 def evaluation_page(folder: Path) -> dict[str, Any]:
     """Scores of all sets, drawn and as tables. ConfigError where results.json is damaged."""
-    results = read_results(Folder(folder).results)
+    results = read_results(EvaluationFolder(folder).results)
     rows = forest_rows(results.sets)
 
     def draw(*, width: int, height: int) -> str:
@@ -94,7 +94,7 @@ def _share(attempts: Any) -> float | None:
 
 def _questions(folder: Path, name: str) -> Mapping[str, Any]:
     try:
-        document = json.loads(Folder(folder).results.read_text(encoding="utf-8"))
+        document = json.loads(EvaluationFolder(folder).results.read_text(encoding="utf-8"))
         found = document["sets"][name]["questions"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{str(folder)!r} has no questions of a set {name!r}: {error}") from None

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rocstar.engine.record.files import FRAMES, LINES, is_sealed, record_files
-from rocstar.train.evaluation.evaluation_folder import ATTEMPTS, RESULTS, Folder
+from rocstar.train.evaluation.evaluation_folder import ATTEMPTS, RESULTS, EvaluationFolder
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.token_texts import TokenTextsOfRun
 from rocstar.train.record.manifest import ManifestError, read_manifest
@@ -128,7 +128,7 @@ class ViewedRun:
         # Only a name that the folder has: it may hold no path.
         if folder is None or name not in sets_of(folder):
             return None
-        return lambda: [Folder(folder).attempts(name)]
+        return lambda: [EvaluationFolder(folder).attempts(name)]
 
     def collections(self) -> list[str]:
         """The names of what `listing` has."""

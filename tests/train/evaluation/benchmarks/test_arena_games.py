@@ -9,8 +9,8 @@ import pytest
 from rocstar.train.evaluation.benchmarks.arena_hard import (
     arena_score,
     clustered_interval,
-    label_of,
-    points_of,
+    parse_label,
+    score_games,
 )
 
 LABELS = ("A>>B", "A>B", "A=B", "B>A", "B>>A")
@@ -32,7 +32,7 @@ LABELS = ("A>>B", "A>B", "A=B", "B>A", "B>>A")
     ],
 )
 def test_the_last_label_counts(judgement: str, label: str | None) -> None:
-    assert label_of(judgement) == label
+    assert parse_label(judgement) == label
 
 
 @pytest.mark.parametrize(
@@ -47,20 +47,20 @@ def test_the_last_label_counts(judgement: str, label: str | None) -> None:
     ],
 )
 def test_the_policy_is_b_first_and_a_then(first: str, second: str, points: tuple[float, ...]) -> None:
-    assert points_of(first, second) == points
+    assert score_games(first, second) == points
 
 
 def test_changing_sides_mirrors_the_points() -> None:
     mirror = dict(zip(LABELS, reversed(LABELS), strict=True))
     for first, second in product(LABELS, LABELS):
-        mine = points_of(first, second)
-        other = points_of(mirror[first], mirror[second])
+        mine = score_games(first, second)
+        other = score_games(mirror[first], mirror[second])
         assert sorted(mine) == sorted(1 - point for point in other)
 
 
 def test_the_score_is_that_of_bootstraps_over_games() -> None:
     rng = np.random.default_rng(3)
-    points = [points_of(*rng.choice(LABELS, 2)) for _ in range(500)]
+    points = [score_games(*rng.choice(LABELS, 2)) for _ in range(500)]
     flat = [point for prompt in points for point in prompt]
     found = arena_score(points)
     assert found.mean == pytest.approx(math.fsum(flat) / len(flat))

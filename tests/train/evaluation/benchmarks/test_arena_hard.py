@@ -18,13 +18,13 @@ from rocstar.engine.types import Failed, Scored, Task
 from rocstar.train.evaluation.benchmarks.arena_hard import (
     OUR_PROMPT,
     ArenaJudge,
-    judge_of,
-    load,
+    build_judge,
+    load_prompt,
+    load_tasks,
     pooled,
-    read_prompt,
 )
 from rocstar.train.evaluation.benchmarks.judge_endpoint import EndpointOptions, JudgeEndpoint
-from rocstar.train.evaluation.evidence import differences, judge_facts
+from rocstar.train.evaluation.provenance import differences, judge_facts
 from rocstar.train.evaluation.sets import evaluation_sets
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
@@ -214,7 +214,7 @@ def test_the_words_of_the_original_are_read_from_its_configuration(tmp_path: Pat
         'judge_model: x\nsystem_prompt: "Be fair."\n'
         'prompt_template: ["Q: {question_1}\\nA: {answer_1}\\nB: {answer_2}"]\n'
     )
-    prompt = read_prompt(file)
+    prompt = load_prompt(file)
     assert prompt.messages("q{", "a", "b") == [
         {"role": "system", "content": "Be fair."},
         {"role": "user", "content": "Q: q{\nA: a\nB: b"},
@@ -222,7 +222,7 @@ def test_the_words_of_the_original_are_read_from_its_configuration(tmp_path: Pat
     assert (prompt.origin, OUR_PROMPT.origin) == ("judge_config.yaml", "rocstar")
     assert prompt.digest != OUR_PROMPT.digest
     environment = {"ROCSTAR_JUDGE_URL": "http://j/v1", "ROCSTAR_JUDGE_PROMPT": str(file)}
-    assert judge_of(environment).description["prompt_digest"] == prompt.digest
+    assert build_judge(environment).description["prompt_digest"] == prompt.digest
 
 
 @pytest.mark.parametrize(
@@ -232,13 +232,13 @@ def test_a_configuration_of_another_form_is_refused(tmp_path: Path, text: str) -
     needs.modules("yaml")
     (tmp_path / "bad.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"bad\.yaml"):
-        read_prompt(tmp_path / "bad.yaml")
+        load_prompt(tmp_path / "bad.yaml")
 
 
 def test_without_an_endpoint_the_set_says_what_it_needs() -> None:
     with pytest.raises(ConfigError, match="ROCSTAR_JUDGE_URL is ''"):
-        judge_of({})
-    options = judge_of({"ROCSTAR_JUDGE_URL": "https://j/v1", "ROCSTAR_JUDGE_MODEL": "m"}).description
+        build_judge({})
+    options = build_judge({"ROCSTAR_JUDGE_URL": "https://j/v1", "ROCSTAR_JUDGE_MODEL": "m"}).description
     assert (options["judge"], options["prompt"]) == ("m", "rocstar")
 
 
@@ -276,16 +276,16 @@ def folder(tmp_path: Path, uids: list[str]) -> Path:
 
 def test_a_folder_is_read_with_the_answers_of_the_baseline(tmp_path: Path) -> None:
     path = folder(tmp_path, ["b", "a"])
-    tasks = load(path)
+    tasks = load_tasks(path)
     assert [(task.id, task.question, task.meta["baseline"]) for task in tasks] == [
         ("arena_hard-a", "Do a.", "Did a."),
         ("arena_hard-b", "Do b.", "Did b."),
     ]
-    assert load(path / "question.jsonl") == tasks
+    assert load_tasks(path / "question.jsonl") == tasks
 
 
 def test_a_folder_that_lacks_something_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"question\.jsonl' does not exist"):
-        load(tmp_path)
+        load_tasks(tmp_path)
     with pytest.raises(ConfigError, match="no answer to 'b'"):
-        load(folder(tmp_path, ["a"]))
+        load_tasks(folder(tmp_path, ["a"]))

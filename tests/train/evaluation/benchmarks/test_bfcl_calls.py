@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.train.evaluation.benchmarks.bfcl.calls import Call, Due, Language, calls_are_due
+from rocstar.train.evaluation.benchmarks.bfcl.calls import Call, Due, Language, match_due_calls
 
 
 def function(name: str, required: Sequence[str] = (), **types: str | Mapping[str, Any]) -> Mapping[str, Any]:
@@ -33,7 +33,7 @@ CAKE = ["lemon cake", "Zitronenkuchen"]
 
 
 def is_due(arguments: Mapping[str, Any], possible: Mapping[str, Any], name: str = "bake") -> bool:
-    return calls_are_due([BAKE], [(name, arguments)], [{"bake": {"cake": CAKE, **possible}}])
+    return match_due_calls([BAKE], [(name, arguments)], [{"bake": {"cake": CAKE, **possible}}])
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_call_is_right_with_its_types_and_possible_values(
 
 
 def test_quotes_of_both_kinds_are_one() -> None:
-    assert calls_are_due([BAKE], [("bake", {"cake": "mum's"})], [{"bake": {"cake": ['mum"s']}}])
+    assert match_due_calls([BAKE], [("bake", {"cake": "mum's"})], [{"bake": {"cake": ['mum"s']}}])
 
 
 def test_another_name_is_wrong() -> None:
@@ -91,9 +91,9 @@ def test_another_name_is_wrong() -> None:
 
 
 def test_no_call_is_right_where_none_is_due_only() -> None:
-    assert calls_are_due([BAKE], [], [])
-    assert not calls_are_due([BAKE], [], [{"bake": {"cake": CAKE}}])
-    assert not calls_are_due([BAKE], [("bake", {"cake": "lemon cake"})], [])
+    assert match_due_calls([BAKE], [], [])
+    assert not match_due_calls([BAKE], [], [{"bake": {"cake": CAKE}}])
+    assert not match_due_calls([BAKE], [("bake", {"cake": "lemon cake"})], [])
 
 
 FRY = function("fry", ["what"], what="string", minutes="integer")
@@ -111,28 +111,28 @@ CALLS: list[Call] = [
 
 @given(st.permutations(CALLS))
 def test_several_calls_are_right_in_any_order(calls: list[Call]) -> None:
-    assert calls_are_due([BAKE, FRY], calls, DUE)
+    assert match_due_calls([BAKE, FRY], calls, DUE)
 
 
 @given(st.permutations(CALLS), st.integers(0, 2))
 def test_each_due_call_needs_one_of_its_own(calls: list[Call], k: int) -> None:
-    assert not calls_are_due([BAKE, FRY], [*calls[:k], *calls[k + 1 :]], DUE)
-    assert not calls_are_due([BAKE, FRY], [*calls[:k], *calls[k + 1 :], calls[k - 1]], DUE)
-    assert not calls_are_due([BAKE, FRY], [*calls, calls[k]], DUE)
+    assert not match_due_calls([BAKE, FRY], [*calls[:k], *calls[k + 1 :]], DUE)
+    assert not match_due_calls([BAKE, FRY], [*calls[:k], *calls[k + 1 :], calls[k - 1]], DUE)
+    assert not match_due_calls([BAKE, FRY], [*calls, calls[k]], DUE)
 
 
 def test_calls_are_taken_greedily_in_the_order_of_the_due_ones() -> None:
     """Upstream does so: the first due call takes the first call that fits, though another would do."""
     due: list[Due] = [{"fry": {"what": ["egg", "fish"]}}, {"fry": {"what": ["egg"]}}]
-    assert calls_are_due([FRY], [("fry", {"what": "fish"}), ("fry", {"what": "egg"})], due)
-    assert not calls_are_due([FRY], [("fry", {"what": "egg"}), ("fry", {"what": "fish"})], due)
+    assert match_due_calls([FRY], [("fry", {"what": "fish"}), ("fry", {"what": "egg"})], due)
+    assert not match_due_calls([FRY], [("fry", {"what": "egg"}), ("fry", {"what": "fish"})], due)
 
 
 def test_equal_calls_of_different_types_are_told_apart() -> None:
     vegan = function("set", vegan="any")
     due: list[Due] = [{"set": {"vegan": [True]}}, {"set": {"vegan": [1]}}]
-    assert calls_are_due([vegan], [("set", {"vegan": 1}), ("set", {"vegan": True})], due)
-    assert not calls_are_due([vegan], [("set", {"vegan": 1}), ("set", {"vegan": 1})], due)
+    assert match_due_calls([vegan], [("set", {"vegan": 1}), ("set", {"vegan": True})], due)
+    assert not match_due_calls([vegan], [("set", {"vegan": 1}), ("set", {"vegan": 1})], due)
 
 
 STEER = function(
@@ -164,4 +164,4 @@ def test_java_arguments_are_literals_in_text(arguments: Mapping[str, Any], right
         "names": [["a", "b"], ""],
     }
     calls: list[Call] = [("steer", arguments)]
-    assert calls_are_due([STEER], calls, [{"steer": possible}], language=Language.java) is right
+    assert match_due_calls([STEER], calls, [{"steer": possible}], language=Language.java) is right

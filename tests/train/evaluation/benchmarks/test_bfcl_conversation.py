@@ -36,12 +36,12 @@ from rocstar.train.evaluation.benchmarks.bfcl.bfcl import (
     SimulatedUser,
     judge_conversation,
     measures,
-    messages_answered,
+    split_messages,
 )
 from rocstar.train.evaluation.benchmarks.bfcl.calls import Call
-from rocstar.train.evaluation.benchmarks.bfcl.entries import load
-from rocstar.train.evaluation.benchmarks.bfcl.gold import gold, near_miss, written
-from rocstar.train.evaluation.benchmarks.bfcl.simulation import PROGRAM, Played, Simulation
+from rocstar.train.evaluation.benchmarks.bfcl.entries import load_tasks
+from rocstar.train.evaluation.benchmarks.bfcl.gold import format_calls, gold, near_miss
+from rocstar.train.evaluation.benchmarks.bfcl.simulation import PROGRAM, MessageOutcome, Simulation
 
 from .bfcl_package import make_package
 
@@ -58,7 +58,7 @@ def turn(text: str, results: tuple[ToolResult, ...] = ()) -> Turn:
 
 def turns(*said: str | Call | Sequence[Call]) -> tuple[Turn, ...]:
     """Turns of the policy: prose, a call, or several calls."""
-    return tuple(turn(one if isinstance(one, str) else written(_list(one))) for one in said)
+    return tuple(turn(one if isinstance(one, str) else format_calls(_list(one))) for one in said)
 
 
 def _list(one: Any) -> list[Call]:
@@ -67,7 +67,7 @@ def _list(one: Any) -> list[Call]:
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Task]:
-    made = load(make_package(tmp_path_factory.mktemp("bfcl")))
+    made = load_tasks(make_package(tmp_path_factory.mktemp("bfcl")))
     return {task.meta["category"]: task for task in made}
 
 
@@ -176,7 +176,7 @@ async def test_the_user_speaks_when_a_turn_calls_nothing(
 async def test_a_turn_that_cannot_be_read_ends_the_users_message(
     tasks: dict[str, Task], simulation: Simulation
 ) -> None:
-    spoilt = written([RED]) + "\n" + BROKEN
+    spoilt = format_calls([RED]) + "\n" + BROKEN
     assert await converse(tasks["multi_turn_base"], simulation, spoilt, BROKEN) == [
         "Blue instead, two hours.",
         None,
@@ -213,7 +213,7 @@ async def test_a_call_that_does_not_end_has_no_effect(tasks: dict[str, Task], na
         hung, lit = await converse(task, simulation, [RED, (name, {})], RED)
         assert [r.status for r in hung] == ["timeout"] * 2 and all(r.is_error for r in hung)
         assert lit[0].text == '{"lit": "red", "hours": 1}'
-        said = (turn(written([RED, (name, {})]), hung), *turns(RED, PROSE, BLUE, DARK, PROSE))
+        said = (turn(format_calls([RED, (name, {})]), hung), *turns(RED, PROSE, BLUE, DARK, PROSE))
         assert await verdict(task, said, simulation) == "turns_match"
         # A record that lacks the results: the judge itself meets the call.
         assert await verdict(task, turns((name, {}), PROSE, RED, PROSE), simulation) == "simulation_hung"
@@ -239,7 +239,7 @@ async def test_classes_that_do_not_run_are_our_failure(
     tasks: dict[str, Task], tmp_path: Path, simulation: Simulation
 ) -> None:
     package = make_package(tmp_path)
-    (task,) = [t for t in load(package) if t.meta["category"] == "multi_turn_base"]
+    (task,) = [t for t in load_tasks(package) if t.meta["category"] == "multi_turn_base"]
     (package / "eval_checker" / "multi_turn_eval" / "func_source_code" / "ticket_api.py").unlink()
     with pytest.raises(ToolFailure, match="pip install --no-deps"):
         await verdict(task, turns(RED, PROSE, BLUE, DARK, PROSE), simulation)
@@ -262,7 +262,7 @@ async def test_a_python_that_is_none_is_our_failure(tasks: dict[str, Task]) -> N
         ("", "abstained", 1.0),
         (BROKEN, "abstained", 0.0),
         ('<tool_call>\n{"name": "light"', "abstained", 0.0),
-        (written([RED]), "called", 0.0),
+        (format_calls([RED]), "called", 0.0),
     ],
 )
 async def test_broken_json_abstains_by_the_published_rule_alone(
@@ -280,7 +280,7 @@ async def test_relevance_asks_for_a_call_that_can_be_read(
     tasks: dict[str, Task], simulation: Simulation
 ) -> None:
     task = tasks["live_relevance"]
-    for text, right in [(written([RED]), True), (PROSE, False), (BROKEN, False)]:
+    for text, right in [(format_calls([RED]), True), (PROSE, False), (BROKEN, False)]:
         attempt = Attempt(task=task, turns=turns(text), is_truncated=False)
         outcome = await FunctionJudge(simulation).score(attempt, deadline=None)
         assert isinstance(outcome, Scored) and outcome.is_correct is right
@@ -290,9 +290,9 @@ async def test_relevance_asks_for_a_call_that_can_be_read(
 async def test_calls_behind_a_finished_one_without_an_end_are_no_calls(
     tasks: dict[str, Task], simulation: Simulation
 ) -> None:
-    said = written([RED]) + '\n<tool_call>\n{"name": "li'
+    said = format_calls([RED]) + '\n<tool_call>\n{"name": "li'
     assert await verdict(tasks["simple"], turns(said), simulation) == "calls_match"
-    assert await verdict(tasks["simple"], turns(written([RED]) + BROKEN), simulation) == "undecodable"
+    assert await verdict(tasks["simple"], turns(format_calls([RED]) + BROKEN), simulation) == "undecodable"
 
 
 async def test_a_whole_conversation_through_the_engine(
@@ -324,8 +324,8 @@ async def test_a_whole_conversation_through_the_engine(
     assert await verdict(again.task, again.turns, simulation) == "turns_match"
 
 
-def played(results: Sequence[str], due: Sequence[str], same_state: bool = True) -> Played:
-    return Played(results=results, due=due, same_state=same_state)
+def played(results: Sequence[str], due: Sequence[str], same_state: bool = True) -> MessageOutcome:
+    return MessageOutcome(results=results, due=due, same_state=same_state)
 
 
 def test_a_result_counts_as_often_as_it_came() -> None:
@@ -339,8 +339,13 @@ def test_a_result_counts_as_often_as_it_came() -> None:
 
 @given(st.lists(st.sampled_from(["call", "prose", "broken", "both"]), max_size=40))
 def test_messages_are_parted_by_turns_that_call_nothing(kinds: list[str]) -> None:
-    texts = {"call": written([RED]), "prose": PROSE, "broken": BROKEN, "both": written([RED]) + BROKEN}
-    messages, over = messages_answered([turn(texts[kind]) for kind in kinds])
+    texts = {
+        "call": format_calls([RED]),
+        "prose": PROSE,
+        "broken": BROKEN,
+        "both": format_calls([RED]) + BROKEN,
+    }
+    messages, over = split_messages([turn(texts[kind]) for kind in kinds])
     ends = [kind != "call" for kind in kinds]
     assert over is (not kinds or ends[-1])
     assert len(messages) == sum(ends) + (not over)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rocstar.engine.types import Task
-from rocstar.train.evaluation.benchmarks.bfcl.entries import INSTALL, LOCAL, SIZES, find_package, load
+from rocstar.train.evaluation.benchmarks.bfcl.entries import INSTALL, LOCAL, SIZES, find_package, load_tasks
 from rocstar.train.recipe.errors import ConfigError
 
 from .bfcl_package import make_package
@@ -19,7 +19,7 @@ def package(tmp_path: Path) -> Path:
 
 
 def of(package: Path, category: str) -> Task:
-    return next(task for task in load(package) if task.meta["category"] == category)
+    return next(task for task in load_tasks(package) if task.meta["category"] == category)
 
 
 def test_a_set_has_4441_questions() -> None:
@@ -27,7 +27,7 @@ def test_a_set_has_4441_questions() -> None:
 
 
 def test_every_category_is_read_in_order(package: Path) -> None:
-    assert [task.meta["category"] for task in load(package)] == list(SIZES)
+    assert [task.meta["category"] for task in load_tasks(package)] == list(SIZES)
 
 
 @pytest.mark.parametrize("inside", [".", "..", "data"])
@@ -69,7 +69,7 @@ def test_held_functions_come_with_a_message_of_the_user(package: Path) -> None:
 
 def test_a_task_says_nothing_of_where_its_copy_lies_but_in_one_place(tmp_path: Path) -> None:
     def told(folder: str) -> list[object]:
-        tasks = load(make_package(tmp_path / folder))
+        tasks = load_tasks(make_package(tmp_path / folder))
         return [(t.id, t.question, {k: v for k, v in t.meta.items() if k != LOCAL}) for t in tasks]
 
     assert told("a") == told("b")
@@ -125,11 +125,11 @@ def test_a_damaged_copy_is_refused_with_its_place(
 ) -> None:
     damage(package)
     with pytest.raises(ConfigError, match=told) as refused:
-        load(package)
+        load_tasks(package)
     assert str(package) in str(refused.value)
 
 
 def test_a_missing_copy_is_refused_with_the_command_that_makes_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
-        load(tmp_path)
+        load_tasks(tmp_path)
     assert INSTALL in str(refused.value)

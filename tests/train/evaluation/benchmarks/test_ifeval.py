@@ -12,7 +12,7 @@ from rocstar.train.evaluation.benchmarks.benchmark import Asking
 from rocstar.train.evaluation.benchmarks.ifeval.ifeval import (
     IFEVAL,
     InstructionJudge,
-    load,
+    load_tasks,
     measures,
     pooled,
 )
@@ -34,7 +34,7 @@ ROW = {
 def tasks_of(tmp_path: Path, **changes: Any) -> list[Task]:
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(ROW | changes) + "\n", encoding="utf-8")
-    return load(file)
+    return load_tasks(file)
 
 
 def test_a_row_becomes_a_task_without_the_arguments_of_others(tmp_path: Path) -> None:

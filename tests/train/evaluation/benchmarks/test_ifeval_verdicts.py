@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from rocstar.train.evaluation.benchmarks.ifeval.instructions import (
     KINDS,
     Instruction,
-    followed,
+    check_instructions,
     language,
-    readings_of,
+    loose_variants,
 )
 
 from .... import needs
@@ -29,7 +29,7 @@ NTH = "length_constraints:nth_paragraph_first_word"
 
 def one(kind: str, response: str, arguments: Mapping[str, Any]) -> tuple[bool, bool, bool]:
     """Strict, loose and fixed verdict of one instruction."""
-    verdicts = followed([Instruction(id=kind, arguments=arguments)], response)
+    verdicts = check_instructions([Instruction(id=kind, arguments=arguments)], response)
     return verdicts.strict[0], verdicts.loose[0], verdicts.fixed[0]
 
 
@@ -116,7 +116,7 @@ def test_what_is_followed_strictly_is_followed_loosely(response: str) -> None:
 
 
 def test_the_readings_drop_lines_and_asterisks() -> None:
-    assert readings_of("*a*\nb\nc") == ["*a*\nb\nc", "b\nc", "*a*\nb", "b", "a\nb\nc", "b\nc", "a\nb", "b"]
+    assert loose_variants("*a*\nb\nc") == ["*a*\nb\nc", "b\nc", "*a*\nb", "b", "a\nb\nc", "b\nc", "a\nb", "b"]
 
 
 @pytest.mark.parametrize("unit", ["\n", "[", "<", "* ", "(", '"', "a.", "\t"])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rocstar.train.evaluation.report.figures import Estimate, ForestRow, aligned, forest_plot, mirrored
+from rocstar.train.evaluation.report.figures import Estimate, ForestRow, align_bins, forest_plot, length_chart
 from rocstar.train.evaluation.report.set_reader import CellKind, Histogram
 
 WIDTHS = pytest.mark.parametrize("width", [1060, 340])
@@ -65,7 +65,7 @@ def made(**values: list[int]) -> dict[CellKind, Histogram]:
 
 @WIDTHS
 def test_correct_attempts_stand_above_the_axis_and_wrong_ones_below(width: int) -> None:
-    svg = mirrored("Turns", "turns", made(correct=[1, 1, 2], wrong=[1], truncated=[1, 3]), width=width)
+    svg = length_chart("Turns", "turns", made(correct=[1, 1, 2], wrong=[1], truncated=[1, 3]), width=width)
     root = ElementTree.fromstring(svg)
     (zero,) = (float(one.get("y1", "")) for one in root.findall(".//{*}line") if one.get("class") == "axis")
     bars = [r for r in root.findall(".//{*}rect") if r.get("rx") is None]
@@ -85,11 +85,11 @@ def test_correct_attempts_stand_above_the_axis_and_wrong_ones_below(width: int) 
 
 
 def test_failed_attempts_are_in_no_distribution() -> None:
-    assert "nothing recorded" in mirrored("Turns", "turns", made(failed=[1, 2]))
+    assert "nothing recorded" in length_chart("Turns", "turns", made(failed=[1, 2]))
 
 
 def test_wide_bins_say_their_range() -> None:
-    svg = mirrored("Length", "tokens", made(correct=[0, 100], wrong=[63]))
+    svg = length_chart("Length", "tokens", made(correct=[0, 100], wrong=[63]))
     assert "tokens: 100 to 103" in svg
 
 
@@ -115,7 +115,7 @@ def test_each_bin_has_the_numbers_of_its_range(values: list[int]) -> None:
 
 @given(st.lists(NUMBERS, min_size=1, max_size=4))
 def test_histograms_side_by_side_have_one_width(lists: list[list[int]]) -> None:
-    width, bins = aligned([histogram_of(values) for values in lists])
+    width, bins = align_bins([histogram_of(values) for values in lists])
     assert len({len(one) for one in bins}) == 1
     for values, one in zip(lists, bins, strict=True):
         assert one == [sum(v // width == i for v in values) for i in range(len(one))]

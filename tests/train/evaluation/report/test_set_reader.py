@@ -12,14 +12,14 @@ import pytest
 
 from rocstar.engine.record.reading import from_record, read_records
 from rocstar.engine.types import Scored
-from rocstar.train.evaluation.report.set_reader import Cell, CellKind, SetReading, read_record, read_set
+from rocstar.train.evaluation.report.set_reader import Cell, CellKind, SetSummary, read_record, read_set
 
 from ..eval_folders import MadeSet, make_folder
 
 MakeRecord = Callable[..., dict[str, Any]]
 
 
-def read(path: Path, **changes: Any) -> SetReading:
+def read(path: Path, **changes: Any) -> SetSummary:
     return read_set(path, **{"max_rows": 100, "max_cells": 64, "keep_texts": True, **changes})
 
 

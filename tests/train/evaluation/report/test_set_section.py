@@ -18,11 +18,11 @@ from rocstar.train.evaluation.report.set_section import (
     PAGE_CELLS,
     anchor,
     attempt_card,
-    attempts_of_a_set,
-    cells_of,
-    rows_of_a_set,
+    attempt_limit,
+    row_limit,
     select_attempts,
-    shortened,
+    shorten_record,
+    shown_cells,
 )
 
 
@@ -47,10 +47,10 @@ def row(place: int, kinds: str) -> QuestionRow:
 
 @given(st.integers(1, 50), st.integers(1, 300))
 def test_all_sets_together_stay_within_the_page(num_sets: int, k: int) -> None:
-    assert 1 <= rows_of_a_set(num_sets, k) <= 200
-    assert num_sets * rows_of_a_set(num_sets, k) * min(k, MAX_CELLS) <= PAGE_CELLS
-    assert attempts_of_a_set(num_sets) >= 1
-    assert num_sets > PAGE_ATTEMPTS or num_sets * attempts_of_a_set(num_sets) <= PAGE_ATTEMPTS
+    assert 1 <= row_limit(num_sets, k) <= 200
+    assert num_sets * row_limit(num_sets, k) * min(k, MAX_CELLS) <= PAGE_CELLS
+    assert attempt_limit(num_sets) >= 1
+    assert num_sets > PAGE_ATTEMPTS or num_sets * attempt_limit(num_sets) <= PAGE_ATTEMPTS
 
 
 def test_attempts_to_read_come_from_what_is_solved_at_times_and_never() -> None:
@@ -74,7 +74,7 @@ def test_attempts_to_read_come_from_what_is_solved_at_times_and_never() -> None:
 
 def test_a_cell_says_in_words_what_it_is_and_where() -> None:
     one = row(7, "wt")
-    cells = list(cells_of(one, 3, {anchor(3, one, one.cells[1])}))
+    cells = list(shown_cells(one, 3, {anchor(3, one, one.cells[1])}))
     assert [cell.text for cell in cells] == [
         "attempt 0: wrong, 1,234 tokens, 1 turn; line 1",
         "attempt 1: truncated, 1,234 tokens, 2 turns; line 2",
@@ -95,7 +95,7 @@ def card(record: dict[str, Any]) -> str:
 
 
 def test_a_short_attempt_is_whole(record: MakeRecord) -> None:
-    short, left_out = shortened(record(0, 0))
+    short, left_out = shorten_record(record(0, 0))
     assert not left_out and [t["text"] for t in short["turns"]] == [t["text"] for t in record(0, 0)["turns"]]
     text = card(record(0, 0, reason="evaluated"))
     assert "attempts/own.jsonl, line 3" in text and 'id="a0-0-0"' in text
@@ -104,7 +104,7 @@ def test_a_short_attempt_is_whole(record: MakeRecord) -> None:
 
 def test_of_a_long_attempt_the_last_turn_stays_and_turns_keep_their_numbers(record: MakeRecord) -> None:
     turns = [turn(f"turn {k} " + "x" * MAX_TEXT) for k in range(1, 21)]
-    short, left_out = shortened(record(0, 0, turns=turns))
+    short, left_out = shorten_record(record(0, 0, turns=turns))
     kept = [t["number"] for t in short["turns"]]
     assert kept == [*range(1, len(kept)), 20] and 2 < len(kept) < 20
     assert left_out == f"turns {len(kept)} to 19"

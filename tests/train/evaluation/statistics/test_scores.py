@@ -10,21 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.train.evaluation.statistics.scores import (
-    AttemptFacts,
+    AttemptCounts,
     CountedScores,
     Questions,
+    compute_scores,
     maj_at_k,
     pass_at_k,
     pass_power_k,
     powers_up_to,
-    scores,
 )
 
 
-def facts(verdicts: str, answers: str = "") -> list[AttemptFacts]:
+def facts(verdicts: str, answers: str = "") -> list[AttemptCounts]:
     """One attempt for each letter: Right, Wrong, Failed."""
     return [
-        AttemptFacts(
+        AttemptCounts(
             is_correct={"R": True, "W": False, "F": None}[verdict],
             answer=(answers[place] if answers else None),
             tokens=100 * (place + 1),
@@ -43,7 +43,9 @@ QUESTIONS = [facts("RRWF"), facts("WWWW"), facts("FFFF"), facts("RFFF")]
 def both(questions: Questions) -> tuple[CountedScores, CountedScores]:
     """Failed attempts left out, and failed attempts as wrong ones."""
     ks = powers_up_to(max(map(len, questions), default=0))
-    return scores(questions, ks, failed_as_wrong=False), scores(questions, ks, failed_as_wrong=True)
+    return compute_scores(questions, ks, failed_as_wrong=False), compute_scores(
+        questions, ks, failed_as_wrong=True
+    )
 
 
 def test_failed_is_left_out_or_wrong_and_both_are_told() -> None:
@@ -62,14 +64,14 @@ def test_a_question_with_too_few_attempts_is_counted_and_in_no_number_for_k() ->
     assert out.pass_power == pytest.approx({1: 5 / 9, 2: 1 / 6, 4: 0.0})
     assert wrong.n_short == {1: 0, 2: 0, 4: 0}
     assert wrong.pass_at[4] == 0.5
-    assert scores(QUESTIONS, [8], failed_as_wrong=True).pass_at[8] is None
+    assert compute_scores(QUESTIONS, [8], failed_as_wrong=True).pass_at[8] is None
 
 
 def test_the_majority_is_told_where_answers_are_known() -> None:
     assert both(QUESTIONS)[0].maj_at == {}
     found = both([facts("RRW", "aab"), facts("WWR", "cda")])[0].maj_at
     assert found[1] == pytest.approx(0.5) and found[2] == pytest.approx((2 / 3 + 1 / 3) / 2)
-    assert scores([facts("RRW", "aab"), facts("WWR", "cda")], [3], failed_as_wrong=False).maj_at == (
+    assert compute_scores([facts("RRW", "aab"), facts("WWR", "cda")], [3], failed_as_wrong=False).maj_at == (
         pytest.approx({3: (1 + 1 / 3) / 2})
     )
 

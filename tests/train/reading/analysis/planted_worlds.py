@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rocstar.train.reading.analysis.statistics.cluster_bootstrap import TaskDraws
-from rocstar.train.reading.analysis.statistics.estimates import class_shares, matched
+from rocstar.train.reading.analysis.statistics.estimates import TaskDraws, class_shares, compare_with_control
 from rocstar.train.reading.analysis.statistics.tally import Lead, Tally
 
 WINDOW = 8
@@ -74,6 +73,6 @@ def directions(world: World, seeds: int) -> tuple[list[int], list[int]]:
     for seed in range(seeds):
         tally = tally_of(world, seed)
         draws = TaskDraws(tally.num_tasks, np.random.default_rng([seed, 1]))
-        controlled.append(matched(tally, AFTER, WINDOW, draws).ratio.lies_beyond(1.0))
+        controlled.append(compare_with_control(tally, AFTER, WINDOW, draws).ratio.lies_beyond(1.0))
         plain.append(class_shares(tally, draws)[NEAR].lift.lies_beyond(1.0))
     return controlled, plain

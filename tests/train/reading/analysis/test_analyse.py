@@ -17,7 +17,11 @@ from rocstar.train.cli import main
 from rocstar.train.learner.checkpoint import full_weights, save_model
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.reading.analysis.analyse import analyse
-from rocstar.train.reading.analysis.chosen import choose, read_chosen, source_of
+from rocstar.train.reading.analysis.trajectory_selection import (
+    read_chosen,
+    resolve_source,
+    select_trajectories,
+)
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.model_config import ScratchConfig
 from rocstar.train.record.run_directory import COMPLETE
@@ -135,18 +139,18 @@ def test_the_same_seed_gives_the_same_page_and_lines_give_what_columns_give(
 
 @pytest.mark.parametrize("number", [5, 9, 13, 500])
 def test_the_choice_has_as_many_tasks_as_there_are(run: Path, number: int) -> None:
-    file = source_of(run, step=1, checkpoint="x", temperature=None).file
-    rows = choose(file, number, seed=0)
+    file = resolve_source(run, step=1, checkpoint="x", temperature=None).file
+    rows = select_trajectories(file, number, seed=0)
     counts = Counter(one.task.id for one in read_chosen(file, rows))
     assert sum(counts.values()) == min(number, 27) and not {"hidden", "failed"} & set(counts)
     assert len(counts) == min(number, 9) and max(counts.values()) - min(counts.values()) <= 1
-    assert choose(file, number, seed=0) == rows
+    assert select_trajectories(file, number, seed=0) == rows
 
 
 def test_the_nearest_checkpoint_is_taken_and_its_distance_told(run: Path) -> None:
-    assert source_of(run, step=2, checkpoint=None, temperature=None).written_before == 0
-    assert source_of(run, step=1, checkpoint=None, temperature=None).written_before == 1
-    assert source_of(run, step=1, checkpoint="x", temperature=None).written_before is None
+    assert resolve_source(run, step=2, checkpoint=None, temperature=None).written_before == 0
+    assert resolve_source(run, step=1, checkpoint=None, temperature=None).written_before == 1
+    assert resolve_source(run, step=1, checkpoint="x", temperature=None).written_before is None
 
 
 def test_the_attempts_of_an_evaluation_are_of_its_own_checkpoint(run: Path, tmp_path: Path) -> None:
@@ -156,7 +160,7 @@ def test_the_attempts_of_an_evaluation_are_of_its_own_checkpoint(run: Path, tmp_
     lines.rename(attempts)
     (run / "config.toml").write_text('[run]\nname = "mine"\n')
     try:
-        source = source_of(attempts, step=None, checkpoint=None, temperature=None)
+        source = resolve_source(attempts, step=None, checkpoint=None, temperature=None)
     finally:
         (run / "config.toml").unlink()
     assert source.checkpoint == str(run / "checkpoints" / "step_1") and source.written_before == 0
@@ -209,6 +213,6 @@ def test_a_model_of_another_vocabulary_is_refused(run: Path, tmp_path: Path, wei
     other = tmp_path / "other"
     model = build_model(SCRATCH, 60, seed=3)
     save_model(other, model, full_weights(model), tokenizer())
-    source = source_of(run, step=2, checkpoint=str(other), temperature=None)
+    source = resolve_source(run, step=2, checkpoint=str(other), temperature=None)
     with pytest.raises(ConfigError, match="the model only 60 rows"):
         analyse(source, number=4, window=8, seed=0)

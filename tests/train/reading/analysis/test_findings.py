@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 from rocstar.train.reading.analysis.drawings import ProfileDrawing, RatiosDrawing, SharesDrawing
 from rocstar.train.reading.analysis.findings import MIN_TASKS, behind_sentence, class_sentence
-from rocstar.train.reading.analysis.statistics.estimates import BootstrapEstimate, ClassShare, Matched
+from rocstar.train.reading.analysis.statistics.estimates import (
+    BootstrapEstimate,
+    ClassShare,
+    ControlComparison,
+)
 from rocstar.train.reading.analysis.statistics.tally import Lead
 from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass
 
@@ -32,7 +36,7 @@ def estimates(draw: st.DrawFn) -> BootstrapEstimate:
 @given(estimates())
 def test_a_sentence_claims_what_its_interval_shows_and_nothing_else(e: BootstrapEstimate) -> None:
     difference = BootstrapEstimate(value=0.1, low=-0.1, high=0.3, num_tasks=9, num_tokens=9)
-    said = behind_sentence("ok", Matched(ratio=e, difference=difference))
+    said = behind_sentence("ok", ControlComparison(ratio=e, difference=difference))
     by_class = class_sentence(
         TokenClass.call, ClassShare(of_top=difference, of_all=0.2, lift=e, mean_entropy=0.1)
     )
@@ -48,7 +52,9 @@ def test_a_sentence_claims_what_its_interval_shows_and_nothing_else(e: Bootstrap
 
 def test_what_was_not_seen_is_said_to_be_not_seen() -> None:
     nothing = BootstrapEstimate(value=math.nan, low=-math.inf, high=math.inf, num_tasks=0, num_tokens=0)
-    assert "no token was seen" in behind_sentence("error", Matched(ratio=nothing, difference=nothing))
+    assert "no token was seen" in behind_sentence(
+        "error", ControlComparison(ratio=nothing, difference=nothing)
+    )
 
 
 @pytest.mark.parametrize("width", [340, 1060])
@@ -58,7 +64,7 @@ def test_drawings_are_xml_whatever_is_drawn(width: int, e: BootstrapEstimate) ->
     shares = [ClassShare(of_top=e, of_all=0.1, lift=e, mean_entropy=0.1) for _ in CLASSES]
     for drawing in (
         SharesDrawing(shares=shares),
-        RatiosDrawing(behind={"any": Matched(ratio=e, difference=e)}),
+        RatiosDrawing(behind={"any": ControlComparison(ratio=e, difference=e)}),
         ProfileDrawing(profiles={lead: [e] * 5 for lead in Lead}, window=8),
     ):
         text = drawing(width=width, height=280)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rocstar.train.reading.analysis.statistics.estimates import (
     TaskDraws,
     class_shares,
+    compare_with_control,
     interval,
-    matched,
     profile,
 )
 from rocstar.train.reading.analysis.statistics.tally import (
@@ -61,7 +61,7 @@ def test_the_difference_is_the_planted_one() -> None:
     world = planted_worlds.World(tasks=200, bump=0.3, trajectory_sd=0.0, task_sd=0.0)
     tally = planted_worlds.tally_of(world, 0)
     draws = TaskDraws(tally.num_tasks, np.random.default_rng(0))
-    nats = matched(tally, AFTER, WINDOW, draws).difference
+    nats = compare_with_control(tally, AFTER, WINDOW, draws).difference
     assert nats.low < 0.3 < nats.high and nats.value == pytest.approx(0.3, abs=0.03)
 
 
@@ -88,7 +88,10 @@ def test_siblings_that_are_alike_tell_no_more_than_one() -> None:
     for siblings in (1, 8):
         tally = tally_of(siblings)
         draws = TaskDraws(tally.num_tasks, np.random.default_rng(5))
-        ratio, share = matched(tally, AFTER, 8, draws).ratio, class_shares(tally, draws)[1].of_top
+        ratio, share = (
+            compare_with_control(tally, AFTER, 8, draws).ratio,
+            class_shares(tally, draws)[1].of_top,
+        )
         limits.append((ratio.low, ratio.high, share.low, share.high, ratio.value))
     assert limits[0] == pytest.approx(limits[1])
 
@@ -114,9 +117,9 @@ def test_only_offsets_that_both_have_are_compared() -> None:
         lead = np.repeat([Lead.asked, Lead.ok], [4, 8])
         tally.add(task, entropy, np.zeros(12, int), lead, np.array([*range(4), *range(8)]))
     draws = TaskDraws(10, np.random.default_rng(0))
-    assert matched(tally, AFTER, 8, draws).difference.value == 0.0
-    assert matched(tally, (Lead.error,), 8, draws).ratio.num_tokens == 0
-    assert math.isnan(matched(tally, (Lead.error,), 8, draws).ratio.value)
+    assert compare_with_control(tally, AFTER, 8, draws).difference.value == 0.0
+    assert compare_with_control(tally, (Lead.error,), 8, draws).ratio.num_tokens == 0
+    assert math.isnan(compare_with_control(tally, (Lead.error,), 8, draws).ratio.value)
     known = [e.value for e in profile(tally, Lead.ok, draws)[:9]]
     assert known[:8] == [1.0] * 4 + [9.0] * 4 and math.isnan(known[8])
 

@@ -10,7 +10,7 @@ import pytest
 from rocstar.engine.chat.toolcalls import tool_call_spans
 from rocstar.train.reading.analysis import token_classes
 from rocstar.train.reading.analysis.statistics.tally import Lead
-from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass, placed, turns_of
+from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass, split_turns, token_starts
 from rocstar.train.tasks import verify
 
 from .made_trajectories import CALL, decode, told
@@ -35,7 +35,7 @@ def letters(trajectory: object, window: int = 3) -> list[str]:
     }
     return [
         "".join(shown[CLASSES[k]] for k in turn.class_U)
-        for turn in turns_of(trajectory, decode, window=window)  # type: ignore[arg-type]
+        for turn in split_turns(trajectory, decode, window=window)  # type: ignore[arg-type]
     ]
 
 
@@ -56,12 +56,12 @@ def test_the_classes_of_a_trajectory_with_an_error_and_a_good_call() -> None:
 
 def test_a_turn_that_answers_the_user_is_no_turn_behind_a_tool() -> None:
     trajectory = told(("Hello.", "And now?", None), ("Well.", "", None))
-    assert [turn.lead for turn in turns_of(trajectory, decode, window=2)] == [Lead.asked, Lead.asked]
+    assert [turn.lead for turn in split_turns(trajectory, decode, window=2)] == [Lead.asked, Lead.asked]
 
 
 def test_one_error_among_several_results_is_an_error_only_behind_it() -> None:
     trajectory = told(("a" + CALL, "x", True), ("b" + CALL, "y", False), ("c", "", None))
-    assert [turn.lead for turn in turns_of(trajectory, decode, window=2)] == [
+    assert [turn.lead for turn in split_turns(trajectory, decode, window=2)] == [
         Lead.asked,
         Lead.error,
         Lead.ok,
@@ -84,7 +84,7 @@ def test_a_call_that_is_not_closed_reaches_to_the_end() -> None:
 def test_the_turns_tile_what_the_policy_wrote() -> None:
     trajectory = told(("a" + CALL, "x", True), ("b", "ask", None), ("c" + ANSWER, "", None))
     mask, seen = trajectory.loss_mask(), np.zeros(len(trajectory.ids), int)
-    for turn in turns_of(trajectory, decode, window=8):
+    for turn in split_turns(trajectory, decode, window=8):
         seen[turn.first : turn.first + len(turn.ids)] += 1
     assert (seen == mask).all()
 
@@ -98,13 +98,13 @@ def decode_bytes(ids: Sequence[int]) -> str:
 
 
 def test_bytes_that_are_a_character_together_count_for_the_first_of_them() -> None:
-    text, starts = placed(list(BYTES), decode_bytes)
+    text, starts = token_starts(list(BYTES), decode_bytes)
     assert text == "a\u00e9\U0001f600b"
     assert starts.tolist() == [0, 1, 2, 2, 3, 3, 3, 3]
 
 
 def test_a_torn_character_at_the_end_has_its_place() -> None:
-    text, starts = placed(list("ab\U0001f600".encode())[:-1], decode_bytes)
+    text, starts = token_starts(list("ab\U0001f600".encode())[:-1], decode_bytes)
     assert text.startswith("ab") and starts.tolist()[:3] == [0, 1, 2]
     assert len(starts) == 5
 
@@ -115,11 +115,11 @@ def decode_pieces(ids: Sequence[int]) -> str:
 
 
 def test_a_tokenizer_that_joins_with_spaces_is_asked_in_context() -> None:
-    text, starts = placed([1, 2, 3], decode_pieces)
+    text, starts = token_starts([1, 2, 3], decode_pieces)
     assert text == "one two three" and starts.tolist() == [0, 3, 7]
 
 
 @pytest.mark.parametrize("ids", [[], [5]])
 def test_short_turns_have_places(ids: list[int]) -> None:
-    text, starts = placed(ids, decode)
+    text, starts = token_starts(ids, decode)
     assert len(starts) == len(ids) == len(text)

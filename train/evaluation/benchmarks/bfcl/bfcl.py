@@ -18,10 +18,16 @@ from typing import Any
 
 from rocstar.engine.types import Attempt, Outcome, Scored, Task, ToolResult, Turn
 from rocstar.train.evaluation.benchmarks.benchmark import Asking, Benchmark, Defaults, Published
-from rocstar.train.evaluation.benchmarks.bfcl.calls import Call, Language, calls_are_due
-from rocstar.train.evaluation.benchmarks.bfcl.entries import INSTALL, MAX_TURNS, SIZES, is_multi_turn, load
+from rocstar.train.evaluation.benchmarks.bfcl.calls import Call, Language, match_due_calls
+from rocstar.train.evaluation.benchmarks.bfcl.entries import (
+    INSTALL,
+    MAX_TURNS,
+    SIZES,
+    is_multi_turn,
+    load_tasks,
+)
 from rocstar.train.evaluation.benchmarks.bfcl.gold import gold, near_miss
-from rocstar.train.evaluation.benchmarks.bfcl.simulation import CallHung, Played, Simulation
+from rocstar.train.evaluation.benchmarks.bfcl.simulation import CallHung, MessageOutcome, Simulation
 
 
 class SimulatedUser:
@@ -37,9 +43,9 @@ class SimulatedUser:
         self, task: Task, turns: Sequence[Turn], *, deadline: float | None
     ) -> tuple[ToolResult, ...] | str | None:
         """Results of the last turn's calls, or what the user says next; None when the attempt is over."""
-        if not is_multi_turn(task.meta["category"]) or is_forced(turns):
+        if not is_multi_turn(task.meta["category"]) or exceeds_steps(turns):
             return None
-        messages, over = messages_answered(turns)
+        messages, over = split_messages(turns)
         if over:
             said: Sequence[str] = task.meta["follow_ups"]
             return said[len(messages) - 1] if len(messages) <= len(said) else None
@@ -75,7 +81,7 @@ class FunctionJudge:
 
     async def _conversation(self, attempt: Attempt, deadline: float | None) -> tuple[bool, str]:
         meta = attempt.task.meta
-        messages, _ = messages_answered(attempt.turns)
+        messages, _ = split_messages(attempt.turns)
         if attempt.is_truncated:
             return False, "truncated"
         if len(messages) != len(meta["due"]):
@@ -95,7 +101,7 @@ def _single(attempt: Attempt) -> tuple[bool, str]:
     if calls is None:
         return False, "undecodable"
     meta = attempt.task.meta
-    right = calls_are_due(meta["described"], calls, meta["due"], language=Language(meta["language"]))
+    right = match_due_calls(meta["described"], calls, meta["due"], language=Language(meta["language"]))
     return right, "calls_match" if right else "calls_differ"
 
 
@@ -149,7 +155,7 @@ def read_calls(turn: Turn) -> list[Call] | None:
     return read if len(read) == len(written) else None
 
 
-def messages_answered(turns: Sequence[Turn]) -> tuple[list[list[list[Call]]], bool]:
+def split_messages(turns: Sequence[Turn]) -> tuple[list[list[list[Call]]], bool]:
     """The steps of each user message that called something, and whether the last message is over."""
     messages: list[list[list[Call]]] = []
     over = True
@@ -166,13 +172,15 @@ def messages_answered(turns: Sequence[Turn]) -> tuple[list[list[list[Call]]], bo
     return messages, over
 
 
-def is_forced(turns: Sequence[Turn]) -> bool:
+def exceeds_steps(turns: Sequence[Turn]) -> bool:
     """Whether the last user message has taken more steps than it may."""
-    messages, over = messages_answered(turns)
+    messages, over = split_messages(turns)
     return bool(messages) and not over and len(messages[-1]) > MAX_STEPS
 
 
-def judge_conversation(called: Sequence[Sequence[Sequence[Call]]], played: Sequence[Played]) -> Finding:
+def judge_conversation(
+    called: Sequence[Sequence[Sequence[Call]]], played: Sequence[MessageOutcome]
+) -> Finding:
     """The verdict on the messages that were answered.
 
     Args:
@@ -247,7 +255,7 @@ BFCL_V3 = Benchmark(
         digest="5fa6e72a1a6c506416f1a7c293dc29977cb40b55d1f4935554064fd542e83276",
     ),
     asking=Asking.functions,
-    load=load,
+    load=load_tasks,
     judge=FunctionJudge,
     gold=gold,
     near_miss=near_miss,

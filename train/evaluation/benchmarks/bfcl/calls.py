@@ -81,7 +81,7 @@ _WITH_ITEMS = {
 _IGNORED = re.compile(r"[ ,./\-_*^]")
 
 
-def calls_are_due(
+def match_due_calls(
     functions: Sequence[Function],
     calls: Sequence[Call],
     due: Sequence[Due],
@@ -93,7 +93,7 @@ def calls_are_due(
         return False
     left = list(calls)
     for one in due:
-        function = described_as(functions, next(iter(one)))
+        function = find_function(functions, next(iter(one)))
         found = next((k for k, call in enumerate(left) if _is_due(function, call, one, language)), None)
         if found is None:
             return False
@@ -118,7 +118,7 @@ def _types_of(described: Mapping[str, Any], language: Language) -> tuple[type, s
     return _TYPES[language][kind], item, None if item is None else _TYPES[language][item]
 
 
-def described_as(functions: Sequence[Function], name: str) -> Function:
+def find_function(functions: Sequence[Function], name: str) -> Function:
     """The description of the function that is due; of several entries the first."""
     return next((f for f in functions if f["name"] == name), functions[0])
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.engine.types import Task
-from rocstar.train.evaluation.benchmarks.bfcl.calls import Language, check_types, described_as
+from rocstar.train.evaluation.benchmarks.bfcl.calls import Language, check_types, find_function
 from rocstar.train.recipe.errors import ConfigError
 
 VERSION = "2025.8.6.2"
@@ -67,7 +67,7 @@ def is_multi_turn(category: str) -> bool:
     return category.startswith("multi_turn")
 
 
-def load(path: Path) -> list[Task]:
+def load_tasks(path: Path) -> list[Task]:
     """Every task, category by category.
 
     Args:
@@ -124,7 +124,7 @@ def _question(row: Row, due: Any, category: str) -> Task:
     language = Language(category) if category in ("java", "javascript") else Language.python
     (messages,) = row["question"]
     for one in due:
-        check_types(described_as(row["function"], next(iter(one))), language)
+        check_types(find_function(row["function"], next(iter(one))), language)
     meta = {
         "category": category,
         "functions": schemas(row["function"], language),

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rocstar.engine.types import Task
-from rocstar.train.evaluation.benchmarks.bfcl.calls import Call, Due, Language, described_as
+from rocstar.train.evaluation.benchmarks.bfcl.calls import Call, Due, Language, find_function
 from rocstar.train.evaluation.benchmarks.bfcl.entries import is_multi_turn
 
 NO_CALL = "None of the functions can do that."
@@ -24,12 +24,12 @@ def gold(task: Task) -> str | Sequence[str]:
     if is_multi_turn(category):
         named = parameters_of(task.meta)
         messages = [[read(text, named) for text in message] for message in task.meta["due"]]
-        return [text for calls in messages for text in [*(written([call]) for call in calls), NO_CALL]]
+        return [text for calls in messages for text in [*(format_calls([call]) for call in calls), NO_CALL]]
     if category.endswith("irrelevance"):
         return NO_CALL
     if category.endswith("relevance"):
-        return written([(task.meta["described"][0]["name"], {})])
-    return written([due_call(one, task.meta) for one in task.meta["due"]])
+        return format_calls([(task.meta["described"][0]["name"], {})])
+    return format_calls([due_call(one, task.meta) for one in task.meta["due"]])
 
 
 def near_miss(task: Task) -> str | Sequence[str]:
@@ -42,17 +42,17 @@ def near_miss(task: Task) -> str | Sequence[str]:
         messages = [[read(text, named) for text in message] for message in task.meta["due"]]
         last = max(place for place, calls in enumerate(messages) if calls)
         messages[last] = []
-        return [text for calls in messages for text in [*(written([call]) for call in calls), NO_CALL]]
+        return [text for calls in messages for text in [*(format_calls([call]) for call in calls), NO_CALL]]
     if category.endswith("irrelevance"):
-        return written([(task.meta["described"][0]["name"] if task.meta["described"] else "help", {})])
+        return format_calls([(task.meta["described"][0]["name"] if task.meta["described"] else "help", {})])
     if category.endswith("relevance"):
         return NO_CALL
     name, arguments = due_call(task.meta["due"][-1], task.meta)
     rest = [due_call(one, task.meta) for one in task.meta["due"][:-1]]
-    return written([*rest, (name, {**arguments, "no_such_parameter": 1})])
+    return format_calls([*rest, (name, {**arguments, "no_such_parameter": 1})])
 
 
-def written(calls: Sequence[Call]) -> str:
+def format_calls(calls: Sequence[Call]) -> str:
     """Calls in the form that the engine reads."""
     bodies = [json.dumps({"name": name, "arguments": arguments}) for name, arguments in calls]
     return "\n".join(f"<tool_call>\n{body}\n</tool_call>" for body in bodies)
@@ -61,7 +61,7 @@ def written(calls: Sequence[Call]) -> str:
 def due_call(one: Due, meta: Mapping[str, Any]) -> Call:
     """A due call with the first possible value of each parameter that may not be left out."""
     ((name, possible),) = one.items()
-    function = described_as(meta["described"], name)
+    function = find_function(meta["described"], name)
     described = function["parameters"]["properties"]
     arguments = {}
     for parameter, values in possible.items():
@@ -78,19 +78,19 @@ def argument(value: Any, described: Mapping[str, Any], language: Language) -> An
     """A possible value as the policy writes it: as JSON, or as the text of a literal."""
     kind = described.get("type", "any")
     if language is Language.python:
-        return one_of(value) if kind in ("dict", "array", "tuple") else value
+        return first_values(value) if kind in ("dict", "array", "tuple") else value
     item = described.get("items", {}).get("type")
     return (java_literal if language is Language.java else javascript_literal)(value, kind, item)
 
 
-def one_of(value: Any) -> Any:
+def first_values(value: Any) -> Any:
     """An object of possible ones: {key: [values]} becomes {key: value}, one level deep as in the rule."""
     if isinstance(value, Mapping):
         lists = {key: inner if isinstance(inner, list) else [inner] for key, inner in value.items()}
         real = {key: [one for one in inner if one != ""] for key, inner in lists.items()}
         return {key: inner[0] for key, inner in real.items() if inner}
     if isinstance(value, list):
-        return [one_of(one) if isinstance(one, Mapping) else one for one in value]
+        return [first_values(one) if isinstance(one, Mapping) else one for one in value]
     return value
 
 
@@ -99,7 +99,7 @@ def java_literal(value: Any, kind: str, item: str | None = None) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
-        puts = " ".join(f'put("{key}", {_quoted(inner)});' for key, inner in one_of(value).items())
+        puts = " ".join(f'put("{key}", {_quoted(inner)});' for key, inner in first_values(value).items())
         return f"new HashMap<String, Object>() {{{{ {puts} }}}}"
     if isinstance(value, list):
         bare = item in ("any", "char") or (item == "String" and kind == "Array")
@@ -119,7 +119,7 @@ def javascript_literal(value: Any, kind: str, item: str | None = None) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
-        return json.dumps(one_of(value))
+        return json.dumps(first_values(value))
     if isinstance(value, list):
         return f"[{', '.join(one if item == 'any' else _quoted(one) for one in value)}]"
     return _quoted(value) + ("n" if kind == "Bigint" else "")

@@ -34,7 +34,7 @@ class CallHung(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class MessageOutcome:
     """What came of one user message when its calls were executed beside the due ones."""
 
     results: Sequence[str]
@@ -43,11 +43,11 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlayedMessages:
+class ReplayResult:
     """Results of each user message with whether the call raised, and how they stand to the due ones."""
 
     results: Sequence[Sequence[tuple[str, bool]]]
-    played: Sequence[Played]
+    played: Sequence[MessageOutcome]
 
 
 class Simulation:
@@ -69,7 +69,7 @@ class Simulation:
 
     async def play(
         self, meta: Mapping[str, Any], messages: Sequence[Sequence[Call]], *, due: bool
-    ) -> PlayedMessages:
+    ) -> ReplayResult:
         """Execute the calls of each user message on new objects, and the due ones beside them if asked.
 
         Args:
@@ -91,10 +91,10 @@ class Simulation:
         told = await loop.run_in_executor(self._asking, self._answer, package, asked)
         results = [[(text, bool(raised)) for text, raised in message] for message in told["results"]]
         played = [
-            Played(results=[text for text, _ in called], due=due_results, same_state=same)
+            MessageOutcome(results=[text for text, _ in called], due=due_results, same_state=same)
             for called, due_results, same in zip(results, told["due"], told["same_state"], strict=False)
         ]
-        return PlayedMessages(results=results, played=played)
+        return ReplayResult(results=results, played=played)
 
     def close(self) -> None:
         """End the process; the next request starts another."""

@@ -23,16 +23,16 @@ from rocstar.train.evaluation.benchmarks.benchmark import (
     Benchmark,
     Defaults,
     Published,
-    nothing_said,
-    spoken,
+    empty_answer,
+    strip_thinking,
 )
 from rocstar.train.evaluation.benchmarks.ifeval.instructions import (
     AT_LEAST,
     KINDS,
     LESS_THAN,
+    check_instructions,
     detectors,
-    followed,
-    instructions_of,
+    to_instructions,
 )
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError
@@ -43,7 +43,7 @@ _RELATIONS = frozenset({"relation", "let_relation", "capital_relation"})
 _PATTERNS = frozenset({"keyword", "keywords", "forbidden_words", "section_spliter", "postscript_marker"})
 
 
-def load(path: Path) -> list[Task]:
+def load_tasks(path: Path) -> list[Task]:
     """Return the tasks of a copy, in its order: JSON Lines or Parquet with the published columns.
 
     Raises:
@@ -109,9 +109,11 @@ class InstructionJudge:
         """Check the instructions, in a thread. TimeoutError at `deadline`, a `loop.time()`."""
         if attempt.is_truncated:
             return Scored(reward=0.0, method="truncated")
-        instructions = instructions_of(attempt.task.meta)
+        instructions = to_instructions(attempt.task.meta)
         async with asyncio.timeout_at(deadline):
-            verdicts = await asyncio.to_thread(followed, instructions, spoken(attempt.turns))
+            verdicts = await asyncio.to_thread(
+                check_instructions, instructions, strip_thinking(attempt.turns)
+            )
         count = f"{sum(verdicts.strict)} of {len(instructions)} followed"
         return Scored(reward=float(all(verdicts.strict)), method=count)
 
@@ -122,10 +124,10 @@ def measures(attempt: Attempt) -> Mapping[str, float]:
     `instruction_strict` and `instruction_loose` are shares of the prompt's own instructions; the original
     averages over all 834, as `pooled` does.
     """
-    instructions = instructions_of(attempt.task.meta)
+    instructions = to_instructions(attempt.task.meta)
     if attempt.is_truncated:
         return dict.fromkeys(("loose", "instruction_strict", "instruction_loose", "fixed"), 0.0)
-    verdicts = followed(instructions, spoken(attempt.turns))
+    verdicts = check_instructions(instructions, strip_thinking(attempt.turns))
     return {
         "loose": float(all(verdicts.loose)),
         "instruction_strict": sum(verdicts.strict) / len(instructions),
@@ -165,9 +167,9 @@ IFEVAL = Benchmark(
         digest="c0fc0d9167a0adb20d3bed8c46335ffe712227e490e0caf5cc2f8a4c294272d1",
     ),
     asking=Asking.chat,
-    load=load,
+    load=load_tasks,
     judge=_judge,
-    near_miss=nothing_said,
+    near_miss=empty_answer,
     measures=measures,
     pooled=pooled,
     defaults=Defaults(samples=1, temperature=0.0),

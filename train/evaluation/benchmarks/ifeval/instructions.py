@@ -41,7 +41,7 @@ class InstructionKind:
     repaired: Check | None = None
 
 
-def holds(count: int, relation: str, threshold: int) -> bool:
+def compare_count(count: int, relation: str, threshold: int) -> bool:
     """Whether a count is at least, or less than, the threshold."""
     return count < threshold if relation == LESS_THAN else count >= threshold
 
@@ -59,7 +59,7 @@ def none_occurs(response: str, given: Arguments) -> bool:
 def keyword_occurs(response: str, given: Arguments) -> bool:
     """Whether the keyword occurs as often as it shall."""
     count = sum(1 for _ in re.finditer(given["keyword"].strip(), response, re.IGNORECASE))
-    return holds(count, given["relation"], given["frequency"])
+    return compare_count(count, given["relation"], given["frequency"])
 
 
 def letter_occurs(response: str, given: Arguments) -> bool:
@@ -80,7 +80,7 @@ def character_occurs(response: str, given: Arguments) -> bool:
 
 
 def _occurs(character: str, response: str, given: Arguments) -> bool:
-    return holds(response.lower().count(character), given["let_relation"], given["let_frequency"])
+    return compare_count(response.lower().count(character), given["let_relation"], given["let_frequency"])
 
 
 SEED = 0
@@ -141,7 +141,7 @@ def is_english_lowercase(response: str, given: Arguments) -> bool:
 
 def enough_capital_words(response: str, given: Arguments) -> bool:
     """Whether there are as many words in capital letters as there shall be."""
-    return holds(count_capital_words(response), given["capital_relation"], given["capital_frequency"])
+    return compare_count(count_capital_words(response), given["capital_relation"], given["capital_frequency"])
 
 
 _DIVIDER = re.compile(r"\s?\*\*\*\s?")
@@ -150,12 +150,12 @@ _BREAKS_A_WORD = re.compile(r"[.,?!'\"]")
 
 def enough_sentences(response: str, given: Arguments) -> bool:
     """Whether there are as many sentences as there shall be."""
-    return holds(count_sentences(response), given["relation"], given["num_sentences"])
+    return compare_count(count_sentences(response), given["relation"], given["num_sentences"])
 
 
 def enough_words(response: str, given: Arguments) -> bool:
     """Whether there are as many words as there shall be."""
-    return holds(count_words(response), given["relation"], given["num_words"])
+    return compare_count(count_words(response), given["relation"], given["num_words"])
 
 
 def divided_paragraphs(response: str, given: Arguments) -> bool:
@@ -179,7 +179,7 @@ def nth_paragraph(response: str, given: Arguments) -> bool:
     return count >= given["nth_paragraph"] and _begins_with(paragraphs, count, given)
 
 
-def nth_paragraph_that_counts(response: str, given: Arguments) -> bool:
+def nth_nonblank_paragraph(response: str, given: Arguments) -> bool:
     """As `nth_paragraph`, of the paragraphs that were counted; a first word of several is compared whole."""
     paragraphs = [paragraph for paragraph in response.split("\n\n") if paragraph.strip()]
     return len(paragraphs) >= given["nth_paragraph"] and _begins_with(
@@ -329,7 +329,7 @@ KINDS: Mapping[str, InstructionKind] = {
     "length_constraints:nth_paragraph_first_word": InstructionKind(
         check=nth_paragraph,
         arguments={"num_paragraphs": int, "nth_paragraph": int, "first_word": str},
-        repaired=nth_paragraph_that_counts,
+        repaired=nth_nonblank_paragraph,
     ),
     "detectable_format:number_bullet_lists": InstructionKind(
         check=exact_bullets, arguments={"num_bullets": int}
@@ -366,7 +366,7 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Followed:
+class InstructionResults:
     """Of each instruction of a prompt, in order, whether the response follows it.
 
     Invariant: `strict` and `loose` are the original's verdicts; strictly followed is loosely followed.
@@ -378,9 +378,9 @@ class Followed:
     """strictly, by the checkers that were repaired"""
 
 
-def followed(instructions: Sequence[Instruction], response: str) -> Followed:
+def check_instructions(instructions: Sequence[Instruction], response: str) -> InstructionResults:
     """Judge a response. An empty one follows nothing."""
-    readings = readings_of(response)
+    readings = loose_variants(response)
     strict, loose, fixed = [], [], []
     for instruction in instructions:
         kind = KINDS[instruction.id]
@@ -391,10 +391,10 @@ def followed(instructions: Sequence[Instruction], response: str) -> Followed:
         fixed.append(
             _follows(kind.repaired, response, instruction.arguments) if kind.repaired else strict[-1]
         )
-    return Followed(strict=tuple(strict), loose=tuple(loose), fixed=tuple(fixed))
+    return InstructionResults(strict=tuple(strict), loose=tuple(loose), fixed=tuple(fixed))
 
 
-def readings_of(response: str) -> list[str]:
+def loose_variants(response: str) -> list[str]:
     """Return the 8 readings: whole, without first line, last line, or both; and these without asterisks."""
     lines = response.split("\n")
     cut = ["\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1])]
@@ -406,7 +406,7 @@ def _follows(check: Check, response: str, arguments: Arguments) -> bool:
     return bool(response.strip()) and check(response, arguments)
 
 
-def instructions_of(meta: Mapping[str, Any]) -> list[Instruction]:
+def to_instructions(meta: Mapping[str, Any]) -> list[Instruction]:
     """Return the instructions of a task's `meta`."""
     return [
         Instruction(id=name, arguments=arguments)

@@ -83,7 +83,7 @@ class ClassShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Matched:
+class ControlComparison:
     """Tokens behind tool output against their control."""
 
     ratio: BootstrapEstimate
@@ -116,7 +116,9 @@ def class_shares(tally: Tally, draws: TaskDraws) -> list[ClassShare]:
     return found
 
 
-def matched(tally: Tally, leads: Sequence[Lead], window: int, draws: TaskDraws) -> Matched:
+def compare_with_control(
+    tally: Tally, leads: Sequence[Lead], window: int, draws: TaskDraws
+) -> ControlComparison:
     """The first `window` tokens of turns with one of `leads` against the control."""
     sums_QMLW = tally.by_offset[..., :window]
     after_QMW, control_QMW = sums_QMLW[:, :, list(leads)].sum(2), sums_QMLW[:, :, Lead.asked]
@@ -126,7 +128,7 @@ def matched(tally: Tally, leads: Sequence[Lead], window: int, draws: TaskDraws) 
     )
     tasks = min(int((one[Quantity.tokens].sum(-1) > 0).sum()) for one in (after_QMW, control_QMW))
     tokens = int(after_QMW[Quantity.tokens].sum())
-    return Matched(
+    return ControlComparison(
         ratio=_estimate(float(ratio), ratio_B, tasks, tokens),
         difference=_estimate(float(difference), difference_B, tasks, tokens),
     )

@@ -35,7 +35,7 @@ FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnalysedRun:
+class AnalysisSource:
     """Records, and the weights under which they are looked at."""
 
     file: Path
@@ -60,9 +60,9 @@ class _Place:
     """Names its task within the file."""
 
 
-def source_of(
+def resolve_source(
     run: Path, *, step: int | None, checkpoint: str | None, temperature: float | None
-) -> AnalysedRun:
+) -> AnalysisSource:
     """What is meant by a run directory, or by a file of records. ConfigError for what is not there."""
     if run.is_file():
         if step is not None:
@@ -79,7 +79,7 @@ def source_of(
         raise ConfigError(f"{str(run)!r} has no records of step {step}; it has those of {_listed(files)}")
     recipe = load_recipe(config_of(run, step)) if (run / CONFIG).is_file() else None
     saved, apart = (checkpoint, None) if checkpoint else _nearest(run, step - 1)
-    return AnalysedRun(
+    return AnalysisSource(
         file=files[step],
         step=step,
         checkpoint=saved,
@@ -89,7 +89,7 @@ def source_of(
     )
 
 
-def _of_file(file: Path, checkpoint: str | None, temperature: float | None) -> AnalysedRun:
+def _of_file(file: Path, checkpoint: str | None, temperature: float | None) -> AnalysisSource:
     """A file alone; the attempts of a run's evaluation at step N are of its checkpoint N."""
     if file.suffix not in (LINES, FRAMES):
         raise ConfigError(f"{str(file)!r} is no file of records; they end in {LINES} or {FRAMES}")
@@ -103,7 +103,7 @@ def _of_file(file: Path, checkpoint: str | None, temperature: float | None) -> A
             checkpoint, apart = _nearest(run, int(folder.name[5:]))
     if checkpoint is None:
         raise ConfigError(f"{str(file)!r} does not say which weights wrote it; pass --checkpoint DIRECTORY")
-    return AnalysedRun(
+    return AnalysisSource(
         file=file,
         step=None,
         checkpoint=checkpoint,
@@ -142,7 +142,7 @@ def _listed(files: dict[int, Path]) -> str:
     return ", ".join(map(str, steps)) if len(steps) <= 6 else f"{steps[0]} to {steps[-1]}"
 
 
-def choose(file: Path, number: int, *, seed: int) -> list[int]:
+def select_trajectories(file: Path, number: int, *, seed: int) -> list[int]:
     """Rows of at most `number` trajectories of a file, in order: of as many tasks as there are, and of each
     about as many. ConfigError for a file without any, or one that cannot be read."""
     places = _places(file)

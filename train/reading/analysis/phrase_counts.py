@@ -29,7 +29,7 @@ _PATTERNS: Final = {word: re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", re.IGNO
 
 
 @dataclass(slots=True)
-class Count:
+class TokenCount:
     """Of one token or wording in one class."""
 
     times: int = 0
@@ -40,7 +40,7 @@ class Count:
 
 
 @dataclass(slots=True)
-class Seen:
+class PhraseCount:
     """One of WORDS in one place: behind a tool's response, or elsewhere."""
 
     by_task: dict[str, list[bool]]
@@ -50,15 +50,17 @@ class Seen:
     """Membership of its first token in the top fifth, summed."""
 
 
-class Wordings:
+class PhraseCounts:
     """What is counted while trajectories come; its size is that of the vocabulary, not theirs."""
 
     def __init__(self) -> None:
-        self.tokens: dict[TokenClass, defaultdict[int, Count]] = {c: defaultdict(Count) for c in CLASSES}
+        self.tokens: dict[TokenClass, defaultdict[int, TokenCount]] = {
+            c: defaultdict(TokenCount) for c in CLASSES
+        }
         self.grams: dict[TokenClass, Counter[tuple[int, ...]]] = {c: Counter() for c in CLASSES}
         """Tokens that follow each other, the first of them in the top fifth."""
-        self.words: dict[tuple[str, bool], Seen] = {
-            (word, behind): Seen(by_task={}) for word in WORDS for behind in (True, False)
+        self.words: dict[tuple[str, bool], PhraseCount] = {
+            (word, behind): PhraseCount(by_task={}) for word in WORDS for behind in (True, False)
         }
         """By wording, and whether it stands in a turn that answers a tool."""
 
@@ -104,7 +106,7 @@ class Wordings:
         return found
 
 
-def most_uncertain(counts: Mapping[int, Count], limit: int) -> list[tuple[int, Count]]:
+def most_uncertain(counts: Mapping[int, TokenCount], limit: int) -> list[tuple[int, TokenCount]]:
     """The tokens that are most often in the top fifth, most first."""
     ranked = sorted(counts.items(), key=lambda one: (-one[1].top, one[0]))
     return [one for one in ranked[:limit] if one[1].top > 0]

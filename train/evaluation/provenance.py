@@ -103,14 +103,14 @@ def judge_facts(sets: Sequence[EvaluationSet]) -> dict[str, Any]:
 def _judge_files(recipe: Recipe, chosen: EvaluationSet) -> set[Path]:
     """The built-in judge is any file of its room; an own function is its file."""
     if chosen.benchmark is not None and chosen.benchmark.judge is not None:
-        return _files_beside(chosen.benchmark.judge)
+        return _source_files(chosen.benchmark.judge)
     files = set(Path(verify.__file__).parent.glob("*.py"))
     if recipe.reward.kind != "math":
-        files |= _files_beside(own_code.load(recipe.reward.kind, field="reward.kind"), alone=True)
+        files |= _source_files(own_code.load(recipe.reward.kind, field="reward.kind"), alone=True)
     return files
 
 
-def _files_beside(made: Any, *, alone: bool = False) -> set[Path]:
+def _source_files(made: Any, *, alone: bool = False) -> set[Path]:
     """The file of a function or class; with those of its folder, unless `alone`."""
     while hasattr(made, "func"):  # of a partial
         made = made.func
@@ -158,7 +158,7 @@ def packages() -> Mapping[str, str]:
     return dict(sorted(found.items()))
 
 
-def former_facts(out: Path) -> dict[str, Any] | None:
+def last_facts(out: Path) -> dict[str, Any] | None:
     """What the last start that came so far said of model, data and verifier."""
     told = [start["evaluation"] for start in read_manifest(out) if "evaluation" in start]
     return told[-1] if told else None
