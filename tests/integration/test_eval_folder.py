@@ -119,7 +119,7 @@ def test_killed_twice_and_resumed_it_gives_the_same_bytes(
     assert (out / "attempts" / "heldout.jsonl.partial").stat().st_size and not (out / "results.json").exists()
     assert killed(workshop, *command, "--resume", appends=1) == -signal.SIGKILL
     other = workshop.main(*command, "--resume", "--eval.0.temperature=0.5")
-    assert other.returncode == 2 and "begun with another recipe" in other.stderr
+    assert other.returncode == 2 and "started with another recipe" in other.stderr
     ended = workshop.main(*command, "--resume")
     assert ended.returncode == 0, ended.stderr
     for name in ("results.json", "attempts/heldout.jsonl"):
@@ -223,7 +223,7 @@ def test_what_is_published_of_a_hidden_set_has_no_question(
     assert (out / "attempts" / ".gitignore").read_text().splitlines()[-1] == "gpqa_diamond.jsonl*"
     ended = workshop.main("eval", "--verify", str(out))
     assert ended.returncode == 0, ended.stdout
-    assert "not checked: attempts/gpqa_diamond.jsonl: of a hidden set" in ended.stdout
+    assert "not checked: attempts/gpqa_diamond.jsonl: a hidden set" in ended.stdout
     ended = workshop.main("eval", "--rescore", str(out))
     assert ended.returncode == 2 and "gpqa_diamond.jsonl" in ended.stderr
 
@@ -238,7 +238,7 @@ def test_what_is_published_of_a_hidden_set_has_no_question(
         (["coin.toml", "--verify=gone"], ["--verify takes no recipe"]),
         (["--verify=gone"], ["'gone' holds no finished evaluation"]),
         (["--rescore=gone"], ["'gone' holds no finished evaluation"]),
-        (["--check-set=nothing"], ["'nothing' is no built-in set"]),
+        (["--check-set=nothing"], ["'nothing' is not a built-in set"]),
         (["coin.toml", "--eval=[]", "--model=x"], ["no [[eval]]", "--set NAME"]),
     ],
 )

@@ -187,7 +187,7 @@ def test_rollouts_are_not_written_over(workshop: Any, rolled_out: Path, finished
     ended = workshop.main("train", "coin.toml", "--output-dir", str(rolled_out))
     assert ended.returncode == 2 and "holds a run" in ended.stderr
     ended = rollout(workshop, finished, finished, "--steps=1", "--resume")
-    assert ended.returncode == 2 and "a run that learned" in ended.stderr
+    assert ended.returncode == 2 and "holds a training run" in ended.stderr
     fresh = rolled_out.with_name("fresh")
     ended = rollout(workshop, finished, fresh, "--steps=1", "--resume")
     assert ended.returncode == 2 and "leave --resume out" in ended.stderr and not fresh.exists()

@@ -1,1 +1,1 @@
-"""Evaluations: attempts of the agent that trains, their summary, and their files."""
+"""Evaluations: attempts of the trained agent, their summary and their files."""

@@ -1,7 +1,7 @@
-"""`rocstar eval`: its options, which of its ways they choose, and what it prints. Imports torch only to work.
+"""`rocstar eval`: options, modes and output. Imports torch only to evaluate.
 
 RECIPE or MODEL [--set NAME]  evaluate          --rescore FOLDER   judge stored attempts again
---verify FOLDER               hold a folder against its manifest
+--verify FOLDER               compare a folder with its manifest
 --check-set NAME              judge a built-in set's golds
 """
 
@@ -27,32 +27,32 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Loading = Callable[[], AbstractContextManager[None]]
-"""Shows that torch is being imported."""
+"""Shows progress while torch is imported."""
 ALONE = {"rescore": "--rescore", "verify": "--verify", "check_set": "--check-set"}
-"""Ways that take no recipe."""
+"""Modes that take no recipe."""
 SHOWN = 20
-"""Verdicts that changed, by name."""
+"""The number of changed verdicts that are listed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, recipe_help: str, count: Callable[[str], int]) -> None:
-    """The options of the verb."""
+    """Add the options of the verb."""
     text = f"{recipe_help}; or a model's folder, such as a checkpoint of a run"
     parser.add_argument("recipe", nargs="?", metavar="RECIPE_OR_MODEL", help=text)
     parser.add_argument("--model", help="Hugging Face directory, checkpoint, or hub name; default model.path")
-    text = "evaluate on this built-in set in place of the recipe's; may be given several times"
+    text = "evaluate on this built-in set instead of the recipe's; may be repeated"
     parser.add_argument("--set", action="append", default=[], metavar="NAME", help=text)
-    text = "of --set or --check-set: a local copy of the set; without it the hub's, at its pinned revision"
+    text = "a local copy of the set of --set or --check-set; default: the hub's, at its pinned revision"
     parser.add_argument("--path", metavar="FILE", help=text)
-    parser.add_argument("--limit", type=count, default=0, help="use only the first so many tasks; 0 = all")
+    parser.add_argument("--limit", type=count, default=0, help="use only the first N tasks; 0 = all")
     text = "a new folder for the attempts, results.json, config.toml and manifest.json"
     parser.add_argument("--out", type=Path, metavar="DIR", help=text)
-    parser.add_argument("--resume", action="store_true", help="go on with the stopped evaluation in --out")
+    parser.add_argument("--resume", action="store_true", help="resume the stopped evaluation in --out")
     ways = parser.add_mutually_exclusive_group()
     text = "judge the attempts of an evaluation again, without generating; with --out into a new folder"
     ways.add_argument("--rescore", type=Path, metavar="DIR", help=text)
-    text = "hold an evaluation against its manifest; exit code 1 with what differs"
+    text = "compare an evaluation with its manifest; exit code 1 and a list of differences"
     ways.add_argument("--verify", type=Path, metavar="DIR", help=text)
-    text = "judge a built-in set's own golds, and an answer beside each; exit code 1 if one is misjudged"
+    text = "judge a built-in set's golds and near misses; exit code 1 if one is misjudged"
     ways.add_argument("--check-set", metavar="NAME", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     text = "check model, data and engine; load nothing large"
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, recipe_help: str, count: C
 
 
 def run(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) -> int:
-    """Do what the options say. `rest` are fields of the recipe."""
+    """Run the mode that the options choose. `rest` are recipe fields."""
     alone = next((name for name in ALONE if getattr(options, name) is not None), None)
     if alone is not None:
         return _alone(alone, options, rest, loading)
@@ -69,15 +69,15 @@ def run(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) -
             f"`rocstar eval` needs a recipe or a model's folder, or one of {', '.join(ALONE.values())}"
         )
     if options.resume and options.out is None:
-        raise ConfigError("--resume goes on with the evaluation in a folder; it needs --out DIR")
+        raise ConfigError("--resume needs --out DIR, the folder of the evaluation")
     recipe = build_recipe(options, rest)
     return _dry_run(options, recipe) if options.dry_run else _evaluate(options, recipe, loading)
 
 
 def build_recipe(options: argparse.Namespace, rest: Sequence[str]) -> Recipe:
-    """The recipe with the sets that were chosen on the command line."""
+    """Return the recipe with the sets of the command line."""
     if options.path is not None and len(options.set) != 1:
-        raise ConfigError("--path is the copy of one set: it needs exactly one --set NAME")
+        raise ConfigError("--path is the copy of one set. Pass exactly one --set NAME.")
     path = options.path or ""
     sets = ", ".join(f"{{ set = {json.dumps(name)}, path = {json.dumps(path)} }}" for name in options.set)
     overrides = [*([f"--eval=[{sets}]"] if options.set else []), *rest]
@@ -125,8 +125,8 @@ def _evaluate(options: argparse.Namespace, recipe: Recipe, loading: Loading) -> 
 
 
 def _lines(name: str, result: Evaluation) -> list[str]:
-    """What people are shown of a set."""
-    passed = "none has so many attempts" if result.pass_at_k is None else f"{result.pass_at_k:.3f}"
+    """Return the summary of a set as text."""
+    passed = "no task has k attempts" if result.pass_at_k is None else f"{result.pass_at_k:.3f}"
     return [
         name,
         f"  avg@{result.k}   {result.avg:.3f}  95% interval [{result.ci_low:.3f}, {result.ci_high:.3f}]",
@@ -142,7 +142,7 @@ def _alone(way: str, options: argparse.Namespace, rest: Sequence[str], loading: 
             f"{said} takes no recipe and no field of one, but {options.recipe or rest[0]!r} was given"
         )
     if options.set or options.model or options.resume or (options.path and way != "check_set"):
-        raise ConfigError(f"{said} goes with --json{', --out' if way == 'rescore' else ''} alone")
+        raise ConfigError(f"{said} can be combined only with --json{', --out' if way == 'rescore' else ''}")
     if way == "verify":
         with loading():
             from rocstar.train.evaluation.verify import verify
@@ -203,13 +203,13 @@ def _print_checked(found: SetCheck, options: argparse.Namespace) -> int:
         print(json.dumps({"ok": found.is_right, **dataclasses.asdict(found)}))
         return int(not found.is_right)
     known = {
-        True: "the rows that are known",
-        False: "other rows than those that are known",
-        None: "rows not known",
+        True: "the known rows",
+        False: "other rows than the known ones",
+        None: "no digest of the rows is known",
     }
     print(f"{found.name}: {known[found.is_known]} (digest {found.digest[:16]})")
     golds = f"{found.golds - len(found.refused)} of {found.golds} golds found right"
-    print(f"  {golds if found.golds else 'no golds: its questions have no one answer'}")
+    print(f"  {golds if found.golds else 'no golds: its questions have no unique answer'}")
     print(f"  {found.near_misses - len(found.accepted)} of {found.near_misses} near misses found wrong")
     for task in (*found.refused, *found.accepted):
         print(f"    misjudged: {task}")

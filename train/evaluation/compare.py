@@ -1,9 +1,9 @@
-"""`rocstar compare A B`: which of two evaluations is better, question by question.
+"""`rocstar compare A B`: compare two evaluations question by question.
 
-    A, B ──stored.py──> attempts by set and question ──same questions?──> paired differences ──> table or JSON
+    A, B ──stored_evaluations──> attempts by set and question ──same questions──> paired differences ──> table
 
-B minus A, over questions that are a sample of such questions. Attempts that Failed are left out; where there
-are any, the difference that counts them as wrong stands beside it.
+The difference is B minus A, with questions as the sample. Failed attempts are excluded; if there are any, a
+second difference counts them as wrong.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ from rocstar.train.evaluation.stored_evaluations import (
 from rocstar.train.recipe.errors import ConfigError
 
 NAMED: Final = 5
-"""Questions that a refusal names."""
+"""The number of questions that an error message names."""
 SEED: Final = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetComparison:
-    """One set."""
+    """The comparison of one set."""
 
     name: str
     a: float
-    """Mean over questions of the share of correct attempts."""
+    """The mean over questions of the share of correct attempts."""
     b: float
     paired: PairedDifference
     p_holm: float
     """p, adjusted for the number of sets."""
     failed: tuple[int, int]
-    """Attempts that Failed in A and in B; in `a`, `b` and `paired` they count neither way."""
+    """Failed attempts in A and in B; `a`, `b` and `paired` exclude them."""
     unscored: int
-    """Questions without a scored attempt in A or in B; they are left out too."""
+    """Questions without a scored attempt in A or in B, which are excluded too."""
     as_wrong: PairedDifference
-    """The same with Failed attempts counted as wrong, over all questions."""
+    """The difference over all questions with Failed attempts counted as wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """B minus A: each set, and all sets with the same weight."""
+    """B minus A by set, and over all sets with equal weights."""
 
     a: StoredEvaluation
     b: StoredEvaluation
@@ -65,7 +65,7 @@ class Comparison:
     overall: PairedDifference
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; difference, interval and p of all sets stand at the top."""
+        """Return plain values, with difference, interval and p over all sets at the top level."""
         return {
             **_plain(self.overall),
             "a": _origin(self.a),
@@ -88,16 +88,21 @@ class Comparison:
 
 
 def compare_paths(a: Path, b: Path, *, step: int | None = None, only: Sequence[str] = ()) -> Comparison:
-    """step: of two runs, the step at which both were evaluated; None = the last. only: sets; () = all.
+    """Compare the evaluations at two paths.
+
+    Args:
+        step: the step of two runs, or None for the last common one.
+        only: the sets, or () for all.
 
     Raises:
-        ConfigError: what lies there is no evaluation, or the two were not asked the same.
+        ConfigError: a path holds no evaluation, or the questions differ.
     """
     return compare(*match_evaluations(find_evaluations(a), find_evaluations(b), step), only=only)
 
 
 def compare(a: StoredEvaluation, b: StoredEvaluation, *, only: Sequence[str] = ()) -> Comparison:
-    """ConfigError unless both have the same sets, or those of `only`, with the same questions."""
+    """Compare two evaluations. ConfigError unless both have the same sets, or those of `only`, and
+    questions."""
     pairs = _same_sets(a, b, only)
     for name, (of_a, of_b) in pairs.items():
         _check_questions(name, of_a, of_b)
@@ -124,7 +129,7 @@ def compare(a: StoredEvaluation, b: StoredEvaluation, *, only: Sequence[str] = (
 def _same_sets(
     a: StoredEvaluation, b: StoredEvaluation, only: Sequence[str]
 ) -> dict[str, tuple[Attempted, Attempted]]:
-    """The sets to compare. One set each is one pair, whatever they are called."""
+    """Return the sets to compare. Two evaluations with one set each are a pair, whatever the names."""
     if not only and len(a.sets) == len(b.sets) == 1:
         [(name, of_a)], [of_b] = a.sets.items(), b.sets.values()
         return {name: (of_a, of_b)}
@@ -137,7 +142,7 @@ def _same_sets(
         common = sorted(a.sets.keys() & b.sets.keys())
         fix = f"choose with --set among {', '.join(common)}" if common else "they have none in common"
         raise ConfigError(
-            f"A and B were not asked the same sets: {_named(a.sets.keys() - b.sets.keys())} only in A, "
+            f"A and B have different sets: {_named(a.sets.keys() - b.sets.keys())} only in A, "
             f"{_named(b.sets.keys() - a.sets.keys())} only in B; {fix}"
         )
     return {name: (a.sets[name], b.sets[name]) for name in sorted(set(only) or a.sets)}
@@ -147,14 +152,14 @@ def _check_questions(name: str, a: Attempted, b: Attempted) -> None:
     only_a, only_b = a.keys() - b.keys(), b.keys() - a.keys()
     if only_a or only_b:
         raise ConfigError(
-            f"A and B were not asked the same questions of {name!r}: {_named(only_a)} only in A, "
-            f"{_named(only_b)} only in B, {len(a.keys() & b.keys())} in both; a difference would be one of "
-            "questions too: evaluate both on the same tasks"
+            f"A and B have different questions of {name!r}: {_named(only_a)} only in A, "
+            f"{_named(only_b)} only in B, {len(a.keys() & b.keys())} in both. The difference would depend on "
+            "the questions; evaluate both on the same tasks"
         )
 
 
 def _named(names: set[str]) -> str:
-    """How many, and the first of them."""
+    """Return the number of names and the first of them."""
     if not names:
         return "none"
     more = ", ..." if len(names) > NAMED else ""
@@ -162,7 +167,7 @@ def _named(names: set[str]) -> str:
 
 
 def _differences(a: Attempted, b: Attempted, *, failed_as_wrong: bool) -> list[float]:
-    """B minus A by question, those left out that have no score in one of them."""
+    """Return B minus A by question, without those that lack a score in one of them."""
     found = []
     for question in a:
         of_a, of_b = (_score(side[question], failed_as_wrong=failed_as_wrong) for side in (a, b))
@@ -178,7 +183,7 @@ def _score(attempts: Sequence[float | None], *, failed_as_wrong: bool) -> float 
 
 
 def _mean(side: Attempted, other: Attempted) -> float:
-    """Over the questions that are compared."""
+    """Return the mean over the compared questions."""
     scores = {q: _score(attempts, failed_as_wrong=False) for q, attempts in side.items()}
     kept = [
         s for q, s in scores.items() if s is not None and _score(other[q], failed_as_wrong=False) is not None
@@ -205,7 +210,7 @@ def _origin(stored: StoredEvaluation) -> Mapping[str, Any]:
 
 
 def format_comparison(found: Comparison) -> str:
-    """A table, and what Failed. The detectable difference stands beside every difference."""
+    """Return a table with the detectable difference beside each difference, and notes on Failed attempts."""
     from rich.console import Console
     from rich.table import Table
 
@@ -239,8 +244,8 @@ def _notes(found: Comparison) -> list[str]:
         if any(each.failed):
             _, difference, interval, p, _ = _cells(each.as_wrong)
             notes.append(
-                f"{each.name}: {each.failed[0]} attempts of A and {each.failed[1]} of B failed and are left "
-                f"out, and with them {each.unscored} questions; as wrong: {difference} {interval}, p {p}"
+                f"{each.name}: {each.failed[0]} attempts of A and {each.failed[1]} of B failed and are "
+                f"excluded, and with them {each.unscored} questions; as wrong: {difference} {interval}, p {p}"
             )
     return notes
 

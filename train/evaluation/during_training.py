@@ -1,7 +1,6 @@
-"""What a run asks of its present policy between two steps: held-out tasks, and which tasks it has mastered;
-and after the cold start, whether it answers in a box.
+"""Evaluations between two steps of a run, the difficulty filter, and the measure after the cold start.
 
-A run that learns from records (`run.live` is None) does none of this.
+A run that learns from records (`run.live` is None) has none of these.
 """
 
 from __future__ import annotations
@@ -49,19 +48,17 @@ from rocstar.train.run import Live, Run
 from rocstar.train.tasks.verify import extract_answer
 
 FILTER_SEED = 2_000_003
-"""Added to the run's seed: the filter draws other noise than training and evaluation."""
+"""Added to the run's seed: the filter has other noise than training and evaluation."""
 SMOKE_TASKS, FEW_BOXED = 32, 0.5
 """The measure after the cold start: number of tasks, and the share of boxed answers below which it warns."""
 FILTERS = "filters"
-"""Folder of a run: the journal of the difficulty filter in progress, and the results of the finished ones."""
+"""The folder of a run with the journal of a running difficulty filter, and the results of finished ones."""
 
 
 async def run_evaluation(run: Run, *, between: bool = False) -> dict[str, Evaluation] | None:
-    """Evaluate the present policy on the sets of the recipe, those that are due alone if it is `between`
-    steps.
+    """Evaluate the present policy on the recipe's sets; if `between` steps, on those that are due.
 
-    None without a set, or without an agent. The folder of an earlier life of the run stays until this is
-    whole.
+    None without a set or an agent. An earlier folder for this step is kept until the new one is complete.
     """
     if run.live is None or not run.recipe.eval:
         return None
@@ -74,7 +71,7 @@ async def run_evaluation(run: Run, *, between: bool = False) -> dict[str, Evalua
         making.mkdir(parents=True)
         try:
             found = await _evaluate(run, run.live, sets, EvaluationFolder(making))
-        except (ConfigError, TrainingStopped):  # nothing could be scored: it is the attempts that tell why
+        except (ConfigError, TrainingStopped):  # no attempt was scored: the records show why
             replace_folder(making, target)
             raise
         replace_folder(making, target)
@@ -156,9 +153,9 @@ async def measure_cold_start(run: Run, stage: StageConfig, tasks: Sequence[Task]
 async def filter_by_difficulty(run: Run, stage: StageConfig, tasks: Sequence[Task]) -> list[Task]:
     """Drop tasks that the policy solves in all of k attempts (paper: 8 of 8, before stage 3).
 
-    A task with an attempt that has no score stays. Each attempt is journaled when it ends, and the result
-    when all have: a resumed run rolls out what is missing. With `engine.deterministic` the attempts that
-    share a forward are journaled together, and made again together.
+    A task with an unscored attempt is kept. Each attempt is journaled when it ends, and the result when all
+    have: a resumed run rolls out the missing ones. With `engine.deterministic`, attempts that share a forward
+    are journaled together and repeated together.
     """
     k = stage.filter_rollouts
     if not k or run.live is None:
@@ -188,9 +185,9 @@ async def filter_by_difficulty(run: Run, stage: StageConfig, tasks: Sequence[Tas
 async def _mastered(
     run: Run, live: Live, stage: StageConfig, tasks: Sequence[Task]
 ) -> tuple[set[str], Counter[str]]:
-    """Ids of the tasks solved in all attempts, and the attempts without a score by kind of failure.
+    """Return ids of the tasks solved in all attempts, and the counts of failed attempts by kind.
 
-    The result is final once an attempt has a score: if none has, a resume tries again what may succeed.
+    The result is final once an attempt has a score; otherwise a resumed run retries.
     """
     about = {**origin_of(run.recipe), "version": run.publisher.version}
     folder = run.directory / FILTERS
@@ -215,7 +212,7 @@ async def _mastered(
 async def _filter_outcomes(
     run: Run, live: Live, stage: StageConfig, tasks: Sequence[Task], journal: Journal
 ) -> dict[str, list[Outcome]]:
-    """The outcomes of k attempts at each task, by its id: those of the journal, and others that it takes."""
+    """Return the outcomes of k attempts at each task, by its id, from the journal or new ones."""
     k, step, seed = stage.filter_rollouts, run.step, run.recipe.run.seed + FILTER_SEED
     deterministic, what = run.recipe.engine.deterministic, f"{stage.name}: difficulty filter"
     outcomes: dict[str, list[Outcome]] = {}
@@ -227,7 +224,7 @@ async def _filter_outcomes(
         return known
 
     async def attempt_ended(trajectory: Trajectory) -> None:
-        if not may_be_tried(trajectory):  # the journal gives no such attempt back
+        if not may_be_tried(trajectory):  # the journal returns no retryable failure
             await journal.ended(step, Group(task=trajectory.task, trajectories=(trajectory,)))
             written.add(trajectory.key)
 
@@ -253,7 +250,7 @@ async def _filter_outcomes(
         known = [await found(task) for task in share]
         if all(len(siblings) == k for siblings in known):
             groups = [Group(task=t, trajectories=tuple(of)) for t, of in zip(share, known, strict=True)]
-        else:  # what shares a forward shows in its rounding
+        else:  # rounding depends on the rows that share a forward
             groups = await run_share(context, share, k, seed, step, what)
         for group in groups:
             await ended(group)
@@ -261,6 +258,6 @@ async def _filter_outcomes(
 
 
 def _forget_counts(live: Live) -> None:
-    """Leave what nodes did for an evaluation or a filter out of the next step's row."""
+    """Exclude the nodes' counts for an evaluation or a filter from the metrics of the next step."""
     if live.nodes is not None:
         live.nodes.counts()

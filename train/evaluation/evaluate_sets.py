@@ -1,9 +1,11 @@
-"""The attempts of an evaluation, made where its folder lacks them.
+"""Roll out k attempts per task and write the ones that an evaluation folder lacks.
 
-    evaluate_sets: per set  AttemptsFile ──tasks not done yet──> attempts ──group by group──> AttemptsFile
-                   then     records ──> results.json
+    evaluate_sets: per set   AttemptsFile ──missing tasks──> run_attempts ──group by group──> AttemptsFile
+                   then      records ──> results.json
+    run_attempts:  tasks ──Window──> found attempts or Roller ──retry what failed──> on_group(group)
 
-Who waits: a group for its records to lie on the disk; the sets one after the other.
+A group waits until its records are on disk; sets run one after the other. Only groups in flight are in
+memory. A retried sibling has the key, and so the noise, of the failed one.
 """
 
 from __future__ import annotations
@@ -48,23 +50,23 @@ async def evaluate_sets(
     nodes: Nodes | None = None,
     contaminants: Contaminants | None = None,
 ) -> dict[str, Evaluation]:
-    """Make the attempts that are not there yet, and the numbers.
+    """Run the missing attempts and compute the numbers.
 
     Args:
-        agent: asks as training does.
-        sets: in the order in which they are evaluated.
-        folder: takes the files.
-        recipe: what runs, with the seed.
-        step: as it stands in the keys.
+        agent: the agent of training.
+        sets: in order of evaluation.
+        folder: receives the files.
+        recipe: defines the run, with its seed.
+        step: the step of the trajectory keys.
         decode: text of token ids.
-        nodes: those that roll out beside this one.
-        contaminants: what of the sets the policy may have learned.
+        nodes: the nodes that roll out besides this one.
+        contaminants: the questions that the policy may have learned.
 
     Raises:
-        ConfigError: no prompt of a set has room.
-        TrainingStopped: none of the attempts at a set, or less than 99%, was scored for other reasons; the
-            attempts and their numbers are kept.
-        RecordError: attempts that are there are damaged.
+        ConfigError: every prompt of a set is too long.
+        TrainingStopped: no attempt at a set, or fewer than 99%, has a score for other reasons. The attempts
+            and their numbers stay in the folder.
+        RecordError: the attempts in the folder are damaged.
     """
     for chosen in sets:
         if chosen.is_hidden:
@@ -85,14 +87,15 @@ async def evaluate_sets(
 
 
 def check_unscored(failures: Counter[str], *, total: int) -> None:
-    """TrainingStopped if more than MOST_UNSCORED of `total` attempts failed; `failures` are by kind."""
+    """Raise TrainingStopped if more than MOST_UNSCORED of `total` attempts failed. `failures` counts by
+    kind."""
     count = failures.total()
     if count > MOST_UNSCORED * total:
         kinds = ", ".join(f"{number} {kind}" for kind, number in failures.most_common())
         raise TrainingStopped(
-            f"{count} of {total} attempts stayed without a score, more than {MOST_UNSCORED:.0%}: a mean of "
-            "the others would not be a mean of all; failures, after "
-            f"{TRIES} tries where that can help: {kinds}"
+            f"{count} of {total} attempts stayed without a score, more than {MOST_UNSCORED:.0%}: the mean of "
+            "the others would be biased; failures, after "
+            f"up to {TRIES} tries: {kinds}"
         )
 
 
@@ -102,10 +105,10 @@ class EvaluationContext:
 
     recipe: Recipe
     agent: Agent
-    """Asks as the set does."""
+    """With the settings of the set."""
     nodes: Nodes | None
     ended: Callable[[Trajectory], Awaitable[None]] | None = None
-    """As of `Roller`."""
+    """See `Roller.ended`."""
 
     @property
     def roller(self) -> Roller:
@@ -113,7 +116,7 @@ class EvaluationContext:
         return Roller(agent=self.agent, nodes=self.nodes, whole_groups=whole, ended=self.ended)
 
     def window(self, k: int) -> Window:
-        """Groups of `k` in flight."""
+        """Return the window for groups of `k`."""
         tokens = self.agent.limits.max_response_tokens
         return window_for(self.recipe, self.agent.inference.load, self.nodes, size=k, limit_tokens=tokens)
 
@@ -121,7 +124,7 @@ class EvaluationContext:
 async def _run_missing(
     context: EvaluationContext, chosen: EvaluationSet, file: AttemptsFile, step: int, decode: Decode
 ) -> None:
-    """The attempts that the file lacks."""
+    """Run the attempts that the file lacks."""
     k, what, engine = chosen.samples, f"evaluation on {chosen.name}", context.recipe.engine
     seed = context.recipe.run.seed + EVAL_SEED
 
@@ -133,7 +136,7 @@ async def _run_missing(
         window = context.window(k)
         await run_attempts(context.roller, left, k, seed, step, in_flight=window, on_group=ended, what=what)
         return
-    # Which rows share a forward shows in its rounding: whoever goes on must share as the first one did.
+    # Rounding depends on the rows that share a forward, so a resumed evaluation uses the same shares.
     shares = split_shares(chosen.tasks, max(1, engine.max_running * engine.num_replicas // k))
     whole = [share for share in shares if all(task.id in file.done for task in share)]
     if not file.is_settled:
@@ -145,14 +148,14 @@ async def _run_missing(
 
 
 def split_shares(tasks: Sequence[Task], size: int) -> list[Sequence[Task]]:
-    """The tasks in order, `size` at a time."""
+    """Split the tasks, in order, into lists of `size`."""
     return [tasks[at : at + size] for at in range(0, len(tasks), size)]
 
 
 async def run_share(
     context: EvaluationContext, share: Sequence[Task], k: int, seed: int, step: int, what: str
 ) -> list[Group]:
-    """The groups of tasks that are all in flight together, in the order of the tasks."""
+    """Roll out tasks that are all in flight together. Return their groups in the order of the tasks."""
     made: dict[str, Group] = {}
 
     async def keep(group: Group) -> None:
@@ -165,10 +168,10 @@ async def run_share(
 
 TRIES = 3
 FIRST_REST_S = 1.0
-"""Before a failed sibling is tried again; four times as long before the next try."""
+"""Seconds before the first retry of a failed sibling; four times as long before the next."""
 
 FindAttempts = Callable[[Task], Awaitable[Sequence[Trajectory]]]
-"""The attempts at a task that an earlier process made; they may be fewer than k."""
+"""Return the stored attempts at a task, k or fewer."""
 
 
 async def find_nothing(_: Task) -> Sequence[Trajectory]:
@@ -187,18 +190,18 @@ async def run_attempts(
     found: FindAttempts = find_nothing,
     what: str = "evaluation",
 ) -> None:
-    """Roll out k attempts at each task; same (seed, step) = same noise.
+    """Roll out k attempts at each task; the same (seed, step) gives the same noise.
 
     Args:
-        roller: rolls out siblings, on whichever node.
+        roller: rolls out siblings, on any node.
         tasks: each once.
-        k: attempts at a task.
-        seed: with the step, names the noise.
-        step: as it stands in the keys.
-        in_flight: how many groups at a time.
-        on_group: takes a group when it has ended, in no order, perhaps several at a time; nothing is kept.
-        found: what is not rolled out again; with `roller.whole_groups` a group is found whole or not at all.
-        what: as who watches knows it.
+        k: attempts per task.
+        seed: with the step, the key of the noise.
+        step: the step of the trajectory keys.
+        in_flight: the number of concurrent groups.
+        on_group: receives each group when it ends, in any order and possibly concurrently.
+        found: returns attempts that exist. With `roller.whole_groups` it returns all k or none.
+        what: the name of the work in progress displays.
     """
     counted = Attempts(total=k * len(tasks))
     supply, running = iter(tasks), set[asyncio.Future[Group]]()
@@ -221,7 +224,7 @@ async def run_attempts(
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for group in await asyncio.gather(*done):
                     in_flight.ended(group)
-        finally:  # a bug in one, or a cancellation, ends the others
+        finally:  # an exception in one group, or a cancellation, cancels the others
             for one in running:
                 one.cancel()
             await asyncio.gather(*running, return_exceptions=True)
@@ -230,7 +233,7 @@ async def run_attempts(
 async def _run_with_retries(
     roller: Roller, task: Task, made: dict[int, Trajectory], k: int, seed: int, step: int, counted: Attempts
 ) -> Group:
-    """The group of `made`, by sibling, and of what is missing; what fails retryably is tried again."""
+    """Return the group of a task: the siblings in `made`, and the missing ones; retry retryable failures."""
     for number in range(TRIES):
         lost = [sibling for sibling in range(k) if sibling not in made or may_be_tried(made[sibling])]
         if not lost:
@@ -247,7 +250,7 @@ async def _run_with_retries(
 async def _run_siblings(
     roller: Roller, task: Task, siblings: Sequence[int], k: int, seed: int, step: int
 ) -> dict[int, Trajectory]:
-    """Attempts by sibling: all k as one group, some of them one by one."""
+    """Roll out siblings, all k as one group or some of them one by one. Return them by number."""
     if len(siblings) == k:
         groups = [await roller.roll_out(task, size=k, seed=seed, step=step)]
     else:

@@ -1,15 +1,15 @@
-"""An evaluation is a folder: every attempt as a record, and the numbers made of these records.
+"""The folder of an evaluation: each attempt as a record, and the numbers computed from the records.
 
     attempts/NAME.jsonl   trajectory records of a set (engine/record/), in the order of its tasks
     results.json          all numbers of all sets (results.py): no time, no path, the same bytes every time
-    manifest.json         what was evaluated and how (evidence.py), when, and how it ended
-    config.toml           the recipe, where the folder stands alone
+    manifest.json         model, data, settings (provenance.py), times and status
+    config.toml           the recipe, unless the folder is part of a run
 
-    evaluate_sets: per set  AttemptsFile ──tasks not done yet──> attempts ──group by group──> AttemptsFile
-                   then     records ──> results.json
+    AttemptsFile.append(groups) ──> attempts/NAME.jsonl.partial   whole groups, as they end; synced
+    AttemptsFile.settle()       ──> attempts/NAME.jsonl           in the order of the tasks; atomic
 
-Who waits: a group for its records to lie on the disk; the sets one after the other. A run keeps the folder of
-its evaluation at step N as evaluations/step_N.
+A killed process loses only the append in progress. A resumed one truncates a torn line, keeps the tasks with
+all their attempts, and runs the others. A run keeps its evaluation at step N in evaluations/step_N.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from rocstar.train.record.run_directory import replace_text
 from rocstar.train.tasks.verify import num_answers
 
 ATTEMPTS, RESULTS = "attempts", "results.json"
-WITHHELD = "# Their licence asks that questions are not shown: keep these files to yourself.\n"
+WITHHELD = "# The licence does not allow the questions to be shown: do not publish these files.\n"
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationFolder:
-    """The places of an evaluation's files."""
+    """The paths of an evaluation's files."""
 
     directory: Path
 
@@ -56,11 +56,11 @@ class EvaluationFolder:
         return self.directory / RESULTS
 
     def attempts(self, name: str) -> Path:
-        """The records of a set."""
+        """Return the path of a set's records."""
         return self.directory / ATTEMPTS / f"{name}.jsonl"
 
     def withhold(self, name: str) -> None:
-        """Keep the records of a set that is not to be shown out of every git commit of this folder."""
+        """Exclude the records of a hidden set from git commits of this folder."""
         path, line = self.directory / ATTEMPTS / ".gitignore", f"{name}.jsonl*\n"
         path.parent.mkdir(parents=True, exist_ok=True)
         known = path.read_text(encoding="utf-8") if path.exists() else WITHHELD
@@ -68,17 +68,17 @@ class EvaluationFolder:
             path.write_text(known + line, encoding="utf-8")
 
     def files(self, names: Sequence[str]) -> list[str]:
-        """What a finished evaluation of these sets holds, by place in the folder."""
+        """Return the files of a finished evaluation of these sets, relative to the folder."""
         return [RESULTS, *(f"{ATTEMPTS}/{name}.jsonl" for name in names)]
 
 
 def run_folder(run_dir: Path, step: int) -> Path:
-    """Where a run keeps its evaluation at `step`."""
+    """Return the folder of a run's evaluation at `step`."""
     return run_dir / "evaluations" / f"step_{step:06d}"
 
 
 def replace_folder(made: Path, target: Path) -> None:
-    """Put a finished folder in the place of the one that was there."""
+    """Replace `target` by a finished folder."""
     former = target.with_name(f"{target.name}.former")
     shutil.rmtree(former, ignore_errors=True)
     if target.exists():
@@ -88,18 +88,19 @@ def replace_folder(made: Path, target: Path) -> None:
 
 
 class Contaminants(Protocol):
-    """What of a set the policy may have learned: `questions` by id with their rule; None = not known."""
+    """Finds the questions of a set that the policy may have learned: `questions` by id with their rule, or
+    None."""
 
     def found(self, chosen: EvaluationSet) -> Mapping[str, Any] | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeOverlap:
-    """What the tasks and conversations of the recipe have of it."""
+    """The overlap of a set with the tasks and conversations of the recipe."""
 
     learned: Learned
     left_out: bool
-    """The recipe that trained it holds these very sets out."""
+    """True if the recipe that trained the policy excluded these sets."""
 
     def found(self, chosen: EvaluationSet) -> Mapping[str, Any] | None:
         return self.learned.found(chosen.name, chosen.tasks, left_out=self.left_out)
@@ -107,7 +108,7 @@ class RecipeOverlap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredOverlap:
-    """What the results of an earlier time have of it."""
+    """The overlap of a set as stored in earlier results."""
 
     sets: Mapping[str, Any]
 
@@ -124,7 +125,7 @@ def write_numbers(
     step: int,
     contaminants: Contaminants | None = None,
 ) -> dict[str, Evaluation]:
-    """Make results.json of the records, which are there. Raises as `evaluate_sets`."""
+    """Write results.json from the records. Raises as `evaluate_sets`."""
     told, found = numbers(sets, folder, contaminants)
     replace_text(folder.results, results_text(told, seed=seed, step=step))
     return found
@@ -133,7 +134,7 @@ def write_numbers(
 def numbers(
     sets: Sequence[EvaluationSet], folder: EvaluationFolder, contaminants: Contaminants | None
 ) -> tuple[dict[str, Any], dict[str, Evaluation]]:
-    """What the records give: the sets of results.json, and what people are shown."""
+    """Compute the sets of results.json, and their summaries, from the records."""
     told, found = {}, {}
     for chosen in sets:
         questions = read_questions(folder.attempts(chosen.name), chosen)
@@ -146,14 +147,13 @@ def numbers(
 
 
 EVALUATED = "evaluated"
-"""The bucket of an attempt that was scored: no learner saw it."""
+"""The bucket of a scored attempt: no learner receives it."""
 
 Decode = Callable[[Sequence[int]], str]
 
 
 def record_line(trajectory: Trajectory, decode: Decode) -> bytes:
-    """The record of an attempt as one line; the same attempt gives the same bytes, so when it happened is
-    left out."""
+    """Return the record of an attempt as one line, without its times: equal attempts give equal bytes."""
     record = to_record(
         dataclasses.replace(trajectory, times=None),
         _verdict(trajectory),
@@ -165,7 +165,7 @@ def record_line(trajectory: Trajectory, decode: Decode) -> bytes:
 
 
 def outcome_fields(trajectory: Trajectory) -> dict[str, Any]:
-    """What of a record hangs on the outcome besides the outcome."""
+    """Return the fields of a record, besides the outcome itself, that depend on the outcome."""
     verdict = _verdict(trajectory)
     penalty = None
     if verdict.penalty_error is not None:
@@ -174,7 +174,7 @@ def outcome_fields(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _verdict(trajectory: Trajectory) -> Verdict:
-    """What RoC would hold against the attempt, for a reader; nothing is drawn."""
+    """Return the attempt's penalties under RoC, for readers; nothing is sampled."""
     if not isinstance(trajectory.outcome, Scored):
         return FAILED
     penalty = penalty_of(trajectory)
@@ -185,7 +185,7 @@ def _verdict(trajectory: Trajectory) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a record lies in the partial file."""
+    """The position of a record in the partial file."""
 
     begin: int
     end: int
@@ -196,13 +196,13 @@ class _Place:
 class AttemptsFile:
     """The attempts at one set: `k` of each of `tasks`.
 
-    Invariant: `done` are the tasks whose k records are on the disk, whatever happens to this process. After
-    `settle` the file has k records of every task, by task and sibling, and its bytes do not depend on the
-    order in which groups ended, nor on how often the work was killed.
+    Invariant: the k records of each task in `done` are on disk, even if this process is killed. After
+    `settle` the file has k records of each task, by task and sibling. Its bytes depend neither on the order
+    in which groups ended nor on interruptions.
     """
 
     def __init__(self, path: Path, tasks: Sequence[Task], *, k: int) -> None:
-        """Go on with what lies at `path`. RecordError for a file of something else."""
+        """Continue the file at `path`. RecordError if it holds other data."""
         self.path, self._k = path, k
         self._partial = path.with_name(f"{path.name}.partial")
         self._order = {task.id: place for place, task in enumerate(tasks)}
@@ -215,18 +215,18 @@ class AttemptsFile:
         return self.path.exists()
 
     def keep(self, task_ids: set[str]) -> None:
-        """Forget the other tasks that are done: they will be made again."""
+        """Drop the other tasks that are done: they will be run again."""
         self._rewrite(self.done & task_ids)
 
     async def append(self, groups: Sequence[Group], decode: Decode) -> None:
-        """Return when whole groups lie on the disk."""
+        """Write whole groups and return when they are on disk."""
         data = b"".join(record_line(t, decode) for group in groups for t in group.trajectories)
         async with self._writing:
             await asyncio.to_thread(_append, self._partial, data)
             self.done.update(group.task.id for group in groups)
 
     def settle(self) -> None:
-        """Put the attempts into the order of the tasks; all of them are done."""
+        """Sort the attempts by task. All of them must be done."""
         if self.is_settled:
             return
         missing = self._order.keys() - self.done
@@ -235,7 +235,7 @@ class AttemptsFile:
         self._partial.replace(self.path)
 
     def _recovered(self) -> set[str]:
-        """The tasks that were done; what is behind a torn line, or not whole, is cut off."""
+        """Truncate a torn or incomplete tail, and return the tasks that are done."""
         if not self._partial.exists():
             self._partial.touch()
             return set()
@@ -250,7 +250,7 @@ class AttemptsFile:
         return done
 
     def _rewrite(self, kept: set[str]) -> None:
-        """The records of these tasks in order, each once; the file holds the old ones or the new."""
+        """Write the records of these tasks in order, each once, atomically."""
         places = {(p.task_id, p.sibling): p for p in _places(self._partial) if p.task_id in kept}
         ordered = sorted(places.values(), key=lambda p: (self._order[p.task_id], p.sibling))
         with self._partial.open("rb") as source, whole_file(self._partial) as file:
@@ -268,7 +268,7 @@ def _append(path: Path, data: bytes) -> None:
 
 
 def _places(path: Path) -> Iterator[_Place]:
-    """The records of a file up to a torn end. RecordError for a line before it that is none."""
+    """Yield the records of a file up to a torn end. RecordError for another line before it."""
     begin, torn = 0, False
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -280,7 +280,7 @@ def _places(path: Path) -> Iterator[_Place]:
             except (ValueError, AttributeError, RecursionError):
                 is_record = False
             if not is_record:
-                torn = True  # the last line may be half of one, and on some disks zeros
+                torn = True  # the last line may be incomplete, or zeros on some disks
                 continue
             yield _Place(begin, begin + len(line), record["task"]["id"], record["sibling"])
             begin += len(line)

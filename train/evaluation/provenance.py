@@ -1,8 +1,7 @@
-"""What an evaluation was of and how it was made: digests and settings, for manifest.json and for who checks
-it.
+"""Digests and settings of an evaluation, for manifest.json and for its verification.
 
-Every digest is a SHA-256 and can be made again from the same things: `rocstar eval --verify` does. None holds
-a path, a time or the name of a machine.
+Each digest is a SHA-256 that `rocstar eval --verify` can compute again. None depends on a path, a time or the
+name of a machine.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ TOKENIZER = (
     "merges.txt",
 )
 GRADERS = ("math-verify", "latex2sympy2_extended", "sympy", "reasoning-gym")
-"""Packages that the built-in judge asks."""
+"""Packages that the built-in judge calls."""
 
 
 def model_digests(folder: Path | None, template: str) -> dict[str, Any]:
-    """Of weights, tokenizer and chat template; None for files that are not on this machine."""
+    """Return digests of weights, tokenizer and chat template; None for files that are not on this machine."""
     return {
         "weights": _files_digest(folder, WEIGHTS),
         "tokenizer": _files_digest(folder, TOKENIZER),
@@ -48,12 +47,13 @@ def model_digests(folder: Path | None, template: str) -> dict[str, Any]:
 
 
 def template_digest(template: str) -> str:
-    """Of a chat template's source."""
+    """Return the digest of a chat template's source."""
     return hashlib.sha256(template.encode()).hexdigest()
 
 
 def model_folder(path: str) -> Path | None:
-    """Where a model's files lie: the folder itself, or the hub's cache of the name; None where nowhere."""
+    """Return the folder of a model's files, which may be in the hub's cache; None if it is not on this
+    machine."""
     if Path(path).is_dir():
         return Path(path)
     from huggingface_hub import snapshot_download
@@ -66,7 +66,7 @@ def model_folder(path: str) -> Path | None:
 
 
 def data_facts(chosen: EvaluationSet, path: str) -> dict[str, Any]:
-    """Which questions: the digest of those that are asked, and of a built-in set where they are published."""
+    """Return the digest of the tasks and, for a built-in set, its source."""
     facts: dict[str, Any] = {"digest": tasks_digest(chosen.tasks), "num_tasks": len(chosen.tasks)}
     benchmark = chosen.benchmark
     if benchmark is None:
@@ -84,7 +84,7 @@ def data_facts(chosen: EvaluationSet, path: str) -> dict[str, Any]:
 
 
 def verifier_digest(recipe: Recipe, chosen: EvaluationSet) -> str:
-    """Of the code that scores the set, and of the packages that it asks."""
+    """Return the digest of the code that scores the set, and of the packages that it calls."""
     digest = hashlib.sha256()
     for path in sorted(_judge_files(recipe, chosen)):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -95,13 +95,13 @@ def verifier_digest(recipe: Recipe, chosen: EvaluationSet) -> str:
 
 
 def judge_facts(sets: Sequence[EvaluationSet]) -> dict[str, Any]:
-    """Who judges and in whose words, of the sets that a model judges."""
+    """Return the model and prompt of the judges, for sets that a model judges."""
     described = [(one.name, one.benchmark.describe) for one in sets if one.benchmark is not None]
     return {name: dict(describe()) for name, describe in described if describe is not None}
 
 
 def _judge_files(recipe: Recipe, chosen: EvaluationSet) -> set[Path]:
-    """The built-in judge is any file of its room; an own function is its file."""
+    """Return the files of the judge: for a built-in one its whole package, for a custom function one file."""
     if chosen.benchmark is not None and chosen.benchmark.judge is not None:
         return _source_files(chosen.benchmark.judge)
     files = set(Path(verify.__file__).parent.glob("*.py"))
@@ -111,7 +111,7 @@ def _judge_files(recipe: Recipe, chosen: EvaluationSet) -> set[Path]:
 
 
 def _source_files(made: Any, *, alone: bool = False) -> set[Path]:
-    """The file of a function or class; with those of its folder, unless `alone`."""
+    """Return the file of a function or class; with those of its folder, unless `alone`."""
     while hasattr(made, "func"):  # of a partial
         made = made.func
     file = inspect.getsourcefile(made)
@@ -121,7 +121,7 @@ def _source_files(made: Any, *, alone: bool = False) -> set[Path]:
 
 
 async def sandbox_facts(tools: ToolBox) -> dict[str, Any] | None:
-    """The layers that hold the tools' programs, as one program found them; None where no program runs."""
+    """Return the isolation layers that a program reports, or None if the tools run no programs."""
     sandbox = tools.sandbox if isinstance(tools, Dispatcher) else None
     if sandbox is None:
         return None
@@ -133,7 +133,7 @@ async def sandbox_facts(tools: ToolBox) -> dict[str, Any] | None:
 
 
 def settings_facts(recipe: Recipe, sets: Sequence[EvaluationSet], *, step: int) -> dict[str, Any]:
-    """Engine, seeds, sampling and packages."""
+    """Return engine, seeds, sampling and packages."""
     return {
         "engine": recipe.engine.model_dump(mode="json"),
         "dtype": recipe.model.dtype,
@@ -149,7 +149,7 @@ def settings_facts(recipe: Recipe, sets: Sequence[EvaluationSet], *, step: int) 
 
 @cache
 def packages() -> Mapping[str, str]:
-    """Every installed distribution, by its name in small letters."""
+    """Return the versions of all installed distributions by lower-case name."""
     found = {
         str(each.metadata["Name"]).lower().replace("_", "-"): each.version
         for each in distributions()
@@ -159,13 +159,13 @@ def packages() -> Mapping[str, str]:
 
 
 def last_facts(out: Path) -> dict[str, Any] | None:
-    """What the last start that came so far said of model, data and verifier."""
+    """Return the facts of the latest start that recorded some, or None."""
     told = [start["evaluation"] for start in read_manifest(out) if "evaluation" in start]
     return told[-1] if told else None
 
 
 def file_digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Of the files of an evaluation, by their place in it."""
+    """Return digests of an evaluation's files by their path in it."""
     return {name: _file_digest(folder / name) for name in names}
 
 
@@ -185,7 +185,7 @@ def _file_digest(path: Path) -> str:
 
 
 def differences(was: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """What two tables of facts disagree on, a line each; what `now` does not have is not compared."""
+    """Return a line for each difference of two tables. Keys that `now` lacks are not compared."""
     found = []
     for key, value in now.items():
         name = f"{prefix}{key}"

@@ -1,9 +1,9 @@
-"""`rocstar eval --rescore` and `--check-set`: a judge alone, on attempts that lie on the disk or on golds.
+"""`rocstar eval --rescore`: judge the attempts of a stored evaluation again.
 
-    attempts/NAME.jsonl ──chunks of records──> Judge.score, many at a time ──> the same records, judged again
+    attempts/NAME.jsonl ──chunks of records──> Judge.score ──> the same records with new outcomes
 
-Nothing is generated and no model is loaded. An attempt that never reached its judge stays as it is. Who
-waits: the next chunk for the last verdict of this one.
+No model is loaded. An attempt that never reached its judge keeps its outcome. The next chunk waits for the
+last verdict of this one.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ from rocstar.train.tasks.verify import extract_answer
 CHUNK = 1024
 """Records in memory at a time."""
 JUDGE_S = 120.0
-"""Of one attempt in its judge, its wait for a place in the sandbox included."""
+"""Seconds for judging one attempt, including its wait for the sandbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedEvaluation:
-    """An evaluation on disk: its recipe, its sets without their tasks, its numbers."""
+    """An evaluation on disk: its recipe, its sets without tasks, its numbers."""
 
     folder: EvaluationFolder
     recipe: Recipe
     sets: Sequence[EvaluationSet]
     results: Mapping[str, Any]
-    """Of results.json."""
+    """The content of results.json."""
 
     @classmethod
     def open(cls, directory: Path) -> FinishedEvaluation:
-        """ConfigError for a folder that holds no finished evaluation."""
+        """Open a folder. ConfigError if it holds no finished evaluation."""
         folder = EvaluationFolder(directory)
         if not folder.results.is_file():
             raise ConfigError(
-                f"{str(directory)!r} holds no finished evaluation: there is no {folder.results.name}; give "
+                f"{str(directory)!r} holds no finished evaluation: there is no {folder.results.name}. Pass "
                 "the folder of `rocstar eval --out`, or evaluations/step_N of a run"
             )
         try:
@@ -83,23 +83,23 @@ class FinishedEvaluation:
 
 
 def _recipe_of(directory: Path, step: int) -> Recipe:
-    """Beside the results, or that of the run whose evaluation it is."""
+    """Return the recipe beside the results, or that of the run to which they belong."""
     path = directory / CONFIG
     if not path.is_file():
         path = config_of(directory.parent.parent, step)
     try:
         return parse_recipe(tomllib.loads(path.read_text(encoding="utf-8")), where=str(path))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{str(directory)!r}: its recipe {str(path)!r} cannot be read: {error}") from None
+        raise ConfigError(f"{str(directory)!r}: cannot read its recipe {str(path)!r}: {error}") from None
 
 
 @dataclass(slots=True, kw_only=True)
 class RescoreResult:
-    """What judging again changed."""
+    """The changes by a new judgement."""
 
     attempts: int = 0
     changed: dict[str, list[str]] = field(default_factory=dict)
-    """By set: records whose outcome is another one now, as `ID: was .., is ..`."""
+    """By set: records with another outcome, as `ID: was .., is ..`."""
     before: dict[str, float | None] = field(default_factory=dict)
     after: dict[str, Evaluation] = field(default_factory=dict)
 
@@ -110,10 +110,10 @@ def build_judge(recipe: Recipe, chosen: EvaluationSet, sandbox: Any) -> Judge:
 
 
 class Regrader:
-    """A judge for attempts on record, many at a time.
+    """Judges stored attempts concurrently.
 
-    Invariant: an attempt gets the outcome that the judge gives it alone. The built-in judge looks at nothing
-    but the task and what was boxed, so that of siblings who boxed the same it is asked about one.
+    Invariant: an attempt gets the outcome that the judge gives it alone. The built-in judge reads only the
+    task and the boxed answer, so it is called once for siblings with equal answers.
     """
 
     def __init__(self, judge: Judge, *, at_once: int | None = None) -> None:
@@ -122,7 +122,7 @@ class Regrader:
         self._asked: dict[Hashable, asyncio.Task[Outcome]] = {}
 
     async def outcomes(self, trajectories: Sequence[Trajectory]) -> list[Outcome]:
-        """In their order; what never came to its judge keeps its own."""
+        """Return the outcomes in order; an attempt that never reached its judge keeps its own."""
         return list(await asyncio.gather(*map(self._of, trajectories)))
 
     async def _of(self, t: Trajectory) -> Outcome:
@@ -137,13 +137,13 @@ class Regrader:
         return await self._asked[key]
 
     def _key(self, attempt: Attempt) -> Hashable:
-        """All that the built-in judge looks at; None for a judge of which that is not known."""
+        """Return all inputs of the built-in judge, or None for a judge whose inputs are unknown."""
         if not isinstance(self._judge, MathJudge):
             return None
         return attempt.task.id, attempt.is_truncated, extract_answer(attempt.turns)
 
     async def outcome(self, attempt: Attempt) -> Outcome:
-        """Of one attempt."""
+        """Judge one attempt."""
         async with self._room:
             try:
                 deadline = asyncio.get_running_loop().time() + JUDGE_S
@@ -153,7 +153,7 @@ class Regrader:
 
 
 async def rescore_records(judge: Judge, path: Path) -> AsyncIterator[tuple[dict[str, Any], Outcome]]:
-    """Every record of a file with its new outcome."""
+    """Yield each record of a file with its new outcome."""
     regrader = Regrader(judge)
     for records in _chunks(path):
         outcomes = await regrader.outcomes([from_record(record) for record in records])
@@ -163,7 +163,7 @@ async def rescore_records(judge: Judge, path: Path) -> AsyncIterator[tuple[dict[
 
 def _chunks(path: Path) -> Iterator[list[dict[str, Any]]]:
     if not path.is_file():
-        raise ConfigError(f"{str(path)!r} does not exist; attempts that are not there cannot be judged again")
+        raise ConfigError(f"cannot judge attempts again: {str(path)!r} does not exist")
     records = read_records(path)
     try:
         while chunk := list(itertools.islice(records, CHUNK)):
@@ -173,7 +173,7 @@ def _chunks(path: Path) -> Iterator[list[dict[str, Any]]]:
 
 
 async def rescore(stored: FinishedEvaluation, out: Path | None) -> RescoreResult:
-    """Judge every attempt again; with `out` the new verdicts and numbers in a new folder."""
+    """Judge each attempt again. With `out`, write the new outcomes and numbers into a new folder."""
     found = RescoreResult(before={name: told.get("avg") for name, told in stored.results["sets"].items()})
     target = EvaluationFolder(out) if out is not None else None
     async with open_sandbox(stored.recipe, flavours=[VERIFIER_FLAVOUR]) as sandbox:
@@ -209,14 +209,14 @@ async def rescore(stored: FinishedEvaluation, out: Path | None) -> RescoreResult
 
 
 def _line(record: dict[str, Any], outcome: Outcome) -> str:
-    """The record with another outcome, and what hangs on it."""
+    """Return the record with another outcome and the fields that depend on it."""
     trajectory = dataclasses.replace(from_record(record), outcome=outcome)
     told = record | {"outcome": encode_outcome(outcome)} | outcome_fields(trajectory)
     return json.dumps(told, separators=(",", ":")) + "\n"
 
 
 async def rescore_into(stored: FinishedEvaluation, out: Path) -> RescoreResult:
-    """The same as an evaluation of its own, with a manifest that says of what."""
+    """Rescore into a folder with its own manifest, which names the source."""
     make_folder(out)
     (out / CONFIG).write_text(to_toml(stored.recipe), encoding="utf-8")
     names = [chosen.name for chosen in stored.sets]

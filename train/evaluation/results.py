@@ -1,9 +1,12 @@
-"""From attempts on record to the numbers of results.json. Pure but for reading the records; no clock.
+"""Compute the numbers of results.json, and the summary of a set, from records. No clock.
 
-    attempts/NAME.jsonl ──row_of──> Question by id ──set_results──> results.json, the same bytes every time
+    attempts/NAME.jsonl ──to_row──> Question by id ──set_results──> results.json, the same bytes every time
+                                                   └─summarize────> Evaluation, for logs and the terminal
 
-Everything is computed from the records alone, also where they were made a moment ago: so who resumes,
-rescores or verifies an evaluation computes what was computed first.
+Records are the only input, also right after they were written, so a resumed, rescored or verified evaluation
+computes the same numbers. avg@k is the mean over tasks of the share of correct attempts, pass@k the share of
+tasks with a correct attempt among k. Intervals take tasks as the sample (statistics/). Failed attempts are
+excluded from both and reported.
 """
 
 from __future__ import annotations
@@ -34,27 +37,27 @@ from rocstar.train.tasks.verify import extract_answer
 
 VERSION = 1
 MAX_ANSWER_CHARACTERS = 200
-"""Of an answer in results.json; the records have it whole."""
+"""The length limit of an answer in results.json; records have it in full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRow:
-    """What counts of one attempt. `is_correct` and `reward` are None where it Failed."""
+    """The numbers of one attempt. `is_correct` and `reward` are None if it Failed."""
 
     is_correct: bool | None
     reward: float | None
     failure: str | None
     tokens: int
-    """Of the response: all turns with tool results."""
+    """The length of the response: all turns with tool results."""
     turns: int
     calls: int
     errors: int
     is_truncated: bool
     answer: str | None
-    """What the policy boxed, where it is asked to."""
+    """The boxed answer, or None if the prompt asks for none."""
     measures: Mapping[str, float] = field(default_factory=dict)
     method: str = ""
-    """How the judge came to its verdict."""
+    """How the judge decided."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,13 +76,12 @@ class Question:
 
 
 def to_attempt(trajectory: Trajectory) -> Attempt:
-    """What a judge sees of it."""
+    """Return the judge's view of a trajectory."""
     is_truncated = trajectory.finish_reason is not FinishReason.answered
     return Attempt(task=trajectory.task, turns=trajectory.turns, is_truncated=is_truncated)
 
 
 def to_row(trajectory: Trajectory, chosen: EvaluationSet) -> AttemptRow:
-    """What counts of an attempt."""
     t, outcome = trajectory, trajectory.outcome
     scored = outcome if isinstance(outcome, Scored) else None
     asks = chosen.asking is Asking.agent
@@ -100,7 +102,7 @@ def to_row(trajectory: Trajectory, chosen: EvaluationSet) -> AttemptRow:
 
 
 def group_by_question(trajectories: Iterable[Trajectory], chosen: EvaluationSet) -> dict[str, Question]:
-    """Questions by task id, in the order in which they come."""
+    """Return questions by task id, in the order of their first trajectory."""
     found: dict[str, Question] = {}
     for t in trajectories:
         category = t.task.meta.get("category")
@@ -118,12 +120,12 @@ def group_by_question(trajectories: Iterable[Trajectory], chosen: EvaluationSet)
 
 
 def read_questions(path: Path, chosen: EvaluationSet) -> dict[str, Question]:
-    """The same of a file of records, one record in memory at a time."""
+    """Return the questions of a file of records, with one record in memory at a time."""
     return group_by_question(map(from_record, read_records(path)), chosen)
 
 
 def summarize(questions: Mapping[str, Question], *, k: int) -> Evaluation:
-    """The summary that people are shown. ConfigError and TrainingStopped as `summarize_attempts`."""
+    """Return the summary of a set. Raises as `summarize_attempts`."""
     return summarize_attempts(
         {
             name: (question.source, [(row.reward, row.is_correct) for row in question.rows])
@@ -140,9 +142,9 @@ def summarize(questions: Mapping[str, Question], *, k: int) -> Evaluation:
 def set_results(
     questions: Mapping[str, Question], chosen: EvaluationSet, contaminated: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """All numbers of a set as JSON. `contaminated`: `Learned.found`; None where nothing is known.
+    """Return all numbers of a set as JSON. `contaminated`: the result of `Learned.found`, or None if unknown.
 
-    The numbers over questions are made in `_scores` and nowhere else.
+    Scores over questions are computed in `_scores` only.
     """
     rows = [row for question in questions.values() for row in question.rows]
     scored = [row for row in rows if row.is_correct is not None]
@@ -176,7 +178,7 @@ def set_results(
 
 
 def _scores(questions: Mapping[str, Question], *, k: int) -> dict[str, Any]:
-    """Every score with its interval, under both denominators. Questions weigh the same."""
+    """Compute all scores with intervals, under both denominators. Questions have equal weight."""
     facts = [[_facts(row) for row in question.rows] for question in questions.values()]
     left_out = compute_scores(facts, powers_up_to(k), failed_as_wrong=False)
     rewards = [
@@ -195,7 +197,6 @@ def _scores(questions: Mapping[str, Question], *, k: int) -> dict[str, Any]:
 
 
 def _facts(row: AttemptRow) -> AttemptCounts:
-    """What the statistics know of an attempt."""
     return AttemptCounts(
         is_correct=row.is_correct,
         answer=row.answer,
@@ -208,7 +209,7 @@ def _facts(row: AttemptRow) -> AttemptCounts:
 
 
 def _to_denominator(found: CountedScores) -> dict[str, Any]:
-    """Scores as JSON: k is text."""
+    """Return scores as JSON, with k as text."""
     told = asdict(found)
     for name in ("pass_at", "pass_power", "maj_at", "n_short"):
         told[name] = {str(k): value for k, value in told[name].items()}
@@ -218,7 +219,7 @@ def _to_denominator(found: CountedScores) -> dict[str, Any]:
 def _clean(
     questions: Mapping[str, Question], contaminated: Mapping[str, Any] | None, *, k: int
 ) -> dict[str, Any] | None:
-    """What was found, and the scores of the questions in which nothing was."""
+    """Return the overlap, and the scores of the questions without overlap."""
     if contaminated is None:
         return None
     dirty = set(contaminated["questions"])
@@ -234,7 +235,7 @@ def _clean(
 
 
 def _measures(questions: Mapping[str, Question]) -> dict[str, float]:
-    """The mean over questions of each column's mean over attempts."""
+    """Return the mean over questions of each column's mean over attempts."""
     columns: dict[str, list[float]] = {}
     for question in questions.values():
         mine: dict[str, list[float]] = {}
@@ -247,7 +248,7 @@ def _measures(questions: Mapping[str, Question]) -> dict[str, float]:
 
 
 def _pooled(questions: Mapping[str, Question], chosen: EvaluationSet) -> dict[str, float]:
-    """Scores of a built-in set that are no mean of its attempts' values."""
+    """Return scores of a built-in set that are not means over its attempts."""
     if chosen.benchmark is None or chosen.benchmark.pooled is None:
         return {}
     scored = [
@@ -264,7 +265,7 @@ def _pooled(questions: Mapping[str, Question], chosen: EvaluationSet) -> dict[st
 
 
 def _by(questions: Mapping[str, Question], key: Any) -> dict[str, float]:
-    """The mean score of the questions of each kind."""
+    """Return the mean score of the questions of each kind."""
     kinds: dict[str, list[float]] = {}
     for question in questions.values():
         if question.scored and (kind := key(question)) is not None:
@@ -294,16 +295,15 @@ def _question(question: Question, *, is_hidden: bool) -> dict[str, Any]:
 
 
 def _withheld(answer: str | None) -> str | None:
-    """An answer to a question that is not to be shown: a letter as it is, a text, which may repeat the
-    question, as a digest. Equal answers stay equal.
-    """
+    """Return an answer to a hidden question: a letter as it is, a longer text, which may repeat the
+    question, as a digest. Equal answers stay equal."""
     if answer is None or len(answer) <= 1:
         return answer
     return f"sha256:{hashlib.sha256(answer.encode(errors='surrogatepass')).hexdigest()[:12]}"
 
 
 def _unextracted(scored: Sequence[AttemptRow], chosen: EvaluationSet) -> int:
-    """Attempts that ended by themselves and boxed nothing, where the policy is asked to box."""
+    """Count the attempts that ended by themselves without the boxed answer that the prompt asks for."""
     asks = chosen.asking is Asking.agent
     return sum(asks and row.answer is None and not row.is_truncated for row in scored)
 
@@ -317,12 +317,12 @@ def _share(part: int, whole: int) -> float:
 
 
 def results_text(sets: Mapping[str, Any], *, seed: int, step: int) -> str:
-    """As results.json has it. `seed` is the recipe's."""
+    """Return the text of results.json. `seed` is the recipe's."""
     return _lines({"v": VERSION, "seed": seed, "step": step, "sets": sets}, depth=4) + "\n"
 
 
 def _lines(value: Any, *, depth: int, indent: str = "") -> str:
-    """JSON with a line for each member down to `depth`: a question has one line."""
+    """Return JSON with a line per member down to `depth`, so that each question has one line."""
     if not isinstance(value, dict) or not value or not depth:
         return json.dumps(value)
     inner = indent + " "
@@ -335,36 +335,37 @@ def _lines(value: Any, *, depth: int, indent: str = "") -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What k attempts per task gave."""
+    """The summary of k attempts per task."""
 
     k: int
     avg: float
     pass_at_k: float | None
-    """Over the tasks with k scored attempts; None where there is none."""
+    """The mean over tasks with k scored attempts, or None without such a task."""
     n_short: int
-    """Tasks with fewer scored attempts than k, also those with none."""
+    """The number of tasks with fewer than k scored attempts."""
     ci_low: float
     ci_high: float
     num_tasks: int
     failed: int
     failures: dict[str, int]
-    """Of these, how many by each kind of failure."""
+    """The number of failed attempts by kind."""
     tool_error_share: float
     is_truncated: float
     by_source: dict[str, float]
     rewards: dict[str, list[float]]
     correct: dict[str, list[bool]]
-    """Of each task's scored attempts, in order, as `rewards`."""
+    """The verdicts of each task's scored attempts, in the order of `rewards`."""
 
     @property
     def reward_mean(self) -> float | None:
-        """Mean over tasks of their mean reward; None where every reward is 1 if correct and else 0."""
+        """The mean over tasks of their mean reward, or None if each reward is 1 for correct and 0 for
+        wrong."""
         if self.rewards == {task: [float(c) for c in correct] for task, correct in self.correct.items()}:
             return None
         return fmean(fmean(rewards) for rewards in self.rewards.values())
 
     def metrics(self, name: str) -> dict[str, float]:
-        """As metric names of train/record/metrics.py."""
+        """Return the metrics by their names of train/record/metrics.py."""
         told = {f"eval/{name}/reward_mean": self.reward_mean, f"eval/{name}/pass@{self.k}": self.pass_at_k}
         return {key: value for key, value in told.items() if value is not None} | {
             f"eval/{name}/avg@{self.k}": self.avg,
@@ -379,15 +380,15 @@ class Evaluation:
 
 
 def unscored_error(trajectories: Sequence[Trajectory]) -> Exception:
-    """What to raise where none of the attempts has a verdict: the likely reason, with the fix."""
+    """Return the exception for a set without a scored attempt: the likely reason and its fix."""
     failures = [t.outcome for t in trajectories if isinstance(t.outcome, Failed)]
     kinds = Counter(failure.kind for failure in failures)
     if set(kinds) == {"too_long"}:
         lengths = [t.prompt_length for t in trajectories]
         return ConfigError(
             f"no attempt could be scored: prompts of {min(lengths)} to {max(lengths)} tokens are too long "
-            f"({failures[0].detail}); take a model with more positions, a shorter model.template or shorter "
-            "tasks, or give the engine more room"
+            f"({failures[0].detail}). Use a model with more positions, a shorter model.template or shorter "
+            "tasks, or raise the engine's limit"
         )
     last = f"; the last: {failures[-1].detail}" if failures else ""
     return TrainingStopped(f"no attempt could be scored; failures: {_counts(kinds)}{last}")
@@ -399,7 +400,7 @@ def _counts(kinds: Counter[str]) -> str:
 
 
 Judged = tuple[float | None, bool | None]
-"""Reward and verdict of an attempt; both None where it Failed."""
+"""Reward and verdict of an attempt, both None if it Failed."""
 
 
 def summarize_attempts(
@@ -411,7 +412,8 @@ def summarize_attempts(
     errors: int,
     truncated: Sequence[bool],
 ) -> Evaluation:
-    """Summary of attempts. `judged`: source and attempts by task; the rest is of the scored attempts.
+    """Summarize attempts. `judged`: source and attempts by task; the other arguments are of the scored
+    attempts.
 
     Raises:
         TrainingStopped: no attempt was scored.

@@ -1,10 +1,10 @@
 """`rocstar rollout`: trajectories of a model, without a learner.
 
     one step   -> --out FILE.jsonl
-    many steps -> --out FOLDER/ config.toml, trajectories/step_N.*      (what `train --from-rollouts` reads)
+    many steps -> --out FOLDER/ config.toml, trajectories/step_N.*      (read by `train --from-rollouts`)
 
-The model stays the same over all steps: its version is 0 in every record. Step N is rolled out as step N of
-a run would be with this model: the same tasks, the same noise, whichever steps came before.
+The model is constant: its version is 0 in every record. Step N has the tasks and the noise of step N of a run
+with this model, whichever steps came before.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from rocstar.train.tasks.verify import num_answers
 def roll_out_file(
     recipe: Recipe, model: str | None, *, out: Path, limit: int, force: bool = False
 ) -> dict[str, float]:
-    """Roll out groups on the first `limit` tasks; write records; return their metrics.
+    """Roll out groups on the first `limit` tasks, write records and return their metrics.
 
     Raises:
-        ConfigError: `out` exists and `force` is false, or it cannot be written; where that shows at the end
-            only, the message says where the records are.
+        ConfigError: `out` exists and `force` is false, or it cannot be written. If writing fails at the end,
+            the message names the place of the records.
     """
     check_file(out, force=force, instead=", or --steps for a folder of steps")
     out, recipe = out.resolve(), dated(recipe, model)
@@ -82,10 +82,10 @@ def roll_out_file(
 def roll_out_steps(
     recipe: Recipe, model: str | None, *, out: Path, steps: int, resume: bool
 ) -> dict[str, float]:
-    """Roll out the batches of `steps` steps of the first stage into a folder; return sums over them.
+    """Roll out the batches of `steps` steps of the first stage into a folder. Return sums over them.
 
     Raises:
-        ConfigError: the folder has records and `resume` is false, or they are of another recipe or a run.
+        ConfigError: the folder has records and `resume` is false, or they belong to another recipe or a run.
     """
     recipe = dated(with_model(recipe, model), former=out)
     stage, tasks = _first_stage(recipe)
@@ -105,21 +105,21 @@ def _first_stage(recipe: Recipe) -> tuple[StageConfig, list[Task]]:
 
 
 def _settle(out: Path, recipe: Recipe) -> None:
-    """Write the recipe beside the records, or see that it is the one they were begun with."""
+    """Write the recipe beside the records, or check that it is the one they were started with."""
     text, path = to_toml(recipe), out / CONFIG
     if (out / METRICS).exists():
-        raise ConfigError(f"{str(out)!r} holds a run that learned; take another --out")
+        raise ConfigError(f"{str(out)!r} holds a training run. Pass another --out.")
     if any((out / TRAJECTORIES).glob("step_*")) and _differs(path, text):
         raise ConfigError(
-            f"{str(out)!r} was begun with another recipe or model ({CONFIG} has it); "
-            "go on with that one, or take another --out"
+            f"{str(out)!r} was started with another recipe or model (see its {CONFIG}). "
+            "Use that one, or pass another --out."
         )
     path.write_text(text, encoding="utf-8")
     (out / TRAJECTORIES).mkdir(exist_ok=True)
 
 
 def _differs(path: Path, text: str) -> bool:
-    """Whether the TOML file has other values; how they are written changes from version to version."""
+    """True if the TOML file has other values; its formatting may differ between versions."""
     return tomllib.loads(path.read_text(encoding="utf-8")) != tomllib.loads(text)
 
 
@@ -167,7 +167,7 @@ async def _all_steps(
 def _write(
     path: Path, selection: Selection, stage: StageConfig, decode: Callable[[Sequence[int]], str]
 ) -> None:
-    """Records of a step, with what this recipe's RoC would make of them."""
+    """Write the records of a step with the decisions of this recipe's RoC."""
     write_records(
         path,
         (

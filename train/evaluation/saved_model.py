@@ -1,4 +1,4 @@
-"""A model on disk without a learner: opened as an agent, or evaluated."""
+"""A model on disk without a learner: open it as an agent, evaluate it, or score trajectories with it."""
 
 from __future__ import annotations
 
@@ -74,52 +74,52 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """An evaluation with what it is of."""
+    """The result of an evaluation, with its model and recipe."""
 
     results: Mapping[str, Evaluation]
     """By the name of the set, in the recipe's order."""
     seed: int
     model: str
     recipe: str
-    """The hash of the resolved recipe, `model` in it."""
+    """The hash of the resolved recipe, `model` included."""
 
     @property
     def result(self) -> Evaluation:
-        """Of the first set, which is the only one of most recipes."""
+        """The result of the first set."""
         return next(iter(self.results.values()))
 
     def facts(self) -> dict[str, Any]:
-        """As JSON."""
         return {"seed": self.seed, "model": self.model, "recipe": self.recipe}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationOptions:
-    """What is to be evaluated, and where it is kept."""
+    """The options of an evaluation."""
 
     limit: int = 0
-    """Only the first so many tasks of each set; 0 = as the recipe says."""
+    """Use only the first `limit` tasks of each set; 0 = the recipe's limit."""
     out: Path | None = None
-    """The folder; None = the attempts are not kept."""
+    """The folder, or None to discard the attempts."""
     resume: bool = False
-    """`out` holds an evaluation that was stopped: go on with it."""
+    """Continue the stopped evaluation in `out`."""
     is_own: bool = True
-    """The sets are those of the recipe, which keeps them out of its training; else they were chosen now."""
+    """True if the sets are the recipe's, which excludes them from its training; False if chosen by
+    options."""
 
 
 def evaluate_model(recipe: Recipe, model: str | None, **order: Any) -> Evaluated:
-    """avg@k and pass@k on the recipe's sets. `order`: the fields of `EvaluationOptions`.
+    """Return avg@k and pass@k on the recipe's sets. `order`: the fields of `EvaluationOptions`.
 
     Raises:
-        ConfigError: there are no tasks, no such model, or `out` holds something or cannot be written.
-        TrainingStopped: no attempt was scored, or `out` could not be written in the end.
+        ConfigError: there are no tasks, no such model, or `out` is not empty or not writable.
+        TrainingStopped: no attempt was scored, or writing `out` failed.
     """
     with _evaluation(recipe, model, EvaluationOptions(**order)) as work:
         return run_to_end(work)
 
 
 async def evaluate_in_loop(recipe: Recipe, model: str | None, **order: Any) -> Evaluated:
-    """`evaluate_model` in a loop that runs already."""
+    """Run `evaluate_model` in a running event loop."""
     with _evaluation(recipe, model, EvaluationOptions(**order)) as work:
         return await work
 
@@ -128,7 +128,7 @@ async def evaluate_in_loop(recipe: Recipe, model: str | None, **order: Any) -> E
 def _evaluation(
     recipe: Recipe, model: str | None, order: EvaluationOptions
 ) -> Iterator[Coroutine[None, None, Evaluated]]:
-    """The work, to be run to its end inside."""
+    """Yield the coroutine of the evaluation; await it inside."""
     check_sets(recipe)
     recipe = dated(recipe, model, former=order.out if order.resume else None)
     if order.out is None:
@@ -150,8 +150,8 @@ def _evaluation(
             if error.errno not in UNWRITABLE:
                 raise
             raise TrainingStopped(
-                f"{str(out)!r} could not be written ({error.strerror}); what was made so far is there: make "
-                "room, and pass --resume"
+                f"cannot write {str(out)!r}: {error.strerror}. Finished attempts are kept; free some "
+                "space, then pass --resume"
             ) from error
         finally:
             (out / LOCK).unlink(missing_ok=True)
@@ -159,13 +159,13 @@ def _evaluation(
 
 
 def check_resumable(out: Path) -> None:
-    """ConfigError for a folder that holds no evaluation."""
+    """Raise ConfigError for a folder without an evaluation."""
     if not (out / CONFIG).is_file() or not (out / MANIFEST).is_file():
-        raise ConfigError(f"--out {str(out)!r} holds no evaluation to go on with; leave --resume out")
+        raise ConfigError(f"--out {str(out)!r} holds no evaluation to resume. Omit --resume.")
 
 
 def _discard_if_unused(out: Path) -> None:
-    """Take back a folder without an attempt."""
+    """Remove a folder without attempts."""
     attempts = out / ATTEMPTS
     if any(path.stat().st_size for path in attempts.glob("*.jsonl*")):
         return
@@ -189,8 +189,8 @@ def _evaluation_into(
     text, path = to_toml(recipe), out / CONFIG
     if order.resume and tomllib.loads(path.read_text(encoding="utf-8")) != tomllib.loads(text):
         raise ConfigError(
-            f"{str(out)!r} was begun with another recipe, model or options ({CONFIG} has them); go on with "
-            "those, or take another --out"
+            f"{str(out)!r} was started with another recipe, model or options (see its {CONFIG}). Use "
+            "those, or pass another --out"
         )
     former = last_facts(out) if order.resume else None
     path.write_text(text, encoding="utf-8")
@@ -211,8 +211,8 @@ async def _evaluate(
         facts = identity(recipe, sets, agent.chat.template)
         if former is not None and (changed := differences(former, facts)):
             raise ConfigError(
-                f"--resume cannot go on in {str(folder.directory)!r}, which was begun with something else: "
-                f"{'; '.join(changed)}; give that back, or take another --out"
+                f"cannot resume {str(folder.directory)!r}: it was started with other inputs: "
+                f"{'; '.join(changed)}. Restore them, or pass another --out"
             )
         entry["evaluation"] = facts | {
             "settings": settings_facts(recipe, sets, step=0),
@@ -233,7 +233,7 @@ async def _evaluate(
 
 
 def identity(recipe: Recipe, sets: Sequence[EvaluationSet], template: str) -> dict[str, Any]:
-    """What an evaluation is of: model, data, verifier. Digests alone; the same wherever it is made."""
+    """Return digests of model, data and verifier, equal on every machine."""
     folder = model_folder(recipe.model.path) if backend_of(recipe).reads_weights else None
     paths = {config.label: config.path for config in recipe.eval}
     return {
@@ -245,14 +245,14 @@ def identity(recipe: Recipe, sets: Sequence[EvaluationSet], template: str) -> di
 
 
 def with_model(recipe: Recipe, model: str | None) -> Recipe:
-    """The recipe with the model that was meant. ConfigError if there is no model to load."""
+    """Return the recipe with the path of `model`. ConfigError if there is no model to load."""
     path = model_on_disk(recipe, model)
     return recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": path})})
 
 
 def last_stage(recipe: Recipe) -> StageConfig:
     if not recipe.stages:
-        raise ConfigError("the recipe has no [[stages]]: there are no limits to roll out under")
+        raise ConfigError("the recipe has no [[stages]], so rollouts have no limits")
     return recipe.stages[-1]
 
 
@@ -265,7 +265,7 @@ def run_to_end(work: Coroutine[None, None, T]) -> T:
 async def open_agent(
     recipe: Recipe, model: str | None, max_response_tokens: int, max_turns: int
 ) -> AsyncIterator[Agent]:
-    """The agent of a recipe around a model on disk, with its sandbox and engine running."""
+    """Open the agent of a recipe around a model on disk, with a running sandbox and engine."""
     async with open_engine_and_agent(recipe, model, max_response_tokens, max_turns) as (_, agent):
         yield agent
 
@@ -274,7 +274,7 @@ async def open_agent(
 async def open_engine_and_agent(
     recipe: Recipe, model: str | None, max_response_tokens: int, max_turns: int
 ) -> AsyncIterator[tuple[RolloutEngine, Agent]]:
-    """The same, with the engine that the agent talks to."""
+    """Open the engine and the agent that calls it."""
     path = model_on_disk(recipe, model)
     checkpoint.set_threads(recipe.run.threads)
     tokenizer = load_tokenizer(path)
@@ -302,14 +302,14 @@ async def open_engine_and_agent(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedModel:
-    """An agent whose engine and sandbox run.
+    """An agent with a running engine and sandbox.
 
     Attributes:
-        agent: asks as training does.
-        recipe: with the model that was meant.
-        max_context: tokens of a prompt and its answer together; None where that is not known here.
-        isolation: what confines its tools; empty where the sandbox does not say.
-        num_answers: how many answers some turns have.
+        agent: the agent of training.
+        recipe: with the path of the model.
+        max_context: tokens of a prompt and its response together, or None if unknown.
+        isolation: the isolation of its tools, or "" if the sandbox does not report it.
+        num_answers: counts the answers in some turns.
     """
 
     agent: Agent
@@ -320,7 +320,7 @@ class OpenedModel:
 
 
 def with_date_of(out: Path | None, recipe: Recipe) -> Recipe:
-    """The recipe with the date that its prompts show: that of the records in `out`, where there are some."""
+    """Return the recipe with the date in its prompts: that of the records in `out`, if there are any."""
     return dated(recipe, former=out)
 
 
@@ -328,7 +328,7 @@ def with_date_of(out: Path | None, recipe: Recipe) -> Recipe:
 async def open_model(
     recipe: Recipe, model: str | None, *, max_response_tokens: int, max_turns: int
 ) -> AsyncIterator[OpenedModel]:
-    """Start engine and sandbox; the limits are those of a trajectory. ConfigError for what cannot run."""
+    """Start engine and sandbox with the limits of a trajectory. ConfigError if they cannot run."""
     recipe = with_model(recipe, model)
     limit = load_max_positions(recipe.model.path) if backend_of(recipe).reads_weights else None
     async with open_agent(recipe, None, max_response_tokens, max_turns) as agent:
@@ -343,15 +343,14 @@ async def open_model(
 
 
 TOKENS_PER_MICROBATCH: Final = 8192
-"""Input tokens of a forward; a longer trajectory has one of its own."""
+"""Input tokens of a forward; a longer trajectory has its own."""
 
 
 class TokenScorer:
-    """The weights and the tokenizer of one directory."""
+    """Weights in float32, as the learner loads them, and the tokenizer of one directory."""
 
     def __init__(self, path: str, *, threads: int) -> None:
-        """`threads`: as `run.threads`, 0 = the physical cores. ConfigError for what is no model, or one whose
-        entropies are not those of hidden states times a head."""
+        """Load a model. `threads`: as `run.threads`. ConfigError for an unsupported model."""
         set_threads(threads)
         check_can_load(path)
         self.path = path
@@ -359,8 +358,8 @@ class TokenScorer:
         self._policy = PolicyModel(load_model(path, "float32"))
 
     def score(self, trajectories: Sequence[Trajectory], *, temperature: float) -> list[TokenScores]:
-        """Of each trajectory, in order. ConfigError for what these weights cannot have written, or weights
-        that give no numbers."""
+        """Return entropies and log-probs of each trajectory. ConfigError if these weights cannot have
+        written it, or give values that are not finite."""
         try:
             scores = token_scores(
                 self._policy,
@@ -370,15 +369,15 @@ class TokenScorer:
             )
         except ValueError as error:
             raise ConfigError(
-                f"{self.path!r} cannot score these records: {error}; is it the model that wrote them?"
+                f"{self.path!r} cannot score these records: {error}. Pass the model that wrote them."
             ) from None
         if not all(one.is_finite for one in scores):
-            raise ConfigError(f"{self.path!r} gives entropies that are not finite; are its weights?")
+            raise ConfigError(f"{self.path!r} gives entropies that are not finite. Check its weights.")
         return scores
 
 
 class TextOfIds:
-    """Text of ids, special tokens shown; that of a token by itself is made once."""
+    """Text of ids with special tokens. The text of a single token is cached."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer

@@ -1,6 +1,6 @@
-"""A set of an evaluation at work: its tasks, how the policy is asked, under which settings, and who scores.
+"""A set of an evaluation: its tasks, its prompt, its settings and its judge.
 
-[[eval]] + tasks ──> EvaluationSet ──agent_for──> the run's agent, asked so
+[[eval]] + tasks ──> EvaluationSet ──agent_for_set──> the run's agent with the settings of the set
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ EVAL_SEED = 1_000_003
 """Added to the run's seed: an evaluation has other noise than training. Noise depends on the step too, so
 `rocstar eval`, which uses step 0, draws other attempts for a checkpoint than the run did."""
 FUNCTIONS = "functions"
-"""In a task's `meta`: what it may call, as a chat template takes tools."""
+"""The key of a task's `meta` for the functions it offers, in the form that chat templates take tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSet:
-    """A set with its settings as numbers."""
+    """A set with its resolved settings."""
 
     name: str
     tasks: Sequence[Task]
@@ -37,7 +37,7 @@ class EvaluationSet:
     max_turns: int
     every: int = 0
     benchmark: Benchmark | None = None
-    """The built-in set that it is; None for own tasks."""
+    """The built-in set, or None for tasks of the recipe."""
 
     @property
     def asking(self) -> Asking:
@@ -45,7 +45,7 @@ class EvaluationSet:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is asked and judged as training tasks are, so that any node can."""
+        """True if it is prompted and judged like training tasks, so that any node can roll it out."""
         own = self.benchmark
         return own is None or (own.judge is None and own.counterpart is None and own.asking is Asking.agent)
 
@@ -54,11 +54,11 @@ class EvaluationSet:
         return self.benchmark is not None and self.benchmark.hidden
 
     def measures(self, attempt: Attempt) -> Mapping[str, float]:
-        """Further columns of an attempt."""
+        """Return further columns of an attempt."""
         return (self.benchmark.measures if self.benchmark else no_measures)(attempt)
 
     def settings(self) -> dict[str, Any]:
-        """What an attempt depends on besides the task, as JSON."""
+        """Return the settings on which an attempt depends besides the task, as JSON."""
         return {
             "asking": self.asking.value,
             "samples": self.samples,
@@ -69,7 +69,7 @@ class EvaluationSet:
 
 
 def evaluation_sets(recipe: Recipe, tasks: Mapping[str, Sequence[Task]]) -> list[EvaluationSet]:
-    """The sets of a recipe in its order. `tasks`: of each by its label."""
+    """Return the sets of a recipe in its order. `tasks` are by label."""
     return [_set(config, tasks[config.label]) for config in with_eval_limits(recipe).eval]
 
 
@@ -89,7 +89,7 @@ def _set(config: EvalConfig, tasks: Sequence[Task]) -> EvaluationSet:
 
 
 def agent_for_set(agent: Agent, chosen: EvaluationSet) -> Agent:
-    """The run's agent under a set's settings: asked as the set asks, scored by its judge where it has one."""
+    """Return the run's agent with a set's settings, prompt and judge."""
     limits = dataclasses.replace(
         agent.limits, max_response_tokens=chosen.max_response_tokens, max_turns=chosen.max_turns
     )
@@ -113,13 +113,13 @@ def _no_functions(task: Task) -> Sequence[Mapping[str, Any]]:
 
 
 def functions_of(task: Task) -> Sequence[Mapping[str, Any]]:
-    """What the task itself offers to be called."""
+    """Return the functions that the task offers."""
     found: Sequence[Mapping[str, Any]] = task.meta.get(FUNCTIONS) or ()
     return found
 
 
 def check_room(recipe: Recipe, positions: int | None) -> None:
-    """ConfigError where a set's answers alone are longer than the model's longest text."""
+    """Raise ConfigError if a set's responses alone can exceed the model's positions."""
     no_tasks: Mapping[str, Sequence[Task]] = {config.label: () for config in recipe.eval}
     for k, chosen in enumerate(evaluation_sets(recipe, no_tasks)):
         if positions is not None and chosen.max_response_tokens >= positions:

@@ -1,13 +1,17 @@
-"""Evaluations on disk, whatever wrote them, as scores of attempts by set and question.
+"""Evaluations on disk, of rocstar or of others, as scores of attempts by set and question.
 
-    RUN/                         its evaluations/, one for each step that was evaluated
+    RUN/                         its evaluations/, one for each evaluated step
     RUN/checkpoints/step_N/      the evaluation of the run at that step
-    RUN/evaluations/step_N       this one of them
+    RUN/evaluations/step_N       one of them
     FOLDER/results.json          an evaluation with all its sets
     FOLDER/summary.json          an evaluation with one set, as `step_N.json` of a run
-    FILE.csv, FILE.jsonl         what others publish (published.py)
+    FILE.csv, FILE.jsonl         a table of per-question results
 
-Nothing of the records is read.
+    set,question,score            a CSV with a header, or JSON Lines with these members
+    set,question,attempts         score: the share of correct attempts, 0 to 1
+                                  attempts: each attempt; CSV `1 0 1 failed`, JSON [true, false, true, null]
+
+`set` is optional; a question has one row. Trajectory records are not read.
 """
 
 from __future__ import annotations
@@ -26,17 +30,17 @@ from rocstar.train.recipe.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEvaluation:
-    """What an evaluation left, as far as two of them are compared."""
+    """The scores of a stored evaluation."""
 
     path: Path
     step: int | None
-    """Of the run, where it is one's."""
+    """The step of the run, or None for an evaluation without a run."""
     sets: Mapping[str, Attempted]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationLocation:
-    """Where evaluations lie: one, or one for each step of a run."""
+    """One evaluation on disk, or one for each evaluated step of a run."""
 
     path: Path
     by_step: Mapping[int | None, Path]
@@ -46,7 +50,7 @@ class EvaluationLocation:
         return None not in self.by_step
 
     def read(self, step: int | None) -> StoredEvaluation:
-        """The evaluation at a step of the run. ConfigError if there is none, or if it cannot be read."""
+        """Read the evaluation at a step of the run. ConfigError if there is none, or it cannot be read."""
         if not self.is_run:
             step = None
         elif step not in self.by_step:
@@ -59,15 +63,17 @@ class EvaluationLocation:
 
 
 def find_evaluations(path: Path) -> EvaluationLocation:
-    """What lies at a path. ConfigError where no evaluation does."""
+    """Find the evaluations at a path. ConfigError if there are none."""
     if not path.exists() and (former := path.with_name(f"{path.name}.json")).is_file():
         path = former
     if path.is_file():
         if path.suffix not in (*SUFFIXES, ".json"):
-            raise ConfigError(f"{str(path)!r} is no evaluation: a file ends in .json, .csv or .jsonl")
+            raise ConfigError(f"{str(path)!r} is not an evaluation: a file ends in .json, .csv or .jsonl")
         return EvaluationLocation(path=path, by_step={None: path})
     if not path.exists():
-        raise ConfigError(f"{str(path)!r} does not exist; give a run, a checkpoint, an evaluation or a table")
+        raise ConfigError(
+            f"{str(path)!r} does not exist. Pass a run, a checkpoint, an evaluation or a table."
+        )
     for name in ("results.json", "summary.json"):
         if (path / name).is_file():
             return EvaluationLocation(path=path, by_step={None: path / name})
@@ -81,16 +87,17 @@ def find_evaluations(path: Path) -> EvaluationLocation:
         return EvaluationLocation(path=path, by_step=by_step)
     raise ConfigError(
         f"{str(path)!r} holds no evaluation: neither results.json nor summary.json nor evaluations/step_N; "
-        "give a run that was evaluated, or what `rocstar eval --out` wrote"
+        "pass an evaluated run, or the folder of `rocstar eval --out`"
     )
 
 
 def match_evaluations(
     a: EvaluationLocation, b: EvaluationLocation, step: int | None
 ) -> tuple[StoredEvaluation, StoredEvaluation]:
-    """Of two runs the last step at which both were evaluated; else of each its only or last evaluation."""
+    """Return the evaluations to compare: of two runs those at their last common step, else the only or
+    last of each."""
     if step is not None and not (a.is_run or b.is_run):
-        raise ConfigError(f"--step {step} is of a run, and neither A nor B is one")
+        raise ConfigError(f"--step {step} needs a run, and neither A nor B is a run")
     if step is None and a.is_run and b.is_run and (common := a.by_step.keys() & b.by_step.keys()):
         step = max(s for s in common if s is not None)
     return tuple(place.read(_last(place) if step is None else step) for place in (a, b))  # type: ignore[return-value]
@@ -114,9 +121,9 @@ def _document(file: Path) -> dict[str, Any]:
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{str(file)!r} is no JSON: {error}") from None
+        raise ConfigError(f"{str(file)!r} is not JSON: {error}") from None
     if not isinstance(document, dict):
-        raise ConfigError(f"{str(file)!r} is no JSON object")
+        raise ConfigError(f"{str(file)!r} is not a JSON object")
     return document
 
 
@@ -127,7 +134,7 @@ def _sets(document: Mapping[str, Any], file: Path) -> dict[str, Attempted]:
     elif isinstance(correct := document.get("correct"), dict):
         found = {HELDOUT: _one_set(correct, document.get("k"), place)}
     else:
-        raise ConfigError(f"{place} is no evaluation: it has neither `sets` nor `correct`")
+        raise ConfigError(f"{place} is not an evaluation: it has neither `sets` nor `correct`")
     if empty := [name for name, questions in found.items() if not questions] or ([] if found else ["sets"]):
         raise ConfigError(f"{place} has no question in {empty[0]!r}")
     return found
@@ -147,11 +154,11 @@ def _questions(told: object, place: str) -> Attempted:
 
 
 def _one_set(correct: Mapping[str, Any], k: object, place: str) -> Attempted:
-    """Of a summary, which lists scored attempts only; how many were asked for says how many Failed."""
+    """Read a summary, which lists scored attempts only. The attempts missing up to `k` Failed."""
     found: Attempted = {}
     for name, verdicts in correct.items():
         if not isinstance(verdicts, list):
-            raise ConfigError(f"{place}: `correct` of question {name!r} is no list")
+            raise ConfigError(f"{place}: `correct` of question {name!r} is not a list")
         scores = [attempt_score(verdict, f"{place}, question {name!r}") for verdict in verdicts]
         asked = k if isinstance(k, int) else 0
         found[name] = tuple(scores + [None] * (min(asked, 1_000_000) - len(scores)))
@@ -159,16 +166,16 @@ def _one_set(correct: Mapping[str, Any], k: object, place: str) -> Attempted:
 
 
 Attempted = dict[str, tuple[float | None, ...]]
-"""The score of each attempt by question, 0 to 1; None where it Failed."""
+"""The score of each attempt by question, 0 to 1; None if it Failed."""
 
 HELDOUT: Final = "heldout"
-"""The name of a set that has none."""
+"""The name of a set without one."""
 SUFFIXES: Final = (".csv", ".jsonl")
 WORDS: Final = {"1": 1.0, "0": 0.0, "true": 1.0, "false": 0.0, "failed": None, "null": None, "none": None}
 
 
 def load_table(path: Path) -> dict[str, Attempted]:
-    """Attempts by set and question. ConfigError with file and line for what cannot be read."""
+    """Load attempts by set and question. ConfigError with file and line for invalid input."""
     sets: dict[str, Attempted] = {}
     try:
         for line, row in _rows(path):
@@ -176,19 +183,19 @@ def load_table(path: Path) -> dict[str, Attempted]:
             name, question, attempts = _row(row, place)
             questions = sets.setdefault(name, {})
             if question in questions:
-                raise ConfigError(f"{place}: question {question!r} of {name!r} stands in two rows; keep one")
+                raise ConfigError(f"{place}: question {question!r} of {name!r} has two rows; keep one")
             questions[question] = attempts
     except UnicodeDecodeError as error:
         raise ConfigError(f"{str(path)!r} is not UTF-8 text ({error.reason} at byte {error.start})") from None
     except csv.Error as error:
-        raise ConfigError(f"{str(path)!r} is no CSV: {error}") from None
+        raise ConfigError(f"{str(path)!r} is not CSV: {error}") from None
     if not sets:
         raise ConfigError(f"{str(path)!r} has no row; it needs question and score, or question and attempts")
     return sets
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Line numbers and rows."""
+    """Yield line numbers and rows."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         if path.suffix == ".csv":
             reader = csv.DictReader(file, strict=True)
@@ -200,9 +207,11 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
                 try:
                     row = json.loads(line)
                 except (ValueError, RecursionError) as error:
-                    raise ConfigError(f"{str(path)!r}, line {number} is no JSON: {error}") from None
+                    raise ConfigError(f"{str(path)!r}, line {number} is not JSON: {error}") from None
                 if not isinstance(row, dict):
-                    raise ConfigError(f"{str(path)!r}, line {number} is no JSON object: {line.strip()[:60]}")
+                    raise ConfigError(
+                        f"{str(path)!r}, line {number} is not a JSON object: {line.strip()[:60]}"
+                    )
                 yield number, row
 
 
@@ -216,7 +225,7 @@ def _row(row: Mapping[str, Any], place: str) -> tuple[str, str, tuple[float | No
         if isinstance(attempts, str):
             attempts = attempts.replace(",", " ").replace(";", " ").split()
         if not isinstance(attempts, list):
-            raise ConfigError(f"{place}: attempts {attempts!r} is no list; write [true, false] or `1 0`")
+            raise ConfigError(f"{place}: attempts {attempts!r} is not a list; write [true, false] or `1 0`")
         return str(name), str(question), tuple(attempt_score(a, place) for a in attempts)
     if row.get("score") in (None, ""):
         raise ConfigError(f"{place} has neither score nor attempts of question {question!r}")
@@ -224,7 +233,7 @@ def _row(row: Mapping[str, Any], place: str) -> tuple[str, str, tuple[float | No
 
 
 def attempt_score(value: object, place: str) -> float | None:
-    """The score of one attempt, or of several as their mean; None for one that Failed."""
+    """Return the score of one attempt, or of several as their mean; None for a Failed one."""
     if isinstance(value, str) and value.lower() in WORDS:
         return WORDS[value.lower()]
     if value is None:
@@ -234,5 +243,5 @@ def attempt_score(value: object, place: str) -> float | None:
     except (TypeError, ValueError, OverflowError):
         score = math.nan
     if not 0 <= score <= 1:
-        raise ConfigError(f"{place}: {value!r} is no score; write true, false, null, or a share from 0 to 1")
+        raise ConfigError(f"{place}: {value!r} is not a score; write true, false, null or a share, 0 to 1")
     return score

@@ -1,12 +1,13 @@
-"""`rocstar eval --verify FOLDER`: an evaluation held against its own manifest.
+"""`rocstar eval --verify FOLDER` and `--check-set`: compare an evaluation with its manifest, a judge with
+golds.
 
-    files      ──digests──────────────────────────> as they were when the evaluation ended
-    records    ──numbers──────────────────────────> results.json, to the byte
-    records    ──judge────────────────────────────> the outcomes on record
-    model, data, verifier, where they are here ───> the digests on record
+    files      ──digests──────────────────────────> unchanged since the evaluation ended
+    records    ──numbers──────────────────────────> results.json, byte for byte
+    records    ──judge────────────────────────────> the stored outcomes
+    model, data, verifier, if on this machine ────> the stored digests
 
-What is not on this machine any more is said to be not checked; it is no difference. So are the attempts at a
-hidden set, which who publishes an evaluation keeps back.
+Parts that are missing on this machine are reported as not checked, not as differences. So are the attempts at
+a hidden set, which are not published.
 """
 
 from __future__ import annotations
@@ -51,28 +52,28 @@ from rocstar.train.tasks.chat_format import chat_format
 from rocstar.train.tasks.reward import VERIFIER_FLAVOUR
 
 MOST_SHOWN = 20
-"""Outcomes that differ, by name; the others are counted."""
+"""The number of differing outcomes that are listed; the others are counted."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Verification:
-    """What holding an evaluation against its manifest found."""
+    """The result of comparing an evaluation with its manifest."""
 
     differences: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
     attempts: int = 0
-    """Judged again."""
+    """The number of attempts that were judged again."""
 
 
 async def verify(directory: Path) -> Verification:
-    """Hold the folder against its manifest. ConfigError for a folder that holds no finished evaluation."""
+    """Compare a folder with its manifest. ConfigError if it holds no finished evaluation."""
     stored, found = FinishedEvaluation.open(directory), Verification()
     try:
         starts = [start for start in read_manifest(directory) if "files" in start]
     except ManifestError as error:
         raise ConfigError(str(error)) from None
     if not starts or starts[-1].get("status") != COMPLETE:
-        found.differences.append("manifest.json: no start of it tells of an evaluation that came to its end")
+        found.differences.append("manifest.json: it has no evaluation that completed")
         return found
     entry = starts[-1]
     here = _with_attempts(stored, found)
@@ -91,10 +92,10 @@ async def verify(directory: Path) -> Verification:
 
 
 def _with_attempts(stored: FinishedEvaluation, found: Verification) -> FinishedEvaluation:
-    """The evaluation without the hidden sets whose attempts were kept back when the folder was passed on."""
+    """Return the evaluation without the hidden sets whose attempts were not published."""
     here = [one for one in stored.sets if not one.is_hidden or stored.folder.attempts(one.name).is_file()]
     gone = [one.name for one in stored.sets if one not in here]
-    found.unchecked += [f"attempts/{name}.jsonl: of a hidden set, and not here" for name in gone]
+    found.unchecked += [f"attempts/{name}.jsonl: a hidden set, not on this machine" for name in gone]
     return dataclasses.replace(stored, sets=here)
 
 
@@ -110,30 +111,30 @@ def _files(
 
 
 def _numbers(stored: FinishedEvaluation) -> list[str]:
-    """Whether the records give the numbers. What may have been learned is not asked again."""
+    """Compare results.json with the records. Overlap with training is taken from the stored results."""
     try:
         told, _ = numbers(stored.sets, stored.folder, StoredOverlap(sets=stored.results["sets"]))
     except (RecordError, TrainingStopped) as error:
-        return [f"results.json: the records give none: {error}"]
+        return [f"results.json: cannot compute it from the records: {error}"]
     all_sets = {name: told.get(name, former) for name, former in stored.results["sets"].items()}
     text = results_text(all_sets, seed=stored.results["seed"], step=stored.results["step"])
     if text == stored.folder.results.read_text(encoding="utf-8"):
         return []
     return [
-        "results.json: the records give other numbers",
+        "results.json: the numbers differ from those of the records",
         *differences(stored.results["sets"], told)[:MOST_SHOWN],
     ]
 
 
 def _identity(stored: FinishedEvaluation, facts: Mapping[str, Any], found: Verification) -> None:
-    """Model, data and verifier, as far as they are here."""
+    """Compare model, data and verifier, if they are on this machine."""
     recipe, sets = stored.recipe, stored.sets
     _data(recipe, sets, facts.get("data", {}), found)
     now = {chosen.name: verifier_digest(recipe, chosen) for chosen in sets}
     found.differences += differences(facts.get("verifier", {}), now, "verifier.")
     model: Mapping[str, Any] = facts.get("model", {})
     if model.get("weights") is None:
-        found.unchecked.append("model: the manifest has no digest of weights (a run's own, or an endpoint's)")
+        found.unchecked.append("model: the manifest has no digest of weights (a run or an endpoint)")
         return
     folder = model_folder(recipe.model.path)
     if folder is None:
@@ -164,17 +165,17 @@ def _data(recipe: Recipe, sets: Sequence[EvaluationSet], was: Mapping[str, Any],
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetCheck:
-    """Whether a set's own golds are found right, and what lies beside them wrong."""
+    """The judge's verdicts on a set's golds and on wrong answers beside them."""
 
     name: str
     digest: str
     is_known: bool | None
     golds: int
     refused: list[str]
-    """Tasks whose gold was not found right."""
+    """Tasks whose gold was judged wrong."""
     near_misses: int
     accepted: list[str]
-    """Tasks of which a wrong answer was found right."""
+    """Tasks with a wrong answer that was judged correct."""
 
     @property
     def is_right(self) -> bool:
@@ -182,8 +183,8 @@ class SetCheck:
 
 
 async def check_set(name: str, path: str) -> SetCheck:
-    """Judge a built-in set's golds and near misses. ConfigError where no copy can be had."""
-    find(name)  # a name that there is not is refused here
+    """Judge a built-in set's golds and near misses. ConfigError if no copy is available."""
+    find(name)  # raises for an unknown name
     config = EvalConfig(set=name, path=path)
     loaded = load_set(config)
     recipe = Recipe(eval=[config])
@@ -206,7 +207,7 @@ async def check_set(name: str, path: str) -> SetCheck:
 
 
 def gold_text(benchmark: Benchmark, task: Task) -> str | Sequence[str] | None:
-    """What a policy that knows the answer writes, in one turn or turn by turn; None where there is no one
+    """Return the text of a policy that knows the answer, in one turn or several; None without a unique
     answer."""
     if benchmark.gold:
         return benchmark.gold(task)
@@ -214,27 +215,27 @@ def gold_text(benchmark: Benchmark, task: Task) -> str | Sequence[str] | None:
 
 
 def near_miss_text(benchmark: Benchmark, task: Task) -> str | Sequence[str] | None:
-    """What one writes that is wrong by a little; None for a set that says of none."""
+    """Return a slightly wrong text, or None if the set defines none."""
     if benchmark.near_miss:
         return benchmark.near_miss(task)
     return answer_block(wrong_value(task.answer)) if task.answer and not benchmark.gold else None
 
 
 def wrong_value(answer: str) -> str:
-    """Another value: one more, of any expression."""
+    """Return another value: the answer plus one."""
     plain = answer.removeprefix("-")
     return str(int(answer) + 1) if plain.isdecimal() else f"({answer})+1"
 
 
 def answer_block(answer: str) -> str:
-    """As the answer of a final turn."""
+    """Return the text of a final turn with this answer."""
     return f"<answer>\\boxed{{{answer}}}</answer>"
 
 
 async def _verdicts(
     judge: Judge, texts: Sequence[tuple[Task, str | Sequence[str]]]
 ) -> list[tuple[str, bool]]:
-    """Task id, and whether what was said, in one turn or several, was found right."""
+    """Return each task's id, and True if its text, of one turn or several, was judged correct."""
     regrader = Regrader(judge)
 
     async def one(task: Task, said: str | Sequence[str]) -> tuple[str, bool]:

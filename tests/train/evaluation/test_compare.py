@@ -101,7 +101,7 @@ def test_two_runs_are_compared_at_their_last_common_step(tmp_path: Path) -> None
     assert (other.a.step, other.b.step, other.overall.difference) == (20, None, 0.375)
     with pytest.raises(ConfigError, match=r"was not evaluated at step 20; it was at 10, 30"):
         compare_paths(a, b, step=20)
-    with pytest.raises(ConfigError, match=r"--step 3 is of a run"):
+    with pytest.raises(ConfigError, match=r"--step 3 needs a run"):
         compare_paths(tmp_path / "c.json", tmp_path / "c.json", step=3)
 
 
@@ -134,7 +134,7 @@ def test_failed_attempts_are_left_out_and_told_as_wrong() -> None:
     assert (found.a, found.b, found.paired.difference) == (0.5, 0.75, 0.25)
     assert found.as_wrong.num_questions == 3 and found.as_wrong.difference == pytest.approx(2 / 3)
     text = format_comparison(compare(stored(s=a), stored(s=b)))
-    assert "3 attempts of A and 0 of B failed and are left out" in text and "as wrong: +66.7" in text
+    assert "3 attempts of A and 0 of B failed and are excluded" in text and "as wrong: +66.7" in text
     with pytest.raises(ConfigError, match="nothing can be compared"):
         compare(stored(s={"q": [None]}), stored(s={"q": [True]}))
 
@@ -171,24 +171,24 @@ def test_the_table_has_the_detectable_difference_beside_each(
 
 BAD: list[tuple[str, Any, str]] = [
     ("a.txt", "", "ends in .json, .csv or .jsonl"),
-    ("a.json", "[1]", "no JSON object"),
-    ("a.json", "{", "is no JSON"),
+    ("a.json", "[1]", "not a JSON object"),
+    ("a.json", "{", "is not JSON"),
     ("a.json", "{}", "neither `sets` nor `correct`"),
     ("a.json", '{"sets": {}}', "no question"),
     ("a.json", '{"sets": {"s": 1}}', "has no `questions`"),
     ("a.json", '{"sets": {"s": {"questions": {"q": {}}}}}', "no list of `attempts`"),
-    ("a.json", '{"sets": {"s": {"questions": {"q": {"attempts": [2]}}}}}', "2 is no score"),
-    ("a.json", '{"correct": {"q": 1}}', "is no list"),
+    ("a.json", '{"sets": {"s": {"questions": {"q": {"attempts": [2]}}}}}', "2 is not a score"),
+    ("a.json", '{"correct": {"q": 1}}', "is not a list"),
     ("a.csv", "", "has no row"),
     ("a.csv", "id,score\n1,1\n", "the columns are id, score, and question is needed"),
-    ("a.csv", "question,score\nq,1\nq,0\n", "line 3: question 'q' of 'heldout' stands in two rows"),
+    ("a.csv", "question,score\nq,1\nq,0\n", "line 3: question 'q' of 'heldout' has two rows"),
     ("a.csv", "question,score\nq,\n", "neither score nor attempts"),
-    ("a.csv", "question,score\nq,71.5\n", "'71.5' is no score"),
+    ("a.csv", "question,score\nq,71.5\n", "'71.5' is not a score"),
     ("a.csv", b"question,score\n\xff,1\n", "is not UTF-8"),
-    ("a.jsonl", "{\n", "line 1 is no JSON"),
-    ("a.jsonl", "[]\n", "no JSON object"),
-    ("a.jsonl", '{"question": "q", "attempts": {"a": 1}}\n', "is no list"),
-    ("a.jsonl", '{"question": "q", "score": NaN}\n', "nan is no score"),
+    ("a.jsonl", "{\n", "line 1 is not JSON"),
+    ("a.jsonl", "[]\n", "not a JSON object"),
+    ("a.jsonl", '{"question": "q", "attempts": {"a": 1}}\n', "is not a list"),
+    ("a.jsonl", '{"question": "q", "score": NaN}\n', "nan is not a score"),
 ]
 
 

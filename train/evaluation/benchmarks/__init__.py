@@ -1,1 +1,1 @@
-"""Built-in evaluation sets: where each comes from, how it is asked, how it is scored."""
+"""The built-in evaluation sets: source, prompt and judge of each."""

@@ -1,11 +1,16 @@
 """Arena-Hard v0.1 (arXiv 2406.11939): 500 requests; a judge compares each answer with that of gpt-4-0314.
 
-    folder: question.jsonl + model_answer/gpt-4-0314.jsonl ──load──> tasks, baseline's answer in `meta`
+    folder: question.jsonl + model_answer/gpt-4-0314.jsonl ──load_tasks──> tasks, baseline's answer in `meta`
     task ──(chat, no tool)──> final text ──two games, sides swapped──> labels ──points──> reward, 0 to 1
 
-Who waits: an attempt for its two games, one after the other, and each for the endpoint (arena/endpoint.py).
-What it costs: two requests with up to 4,096 tokens of judgement for each attempt. Not judged is `Failed`,
-never a lost game.
+In the first game the baseline is A and the policy B; in the second they change sides. A game gives the policy
+1, 0.5 or 0 points, and a decided one (>>) counts as three games. The original's score is the mean of 100
+bootstraps over these games, with their 5% and 95% quantiles: a 90% interval that takes games of one prompt
+for independent. The pooled mean with a 95% interval clustered by prompt is reported too.
+
+An attempt waits for its two games in sequence, at a cost of two requests with up to 4,096 tokens of
+judgement. An attempt without a judgement is `Failed`, not a lost game. Scores are comparable with published
+ones only under the original's prompt, so the manifest records the prompt.
 """
 
 from __future__ import annotations
@@ -63,7 +68,7 @@ OUR_TEMPLATE = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgePrompt:
-    """The judge's instructions and the form of a game.
+    """The judge's instructions and the template of a game.
 
     `template` names QUESTION, ANSWER_A and ANSWER_B in braces, or question_1, answer_1 and answer_2.
     """
@@ -73,7 +78,7 @@ class JudgePrompt:
     origin: str
 
     def messages(self, question: str, answer_a: str, answer_b: str) -> list[dict[str, str]]:
-        """Return a game as chat messages. Braces in texts mean nothing."""
+        """Return a game as chat messages. Braces in texts are literal."""
         game = self.template.format(
             QUESTION=question,
             ANSWER_A=answer_a,
@@ -94,7 +99,7 @@ OUR_PROMPT = JudgePrompt(system=OUR_SYSTEM, template=OUR_TEMPLATE, origin="rocst
 
 
 def load_prompt(path: Path) -> JudgePrompt:
-    """Return the words of the original's config/judge_config.yaml; ConfigError for a file of another form."""
+    """Load the prompt of the original's config/judge_config.yaml. ConfigError for a file of another form."""
     import yaml
 
     try:
@@ -105,21 +110,21 @@ def load_prompt(path: Path) -> JudgePrompt:
         prompt.messages("", "", "")
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(
-            f"the judge's configuration {str(path)!r} cannot be read: {error}; give the original's "
+            f"cannot read the judge's configuration {str(path)!r}: {error}. Pass the original's "
             "config/judge_config.yaml"
         ) from None
     except (KeyError, TypeError, IndexError, ValueError, AttributeError):
         raise ConfigError(
-            f"the judge's configuration {str(path)!r} has no system_prompt and prompt_template; give the "
-            "original's config/judge_config.yaml of Arena-Hard v0.1, or none for rocstar's own words"
+            f"the judge's configuration {str(path)!r} has no system_prompt and prompt_template. Pass the "
+            "original's config/judge_config.yaml of Arena-Hard v0.1, or none for rocstar's prompt"
         ) from None
     return prompt
 
 
 _LABELS = tuple(re.compile(pattern) for pattern in (r"\[\[([AB<>=]+)\]\]", r"\[([AB<>=]+)\]"))
-"""In double brackets if there is one, else in single ones."""
+"""In double brackets, else in single ones."""
 STRONG = 3
-"""Games that a decided one counts as."""
+"""The number of games that a decided one counts for."""
 _POINTS_OF_A = {"A>>B": 1.0, "A>B": 1.0, "A=B": 0.5, "B>A": 0.0, "B>>A": 0.0}
 _MIRRORED = {"A<<B": "B>>A", "A<B": "B>A", "B=A": "A=B", "B<A": "A>B", "B<<A": "A>>B"}
 
@@ -127,7 +132,7 @@ BOOTSTRAPS, BOOTSTRAP_TAILS = 100, (0.05, 0.95)
 
 
 def parse_label(judgement: str) -> str | None:
-    """Return the last label of a judgement, with A's side first or with B's; None if there is none."""
+    """Return the last label of a judgement, with the side of A or of B first; None without a label."""
     for pattern in _LABELS:
         if found := pattern.findall(judgement.upper()):
             label = _MIRRORED.get(found[-1], found[-1])
@@ -136,7 +141,7 @@ def parse_label(judgement: str) -> str | None:
 
 
 def score_games(first: str, second: str) -> tuple[float, ...]:
-    """Return the policy's points in both games, one entry for each that they count as."""
+    """Return the policy's points in both games, one entry per counted game."""
     lost = [1 - _POINTS_OF_A[first]] * _count(first)
     won = [_POINTS_OF_A[second]] * _count(second)
     return (*won, *lost)
@@ -150,7 +155,7 @@ def _count(label: str) -> int:
 class ArenaScore:
     """Share of points, 0 to 1.
 
-    Invariant: `score`, `low` and `high` are the original's; `mean` lies within `interval`.
+    Invariant: `score`, `low` and `high` are the original's; `mean` is within `interval`.
     """
 
     score: float
@@ -158,7 +163,7 @@ class ArenaScore:
     high: float
     mean: float
     interval: tuple[float, float]
-    """of 95%, clustered by prompt"""
+    """95%, clustered by prompt"""
 
 
 def arena_score(points: Sequence[Sequence[float]], *, seed: int = 0) -> ArenaScore:
@@ -180,10 +185,10 @@ def arena_score(points: Sequence[Sequence[float]], *, seed: int = 0) -> ArenaSco
 
 
 def clustered_interval(points: Sequence[Sequence[float]], *, level: float = 0.95) -> tuple[float, float]:
-    """Return the interval of the pooled mean, prompts being a sample of such prompts; (0, 1) for one prompt.
+    """Return the interval of the pooled mean with prompts as the sample; (0, 1) for one prompt.
 
-    Wilson's interval at the effective sample size that the linearised variance of the ratio gives, with a t
-    quantile. Prompts that all have the same share are as many games.
+    Wilson's interval at the effective sample size from the linearised variance of the ratio, with a t
+    quantile. Prompts with equal shares count as one game each.
     """
     from scipy import special
 
@@ -207,21 +212,21 @@ BASELINE = "gpt-4-0314"
 URL_VARIABLE, MODEL_VARIABLE = "ROCSTAR_JUDGE_URL", "ROCSTAR_JUDGE_MODEL"
 KEY_VARIABLE, PROMPT_VARIABLE = "ROCSTAR_JUDGE_KEY", "ROCSTAR_JUDGE_PROMPT"
 LOST = ("A>>B", "B>>A")
-"""The games of an attempt that was cut off, or said nothing."""
+"""The games of a truncated or empty attempt."""
 
 
 def load_tasks(path: Path) -> list[Task]:
     """Return the tasks of a folder laid out as the original's data/arena-hard-v0.1.
 
     Raises:
-        ConfigError: a file is missing or of another form, or the baseline did not answer a request.
+        ConfigError: a file is missing or has another form, or the baseline lacks an answer.
     """
     folder = path if path.is_dir() else path.parent
     questions, answers = folder / "question.jsonl", folder / "model_answer" / f"{BASELINE}.jsonl"
     for file in (questions, answers):
         if not file.is_file():
             raise ConfigError(
-                f"{str(file)!r} does not exist; give the folder data/arena-hard-v0.1 of "
+                f"{str(file)!r} does not exist. Pass the folder data/arena-hard-v0.1 of "
                 "github.com/lmarena/arena-hard-auto"
             )
     baseline = dict(_answer(row, where) for where, row in jsonl_rows(answers))
@@ -237,7 +242,7 @@ def _answer(row: Any, where: str) -> tuple[str, str]:
         return str(row["uid"]), text
     except (KeyError, IndexError, TypeError):
         raise ConfigError(
-            f"{where} is no answer of Arena-Hard: uid and messages; give the original's"
+            f"{where} is not an answer of Arena-Hard: it needs uid and messages. Pass the original's file."
         ) from None
 
 
@@ -246,18 +251,18 @@ def _task(row: Any, baseline: Mapping[str, str], where: str) -> Task:
         uid, prompt = str(row["uid"]), row["prompt"]
     except (KeyError, TypeError):
         raise ConfigError(
-            f"{where} has no uid and prompt; give the question.jsonl of Arena-Hard v0.1"
+            f"{where} has no uid and prompt. Pass the question.jsonl of Arena-Hard v0.1."
         ) from None
     if uid not in baseline or not isinstance(prompt, str):
-        raise ConfigError(f"{where}: {BASELINE} has no answer to {uid!r}; give both files of one version")
+        raise ConfigError(f"{where}: {BASELINE} has no answer to {uid!r}. Pass files of one version.")
     return Task(id=f"{NAME}-{uid}", source=NAME, question=prompt, answer="", meta={"baseline": baseline[uid]})
 
 
 class ArenaJudge:
-    """Has two games judged.
+    """Judges two games per attempt.
 
-    Invariant: a `Scored` attempt was judged in both games, or was cut off or empty and lost both; an endpoint
-    that gave no label in one of them gives `Failed`. `method` holds both labels, from which `pooled` scores.
+    Invariant: a `Scored` attempt was judged in both games, or was truncated or empty and lost both; without a
+    label in one of them it is `Failed`. `method` holds both labels, from which `pooled` scores.
     """
 
     def __init__(self, endpoint: JudgeEndpoint, prompt: JudgePrompt = OUR_PROMPT) -> None:
@@ -265,7 +270,7 @@ class ArenaJudge:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What a verdict depends on besides the answers, for the manifest; no key or password is in it."""
+        """The inputs of a verdict besides the answers, for the manifest, without key or password."""
         options = self._endpoint.options
         url = urlsplit(options.url)
         return {
@@ -278,7 +283,7 @@ class ArenaJudge:
         }
 
     async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
-        """Play one game, then the other. TimeoutError at `deadline`, a `loop.time()`."""
+        """Judge one game, then the other. TimeoutError at `deadline`, a `loop.time()`."""
         answer = strip_thinking(attempt.turns)
         if attempt.is_truncated or not answer.strip():
             return _outcome(*LOST, why="truncated " if attempt.is_truncated else "empty ")
@@ -291,9 +296,7 @@ class ArenaJudge:
             except JudgeFault as fault:
                 return Failed(kind="judge", retryable=fault.retryable, detail=str(fault))
             if label is None:
-                return Failed(
-                    kind="no_label", retryable=False, detail="the judge ended with none of the labels"
-                )
+                return Failed(kind="no_label", retryable=False, detail="the judgement ends without a label")
             labels.append(label)
         return _outcome(*labels)
 
@@ -305,7 +308,7 @@ def _outcome(first: str, second: str, *, why: str = "") -> Scored:
 
 
 def pooled(scored: Sequence[tuple[Task, Scored, Mapping[str, float]]]) -> Mapping[str, float]:
-    """Return the score over all games, as the original has it and with our interval, in percent."""
+    """Return the score over all games, by the original's rule and with a clustered interval, in percent."""
     games = [score_games(*outcome.method.split()[-2:]) for _, outcome, _ in scored]
     if not games:
         return {}
@@ -321,7 +324,7 @@ def pooled(scored: Sequence[tuple[Task, Scored, Mapping[str, float]]]) -> Mappin
 
 
 def build_judge(environment: Mapping[str, str]) -> ArenaJudge:
-    """Return the judge that the environment names; ConfigError if it names none."""
+    """Return the judge that the environment names. ConfigError if it names none."""
     url = environment.get(URL_VARIABLE, "").strip()
     if not url.startswith(("http://", "https://")):
         raise ConfigError(

@@ -1,10 +1,10 @@
-"""What a built-in evaluation set is: data with a digest, a way of asking, a rule of scoring.
+"""A built-in evaluation set: data with a digest, a prompt and a scoring rule.
 
-    source ──load──> tasks ──(agent | chat | completion)──> attempts ──judge──> Outcome
-                                                               └──measures──> further columns per attempt
+    source ──load──> tasks ──(agent | chat | functions)──> attempts ──judge──> Outcome
+                                                              └──measures──> further columns per attempt
 
-No problem text is part of this package: a set is read from the hub at a pinned revision or from a local copy,
-and its digest says whether it is the set that others reported on.
+No problem text is part of this package: a set is read from the hub at a pinned revision or from a local copy.
+Its digest shows if it is the set of published results.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from rocstar.engine.types import Attempt, Scored, Task, Turn
 
 
 class Asking(StrEnum):
-    """How the question reaches the policy."""
+    """How the policy is prompted."""
 
     agent = "agent"
     """by the recipe's template, with the recipe's tools"""
     chat = "chat"
     """as a chat message by the same template, without any tool"""
     functions = "functions"
-    """as chat messages with the functions of the task itself (`meta["functions"]`, as a chat template takes
-    tools), which nobody executes: the first turn that calls some ends the attempt"""
+    """as chat messages with the functions of the task (`meta["functions"]`, as chat templates take tools).
+    They are not executed: the first turn with calls ends the attempt"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """Where a set is published, pinned."""
+    """The pinned source of a set."""
 
     repository: str
-    """of the hub, OWNER/NAME; empty for a set that has to be given as a local file"""
+    """on the hub, OWNER/NAME; "" for a set that must be given as a local file"""
     revision: str
     """commit of that repository"""
     file: str
-    """path in it, or the form of the local file in words"""
+    """path in it, or a description of the local file"""
     digest: str
-    """sha256 over the canonical JSON of the rows that scoring reads; empty where no copy could be read"""
+    """SHA-256 over the canonical JSON of the tasks; "" if no copy was available"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """The settings under which results are reported (arXiv 2508.20722, 5.1); a recipe may set others."""
+    """The settings of published results (arXiv 2508.20722, 5.1); a recipe may set others."""
 
     samples: int = 16
     temperature: float = 0.6
@@ -60,7 +60,6 @@ class Defaults:
 
 
 def no_measures(attempt: Attempt) -> Mapping[str, float]:
-    """Return no further column."""
     return {}
 
 
@@ -68,8 +67,8 @@ def no_measures(attempt: Attempt) -> Mapping[str, float]:
 class Benchmark:
     """A built-in evaluation set.
 
-    Invariant: `load` of a file with the digest of `source` gives `num_questions` tasks, and `judge` finds
-    each task's own gold right (`gold`).
+    Invariant: `load` of a file with the digest of `source` returns `num_questions` tasks, and `judge` accepts
+    each task's gold (`gold`).
     """
 
     name: str
@@ -79,38 +78,40 @@ class Benchmark:
     source: Published
     asking: Asking
     load: Callable[[Path], Sequence[Task]]
-    """tasks of a local copy, in the published order; ConfigError for a file of another form"""
+    """returns the tasks of a local copy, in the published order; ConfigError for a file of another form"""
     judge: Callable[[], Judge] | None = None
     """makes the judge; None = the recipe's own reward"""
     describe: Callable[[], Mapping[str, Any]] | None = None
-    """what a verdict depends on besides code and answer, for the manifest: who judges, in whose words"""
+    """returns the inputs of a verdict besides code and answer, for the manifest: the judging model and its
+    prompt"""
     gold: Callable[[Task], str | Sequence[str]] | None = None
-    """a policy text that has to be found right, or one for each of its turns; None = the task's answer in the
-    template's answer block, and nothing where the task has no answer"""
+    """returns a correct text, or one for each turn; None = the task's answer in the template's answer
+    block, or nothing for a task without an answer"""
     near_miss: Callable[[Task], str | Sequence[str]] | None = None
-    """a policy text that has to be found wrong, or one for each of its turns; None = a number beside the
-    answer"""
+    """returns a slightly wrong text, or one for each turn; None = a number beside the answer"""
     counterpart: Callable[[], Counterpart] | None = None
-    """makes who answers the policy in the place of its tools: a simulated user, simulated functions"""
+    """makes the counterpart that answers the policy instead of tools: a simulated user, simulated
+    functions"""
     measures: Callable[[Attempt], Mapping[str, float]] = no_measures
-    """further columns of an attempt, 0 to 1, averaged as the reward is (pure; read again at every rescore)"""
+    """further columns of an attempt, 0 to 1, averaged like the reward (pure; computed again at every
+    rescore)"""
     overall: Callable[[Mapping[str, float]], Mapping[str, float]] | None = None
-    """from the mean by category (`Task.meta["category"]`) to composed scores, where a set defines some"""
+    """from the means by category (`Task.meta["category"]`) to composed scores"""
     pooled: Callable[[Sequence[tuple[Task, Scored, Mapping[str, float]]]], Mapping[str, float]] | None = None
-    """from all scored attempts, each with its measures, to scores that are no mean of attempts' values"""
+    """from all scored attempts with their measures to scores that are not means over attempts"""
     hidden: bool = False
-    """whether its licence asks that questions are not shown: reports need --reveal"""
+    """True if the licence asks that questions are not shown: reports need --reveal"""
     defaults: Defaults = field(default_factory=Defaults)
 
 
 LOCAL = "local"
-"""The key of `Task.meta` for what depends on where a copy lies."""
+"""The key of `Task.meta` for values that depend on the location of a copy."""
 
 
 def tasks_digest(tasks: Sequence[Task]) -> str:
-    """SHA-256 over the canonical JSON of question, answer, context and meta, in order.
+    """Return the SHA-256 over the canonical JSON of question, answer, context and meta, in order.
 
-    Ids are left out, and LOCAL of `meta`: where a copy lies is no part of it.
+    Ids and the LOCAL part of `meta` are excluded.
     """
     rows = [
         {
@@ -125,7 +126,8 @@ def tasks_digest(tasks: Sequence[Task]) -> str:
 
 
 def answers_digest(answers: Iterable[str]) -> str:
-    """SHA-256 over the sorted answers: copies differ in order and in the wording of problems, not here."""
+    """Return the SHA-256 over the sorted answers, because copies differ in order and in the wording of
+    problems."""
     return _sha256(sorted(answers))
 
 
@@ -135,11 +137,11 @@ def _sha256(value: object) -> str:
 
 
 def strip_thinking(turns: Sequence[Turn]) -> str:
-    """What the last turn says, without the white space behind a thought."""
+    """Return the last turn's text after its thinking block, without leading white space."""
     text = said(turns[-1:])
     return text if turns and text == turns[-1].text else text.lstrip()
 
 
 def empty_answer(task: Task) -> str:
-    """A thought and no word: it follows no instruction and wins no game."""
+    """Return a thinking block without an answer: it follows no instruction and wins no game."""
     return f"{THOUGHT[0]}{task.question}{THOUGHT[1]}"

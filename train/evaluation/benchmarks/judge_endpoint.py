@@ -1,8 +1,8 @@
 """The judge behind an OpenAI-compatible endpoint: messages in, its text out.
 
-Who waits: `ask` for a place among `concurrent`, then for one answer; a passing fault (no connection, 408,
-409, 429, 5xx, no answer within `timeout_s`) is waited out and asked again, `tries` times and never past the
-deadline. The key is read from the environment when it is sent, and stands in no record and no message.
+`ask` waits for one of `concurrent` places, then for one response. It retries transient failures (no
+connection, 408, 409, 429, 5xx, no response within `timeout_s`) up to `tries` times and never past the
+deadline. The key is read from the environment for each request and appears in no record or message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 
 
 class JudgeFault(Exception):
-    """The endpoint gave no judgement. `retryable`: it might later."""
+    """The endpoint gave no judgement. `retryable`: a retry may succeed."""
 
     def __init__(self, message: str, *, retryable: bool) -> None:
         super().__init__(message)
@@ -31,13 +31,13 @@ class JudgeFault(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointOptions:
-    """Which endpoint judges, and how it is asked."""
+    """The endpoint and its request parameters."""
 
     url: str
     """up to and with /v1"""
     model: str = "gpt-4-1106-preview"
     key_variable: str = "ROCSTAR_JUDGE_KEY"
-    """names the environment variable that holds the key; without that variable none is sent"""
+    """the environment variable that holds the key; without it, no key is sent"""
     temperature: float = 0.0
     max_tokens: int = 4096
     timeout_s: float = 180.0
@@ -46,7 +46,7 @@ class EndpointOptions:
 
 
 class JudgeEndpoint:
-    """Asks for one judgement at a time. `pause` waits between tries."""
+    """Requests one judgement per call. `pause` waits between tries."""
 
     def __init__(
         self, options: EndpointOptions, *, pause: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -59,7 +59,7 @@ class JudgeEndpoint:
         """Return the judge's text.
 
         Raises:
-            JudgeFault: it refused, or did not answer in any of the tries.
+            JudgeFault: the endpoint refused, or all tries failed.
             TimeoutError: `deadline`, a `loop.time()`, has passed.
         """
         async with asyncio.timeout_at(deadline), self._room:
@@ -72,7 +72,7 @@ class JudgeEndpoint:
                         raise
                 await self._pause(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        raise JudgeFault("the judge is asked 0 times; set tries to 1 or more", retryable=False)
+        raise JudgeFault("tries is 0. Set it to 1 or more.", retryable=False)
 
     async def _ask_once(self, messages: Sequence[Mapping[str, str]]) -> str:
         options = self.options

@@ -1,4 +1,4 @@
-"""The built-in evaluation sets by name. A set's module is imported when it is asked for.
+"""The built-in evaluation sets by name. The module of a set is imported on first use.
 
 name ──find──> Benchmark ──copy_of──> a local file ──load──> tasks, as many as published, with their digest
 """
@@ -42,7 +42,7 @@ class LoadedSet:
 
     @property
     def is_known(self) -> bool | None:
-        """Whether the rows are those that the set's figures were made on; None where that is not recorded."""
+        """True if the rows are those of published figures, None if their digest is unknown."""
         return self.digest == self.benchmark.source.digest if self.benchmark.source.digest else None
 
 
@@ -61,23 +61,24 @@ def find(name: str) -> Benchmark:
 
 
 def load_set(config: EvalConfig) -> LoadedSet:
-    """The tasks of a built-in set, from its local copy or from the hub; those of a hidden one are marked.
+    """Load the tasks of a built-in set, from its local copy or from the hub; those of a hidden one are
+    marked.
 
     Raises:
-        ConfigError: no copy can be had, or it is not that set.
+        ConfigError: no copy is available, or it is another set.
     """
     benchmark = find(config.set)
     path = Path(config.path) if config.path else copy_of(benchmark)
     if not path.exists():
         raise ConfigError(
-            f"set {config.set!r}: {str(path)!r} does not exist{elsewhere(path)}; give a copy of "
+            f"set {config.set!r}: {str(path)!r} does not exist{elsewhere(path)}; pass a copy of "
             f"{benchmark.source.repository or benchmark.source.file}"
         )
     tasks = list(benchmark.load(path))
     if len(tasks) != benchmark.num_questions:
         raise ConfigError(
             f"set {config.set!r}: {str(path)!r} has {len(tasks)} questions, and the set has "
-            f"{benchmark.num_questions}; give a whole copy (eval.limit = N asks the first N of it)"
+            f"{benchmark.num_questions}; pass a complete copy (eval.limit = N uses its first N)"
         )
     if benchmark.hidden:
         tasks = [dataclasses.replace(task, meta={**task.meta, HIDDEN: True}) for task in tasks]
@@ -85,20 +86,21 @@ def load_set(config: EvalConfig) -> LoadedSet:
 
 
 def load_tasks_of(config: EvalConfig) -> list[Task]:
-    """The tasks alone, for who loads the data of a recipe."""
+    """Return the tasks of a built-in set."""
     return load_set(config).tasks
 
 
 def copy_of(benchmark: Benchmark) -> Path:
-    """The set's file at its pinned revision: below $ROCSTAR_DATA_DIR, in the hub's cache, or fetched.
+    """Return the set's file at its pinned revision: below $ROCSTAR_DATA_DIR, in the hub's cache, or
+    downloaded.
 
     Raises:
-        ConfigError: it cannot be had.
+        ConfigError: it is not available.
     """
     source = benchmark.source
-    fix = f"give a local copy: [[eval]] set = {benchmark.name!r}, path = 'FILE', or --path FILE"
+    fix = f"pass a local copy: [[eval]] set = {benchmark.name!r}, path = 'FILE', or --path FILE"
     if not source.repository:
-        raise ConfigError(f"set {benchmark.name!r} is not fetched ({source.file}); {fix}")
+        raise ConfigError(f"set {benchmark.name!r} is never downloaded ({source.file}); {fix}")
     override = os.environ.get(DATA_DIR_VARIABLE)
     if override and (local := Path(override) / source.repository / source.file).exists():
         return local
@@ -115,6 +117,6 @@ def copy_of(benchmark: Benchmark) -> Path:
         first = str(error).strip().partition("\n")[0]
         raise ConfigError(
             f"set {benchmark.name!r}: {source.repository} at {source.revision or 'its newest revision'} "
-            f"cannot be fetched ({first}); {fix}, or put the file into "
+            f"cannot be downloaded ({first}); {fix}, or put the file into "
             f"${DATA_DIR_VARIABLE}/{source.repository}/{source.file}"
         ) from None

@@ -1,1 +1,1 @@
-"""An evaluation as one page."""
+"""The report page of an evaluation."""

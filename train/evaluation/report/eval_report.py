@@ -1,11 +1,11 @@
-"""An evaluation as one page: report.html of its folder, self-contained, made from what the folder holds.
+"""report.html of an evaluation folder: one self-contained page, made from the folder's files.
 
     results.json ────> forest plot, tables
-    manifest.json, config.toml ──> what was evaluated, and how
-    attempts/NAME.jsonl ──read once──> lengths, grid, hardest questions ──a few are opened again──> attempts
+    manifest.json, config.toml ──> model and settings
+    attempts/NAME.jsonl ──read once──> lengths, grid, hardest questions ──a few are read again──> attempts
 
-The page can be made again at any time. Its memory and its size do not grow with the number of attempts: of
-each set it has so many of the hardest questions, and of all sets so many attempts, and says how many.
+The page can be made again at any time. Its memory and size do not grow with the number of attempts: it has a
+limited number of the hardest questions of each set, and of attempts, and states the limits.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from rocstar.train.record.report.page import figure, page, part_of
 from rocstar.train.record.run_directory import CONFIG, REPORT, replace_text
 
 CARDS = 2_500_000
-"""Characters of all attempts that are shown whole."""
+"""The maximum characters of all attempts that are shown in full."""
 
 
 def write_eval_report(folder: Path, *, reveal: bool) -> Path:
-    """Write `folder/report.html` and return its path; the file appears whole or not at all.
+    """Write `folder/report.html` atomically and return its path.
 
-    `reveal`: also questions, answers and attempts of sets whose licence asks that they are not shown.
+    reveal: include questions, answers and attempts of sets whose licence asks that they are not shown.
 
     Raises:
         ConfigError: the folder holds no finished evaluation, or its results.json is damaged.
@@ -61,13 +61,13 @@ def write_eval_report(folder: Path, *, reveal: bool) -> Path:
     ]
     style = PARTS.with_suffix(".css").read_text(encoding="utf-8")
     text = page(f"rocstar: {facts.model}", sections, style=style)
-    # A policy may write half a surrogate pair in its arguments; it is shown as its escape.
+    # A policy may write half a surrogate pair in its arguments; the page shows its escape.
     replace_text(folder / REPORT, text.encode(errors="backslashreplace").decode())
     return folder / REPORT
 
 
 def _read(folder: EvaluationFolder, results: Results, *, reveal: bool) -> list[SetPage]:
-    """Every set; of one that must not be shown no text is even kept."""
+    """Read all sets; no text of a hidden set is kept."""
     found: list[SetPage] = []
     room, num_sets = CARDS, len(results.sets)
     for place, (name, numbers) in enumerate(results.sets.items()):
@@ -100,13 +100,13 @@ def _scores(results: Results) -> Markup:
 
 
 def _forest(rows: Sequence[ForestRow], *, width: int, height: int) -> str:
-    """Its height is that of its rows."""
+    """Draw the forest plot; the number of rows sets its height."""
     return forest_plot("Share of correct attempts", rows, width=width)
 
 
 def _attempts(sets: Sequence[SetPage]) -> Markup:
     caption = (
-        "By turns from the hardest questions that were solved at times and from the hardest that never were, "
+        "Alternating between the hardest questions that were sometimes solved and the hardest never solved: "
         "the first attempt of each kind."
     )
     groups = [(one.name, list(one.cards.values())) for one in sets if one.cards]
@@ -114,31 +114,31 @@ def _attempts(sets: Sequence[SetPage]) -> Markup:
 
 
 def _rule(sets: Sequence[SetPage]) -> str:
-    """What the page leaves out, and where it is."""
+    """Return the sentences about the limits of the page."""
     num_cards = sum(len(one.cards) for one in sets)
     num_rows = sum(len(one.reading.rows) for one in sets)
     return (
         f"This page has {num_cards} attempts (at most {PAGE_ATTEMPTS}; long texts without their middle) and "
-        f"{num_rows:,} questions with at most {MAX_CELLS} squares each, so that it stays a few megabytes "
-        "however many attempts were made. Numbers and distributions are of all attempts. An attempt that is "
-        "not here is the line that its square names, in attempts/ of this folder. Made from results.json, "
-        "manifest.json, config.toml and attempts/."
+        f"{num_rows:,} questions with at most {MAX_CELLS} squares each, so that its size stays at a few "
+        "megabytes. Numbers and distributions are of all attempts. An attempt that is "
+        "not on the page is the line that its square names, in attempts/ of this folder. Made from "
+        "results.json, manifest.json, config.toml and attempts/."
     )
 
 
 SHORT = 12
-"""Characters of a digest that people compare."""
+"""Characters of a digest in the page."""
 MAX_MANIFEST = 60_000
-"""Characters of the manifest that the page shows."""
+"""The maximum characters of the manifest in the page."""
 
 
 class ManifestFacts:
-    """What manifest.json and config.toml of an evaluation say; nothing where they are not there."""
+    """The entries of manifest.json and config.toml of an evaluation, if these files exist."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.problem = ""
-        """Why the manifest could not be read."""
+        """The reason why the manifest is unreadable, or ""."""
         try:
             starts = read_manifest(directory)
         except ManifestError as error:
@@ -148,7 +148,7 @@ class ManifestFacts:
         self._start: Mapping[str, Any] = (told or starts or [{}])[-1]
 
     def _at(self, *path: str) -> Any:
-        """A value of the start's entry; None where it has none."""
+        """Return a value of the start's entry, or None."""
         found: Any = self._start
         for name in path:
             found = found.get(name) if isinstance(found, Mapping) else None
@@ -156,7 +156,7 @@ class ManifestFacts:
 
     @property
     def model(self) -> str:
-        """What was evaluated, as its own recipe calls it; of an evaluation in a run, run and step."""
+        """The name of the model in its recipe; for an evaluation of a run, run and step."""
         run_step = self._at("evaluation", "model", "step")
         if run_step is not None and not (self._directory / CONFIG).is_file():
             return f"{self._directory.resolve().parent.parent.name}, step {run_step}"
@@ -168,7 +168,7 @@ class ManifestFacts:
         return str(model.get("path", "")) if isinstance(model, dict) else self._directory.resolve().name
 
     def table(self, results: Results) -> dict[str, str]:
-        """Facts by name, those that are known."""
+        """Return the known facts by name."""
         digests = self._at("evaluation", "model") or {}
         names = ("weights", "tokenizer", "template")
         known = [f"{name} {_short(digests[name])}" for name in names if digests.get(name)]
@@ -218,12 +218,12 @@ class ManifestFacts:
         return f"{started} to {ended}{starts}" if ended else f"{started}{starts}"
 
     def settings(self, name: str) -> str:
-        """How a set was asked and scored, in a sentence; "" where nothing says it."""
+        """Return a sentence about the settings and the data of a set, or "" if unknown."""
         asked = self._at("evaluation", "settings", "sampling", name)
         words = []
         if isinstance(asked, Mapping):
             words.append(
-                f"Asked as {asked.get('asking')}: {asked.get('samples')} samples at temperature "
+                f"Prompted as {asked.get('asking')}: {asked.get('samples')} samples at temperature "
                 f"{asked.get('temperature')}, at most {_count(asked.get('max_response_tokens'))} tokens and "
                 f"{_count(asked.get('max_turns'))} turns."
             )
@@ -240,12 +240,12 @@ class ManifestFacts:
         return " ".join(words)
 
     def whole(self) -> str:
-        """The start's entry as JSON."""
+        """Return the start's entry as JSON."""
         text = json.dumps(self._start, indent=1, ensure_ascii=False) if self._start else ""
         return text[:MAX_MANIFEST]
 
     def command(self) -> str:
-        """What was called."""
+        """Return the command line."""
         words: Sequence[Any] = self._at("command") or []
         return " ".join(map(str, words))
 

@@ -1,4 +1,4 @@
-"""How long correct and wrong attempts are: one distribution above the axis, the other below it."""
+"""The figures of an evaluation page: distributions of lengths, and the forest plot."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,8 @@ TOP, RIGHT = 52, 14
 def length_chart(
     title: str, unit: str, histograms: Mapping[CellKind, Histogram], *, width: int = 520, height: int = 250
 ) -> str:
-    """The distributions of `histograms` over one axis, each as a share of all scored attempts."""
+    """Draw the distributions of correct attempts above one axis and of wrong ones below, as shares of
+    scored attempts."""
     kinds = [*ABOVE, *BELOW]
     number = sum(histograms[kind].number for kind in kinds)
     chart = Chart(title=title, unit=unit, series=())
@@ -58,7 +59,7 @@ def length_chart(
 
 
 def align_bins(histograms: list[Histogram]) -> tuple[int, list[list[int]]]:
-    """The smallest width that all can have, and the bins of each in it, equally many."""
+    """Return the smallest common width, and the bins of each histogram in it, equally many."""
     width = max((h.width for h in histograms), default=1)
     found = [h.at_width(width) for h in histograms]
     longest = max(map(len, found), default=0)
@@ -86,7 +87,7 @@ def _length_legend(kinds: Sequence[CellKind], width: int) -> str:
 
 
 def _sides(zero: float, up: float, down: float) -> str:
-    """What is above and what below, where there is room to say it."""
+    """Return the labels above and below the axis, where there is space."""
     sides = ((up, zero - up / 2, "correct"), (down, zero + down / 2, "wrong"))
     return "".join(
         f'<text class="tick" transform="translate({LEFT - 12},{y:.0f}) rotate(-90)" '
@@ -97,7 +98,7 @@ def _sides(zero: float, up: float, down: float) -> str:
 
 
 def _scale(bin_width: int, num_bins: int, left: float, step: float, height: int, width: int) -> str:
-    """Bins of one number are named in their middle, wider ones at their edges."""
+    """Return the ticks: bins of one number are labelled at their middle, wider ones at their edges."""
     last = bin_width * num_bins
     middle = step / 2 if bin_width == 1 else 0.0
     ticks = [t for t in nice_ticks(0.0, float(last), 4 if width <= NARROW else 7) if t == int(t) <= last]
@@ -135,11 +136,11 @@ def _hover(
 
 MARGIN, FOREST_TOP, FOOT = 12.0, 60, 26
 LINE = 18
-"""Height of an estimate's line."""
+"""The height of an estimate's line."""
 GAP = 14
-"""Between two sets."""
+"""The space between two sets."""
 TEXT, SHORT_TEXT = 118, 36
-"""Width of an estimate in figures; on a phone without its interval, which the table has."""
+"""The width of an estimate in numbers; on a phone without its interval, which the table has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class ForestRow:
-    """A set."""
+    """A set with its estimates."""
 
     name: str
     detail: str
@@ -171,7 +172,7 @@ ESTIMATE_COLORS = (0, 7, 2)
 
 
 def forest_plot(title: str, rows: Sequence[ForestRow], *, width: int = 1060) -> str:
-    """The drawing; its height is that of its rows. On a phone a set's name has a line of its own."""
+    """Draw the plot; the number of rows sets its height. On a phone a set's name has its own line."""
     is_narrow = width <= NARROW
     longest = max((max(len(row.name), len(row.detail)) for row in rows), default=0)
     left = MARGIN if is_narrow else min(MARGIN + LABEL_CHAR * longest + 10, width / 3)
@@ -264,7 +265,7 @@ def _estimate(axis: _Axis, e: Estimate, y: float, width: int) -> str:
 
 
 def _mark(kind: int, x: float, y: float) -> str:
-    """Told apart by its form, not by its colour alone."""
+    """Return a mark whose shape, not only its colour, shows the kind."""
     color = f"var(--c{ESTIMATE_COLORS[kind]})"
     if ESTIMATE_MARKS[kind] == "diamond":
         return f'<path d="M{x - 5.5},{y}l5.5,-5.5l5.5,5.5l-5.5,5.5z" fill="{color}" stroke="var(--paper)"/>'

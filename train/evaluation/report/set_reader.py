@@ -1,10 +1,10 @@
-"""The attempts at a set, read once from its records, whatever their number.
+"""Read the attempts at a set once, with bounded memory.
 
-    attempts/NAME.jsonl ──line by line──> Cell ──those of a question──> QuestionRow
-    SetReading: the hardest rows, and of all attempts lengths, turns, counts
+    attempts/NAME.jsonl ──line by line──> Cell ──of one question──> QuestionRow
+    SetSummary: the hardest rows, and lengths, turns and counts of all attempts
 
-A record is decoded without its tokens and texts, and forgotten: what stays is a bounded number of rows of a
-bounded number of cells, and counts. Whoever wants a whole attempt opens it again at its `offset`.
+Records are decoded without tokens and texts. Memory holds a bounded number of rows with a bounded number of
+cells, and counts. A reader opens a full attempt again at its `offset`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from rocstar.engine.record.reading import VERSION
 from rocstar.engine.types import TRUNCATED
 
 MAX_QUESTION = 600
-"""Characters of a question that stay in memory."""
+"""Characters of a question in memory."""
 MAX_NOTES = 5
 
 
 @dataclass(slots=True)
 class Histogram:
-    """Counts of whole numbers from 0 on, in a few bins.
+    """Counts of whole numbers from 0 in a few bins.
 
-    Invariant: bin i holds how many of the numbers lie in [i * width, (i + 1) * width); the bins up to the
-    highest that is used are at most `MOST`, and `width` is a power of two.
+    Invariant: bin i holds the count of numbers in [i * width, (i + 1) * width); there are at most `MOST`
+    bins, and `width` is a power of two.
     """
 
     MOST = 32
@@ -46,7 +46,7 @@ class Histogram:
     """The sum of the numbers, for their mean."""
 
     def add(self, value: int) -> None:
-        """Count one number, 0 or more."""
+        """Count a number, 0 or more."""
         while value // self.width >= self.MOST:
             self._double()
         at = value // self.width
@@ -60,7 +60,7 @@ class Histogram:
         self.width *= 2
 
     def at_width(self, width: int) -> list[int]:
-        """The bins in another width: this one times a power of two."""
+        """Return the bins at another width: this one times a power of two."""
         size = width // self.width
         return [sum(self.bins[i : i + size]) for i in range(0, len(self.bins), size)]
 
@@ -70,69 +70,68 @@ class Histogram:
 
 
 class CellKind(StrEnum):
-    """What became of an attempt."""
+    """The result of an attempt."""
 
     correct = "correct"
     wrong = "wrong"
     truncated = "truncated"
-    """wrong, because a limit cut it before it answered"""
+    """wrong: a limit ended it before it answered"""
     failed = "failed"
-    """by the system: no verdict"""
+    """a system failure: no verdict"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """An attempt, small."""
+    """An attempt in brief."""
 
     kind: CellKind
     sibling: int
     tokens: int
-    """Of the response: all turns with tool results."""
+    """The length of the response: all turns with tool results."""
     turns: int
     line: int
-    """Of its file, from 1."""
+    """The line of its file, from 1."""
     offset: int
-    """Of the line's first byte."""
+    """The offset of the line's first byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionRow:
-    """A question with its attempts. Rows sort from the hardest to the easiest; those of which every attempt
-    failed come last, for nobody knows how hard they are."""
+    """A question with its attempts. Rows sort from the hardest to the easiest; those whose attempts all
+    failed come last, because their difficulty is unknown."""
 
     id: str
     place: int
-    """Among the questions of its set, from 0."""
+    """The index among the questions of its set."""
     question: str
     answer: str
     cells: tuple[Cell, ...]
     num_attempts: int
-    """May be more than there are cells."""
+    """May exceed the number of cells."""
     num_correct: int
     num_scored: int
 
     @property
     def share(self) -> float | None:
-        """Of its scored attempts the correct ones; None where all failed."""
+        """The share of correct attempts among the scored ones, or None if all failed."""
         return self.num_correct / self.num_scored if self.num_scored else None
 
     @property
     def key(self) -> tuple[float, int, int]:
-        """By what rows sort: share, the longer attempts first, place."""
+        """The sort key: share, longer attempts first, index."""
         length = sum(cell.tokens for cell in self.cells)
         return (2.0 if self.share is None else self.share, -length, self.place)
 
 
 @dataclass(slots=True)
 class Solved:
-    """Questions by how often they were solved; those without a verdict are in none."""
+    """Counts of questions by how often they were solved; those without a verdict are in none."""
 
     never: int = 0
     at_times: int = 0
     always: int = 0
 
     def add(self, row: QuestionRow) -> None:
-        """Count a question."""
         if row.num_scored:
             self.never += row.num_correct == 0
             self.always += row.num_correct == row.num_scored
@@ -141,14 +140,14 @@ class Solved:
 
 @dataclass(slots=True, kw_only=True)
 class SetSummary:
-    """What a page shows of a set. Its size does not grow with the number of attempts or questions.
+    """The data of a set that its page shows, of bounded size.
 
     Invariant: `rows` are the hardest `max_rows` questions in order; the histograms count every attempt.
     """
 
     max_rows: int
     max_cells: int
-    """Of a row."""
+    """The cells of a row."""
     rows: list[QuestionRow] = field(default_factory=list)
     num_questions: int = 0
     kinds: Counter[CellKind] = field(default_factory=Counter)
@@ -158,11 +157,11 @@ class SetSummary:
     turns: dict[CellKind, Histogram] = field(default_factory=lambda: {kind: Histogram() for kind in CellKind})
     solved: Solved = field(default_factory=Solved)
     notes: list[str] = field(default_factory=list)
-    """Sentences about what could not be read, the first few."""
+    """The first few sentences about unreadable records."""
     num_unread: int = 0
 
     def add(self, row: QuestionRow) -> None:
-        """Count a question, all of whose attempts `counted` had."""
+        """Count a question whose attempts were all passed to `counted`."""
         self.num_questions += 1
         self.solved.add(row)
         bisect.insort(self.rows, row, key=lambda one: one.key)
@@ -180,7 +179,7 @@ class SetSummary:
             self.notes.append(note)
 
 
-# A record without what is long: msgspec skips the fields that are not named here.
+# A record without its long fields: msgspec skips the fields that are not named here.
 class _TaskSeen(msgspec.Struct):
     id: str
     question: str = ""
@@ -215,14 +214,14 @@ _DECODER = msgspec.json.Decoder(_RecordSeen)
 
 
 def read_set(path: Path, *, max_rows: int, max_cells: int, keep_texts: bool) -> SetSummary:
-    """Read the records of a set. Without `keep_texts` no question and no answer is kept.
+    """Read the records of a set. Without `keep_texts`, no question and no answer is kept.
 
-    The records of a question lie together, as AttemptsFile writes them. A line that is no record is told in
-    the notes and left out.
+    The records of a question are adjacent, as AttemptsFile writes them. Invalid lines are skipped, with a
+    note.
     """
     found = SetSummary(max_rows=max_rows, max_cells=max_cells)
     if not path.is_file():
-        found.unread(f"{path.name} is not there")
+        found.unread(f"{path.name} does not exist")
         return found
     of_question = groupby(_records(path, found), key=lambda seen: seen[0].task.id)
     for place, (task_id, records) in enumerate(of_question):
@@ -274,7 +273,7 @@ def _cell(record: _RecordSeen, line: int, offset: int) -> Cell:
 
 
 def classify_attempt(record: _RecordSeen) -> CellKind:
-    """A record of before the verdict was stored is correct with a reward of 1."""
+    """Return the kind of an attempt. In records without a verdict, a reward of 1 is correct."""
     outcome = record.outcome
     if outcome.failed is not None or outcome.reward is None:
         return CellKind.failed
@@ -284,7 +283,7 @@ def classify_attempt(record: _RecordSeen) -> CellKind:
 
 
 def _records(path: Path, found: SetSummary) -> Iterator[tuple[_RecordSeen, int, int]]:
-    """Records with their lines and offsets."""
+    """Yield records with their lines and offsets."""
     offset = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -301,7 +300,7 @@ def _decoded(line: bytes) -> _RecordSeen | None:
         return _DECODER.decode(line)
     except msgspec.ValidationError:
         return None
-    except msgspec.DecodeError:  # half a surrogate pair, which Python's JSON takes
+    except msgspec.DecodeError:  # half a surrogate pair, which Python's JSON accepts
         return _decoded_slowly(line)
 
 
@@ -313,7 +312,7 @@ def _decoded_slowly(line: bytes) -> _RecordSeen | None:
 
 
 def read_record(path: Path, cell: Cell) -> dict[str, Any] | None:
-    """The whole record of an attempt; None where the file changed meanwhile."""
+    """Return the full record of an attempt, or None if the file has changed."""
     with path.open("rb") as file:
         file.seek(cell.offset)
         try:

@@ -1,4 +1,4 @@
-"""The part of the page about one set: distributions, grid, hardest questions; and its attempts to read."""
+"""The section of a set: distributions, grid, hardest questions, and the attempts shown in full."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ from rocstar.train.record.report.trajectories import trajectory_html
 
 PARTS = Path(__file__).with_name("templates") / "evaluation.html"
 HARDEST = 5
-"""Questions of a set that are shown in full."""
+"""The number of questions shown in full."""
 LONG = 40
-"""A grid of more rows scrolls in a frame of its own."""
+"""A grid with more rows scrolls in its own frame."""
 MAX_ID, MAX_LINE = 80, 140
 """Characters of a question's id, and of the question in the grid."""
 HIDDEN = (
-    "The licence of this set asks that its questions are not shown. So neither they nor the attempts, which "
-    "repeat them, are on this page; `rocstar report FOLDER --reveal` makes one that has them."
+    "The licence of this set asks that its questions are not shown. This page has neither them nor the "
+    "attempts, which repeat them; `rocstar report FOLDER --reveal` includes both."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetPage:
-    """A set with what was read of it.
+    """A set with its summary.
 
-    Invariant: without `is_shown` neither `reading` nor `cards` has a text of a question, answer or attempt.
+    Invariant: without `is_shown`, neither `reading` nor `cards` has a text of a question, answer or attempt.
     """
 
     place: int
-    """Among the sets, from 0."""
+    """The index among the sets."""
     name: str
     numbers: SetNumbers
     file: Path
     reading: SetSummary
     is_shown: bool
     cards: Mapping[str, Markup]
-    """The attempts that the page has, by anchor."""
+    """The attempts on the page, by anchor."""
 
 
 def select_cards(place: int, file: Path, reading: SetSummary, *, num: int, room: int) -> dict[str, Markup]:
-    """At most `num` attempts to read of a set, as long as they fit into `room` characters."""
+    """Return at most `num` attempts of a set, within `room` characters."""
     cards: dict[str, Markup] = {}
     for row, cell in select_attempts(reading.rows, num):
         record = read_record(file, cell)
@@ -71,7 +71,7 @@ def select_cards(place: int, file: Path, reading: SetSummary, *, num: int, room:
 
 
 def set_section(one: SetPage, settings: str) -> Markup:
-    """The section; `settings` says how the set was asked."""
+    """Return the section; `settings` is a sentence about the settings."""
     figures = [
         figure(
             partial(length_chart, "Response length", "tokens", one.reading.tokens),
@@ -90,7 +90,7 @@ def set_section(one: SetPage, settings: str) -> Markup:
 
 
 def _means(histograms: Mapping[CellKind, Histogram]) -> str:
-    """Of each kind that was scored."""
+    """Return a sentence with the mean of each scored kind."""
     told = [
         f"{number(mean)} where {kind}"
         for kind in (CellKind.correct, CellKind.wrong, CellKind.truncated)
@@ -100,7 +100,7 @@ def _means(histograms: Mapping[CellKind, Histogram]) -> str:
 
 
 def _grid(one: SetPage) -> Markup:
-    """The rows of the hardest questions, all that were kept."""
+    """Return the grid of the hardest questions."""
     reading = one.reading
     if not reading.rows:
         return Markup("")
@@ -109,7 +109,7 @@ def _grid(one: SetPage) -> Markup:
     counts = reading.solved
     caption = (
         f"{which}, the hardest first. A square is an attempt; it names its line of attempts/{one.file.name}. "
-        f"Never solved: {counts.never:,}, at times: {counts.at_times:,}, always: {counts.always:,}."
+        f"Never solved: {counts.never:,}, sometimes: {counts.at_times:,}, always: {counts.always:,}."
     )
     rows = [
         {
@@ -125,12 +125,12 @@ def _grid(one: SetPage) -> Markup:
 
 
 def _hard(one: SetPage, row: QuestionRow) -> dict[str, Any]:
-    """A question in full, with links to its attempts that are on the page."""
+    """Return a question in full, with links to its attempts on the page."""
     tokens = sum(cell.tokens for cell in row.cells) / len(row.cells) if row.cells else 0.0
     names = [(str(cell.kind), anchor(one.place, row, cell)) for cell in row.cells]
     return {
         "id": clipped(row.id, MAX_ID),
-        "detail": f"{row.num_correct} of {row.num_scored} correct, {number(tokens)} tokens in the mean",
+        "detail": f"{row.num_correct} of {row.num_scored} correct, {number(tokens)} tokens on average",
         "links": [(kind, name) for kind, name in names if name in one.cards],
         "question": row.question,
         "answer": row.answer,
@@ -138,47 +138,47 @@ def _hard(one: SetPage, row: QuestionRow) -> dict[str, Any]:
 
 
 MAX_ROWS, MAX_CELLS = 200, 64
-"""Rows of a set, cells of a row."""
+"""The rows of a set and the cells of a row."""
 PAGE_CELLS = 12_000
-"""Cells of all sets; each is about a hundred bytes."""
+"""The cells of all sets; each has about a hundred bytes."""
 PAGE_ATTEMPTS = 40
-"""Attempts shown whole, of all sets."""
+"""The attempts of all sets that are shown in full."""
 CODES = {
     CellKind.correct: "k",
     CellKind.wrong: "w",
     CellKind.truncated: "t",
     CellKind.failed: "f",
 }
-"""Class of a cell."""
+"""The class of a cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownCell:
-    """A cell as the template takes it."""
+    """A cell for the template."""
 
     code: str
     text: str
     anchor: str
-    """Of the attempt, where it is on the page; else empty."""
+    """The anchor of the attempt, or "" if it is not on the page."""
 
 
 def row_limit(num_sets: int, k: int) -> int:
-    """So many rows that all sets together have at most `PAGE_CELLS` cells."""
+    """Return the rows of a set that keep all sets within `PAGE_CELLS` cells."""
     return max(1, min(MAX_ROWS, PAGE_CELLS // max(num_sets, 1) // max(1, min(k, MAX_CELLS))))
 
 
 def attempt_limit(num_sets: int) -> int:
-    """How many are shown whole."""
+    """Return the attempts of a set that are shown in full."""
     return max(1, PAGE_ATTEMPTS // max(num_sets, 1))
 
 
 def anchor(set_place: int, row: QuestionRow, cell: Cell) -> str:
-    """What links call an attempt: made of numbers alone, for ids are foreign text."""
+    """Return the link target of an attempt, made of numbers only because ids are untrusted text."""
     return f"a{set_place}-{row.place}-{cell.sibling}"
 
 
 def shown_cells(row: QuestionRow, set_place: int, shown: Iterable[str]) -> Iterator[ShownCell]:
-    """The cells of a row; `shown` are the anchors that the page has."""
+    """Yield the cells of a row; `shown` are the anchors on the page."""
     for cell in row.cells:
         name = anchor(set_place, row, cell)
         turns = "1 turn" if cell.turns == 1 else f"{cell.turns} turns"
@@ -187,8 +187,8 @@ def shown_cells(row: QuestionRow, set_place: int, shown: Iterable[str]) -> Itera
 
 
 def select_attempts(rows: Sequence[QuestionRow], num: int) -> list[tuple[QuestionRow, Cell]]:
-    """At most `num` attempts to read: by turns from the hardest questions that were solved at times, and from
-    the hardest that never were; of each question the first attempt of each kind."""
+    """Return at most `num` attempts to show: alternating between the hardest questions that were sometimes
+    solved and the hardest never solved, the first attempt of each kind."""
     solved = [row for row in rows if row.num_correct and row.num_correct < row.num_attempts]
     never = [row for row in rows if not row.num_correct]
     always = [row for row in rows if row.num_correct and row.num_correct == row.num_attempts]
@@ -205,15 +205,15 @@ def select_attempts(rows: Sequence[QuestionRow], num: int) -> list[tuple[Questio
 
 
 MAX_TEXT = 6_000
-"""Characters of each text."""
+"""The maximum characters of a text."""
 MAX_CARD = 40_000
-"""Characters of all texts of an attempt, counted before they are escaped."""
+"""The maximum characters of an attempt's texts before they are escaped."""
 MAX_HTML = 250_000
-"""Characters of a card as it is on the page: what has many small pieces, or much to escape, has none."""
+"""The maximum characters of a card in the page. A larger one, with many pieces or escapes, shows no turns."""
 
 
 def attempt_card(record: Mapping[str, Any], *, lead: str, anchor: str, place: str) -> Markup:
-    """The card, of at most about `MAX_HTML` characters. `place`: file and line of the record."""
+    """Return the card of at most about `MAX_HTML` characters. `place`: file and line of the record."""
     short, left_out = shorten_record(record)
     more: dict[str, object] = {"record": place}
     if left_out:
@@ -221,14 +221,14 @@ def attempt_card(record: Mapping[str, Any], *, lead: str, anchor: str, place: st
     card = trajectory_html(short, lead=lead, anchor=anchor, more=more, max_text=MAX_TEXT)
     if len(card) <= MAX_HTML:
         return card
-    more["not shown"] = "any turn: they are too many pieces for a page"
+    more["not shown"] = "turns: they have too many parts for a page"
     return trajectory_html({**short, "turns": []}, lead=lead, anchor=anchor, more=more, max_text=MAX_TEXT)
 
 
 def shorten_record(record: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """The record without its tokens, and with so many of its turns as fit: the first ones and the last.
+    """Return the record without its tokens and with the turns that fit, the first ones and the last.
 
-    Also says in words what was left out; "" for nothing.
+    Also return the omitted turns in words, or "".
     """
     turns = [{**turn, "number": k} for k, turn in enumerate(record.get("turns") or [], 1)]
     sizes = [_size(turn) for turn in turns]
@@ -244,7 +244,7 @@ def shorten_record(record: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 
 
 def _size(turn: Mapping[str, Any]) -> int:
-    """Characters that the card shows of a turn; a call is in the text of the turn, too."""
+    """Return the characters of a turn in the card; a call is also in the text of the turn."""
     calls = turn.get("calls") or []
     return sum(min(len(text), MAX_TEXT) for text in (str(turn.get("text", "")), *(_texts(calls))))
 

@@ -1,4 +1,4 @@
-"""The numbers as tables: scores, what the attempts took, and what a set counts besides."""
+"""The numbers of results.json as tables: scores, sizes of attempts, further columns and overlap."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NONE = "–"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A row per set, its name first."""
+    """A table with a row per set, which begins with its name."""
 
     title: str
     head: Sequence[str]
@@ -27,7 +27,7 @@ class Table:
 
 
 def forest_rows(sets: Mapping[str, SetNumbers]) -> list[ForestRow]:
-    """Of each set the estimates that say something of their own."""
+    """Return the distinct estimates of each set."""
     return [
         ForestRow(
             name=name, detail=f"avg@{one.k}, {one.num_questions:,} questions", estimates=_estimates(one)
@@ -50,7 +50,7 @@ def _estimates(one: SetNumbers) -> list[Estimate]:
 
 
 def tables(sets: Mapping[str, SetNumbers]) -> list[Table]:
-    """The tables that have a row."""
+    """Return the tables that have rows."""
     return [table for table in (_scores(sets), _attempts(sets), _further(sets), _overlap(sets)) if table.rows]
 
 
@@ -72,11 +72,11 @@ def _scores(sets: Mapping[str, SetNumbers]) -> Table:
         )
     head = ["set", "questions × k", "avg@k", "failed left out", "pass@k", "maj@k", "pass^k", "detectable"]
     note = (
-        "avg@k: share of correct attempts, every question weighing the same; a failed attempt counts as "
-        "wrong, and in the column beside it not at all. pass@k: at least one of k attempts is correct; "
+        "avg@k: share of correct attempts, with equal weights of questions; a failed attempt counts as "
+        "wrong, and in the next column not at all. pass@k: at least one of k attempts is correct; "
         "maj@k: the most frequent answer is; pass^k: all k are. detectable: the smallest difference to "
-        "another evaluation of this size that is found with power 0.8 at the 5% level when the two are "
-        "compared as wholes; comparing question by question (rocstar compare) finds smaller ones."
+        "another evaluation of this size that a test at the 5% level finds with power 0.8 when the two are "
+        "compared as a whole; a comparison by question (rocstar compare) finds smaller ones."
     )
     return Table("Scores", head, rows, note)
 
@@ -106,8 +106,8 @@ def _attempts(sets: Mapping[str, SetNumbers]) -> Table:
     head = ["set", "attempts", "failed", "short", "truncated", "unextracted"]
     head += ["tokens", "turns", "tool calls", "tool errors"]
     note = (
-        "failed: lost to the system, so without a verdict. short: questions with fewer than k scored "
-        "attempts. truncated: cut by a limit before an answer. unextracted: ended without a boxed answer. "
+        "failed: a system failure, without a verdict. short: questions with fewer than k scored "
+        "attempts. truncated: ended by a limit before an answer. unextracted: ended without a boxed answer. "
         "tokens, turns and tool calls: mean of the scored attempts."
     )
     return Table("Attempts", head, rows, note)
@@ -127,7 +127,7 @@ def _overlap(sets: Mapping[str, SetNumbers]) -> Table:
     rows = []
     for name, one in sets.items():
         if (found := one.contamination) is not None:
-            kept = "kept out of the stages" if found.left_out_of_training else ""
+            kept = "excluded from the stages" if found.left_out_of_training else ""
             rows.append(
                 [
                     name,
@@ -136,14 +136,14 @@ def _overlap(sets: Mapping[str, SetNumbers]) -> Table:
                     f"{found.rule}{'; ' if found.rule and kept else ''}{kept}",
                 ]
             )
-    note = "What the rule does not find may still have been seen: no overlap is no proof that a set is clean."
+    note = "The rule does not find every overlap: no overlap does not prove that a set is clean."
     return Table(
         "Questions among the training tasks", ["set", "found", "avg@k on the others", "rule"], rows, note
     )
 
 
 def _with_interval(value: float | None, interval: Bounds | None) -> str:
-    """`0.433 [0.36, 0.51]`."""
+    """Format a score like `0.433 [0.36, 0.51]`."""
     return score(value) + (
         f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval and value is not None else ""
     )
@@ -159,11 +159,11 @@ def number(value: float | None) -> str:
 
 Bounds = tuple[float, float]
 BOTH_TAILS, POWER = 1.959964, 0.841621
-"""Normal quantiles of a test at 5% on both sides, and of power 0.8."""
+"""Normal quantiles of a two-sided test at 5%, and of power 0.8."""
 
 
 class Denominator(msgspec.Struct, kw_only=True):
-    """Scores under one way of counting failed attempts."""
+    """Scores under one treatment of failed attempts."""
 
     avg: float | None = None
     interval: Bounds | None = None
@@ -175,7 +175,7 @@ class Denominator(msgspec.Struct, kw_only=True):
 
 
 class Overlap(msgspec.Struct, kw_only=True):
-    """What of a set is among the tasks that were learned from."""
+    """The overlap of a set with the training tasks."""
 
     rule: str = ""
     num_contaminated: int = 0
@@ -185,12 +185,12 @@ class Overlap(msgspec.Struct, kw_only=True):
 
 
 class SetNumbers(msgspec.Struct, kw_only=True):
-    """The numbers of a set."""
+    """The numbers of a set in results.json, without its questions."""
 
     k: int
     num_questions: int = 0
     avg: float | None = None
-    """Failed attempts left out."""
+    """With failed attempts excluded."""
     interval: Bounds | None = None
     best: float | None = msgspec.field(default=None, name="pass")
     """pass@k."""
@@ -215,7 +215,7 @@ class SetNumbers(msgspec.Struct, kw_only=True):
 
     @property
     def left_out(self) -> Denominator:
-        """Scores of the attempts that did not fail."""
+        """The scores with failed attempts excluded."""
         if self.failed_left_out is not None:
             return self.failed_left_out
         at_k: dict[str, float | None] = {} if self.best is None else {str(self.k): self.best}
@@ -223,17 +223,17 @@ class SetNumbers(msgspec.Struct, kw_only=True):
 
     @property
     def as_wrong(self) -> Denominator:
-        """Scores where a failed attempt is a wrong one."""
+        """The scores with failed attempts as wrong."""
         return self.failed_as_wrong or self.left_out
 
     @property
     def num_short(self) -> int | None:
-        """Questions with fewer than k scored attempts."""
+        """The questions with fewer than k scored attempts."""
         return self.left_out.n_short.get(str(self.k), self.n_short)
 
 
 class Results(msgspec.Struct, kw_only=True):
-    """results.json."""
+    """The content of results.json."""
 
     sets: dict[str, SetNumbers]
     seed: int | None = None
@@ -241,24 +241,24 @@ class Results(msgspec.Struct, kw_only=True):
 
 
 def read_results(path: Path) -> Results:
-    """The numbers of a finished evaluation. ConfigError where there are none, or they are damaged."""
+    """Read the numbers of a finished evaluation. ConfigError if there are none, or they are damaged."""
     if not path.is_file():
         raise ConfigError(
-            f"{str(path.parent)!r} holds no finished evaluation: there is no {path.name}; give the folder of "
+            f"{str(path.parent)!r} holds no finished evaluation: there is no {path.name}. Pass the folder of "
             "`rocstar eval --out`, or evaluations/step_N of a run"
         )
     try:
         return msgspec.json.decode(path.read_bytes(), type=Results)
     except msgspec.DecodeError as error:
         raise ConfigError(
-            f"{str(path)!r} is damaged: {error}; `rocstar eval --rescore` makes it again"
+            f"{str(path)!r} is damaged: {error}. `rocstar eval --rescore` writes it again."
         ) from None
 
 
 def detectable(interval: Bounds | None) -> float | None:
-    """The smallest difference to another evaluation of the same size and spread that a two-sided test at 5%
-    finds with power 0.8, if the two are not compared question by question: (z0.975 + z0.8) * sqrt(2) * se,
-    with the standard error se from the width of the 95% interval."""
+    """Return the smallest difference to another evaluation of the same size and spread that a two-sided
+    test at 5% finds with power 0.8, without comparing question by question: (z0.975 + z0.8) * sqrt(2) *
+    se, with the standard error se from the width of the 95% interval."""
     if interval is None:
         return None
     error = (interval[1] - interval[0]) / (2 * BOTH_TAILS)

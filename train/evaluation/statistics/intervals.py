@@ -1,29 +1,29 @@
 """The interval of a score: a mean over questions that are a sample of such questions.
 
-Attempts at a question are alike, so n questions with k attempts each tell less than n k attempts. How much
-less is seen in the spread of the question means; from it comes the effective sample size m_eff, the number of
-independent attempts that would tell as much, between n and n k. With it the score is treated as a share:
+Attempts at a question are alike, so n questions with k attempts each give less information than n k attempts:
+the spread of the question means shows how much less. It gives the effective sample size m_eff, the number of
+independent attempts with the same information, between n and n k. With it the score is treated as a share:
 
     r      = (n s2 + w) / (n p (1 - p) + w),  at least 1 / k      s2: variance of the question means
     m_eff  = n / r
     limits = quantiles of Beta(m_eff p + a, m_eff (1 - p) + a)
 
 at the tails that the t distribution with n - 1 degrees of freedom has beyond the normal quantile, because s2
-is an estimate (so Korn and Graubard 1998, with another interval of a share). Two constants are ours, chosen
+is an estimate (as in Korn and Graubard 1998, with another interval of a share). Two constants were chosen
 by benchmarks/eval_statistics.py:
 
 - a = 0.7, between the priors of Jeffreys (1/2) and of Laplace (1; that one is nearly Wilson's interval). With
   one attempt each the score is binomial, and at 0.7 its coverage is nearest to nominal.
-- w = min(1, n / 60)^2 / 4, evidence made up for attempts at a question being all alike. Where nearly all is
+- w = min(1, n / 60)^2 / 4, pseudo-evidence that attempts at a question are all alike. If nearly all is
   right or nearly all is wrong, the few questions that differ may not be in the sample, and s2 is far too
   small.
 
-Where all is right or all is wrong r is 1: the interval of n questions with one attempt each, never empty.
+If all is right or all is wrong r is 1: the interval of n questions with one attempt each, never empty.
 
 A score so high that no evaluation of this size, not even one in which all is right, has a lower limit above
 it (`highest_lower_limit`) can be missed from one side only. There the upper limit spends all 5% on that side;
 likewise the lower limit near 0. With one attempt each it is then the exact one of a share (Clopper and
-Pearson 1934), for whole numbers leave no room; the more attempts, the nearer it is to the prior a.
+Pearson 1934); the more attempts, the nearer it is to the prior a.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TINY: Final = 1e-12
 
 
 def exact_mean(values: Iterable[float]) -> float | None:
-    """The mean, the same in every order; None of nothing."""
+    """Return the mean, equal in every order; None for no values."""
     listed = list(values)
     return math.fsum(listed) / len(listed) if listed else None
 
@@ -54,10 +54,10 @@ def exact_mean(values: Iterable[float]) -> float | None:
 def interval_of_means(
     means: Sequence[float], *, num_attempts: int | None = None, level: float = LEVEL
 ) -> tuple[float, float]:
-    """The interval of the mean of `means`, each a question's share of correct attempts, in [0, 1].
+    """Return the interval of the mean of `means`, each a question's share of correct attempts, in [0, 1].
 
-    num_attempts: at all questions together, which m_eff does not exceed; None = not known. It holds the
-    mean, and does not depend on the order. One question tells nothing of others: (0, 1). ValueError for none.
+    num_attempts: at all questions together, the maximum of m_eff; None = unknown. The interval contains the
+    mean and does not depend on the order. It is (0, 1) for one question. ValueError for none.
     """
     mean = exact_mean(means)
     if mean is None:
@@ -71,7 +71,8 @@ def interval_of_means(
 def share_interval(
     mean_E: Floats, variance_E: Floats, num_questions: int, num_attempts: float, *, level: float = LEVEL
 ) -> tuple[Floats, Floats]:
-    """Lower and upper limits of E evaluations from mean and variance (divisor n) of their question means."""
+    """Return lower and upper limits of E evaluations from mean and variance (divisor n) of their question
+    means."""
     if num_questions == 1:
         return np.zeros_like(mean_E), np.ones_like(mean_E)
     two_sided, one_sided = _tail(num_questions, (1 - level) / 2), _tail(num_questions, 1 - level)
@@ -86,8 +87,8 @@ def share_interval(
 
 
 def _tail(num_questions: int, tail: float) -> float:
-    """What the t distribution has beyond the normal quantile of `tail`."""
-    from scipy import special  # 27 MB, which who only reads evaluations need not have
+    """Return the tail of the t distribution beyond the normal quantile of `tail`."""
+    from scipy import special  # 27 MB, not needed to read evaluations
 
     return float(special.ndtr(special.stdtrit(num_questions - 1, tail)))
 
@@ -95,8 +96,8 @@ def _tail(num_questions: int, tail: float) -> float:
 def _limits(
     mean_E: Floats, size_E: Floats, tail: float, with_it: float, against: float
 ) -> tuple[Floats, Floats]:
-    """Quantiles of a share. `with_it` is added to the outcomes on whose side the limit lies, `against` to the
-    others."""
+    """Return quantiles of a share. `with_it` is added to the outcomes on the side of the limit, `against`
+    to the others."""
     from scipy import special  # as above
 
     right_E, wrong_E = size_E * mean_E, size_E * (1 - mean_E)
@@ -107,10 +108,10 @@ def _limits(
 
 @lru_cache(maxsize=256)
 def highest_lower_limit(num_questions: int, num_attempts: float, level: float = LEVEL) -> float:
-    """The highest lower limit that an evaluation can have, but at least 1/2; 1 where that is not known.
+    """Return the highest lower limit of any evaluation of this size, at least 1/2; 1 if unknown.
 
-    It is that of one in which all is right, or nearly all: with several attempts, some questions with one
-    wrong attempt each tell more than none, for then attempts are seen not to be alike.
+    It belongs to an evaluation in which all or nearly all is right. With several attempts, one wrong attempt
+    at some questions gives more evidence than none, because it shows that attempts are not all alike.
     """
     if not math.isfinite(num_attempts):
         return 1.0
@@ -123,7 +124,8 @@ def highest_lower_limit(num_questions: int, num_attempts: float, level: float = 
 
 
 def effective_size(mean_E: Floats, variance_E: Floats, num_questions: int, num_attempts: float) -> Floats:
-    """Independent attempts that would tell as much as `num_questions` questions with such a spread."""
+    """Return the number of independent attempts with the information of `num_questions` questions of this
+    spread."""
     alike = ALIKE_EVIDENCE * min(1.0, num_questions / ENOUGH_QUESTIONS) ** 2
     ratio_E = (num_questions * variance_E + alike) / (num_questions * mean_E * (1 - mean_E) + alike)
     size_E: Floats = num_questions / np.clip(ratio_E, num_questions / num_attempts, 1.0)

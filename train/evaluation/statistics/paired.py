@@ -2,9 +2,8 @@
 
     differences d_q of the question means -> mean d, t interval, sign-flip p, minimal detectable difference
 
-Questions are a sample of such questions, and each is its own control: what makes it hard is hard for both. A
-test that takes the n k attempts, or the k runs, for independent rejects in a fifth of the cases where nothing
-differs.
+Questions are a sample, and each is its own control: its difficulty is common to both. A test that takes the n
+k attempts, or the k runs, for independent rejects in a fifth of the cases without a difference.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ EXACT_QUESTIONS: Final = 16
 POWER: Final = 0.8
 LEVEL: Final = 0.95
 MAX_WORK: Final = 200_000_000
-"""Additions for an exact null distribution; above, sign flips are drawn."""
+"""Additions for an exact null distribution; above, sign flips are sampled."""
 MAX_DENOMINATOR: Final = 10_000
 DRAWS: Final = 100_000
 
@@ -37,9 +36,9 @@ class PairedDifference:
     interval: tuple[float, float]
     """At 95%."""
     p: float
-    """Two-sided: how often a difference as large would be seen if neither were better."""
+    """Two-sided: the probability of so large a difference if neither is better."""
     detectable: float
-    """The difference that would be seen (p below 0.05) in 80% of such comparisons, with this spread."""
+    """The difference that 80% of such comparisons, with this spread, would find (p below 0.05)."""
     num_questions: int
 
 
@@ -52,10 +51,10 @@ class _Spread:
 
 
 def paired_difference(differences: Sequence[float], rng: np.random.Generator) -> PairedDifference:
-    """Of the differences of question means, each in [-1, 1]; in any order. ValueError for none.
+    """Compare question means, given their differences in [-1, 1] in any order. ValueError for none.
 
-    The interval is Student's. Where all differences are equal, there is no spread to go by: then it is the
-    bound on the share of questions that differ otherwise when n have not, 1 - 0.05^(1/n).
+    The interval is Student's. If all differences are equal there is no spread; then it is the bound on the
+    share of questions that differ otherwise when n have not, 1 - 0.05^(1/n).
     """
     mean = exact_mean(differences)
     if mean is None:
@@ -65,8 +64,7 @@ def paired_difference(differences: Sequence[float], rng: np.random.Generator) ->
 
 
 def overall_difference(sets: Sequence[Sequence[float]], rng: np.random.Generator) -> PairedDifference:
-    """Of several sets, each of which weighs the same; Welch's degrees of freedom. ValueError for an empty
-    set."""
+    """Compare several sets with equal weights; Welch's degrees of freedom. ValueError for an empty set."""
     if len(sets) == 1:
         return paired_difference(sets[0], rng)
     means = [exact_mean(differences) for differences in sets]
@@ -113,20 +111,20 @@ def _from_spread(
 
 
 def sign_flip_p(differences: Sequence[float], rng: np.random.Generator) -> float:
-    """Two-sided p of the sum under random signs: if A and B are alike, -d_q is as likely as d_q.
+    """Return the two-sided p of the sum under random signs: without a difference, -d_q is as likely as d_q.
 
-    From the exact distribution over all 2^n signs, in n times the sum of the differences in steps of their
-    common denominator (Pagano and Tritchler 1983); from 100,000 draws of `rng` where that is too much. Up to
-    16 questions it is the share of signs that give at least as much. Beyond, those that give just as much
-    count half (mid-P, Lancaster 1961), because with few attempts there are many of them, and the test would
-    be too cautious.
+    It is exact over all 2^n signs, with n times the sum of the differences in steps of their common
+    denominator (Pagano and Tritchler 1983), or sampled with 100,000 draws of `rng` if that is too expensive.
+    Up to 16 questions it is the share of signs with at least this sum. Beyond, signs with exactly this sum
+    count half (mid-P, Lancaster 1961): with few attempts there are many of them, and the test would be too
+    conservative.
     """
     steps = _steps(differences)
     return _drawn_p(differences, rng) if steps is None else exact_p(steps)
 
 
 def exact_p(steps: NDArray[np.int64]) -> float:
-    """`sign_flip_p` of whole numbers, whatever work it is."""
+    """Return `sign_flip_p` of whole numbers, at any cost."""
     seen = abs(int(steps.sum()))
     chances = _null(np.abs(steps))
     distances = np.abs(np.arange(len(chances)) - len(chances) // 2)
@@ -137,7 +135,7 @@ def exact_p(steps: NDArray[np.int64]) -> float:
 
 
 def _steps(differences: Sequence[float]) -> NDArray[np.int64] | None:
-    """The differences as whole multiples of one fraction; None where there is none, or too fine a one."""
+    """Return the differences as multiples of one fraction, or None if there is none or it is too small."""
     fractions = [Fraction(d).limit_denominator(MAX_DENOMINATOR) for d in differences]
     if any(abs(float(f) - d) > 1e-9 for f, d in zip(fractions, differences, strict=True)):
         return None
@@ -150,7 +148,8 @@ def _steps(differences: Sequence[float]) -> NDArray[np.int64] | None:
 
 
 def _null(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Chances of the sums -S..S of `sizes` under independent random signs, S being their sum."""
+    """Return the probabilities of the sums -S..S of `sizes` under independent random signs; S is their
+    sum."""
     reach = 0
     chances = np.ones(1)
     for size in sizes[sizes > 0]:
@@ -171,7 +170,7 @@ def _drawn_p(differences: Sequence[float], rng: np.random.Generator) -> float:
 
 
 def holm(ps: Mapping[str, float]) -> dict[str, float]:
-    """p by name, adjusted so that one below 0.05 among them is a chance of 5% at most (Holm 1979)."""
+    """Return p by name, adjusted so that a false rejection has a probability of at most 5% (Holm 1979)."""
     adjusted: dict[str, float] = {}
     largest = 0.0
     for place, name in enumerate(sorted(ps, key=lambda name: (ps[name], name))):

@@ -1,6 +1,12 @@
-"""All scores of a set, under either denominator, from its attempts.
+"""All scores of a set from its attempts, with failed attempts excluded or counted as wrong.
 
-questions -> avg@k with its interval, pass@k, pass^k, maj@k
+    questions -> avg@k with its interval, pass@k, pass^k, maj@k
+
+No number depends on the order of attempts or questions: sums are exact (`math.fsum`).
+
+pass@k, pass^k and maj@k of a question with n attempts are exact means over all draws of k without
+replacement: the unbiased estimate of the result of k attempts. Draws with replacement can repeat an attempt,
+so that pass@k is too low (Chen et al. 2021, arXiv 2107.03374, equation 1 and appendix A).
 """
 
 from __future__ import annotations
@@ -15,26 +21,27 @@ from rocstar.train.evaluation.statistics.intervals import exact_mean, interval_o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedScores:
-    """Scores under one denominator. Questions weigh the same; without a counted attempt one is left out."""
+    """Scores under one denominator. Questions have equal weight; those without a counted attempt are
+    excluded."""
 
     num_questions: int
     avg: float | None
     interval: tuple[float, float] | None
     pass_at: dict[int, float | None]
-    """By k, over the questions with at least k attempts; None where there is none."""
+    """By k, over the questions with at least k attempts; None without such a question."""
     pass_power: dict[int, float | None]
     maj_at: dict[int, float | None]
     n_short: dict[int, int]
-    """By k, questions of the set with fewer than k attempts: they are in no number for k."""
+    """By k, the questions with fewer than k attempts, which are in no number for k."""
 
 
 def powers_up_to(k: int) -> list[int]:
-    """1, 2, 4, ... and k itself."""
+    """Return 1, 2, 4, ... and k."""
     return sorted({2**power for power in range(k.bit_length())} | {k}) if k else []
 
 
 def compute_scores(questions: Questions, ks: Iterable[int], *, failed_as_wrong: bool) -> CountedScores:
-    """Scores at each of `ks`."""
+    """Compute the scores at each of `ks`."""
     kept = [attempts for q in questions if (attempts := counted_attempts(q, failed_as_wrong=failed_as_wrong))]
     means = [num_correct(q) / len(q) for q in kept]
     long = {k: [q for q in kept if len(q) >= k] for k in ks}
@@ -52,7 +59,7 @@ def compute_scores(questions: Questions, ks: Iterable[int], *, failed_as_wrong: 
 
 
 def _vote(questions: Questions) -> bool:
-    """Whether answers are known at all."""
+    """True if answers are known."""
     return any(a.answer is not None for q in questions for a in q)
 
 
@@ -66,26 +73,23 @@ Questions = Collection[Sequence["AttemptCounts"]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptCounts:
-    """One attempt at a question.
-
-    An attempt that Failed has no verdict: whether it counts as wrong or not at all is asked of every number.
-    """
+    """One attempt at a question. A Failed one has no verdict."""
 
     is_correct: bool | None
-    """None where the attempt Failed, by no fault of the policy."""
+    """None if the attempt Failed, through no fault of the policy."""
     answer: str | None = None
-    """What it votes for in maj@k; equal answers are equal strings. None votes for nothing."""
+    """The vote in maj@k; equal answers are equal strings. None is no vote."""
     tokens: int = 0
-    """Of the response, tool results included."""
+    """Tokens of the response, including tool results."""
     turns: int = 0
     calls: int = 0
     errors: int = 0
-    """Of the calls, those whose result is an error."""
+    """The calls whose result is an error."""
     is_truncated: bool = False
 
 
 def counted_attempts(attempts: Sequence[AttemptCounts], *, failed_as_wrong: bool) -> list[AttemptCounts]:
-    """The attempts of a question under one of the two denominators."""
+    """Return the attempts of a question that count under one of the two denominators."""
     return [a for a in attempts if failed_as_wrong or a.is_correct is not None]
 
 
@@ -94,26 +98,27 @@ def num_correct(attempts: Sequence[AttemptCounts]) -> int:
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
-    """Chance that at least one of k is correct: 1 - C(n - c, k) / C(n, k). ValueError unless 1 <= k <= n."""
+    """Return the chance of at least one correct of k: 1 - C(n - c, k) / C(n, k). ValueError unless 1 <= k
+    <= n."""
     _check(n, k)
     return 1 - comb(n - correct, k) / comb(n, k)
 
 
 def pass_power_k(n: int, correct: int, k: int) -> float:
-    """pass^k, the chance that all k are correct: C(c, k) / C(n, k) (Yao et al. 2024, arXiv 2406.12045)."""
+    """Return pass^k, the chance of k correct: C(c, k) / C(n, k) (Yao et al. 2024, arXiv 2406.12045)."""
     _check(n, k)
     return comb(correct, k) / comb(n, k)
 
 
 def maj_at_k(answers: Sequence[str | None], correct: Sequence[bool], k: int) -> float:
-    """Chance that the answer most frequent among k is correct; a tie is decided by lot.
+    """Return the chance that the most frequent answer among k is correct; ties are broken at random.
 
-    answers: of each attempt; equal strings are one answer, None votes for nothing. An answer that was judged
-    both ways counts with its share of correct verdicts. Where none of the k has an answer nothing is correct.
+    answers: by attempt; equal strings are one answer, None is no vote. An answer with both verdicts counts
+    with its share of correct ones. Without an answer among the k, nothing is correct.
 
-    Exact, in integers. For an answer a and its number of votes j, the draws in which a wins with t others
-    beside it are C(c_a, j) times a coefficient of a product over the other answers b, in which x counts
-    attempts and y ties:
+    Exact, in integers. For an answer a with j votes, the draws in which a wins tied with t others number
+    C(c_a, j) times a coefficient of a product over the other answers b, in which x counts attempts and y
+    ties:
 
         [x^(k - j) y^t]  (1 + x)^silent  *  prod_b ( sum_{i < j} C(c_b, i) x^i  +  y C(c_b, j) x^j )
 
@@ -137,7 +142,8 @@ def maj_at_k(answers: Sequence[str | None], correct: Sequence[bool], k: int) -> 
 
 
 def _draws(others: Sequence[int], silent: int, size: int, most: int) -> list[int]:
-    """Draws of `size` attempts that give no answer over `most` votes, by how many answers have `most`."""
+    """Return the number of draws of `size` attempts in which no answer has over `most` votes, by the
+    number of answers with `most`."""
     ways = [[comb(silent, i)] for i in range(size + 1)]
     """By size of the draw, then by ties."""
     for count in others:

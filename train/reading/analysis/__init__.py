@@ -1,9 +1,8 @@
-"""Where a policy was uncertain: exact entropies of stored trajectories, by what each token is for.
+"""Where a policy was uncertain: exact entropies of stored trajectories, by class of token.
 
-    records ──chosen──> trajectories ──learner's forward──> entropies ─┐
+    records ──selection──> trajectories ──forward──> entropies ────────┐
                              └──segments, turns──> classes of tokens ──┴─> sums by task ──> estimates ──> page
 
-A run's records and a checkpoint are read, a page is written, nothing else. One process, nobody waits; a part
-of the trajectories is in memory at a time, and of what is done only sums, counts of wordings and a few that
-are shown.
+The analysis reads records and a checkpoint and writes a page, in one process. Memory holds a part of the
+trajectories at a time; of the processed ones it keeps sums, counts of phrases and a few examples.
 """

@@ -1,4 +1,4 @@
-"""The work of `rocstar analyse`: trajectories through the learner's forward into sums, and what these say."""
+"""The work of `rocstar analyse`: trajectories through the learner's forward into sums and estimates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from rocstar.train.reading.analysis.trajectory_selection import (
 AT_A_TIME: Final = 16
 """Trajectories in memory."""
 SHOWN_EACH: Final = 2
-"""Trajectories of a kind that are shown whole."""
+"""Trajectories of each kind that are shown in full."""
 MAX_SHOWN_TOKENS: Final = 16_384
 
 COMPARISONS: Final = {
@@ -42,12 +42,12 @@ COMPARISONS: Final = {
     "ok": (Lead.ok,),
     "error": (Lead.error,),
 }
-"""Which tool results the tokens come behind, of each comparison with the control."""
+"""The tool results that precede the tokens of each comparison with the control."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownTrajectory:
-    """A trajectory that is shown whole, with what its tokens are."""
+    """A trajectory that is shown in full, with the classes of its tokens."""
 
     trajectory: Trajectory
     why: str
@@ -58,7 +58,7 @@ class ShownTrajectory:
 
 @dataclass(slots=True, kw_only=True)
 class ScoreMismatch:
-    """How far the log-probs under these weights are from those of the rollout."""
+    """The difference of log-probs under these weights and those of the rollout."""
 
     largest: float = 0.0
     total: float = 0.0
@@ -75,18 +75,18 @@ class ScoreMismatch:
 
     @property
     def mean(self) -> float:
-        """NaN where no rollout wrote a log-prob down."""
+        """NaN if the records have no log-probs."""
         return self.total / self.count if self.count else math.nan
 
 
 @dataclass(slots=True, kw_only=True)
 class TurnLengths:
-    """How many turns are all first tokens: what they say or call is in no other class."""
+    """The number of turns with first tokens only: their text and calls are in no other class."""
 
     window: int
     count: int = 0
     within: int = 0
-    """Those with no more tokens than the window."""
+    """Turns with at most `window` tokens."""
 
     def add(self, turns: Sequence[TurnTokens]) -> None:
         self.count += len(turns)
@@ -95,7 +95,7 @@ class TurnLengths:
 
 @dataclass(slots=True, kw_only=True)
 class Analysis:
-    """What was found."""
+    """The result of an analysis."""
 
     source: AnalysisSource
     window: int
@@ -116,8 +116,7 @@ class Analysis:
 
 
 def analyse(source: AnalysisSource, *, number: int, window: int, seed: int) -> Analysis:
-    """The analysis of at most `number` trajectories of a source. ConfigError for a model or a record that
-    cannot be used."""
+    """Analyse at most `number` trajectories of a source. ConfigError for an unusable model or record."""
     rows = select_trajectories(source.file, number, seed=seed)
     scorer = TokenScorer(source.checkpoint, threads=source.threads)
     tally, wordings, mismatch = Tally(len(CLASSES)), PhraseCounts(), ScoreMismatch()
@@ -144,7 +143,7 @@ def _scored(
 
 
 def _count(tally: Tally, trajectory: Trajectory, turns: Sequence[TurnTokens], entropy_N: Floats) -> Floats:
-    """Add a trajectory; its tokens' membership in the top fifth."""
+    """Add a trajectory, and return its tokens' membership in the top fifth."""
     return tally.add(
         trajectory.task.id,
         entropy_N,
@@ -163,8 +162,8 @@ def _keep(
 ) -> None:
     """Keep the first few with a failing result, and the first few others with a result."""
     leads = {turn.lead for turn in turns}
-    why = "goes on behind a failing tool response" if Lead.error in leads else ""
-    why = why or ("goes on behind a good tool response" if Lead.ok in leads else "calls no tool")
+    why = "continues after a failing tool response" if Lead.error in leads else ""
+    why = why or ("continues after a good tool response" if Lead.ok in leads else "calls no tool")
     kept = shown.setdefault(why, [])
     if len(kept) < SHOWN_EACH and len(trajectory.ids) <= MAX_SHOWN_TOKENS:
         kept.append(

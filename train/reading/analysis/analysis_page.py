@@ -1,4 +1,4 @@
-"""An analysis as one page that needs nothing else, and as one JSON object."""
+"""An analysis as one self-contained page, and as one JSON object."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ STYLE: Final = (
     ".h1,.h2,.h3{border-radius:2px} code{white-space:pre-wrap}"
 )
 FOOT: Final = (
-    "Entropy: that of softmax(logits / temperature) at each token, in nats, by the learner's own forward in "
+    "Entropy: of softmax(logits / temperature) at each token, in nats, by the learner's forward in "
     "float32. Top fifth: the 20% of a trajectory's tokens with the highest entropy.",
-    "Intervals: 95%, each by itself, tasks drawn with replacement. What else differs between first and later "
-    "turns than a tool's response, the control does not take out.",
+    "Intervals: 95%, each separately, tasks sampled with replacement. The control does not remove other "
+    "differences between first and later turns than a tool's response.",
 )
 SHORT_TURNS: Final = 0.1
-"""Share of turns from which a reader is told."""
+"""The share of short turns from which a note is shown."""
 OFF: Final = 0.01
-"""Mean difference of log-probs from which weights are not called those that wrote the records."""
+"""The mean difference of log-probs above which the weights are not those that wrote the records."""
 
 
 def html_page(analysis: Analysis) -> str:
-    """The page; it makes no request."""
+    """Return the page, which makes no request."""
     sections = [
         part_of(
             PARTS,
@@ -59,17 +59,17 @@ def html_page(analysis: Analysis) -> str:
         part_of(PARTS, "foot", FOOT),
     ]
     text = page("rocstar: entropies", sections, style=STYLE)
-    # A policy may write half a surrogate pair; it is shown as its escape.
+    # A policy may write half a surrogate pair; the page shows its escape.
     return text.encode(errors="backslashreplace").decode()
 
 
 def format_findings(analysis: Analysis) -> list[str]:
-    """What the intervals show, sentence by sentence."""
+    """Return the findings as sentences."""
     return all_sentences(analysis.shares, analysis.behind)
 
 
 def facts(analysis: Analysis) -> list[tuple[str, str]]:
-    """What was looked at."""
+    """Return the inputs of the analysis."""
     source = analysis.source
     return [
         ("records", str(source.file)),
@@ -85,24 +85,24 @@ def facts(analysis: Analysis) -> list[tuple[str, str]]:
 
 
 def notes(analysis: Analysis) -> list[str]:
-    """What a reader must know before believing the rest."""
+    """Return notes on the limits of the results."""
     return [_whose_weights(analysis), *_short_turns(analysis)]
 
 
 def _whose_weights(analysis: Analysis) -> str:
     found, apart = analysis.mismatch, analysis.source.written_before
     if not found.count:
-        return "The records have no log-probs: whether these weights wrote them is not known."
+        return "The records have no log-probs: it is unknown if these weights wrote them."
     measured = (
         f"Log-probs under these weights differ from the rollout's by {found.mean:.2g} on average, "
         f"{found.largest:.2g} at most"
     )
     if found.mean <= OFF:
-        return f"{measured}: they are, or are nearly, the weights that wrote the records."
+        return f"{measured}: they are, or nearly are, the weights that wrote the records."
     by = "" if not apart else f" ({abs(apart)} updates {'before' if apart < 0 else 'after'})"
     return (
-        f"{measured}: other weights{by} than those that wrote the records. The entropies are these weights' "
-        "at what others wrote."
+        f"{measured}: other weights{by} than those that wrote the records. The entropies are of these "
+        "weights, at tokens that others wrote."
     )
 
 
@@ -112,12 +112,11 @@ def _short_turns(analysis: Analysis) -> list[str]:
         return []
     return [
         f"{turns.within:,} of {turns.count:,} turns have no more than the {turns.window} first tokens: their "
-        "calls and answers are in no class of their own. A smaller --window keeps them apart."
+        "calls and answers are in no other class. A smaller --window separates them."
     ]
 
 
 def as_plain(analysis: Analysis) -> dict[str, Any]:
-    """One JSON object."""
     source = analysis.source
     return {
         "records": str(source.file),
@@ -170,7 +169,7 @@ def _plain(e: BootstrapEstimate) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no other numbers."""
+    """Return None for values that JSON cannot represent."""
     return value if math.isfinite(value) else None
 
 
@@ -184,7 +183,8 @@ def _plain_word(seen: PhraseCount) -> dict[str, Any]:
 
 
 def _share(by_task: Mapping[str, Sequence[bool]]) -> tuple[float, float, float] | None:
-    """Mean over tasks of the share of trajectories, with its interval; None without a trajectory."""
+    """Return the mean over tasks of the share of trajectories, with its interval; None without a
+    trajectory."""
     if not by_task:
         return None
     means = [sum(said) / len(said) for said in by_task.values()]
@@ -212,8 +212,8 @@ def _cell(seen: PhraseCount) -> str:
 def _figures(analysis: Analysis) -> list[Markup]:
     shares = "Dots: share of the top fifth, with 95% intervals over tasks. Grey lines: share of all tokens."
     ratios = (
-        f"The first {analysis.window} tokens behind a response, against tokens at the same offset of turns "
-        "that answer no tool. An interval that holds 1x shows no difference."
+        f"The first {analysis.window} tokens after a response, compared with tokens at the same offset of "
+        "turns that answer no tool. An interval with 1x shows no difference."
     )
     offsets = "Bands: 95% intervals over tasks. The dashed line ends what counts as the first tokens."
     return [
@@ -242,7 +242,7 @@ def _token_rows(analysis: Analysis) -> list[tuple[str, Listed, Listed]]:
 
 
 def _visible(text: str) -> str:
-    """White space that a reader can see."""
+    """Return the text with visible white space."""
     return text.replace("\n", "\\n").replace("\t", "\\t").replace(" ", "\u2423")
 
 
@@ -253,14 +253,14 @@ def _card(analysis: Analysis, k: int) -> tuple[str, str, list[Any]]:
 
 
 SHADES: Final = (0.95, 0.9, 0.8)
-"""Quantiles of a trajectory's entropies from which tokens are shaded: the darkest first."""
+"""Quantiles of a trajectory's entropies above which tokens are shaded, the darkest first."""
 MAX_GIVEN: Final = 4_000
 """Characters of a prompt or of tool output that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some text of a turn. Of a token of the top fifth: its shade, 1 (darkest) to 3, and its entropy."""
+    """A part of a turn's text. For a token of the top fifth: its shade, 1 (darkest) to 3, and its entropy."""
 
     text: str
     shade: int = 0
@@ -269,14 +269,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What one wrote: `policy` in pieces; of others the text alone."""
+    """The text of one origin: for `policy` in pieces, for others as one."""
 
     origin: str
     pieces: list[Piece]
 
 
 def text_blocks(analysis: Analysis, shown: ShownTrajectory) -> Iterator[Block]:
-    """A trajectory from its prompt to its end."""
+    """Yield a trajectory from its prompt to its end."""
     turns = {turn.first: turn for turn in shown.turns}
     edges = np.quantile(shown.entropy_N, SHADES)
     at = 0
@@ -295,7 +295,7 @@ def text_blocks(analysis: Analysis, shown: ShownTrajectory) -> Iterator[Block]:
 
 
 def _pieces(texts: list[str], entropy_U: Floats, top_U: Floats, edges: Floats) -> Iterator[Piece]:
-    """Tokens below the top fifth run together."""
+    """Yield the pieces of a turn; tokens below the top fifth are joined."""
     plain = ""
     for text, nats, top in zip(texts, entropy_U.tolist(), top_U.tolist(), strict=True):
         if top <= 0.5:

@@ -1,4 +1,4 @@
-"""The pictures of an analysis: shares by class, ratios against the control, entropy by offset."""
+"""The figures of an analysis: shares by class, ratios to the control, entropy by offset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rocstar.train.reading.analysis.token_classes import CLASSES
 
 TOP, ROW, FOOT, MARGIN = 46, 30, 30, 12
 MOST_DOUBLINGS = 40
-"""A ratio beyond so many is drawn as one without an end."""
+"""A larger ratio is drawn as unbounded."""
 NARROW = 340
 COLOURS: Final = {Lead.asked: 7, Lead.ok: 2, Lead.error: 1}
 LEADS: Final = {Lead.asked: "no tool", Lead.ok: "good response", Lead.error: "failing response"}
@@ -27,7 +27,7 @@ LEADS: Final = {Lead.asked: "no tool", Lead.ok: "good response", Lead.error: "fa
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Numbers to user units, from left to right."""
+    """Maps numbers to user units, from left to right."""
 
     left: float
     right: float
@@ -41,7 +41,8 @@ class _Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharesDrawing:
-    """A row per class: its share of the top fifth with its interval, a line at its share of all tokens."""
+    """A row per class: its share of the top fifth with its interval, and a line at its share of all
+    tokens."""
 
     shares: Sequence[ClassShare]
 
@@ -77,18 +78,18 @@ class RatiosDrawing:
         known = [v for _, e in rows for v in (e.value, e.low, e.high) if math.isfinite(v)]
         reach = max([math.ceil(max(map(abs, known), default=0.0)), 1])
         ticks = [float(k) for k in range(-reach, reach + 1)]
-        axis, lines = _axis_for(width, -reach, reach), [_title("Against the same offset without a tool")]
+        axis, lines = _axis_for(width, -reach, reach), [_title("Ratio to the same offset without a tool")]
         lines.append(_grid(axis, ticks, len(rows), [f"{2.0**tick:g}x" for tick in ticks]))
         one, floor = axis.x(0.0), TOP + ROW * len(rows)
         lines.append(f'<path d="M{one},{TOP - 6}V{floor}" stroke="var(--c1)" stroke-dasharray="4 3"/>')
         for k, (name, e) in enumerate(rows):
-            lines += [_named(f"behind {name}", axis, _row(k)), _whiskers(axis, e, _row(k), 0)]
-        return _svg("Top tokens behind a response against the control", width, len(rows), lines)
+            lines += [_named(f"after {name}", axis, _row(k)), _whiskers(axis, e, _row(k), 0)]
+        return _svg("Top tokens after a response, relative to the control", width, len(rows), lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileDrawing:
-    """Mean entropy by offset from the begin of a turn, a curve with its band for each kind of turn."""
+    """The mean entropy by offset from the start of a turn: a curve with its band for each kind of turn."""
 
     profiles: Mapping[Lead, Sequence[BootstrapEstimate]]
     window: int
@@ -132,7 +133,7 @@ def _curve(curve: Sequence[tuple[int, BootstrapEstimate]], across: _Axis, up: _A
 
 
 def _known(found: Sequence[BootstrapEstimate]) -> list[tuple[int, BootstrapEstimate]]:
-    """What has an interval with two ends."""
+    """Return the estimates with bounded intervals."""
     return [
         (offset, e)
         for offset, e in enumerate(found)
@@ -152,7 +153,7 @@ def _logs(e: BootstrapEstimate) -> BootstrapEstimate:
 
 
 def _axis_for(width: int, low: float, high: float) -> _Axis:
-    """Names stand left of it; on a phone above their rows."""
+    """Return the axis: names are left of it, on a phone above their rows."""
     return _Axis(MARGIN + (14 if width <= NARROW else 290), width - MARGIN - 16, low, high)
 
 

@@ -1,7 +1,7 @@
-"""What an analysis says in words. Every sentence is made of an interval, and claims what that shows.
+"""The findings of an analysis as sentences, each derived from an interval.
 
-A comparison whose interval holds the null says that nothing is shown; one that rests on fewer than MIN_TASKS
-tasks makes no claim at all, for an interval over so few is not to be trusted.
+An interval that contains the null gives "no significant difference". An estimate from fewer than MIN_TASKS
+tasks gives no finding, because an interval over so few tasks is unreliable.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MIN_TASKS: Final = 8
 
 NAMES: Final = {
     TokenClass.first_of_turn: "first tokens of turns that answer no tool",
-    TokenClass.after_ok: "first tokens behind a good tool response",
-    TokenClass.after_error: "first tokens behind a failing tool response",
+    TokenClass.after_ok: "first tokens after a good tool response",
+    TokenClass.after_error: "first tokens after a failing tool response",
     TokenClass.call: "tool calls",
     TokenClass.answer: "answers",
     TokenClass.reason_before_call: "reasoning before a call",
@@ -36,8 +36,8 @@ BEHIND: Final = {
 
 
 def behind_sentence(name: str, found: ControlComparison) -> str:
-    """What is shown of the first tokens behind tool output."""
-    what = f"Behind {BEHIND[name]}"
+    """Return the finding on the first tokens after tool output."""
+    what = f"After {BEHIND[name]}"
     ratio, nats = found.ratio, found.difference
     if not ratio.num_tokens:
         return f"{what}: no token was seen."
@@ -45,24 +45,24 @@ def behind_sentence(name: str, found: ControlComparison) -> str:
         return f"{what}: {why}."
     numbers = f"{times(ratio)} as often in the top fifth as at the same offset of turns that answer no tool"
     direction = ratio.lies_beyond(1.0)
-    verdict = ("no difference is shown", "more often", "less often")[direction]
+    verdict = ("no significant difference", "more often", "less often")[direction]
     return f"{what}: {verdict} ({numbers}; {signed(nats)} nats)."
 
 
 def class_sentence(name: TokenClass, found: ClassShare) -> str:
-    """What is shown of a class of tokens."""
+    """Return the finding on a class of tokens."""
     what = NAMES[name].capitalize()
     if not found.lift.num_tokens:
         return f"{what}: none were seen."
     if why := _too_little(found.lift):
         return f"{what}: {why}."
     share = f"{percent(found.of_top)} of the top fifth, {found.of_all:.0%} of all tokens"
-    verdict = ("neither more nor less is shown", "more uncertain than most", "less uncertain than most")
+    verdict = ("no significant difference", "more uncertain than most", "less uncertain than most")
     return f"{what}: {verdict[found.lift.lies_beyond(1.0)]} ({share})."
 
 
 def all_sentences(shares: Sequence[ClassShare], behind: Mapping[str, ControlComparison]) -> list[str]:
-    """The comparison with the control first, then each class."""
+    """Return the comparisons with the control first, then each class."""
     return [
         *(behind_sentence(name, found) for name, found in behind.items()),
         *(class_sentence(name, found) for name, found in zip(CLASSES, shares, strict=True)),
@@ -70,24 +70,24 @@ def all_sentences(shares: Sequence[ClassShare], behind: Mapping[str, ControlComp
 
 
 def _too_little(estimate: BootstrapEstimate) -> str:
-    """Why no claim is made; "" where one may be."""
+    """Return the reason for not stating a finding, or ""."""
     if estimate.num_tasks < MIN_TASKS:
-        return f"{estimate.num_tokens} tokens of {estimate.num_tasks} tasks, too few to say"
+        return f"{estimate.num_tokens} tokens of {estimate.num_tasks} tasks are too few"
     if math.isnan(estimate.value) or not all(map(math.isfinite, (estimate.low, estimate.high))):
-        return f"{estimate.num_tokens} tokens, and the interval has no end: too few to say"
+        return f"{estimate.num_tokens} tokens are too few: the interval is unbounded"
     return ""
 
 
 def times(e: BootstrapEstimate) -> str:
-    """A ratio with its interval."""
+    """Format a ratio with its interval."""
     return f"{e.value:.2f} [{e.low:.2f}, {e.high:.2f}] times"
 
 
 def signed(e: BootstrapEstimate) -> str:
-    """A difference with its interval."""
+    """Format a difference with its interval."""
     return f"{e.value:+.2f} [{e.low:+.2f}, {e.high:+.2f}]"
 
 
 def percent(e: BootstrapEstimate) -> str:
-    """A share with its interval."""
+    """Format a share with its interval."""
     return f"{e.value:.0%} [{e.low:.0%}, {e.high:.0%}]"

@@ -1,4 +1,4 @@
-"""Which tokens and wordings are uncertain: counts by class, and the report's words with intervals.
+"""Counts of uncertain tokens by class, and of the report's phrases, with intervals.
 
 Legend: N tokens that the policy wrote.
 """
@@ -18,54 +18,54 @@ from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass, Tu
 
 GRAM: Final = 3
 MOST_GRAMS: Final = 200_000
-"""Different n-grams of a class that are counted at a time; when there are more, those seen once go."""
+"""The maximum number of n-grams of a class; above it, those with a count of one are dropped."""
 
 WORDS: Final = (
     "but before", "wait", "however", "alternatively", "actually", "let me", "double-check", "verify", "rerun",
     "re-evaluate", "the output", "the result", "the error", "fix",
 )  # fmt: skip
-"""The wordings that the report quotes of its forking and reflection tokens, and common others."""
+"""The phrases that the report quotes as forking and reflection tokens, and common others."""
 _PATTERNS: Final = {word: re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", re.IGNORECASE) for word in WORDS}
 
 
 @dataclass(slots=True)
 class TokenCount:
-    """Of one token or wording in one class."""
+    """The counts of one token in one class."""
 
     times: int = 0
     top: float = 0.0
-    """Of these, so many in the top fifth."""
+    """The number in the top fifth."""
     entropy: float = 0.0
-    """Summed nats."""
+    """The sum, in nats."""
 
 
 @dataclass(slots=True)
 class PhraseCount:
-    """One of WORDS in one place: behind a tool's response, or elsewhere."""
+    """The counts of one of WORDS after a tool's response, or elsewhere."""
 
     by_task: dict[str, list[bool]]
-    """Of each trajectory that has such a turn: whether it says so."""
+    """A list entry per trajectory with such a turn: True if it has the phrase."""
     times: int = 0
     top: float = 0.0
-    """Membership of its first token in the top fifth, summed."""
+    """The summed membership of its first token in the top fifth."""
 
 
 class PhraseCounts:
-    """What is counted while trajectories come; its size is that of the vocabulary, not theirs."""
+    """Counts over trajectories. Its size grows with the vocabulary, not with the trajectories."""
 
     def __init__(self) -> None:
         self.tokens: dict[TokenClass, defaultdict[int, TokenCount]] = {
             c: defaultdict(TokenCount) for c in CLASSES
         }
         self.grams: dict[TokenClass, Counter[tuple[int, ...]]] = {c: Counter() for c in CLASSES}
-        """Tokens that follow each other, the first of them in the top fifth."""
+        """Runs of tokens, the first of them in the top fifth."""
         self.words: dict[tuple[str, bool], PhraseCount] = {
             (word, behind): PhraseCount(by_task={}) for word in WORDS for behind in (True, False)
         }
-        """By wording, and whether it stands in a turn that answers a tool."""
+        """By phrase, and True for turns that answer a tool."""
 
     def add(self, task: str, turns: Sequence[TurnTokens], entropy_N: Floats, top_N: Floats) -> None:
-        """Count one trajectory, whose turns have the N tokens."""
+        """Count a trajectory, whose turns have the N tokens."""
         at, said = 0, {key: False for key in self.words}
         for turn in turns:
             mine = slice(at, at + len(turn.ids))
@@ -92,7 +92,7 @@ class PhraseCounts:
                 self.grams[name] = Counter({gram: n for gram, n in grams.items() if n > 1})
 
     def _said(self, turn: TurnTokens, top_U: Floats) -> set[str]:
-        """The wordings of a turn, outside of its calls."""
+        """Return the phrases of a turn, outside its calls."""
         found = set()
         for word, pattern in _PATTERNS.items():
             for match in pattern.finditer(turn.text):
@@ -107,6 +107,6 @@ class PhraseCounts:
 
 
 def most_uncertain(counts: Mapping[int, TokenCount], limit: int) -> list[tuple[int, TokenCount]]:
-    """The tokens that are most often in the top fifth, most first."""
+    """Return the tokens that are most often in the top fifth, most frequent first."""
     ranked = sorted(counts.items(), key=lambda one: (-one[1].top, one[0]))
     return [one for one in ranked[:limit] if one[1].top > 0]

@@ -1,10 +1,10 @@
-"""What each token of a trajectory is for, from the record's segments and turns.
+"""The class of each token of a trajectory, from the record's segments and turns.
 
-    turn ──> its lead: what it answers           by the segment before it, and the results of the turn before
-         └─> where it calls, where it answers    by the parser and the tag that engine and judge go by
+    turn ──> its lead: the kind of its input     by the segment before it, and the results of the turn before
+         └─> its calls and its answer            by the engine's parser and the judge's tag
 
-Where a call begins among the tokens of a turn, the record does not say; the engine's parser is asked again,
-and its characters are counted into tokens.
+Records do not say which tokens of a turn are a call, so the engine's parser runs again and its characters are
+mapped to tokens.
 
 Legend: N tokens that the policy wrote, U tokens of one turn.
 """
@@ -25,31 +25,31 @@ from rocstar.engine.types import Origin, Segment, Trajectory
 from rocstar.train.reading.analysis.statistics.tally import Lead
 
 Decode = Callable[[Sequence[int]], str]
-"""Text of any ids, special tokens shown."""
+"""Text of ids, with special tokens."""
 Ints = NDArray[Any]
 
 PART: Final = "\ufffd"
 ANSWER: Final = "<answer>"
-"""As the judge has it (train/tasks/verify.py)."""
+"""The judge's tag (train/tasks/verify.py)."""
 
 
 class TokenClass(StrEnum):
-    """Every token that the policy wrote has one: the first that fits."""
+    """The class of a token: the first that applies."""
 
     first_of_turn = "first_of_turn"
     """Among the first tokens of a turn that answers no tool."""
     after_ok = "after_ok"
-    """Among the first tokens behind tool results that are all good."""
+    """Among the first tokens after tool results that are all good."""
     after_error = "after_error"
-    """Among the first tokens behind tool results of which one is an error."""
+    """Among the first tokens after tool results with at least one error."""
     call = "call"
-    """In a tool call, or behind the last one of its turn."""
+    """In a tool call, or after the last one of its turn."""
     answer = "answer"
-    """From the last answer block of a turn on."""
+    """From the last answer block of a turn to its end."""
     reason_before_call = "reason_before_call"
-    """The rest of a turn that calls a tool."""
+    """The other tokens of a turn that calls a tool."""
     reason_before_answer = "reason_before_answer"
-    """The rest of a turn that calls none."""
+    """The other tokens of a turn that calls none."""
 
 
 CLASSES: Final = tuple(TokenClass)
@@ -62,10 +62,10 @@ BY_LEAD: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnTokens:
-    """One turn of the policy as text, and where each of its tokens begins in it."""
+    """One turn of the policy as text, with the positions of its tokens."""
 
     first: int
-    """Place of its first token among the trajectory's ids."""
+    """The index of its first token among the trajectory's ids."""
     ids: Ints
     lead: Lead
     text: str
@@ -78,13 +78,13 @@ class TurnTokens:
 
 
 def split_turns(trajectory: Trajectory, decode: Decode, *, window: int) -> Iterator[TurnTokens]:
-    """The turns in order; together they have every token that the policy wrote.
+    """Yield the turns in order; together they have every token that the policy wrote.
 
-    `window`: so many tokens are the first ones of a turn.
+    `window`: the number of first tokens of a turn.
     """
     turns = {turn.start: turn for turn in trajectory.turns}
     results: tuple[bool, ...] = ()
-    """Of the turn before: whether each of its calls failed."""
+    """True for each failed call of the previous turn."""
     before: Segment | None = None
     for segment in trajectory.segments:
         if segment.origin is Origin.policy:
@@ -122,11 +122,11 @@ def _classes(text: str, calls: Sequence[tuple[int, int]], starts_U: Ints, lead: 
 
 
 def token_starts(ids: Sequence[int], decode: Decode) -> tuple[str, Ints]:
-    """The text of some ids, and how many characters lie before each of them.
+    """Return the text of ids, and the number of characters before each of them.
 
-    Token by token; bytes that are a character only together are looked at together, and count for the first
-    of them. A tokenizer whose text is not that of its tokens, one behind the other (SentencePiece drops a
-    space in front), is asked for each token behind the one before it.
+    Ids are decoded one by one. Bytes that form a character only together are decoded together and count for
+    the first of them. If a tokenizer's text is not the concatenation of its tokens (SentencePiece drops a
+    leading space), each token is decoded after its predecessor.
     """
     text = decode(list(ids))
     lengths = _piecewise(ids, decode)

@@ -1,10 +1,10 @@
-"""Which trajectories are analysed, under which weights: a run's step, or one file of records.
+"""Select the trajectories to analyse, and the weights: of a run's step, or of one file of records.
 
-    places of all that were scored, by task ──shuffled──> one of each task in turn, until there are enough
-                                                          ──> read one by one, in the order of the file
+    positions of all scored ones, by task ──shuffled──> one of each task in turn, up to the limit
+                                                        ──> read one by one, in the order of the file
 
-Only what an index or one line says of a trajectory is in memory for all of them. Trajectories of tasks whose
-licence asks that they are not shown, and those that failed, are left out.
+Memory holds only an index entry of each trajectory. Trajectories of hidden tasks, and failed ones, are
+excluded.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from rocstar.train.record.run_directory import (
 )
 
 FAILED = "failed"
-"""The bucket of what has no reward (train/groups/selection.py)."""
+"""The bucket of unscored trajectories (train/groups/selection.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalysisSource:
-    """Records, and the weights under which they are looked at."""
+    """Records, and the weights to analyse them with."""
 
     file: Path
     step: int | None
-    """Of a run; None of a file alone."""
+    """The step of a run, or None for a file."""
     checkpoint: str
-    """A directory, or a name of the hub."""
+    """A directory or hub name."""
     written_before: int | None
-    """Updates between the weights that wrote the records and these; negative where these are the older ones.
-    None: not known."""
+    """Updates between the weights that wrote the records and these; negative if these are older. None:
+    unknown."""
     temperature: float
     threads: int
     """As `run.threads`: 0 = the physical cores."""
@@ -53,30 +53,30 @@ class AnalysisSource:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a trajectory lies in its file."""
+    """The position of a trajectory in its file."""
 
     row: int
     task: Any
-    """Names its task within the file."""
+    """Identifies its task within the file."""
 
 
 def resolve_source(
     run: Path, *, step: int | None, checkpoint: str | None, temperature: float | None
 ) -> AnalysisSource:
-    """What is meant by a run directory, or by a file of records. ConfigError for what is not there."""
+    """Resolve a run directory or a file of records. ConfigError if parts are missing."""
     if run.is_file():
         if step is not None:
-            raise ConfigError(f"--step {step} is of a run directory; {str(run)!r} is a file")
+            raise ConfigError(f"--step {step} needs a run directory, and {str(run)!r} is a file")
         return _of_file(run, checkpoint, temperature)
     files = record_files(run / TRAJECTORIES)
     if not files:
         raise ConfigError(
-            f"{str(run)!r} has no trajectories of a finished step; give a run directory, or a file of records"
+            f"{str(run)!r} has no trajectories of a finished step. Pass a run directory or a file of records."
         )
     if step is None:
         step = max(files)
     if step not in files:
-        raise ConfigError(f"{str(run)!r} has no records of step {step}; it has those of {_listed(files)}")
+        raise ConfigError(f"{str(run)!r} has no records of step {step}; it has steps {_listed(files)}")
     recipe = load_recipe(config_of(run, step)) if (run / CONFIG).is_file() else None
     saved, apart = (checkpoint, None) if checkpoint else _nearest(run, step - 1)
     return AnalysisSource(
@@ -90,9 +90,9 @@ def resolve_source(
 
 
 def _of_file(file: Path, checkpoint: str | None, temperature: float | None) -> AnalysisSource:
-    """A file alone; the attempts of a run's evaluation at step N are of its checkpoint N."""
+    """Resolve a file. The attempts of a run's evaluation at step N belong to its checkpoint N."""
     if file.suffix not in (LINES, FRAMES):
-        raise ConfigError(f"{str(file)!r} is no file of records; they end in {LINES} or {FRAMES}")
+        raise ConfigError(f"{str(file)!r} is not a file of records: these end in {LINES} or {FRAMES}")
     folder = file.parent.parent
     is_attempts = file.parent.name == "attempts" and folder.parent.name == "evaluations"
     apart, recipe = None, None
@@ -102,7 +102,7 @@ def _of_file(file: Path, checkpoint: str | None, temperature: float | None) -> A
         if checkpoint is None and folder.name.startswith("step_") and folder.name[5:].isdecimal():
             checkpoint, apart = _nearest(run, int(folder.name[5:]))
     if checkpoint is None:
-        raise ConfigError(f"{str(file)!r} does not say which weights wrote it; pass --checkpoint DIRECTORY")
+        raise ConfigError(f"the weights that wrote {str(file)!r} are unknown. Pass --checkpoint DIRECTORY.")
     return AnalysisSource(
         file=file,
         step=None,
@@ -114,7 +114,7 @@ def _of_file(file: Path, checkpoint: str | None, temperature: float | None) -> A
 
 
 def _of_set(recipe: Recipe | None, name: str) -> float | None:
-    """The temperature of an evaluation set that has its own."""
+    """Return the temperature of an evaluation set, if it sets one."""
     sets = recipe.eval if recipe else ()
     return next((config.temperature for config in sets if config.label == name), None)
 
@@ -123,13 +123,13 @@ def _temperature(asked: float | None, own: float | None) -> float:
     chosen = asked if asked is not None else 1.0 if own is None else own
     if not 0 < chosen < float("inf"):
         raise ConfigError(
-            f"a temperature of {chosen:g} leaves no entropy; pass --temperature with a number above 0"
+            f"a temperature of {chosen:g} is invalid. Pass --temperature with a finite number above 0."
         )
     return chosen
 
 
 def _nearest(run: Path, step: int) -> tuple[str, int]:
-    """The complete checkpoint nearest to the weights after a step, and how many updates it is behind."""
+    """Return the complete checkpoint nearest to the weights after a step, and the updates between them."""
     found = complete_checkpoints(run)
     if not found:
         raise ConfigError(f"{str(run)!r} has no complete checkpoint; pass --checkpoint DIRECTORY")
@@ -143,12 +143,12 @@ def _listed(files: dict[int, Path]) -> str:
 
 
 def select_trajectories(file: Path, number: int, *, seed: int) -> list[int]:
-    """Rows of at most `number` trajectories of a file, in order: of as many tasks as there are, and of each
-    about as many. ConfigError for a file without any, or one that cannot be read."""
+    """Return rows of at most `number` trajectories of a file, in order: of as many tasks as possible,
+    about equally many of each. ConfigError if there are none, or the file is unreadable."""
     places = _places(file)
     if not places:
         raise ConfigError(
-            f"{str(file)!r} has no scored trajectory that may be shown; failed ones have no say here"
+            f"{str(file)!r} has no scored trajectory that may be shown; failed ones are not analysed"
         )
     rng, by_task = random.Random(f"analyse|{seed}"), dict[Any, list[int]]()
     for place in places:
@@ -166,7 +166,7 @@ def select_trajectories(file: Path, number: int, *, seed: int) -> list[int]:
 
 
 def read_chosen(file: Path, rows: Sequence[int]) -> Iterator[Trajectory]:
-    """The trajectories of these rows, one at a time. ConfigError for one that cannot be read."""
+    """Yield the trajectories of these rows. ConfigError if one is unreadable."""
     try:
         if file.suffix == FRAMES:
             step_file = StepFile(file)

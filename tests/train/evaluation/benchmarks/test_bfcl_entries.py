@@ -112,12 +112,12 @@ def another_type(package: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (cut, "line 1 is no JSON"),
+        (cut, "line 1 is not JSON"),
         (no_question, "'simple_0' is not of the form of BFCL v3"),
         (no_answer, "or the file of that name in possible_answer lacks it"),
-        (gone, "BFCL_v3_java.json cannot be read"),
+        (gone, "BFCL_v3_java.json: "),
         (another_type, "KeyError: 'colour'"),
-        (a_list, "line 1 is no JSON object"),
+        (a_list, "line 1 is not a JSON object"),
     ],
 )
 def test_a_damaged_copy_is_refused_with_its_place(

@@ -52,7 +52,7 @@ def test_a_row_becomes_a_task_without_the_arguments_of_others(tmp_path: Path) ->
         ({"kwargs": [{}, {"keyword": "river", "frequency": 2, "relation": "at most"}]}, "'at most'"),
         ({"kwargs": [{}, {"keyword": "(", "frequency": 2, "relation": "at least"}]}, "keyword = '('"),
         ({"kwargs": [{}, {"keyword": "river", "relation": "at least"}]}, "frequency = None"),
-        ({"prompt": None}, "give a copy of IFEval"),
+        ({"prompt": None}, "Pass a copy of IFEval"),
         (
             {
                 "instruction_id_list": ["length_constraints:nth_paragraph_first_word"],

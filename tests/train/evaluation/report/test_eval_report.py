@@ -49,7 +49,7 @@ def test_the_page_says_what_was_evaluated_and_how(html: str, tags_of: Any) -> No
         "embedded, float32",
         "confined: landlock, rlimits, seccomp",
         "commit 0123456789ab",
-        "Asked as agent: 8 samples at temperature 0.6, at most 30,000 tokens and 30 turns.",
+        "Prompted as agent: 8 samples at temperature 0.6, at most 30,000 tokens and 30 turns.",
         "made/up at 000000000000, the published rows, digest 121212121212",
         "rocstar eval models/tiny-135m --set aime24",
     ):
@@ -171,7 +171,7 @@ def test_numbers_alone_make_a_page(folder: Path, tmp_path: Path, tags_of: Any) -
     """Of an evaluation whose attempts, manifest and recipe are gone."""
     (tmp_path / "results.json").write_bytes((folder / "results.json").read_bytes())
     text = tags_of(made(tmp_path)).text
-    assert "aime24.jsonl is not there" in text and "avg@8, 30 questions" in text
+    assert "aime24.jsonl does not exist" in text and "avg@8, 30 questions" in text
     (tmp_path / "manifest.json").write_text("torn")
     assert "manifest.json is damaged" in tags_of(made(tmp_path)).text
 

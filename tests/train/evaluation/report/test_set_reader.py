@@ -97,7 +97,7 @@ def test_what_is_no_record_is_told_and_left_out(tmp_path: Path, record: MakeReco
 def test_of_many_bad_lines_the_first_are_named(tmp_path: Path) -> None:
     found = read(write(tmp_path / "x.jsonl", ["torn"] * 50))
     assert len(found.notes) == 5 and found.num_unread == 50
-    assert read(tmp_path / "y.jsonl").notes == ["y.jsonl is not there"]
+    assert read(tmp_path / "y.jsonl").notes == ["y.jsonl does not exist"]
 
 
 def test_without_texts_no_question_and_no_answer_stays(file: Path) -> None:

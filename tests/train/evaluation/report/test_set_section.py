@@ -120,4 +120,4 @@ def test_a_long_text_keeps_its_end(record: MakeRecord) -> None:
 def test_a_turn_of_a_thousand_pieces_is_no_card_of_a_megabyte(record: MakeRecord) -> None:
     pieces = turn(("<tool_call>" + '"' * 900 + "</tool_call>and\n") * 1000)
     text = card(record(0, 0, turns=[pieces]))
-    assert len(text) < MAX_HTML and "too many pieces" in text
+    assert len(text) < MAX_HTML and "too many parts" in text

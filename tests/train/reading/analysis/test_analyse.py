@@ -120,7 +120,7 @@ def test_the_page_needs_nothing_and_runs_nothing_that_a_policy_wrote(run: Path) 
     page = (run / "analysis" / "step_000002.html").read_text()
     assert "Content-Security-Policy" in page and not re.search(r"(src|href)=", page)
     assert ATTACK not in page and len(re.findall("<script", page)) == 1
-    assert 'class="h1"' in page and "goes on behind a failing tool response" in page
+    assert 'class="h1"' in page and "continues after a failing tool response" in page
 
 
 def test_the_same_seed_gives_the_same_page_and_lines_give_what_columns_give(
@@ -168,24 +168,24 @@ def test_the_attempts_of_an_evaluation_are_of_its_own_checkpoint(run: Path, tmp_
 
 BAD: dict[str, tuple[Callable[[Path, Path], list[str]], str]] = {
     "no run": (lambda run, empty: [str(empty)], "no trajectories of a finished step"),
-    "no step": (lambda run, empty: [str(run), "--step=7"], "has no records of step 7; it has those of 1, 2"),
+    "no step": (lambda run, empty: [str(run), "--step=7"], "has no records of step 7; it has steps 1, 2"),
     "no model": (lambda run, empty: [str(run), f"--checkpoint={empty}"], "no config.json"),
     "no file of records": (
         lambda run, empty: [str(run / "checkpoints/step_1/config.json")],
-        "no file of records",
+        "is not a file of records",
     ),
     "whose weights": (
         lambda run, empty: [str(run / "trajectories/step_000001.columns")],
-        "pass --checkpoint",
+        "Pass --checkpoint",
     ),
     "step of a file": (
         lambda run, empty: [str(run / "trajectories/step_000001.columns"), "--step=1"],
-        "is of a run directory",
+        "needs a run directory",
     ),
-    "greedy": (lambda run, empty: [str(run), "--temperature=0"], "leaves no entropy"),
-    "no trajectories": (lambda run, empty: [str(run), "--trajectories=0"], "whole number from 1"),
-    "negative seed": (lambda run, empty: [str(run), "--seed=-1"], "whole number from 0"),
-    "wide window": (lambda run, empty: [str(run), "--window=65"], "more than the 64"),
+    "greedy": (lambda run, empty: [str(run), "--temperature=0"], "is invalid"),
+    "no trajectories": (lambda run, empty: [str(run), "--trajectories=0"], "whole number, 1 or more"),
+    "negative seed": (lambda run, empty: [str(run), "--seed=-1"], "whole number, 0 or more"),
+    "wide window": (lambda run, empty: [str(run), "--window=65"], "maximum of 64"),
     "out is a folder": (lambda run, empty: [str(run), f"--out={empty}"], "is a folder"),
     "out is there": (
         lambda run, empty: [str(run), f"--out={run / 'trajectories/step_000001.index'}"],

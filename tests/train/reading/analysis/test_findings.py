@@ -43,7 +43,7 @@ def test_a_sentence_claims_what_its_interval_shows_and_nothing_else(e: Bootstrap
     is_enough = e.num_tasks >= MIN_TASKS and all(map(math.isfinite, (e.value, e.low, e.high)))
     assert ("more often" in said) == (is_enough and e.low > 1)
     assert ("less often" in said) == (is_enough and e.high < 1)
-    assert ("no difference is shown" in said) == (is_enough and e.low <= 1 <= e.high)
+    assert ("no significant difference" in said) == (is_enough and e.low <= 1 <= e.high)
     assert ("more uncertain" in by_class) == (is_enough and e.low > 1)
     assert ("less uncertain" in by_class) == (is_enough and e.high < 1)
     if not is_enough:

@@ -1,1 +1,1 @@
-"""BFCL v3: which functions a policy calls, with which arguments, in one message and over several."""
+"""BFCL v3: function calls of a policy, in one message and over several."""

@@ -1,10 +1,23 @@
-"""Who answers the policy in BFCL v3, and who judges it: the rules applied to an attempt.
+"""BFCL v3 as a built-in set: function calls in 17 categories, four of them with several user messages.
 
-    SimulatedUser.answer <- turns so far: the user's next message | results of calls | nothing, it is over
-    FunctionJudge.score <- Attempt: the calls of one turn, or a replay of all beside the due ones
+    SimulatedUser.answer <- turns so far: the user's next message | results of calls | None at the end
+    FunctionJudge.score <- Attempt: the calls of one turn, or a replay of all calls with the due ones
 
-Both read the turns alone, so a stored attempt is judged again as it was. Who waits: each for the simulation,
-and only in conversations.
+Both depend on the turns only, so a stored attempt gets the same verdict. In conversations each waits for the
+simulation.
+
+A user message ends with the first turn without readable calls (one malformed call invalidates all calls of
+its turn), or after 20 steps, which ends the conversation. After each message the simulated objects must have
+the state of the due calls, and the results of the due calls must be among those that the policy has received
+so far.
+
+    non_live   = mean(mean(simple, java, javascript), multiple, parallel, parallel_multiple, irrelevance)
+    live       = mean over its categories, weighted by their numbers of questions
+    multi_turn = mean(base, miss_func, miss_param, long_context)
+    overall    = mean(non_live, live, multi_turn)
+
+Source: BFCL v3, `multi_turn_checker.py`, `base_handler.py` and `eval_runner_helper.py` of bfcl-eval
+2025.8.6.2.
 """
 
 from __future__ import annotations
@@ -31,9 +44,9 @@ from rocstar.train.evaluation.benchmarks.bfcl.simulation import CallHung, Messag
 
 
 class SimulatedUser:
-    """The other side of a task: a user with a script, and simulated objects that answer calls.
+    """The counterpart of a task: a scripted user, and simulated objects that answer calls.
 
-    Invariant: what it says depends on the task and the turns so far alone.
+    Invariant: its answers depend only on the task and the turns so far.
     """
 
     def __init__(self, simulation: Simulation | None = None) -> None:
@@ -42,7 +55,8 @@ class SimulatedUser:
     async def answer(
         self, task: Task, turns: Sequence[Turn], *, deadline: float | None
     ) -> tuple[ToolResult, ...] | str | None:
-        """Results of the last turn's calls, or what the user says next; None when the attempt is over."""
+        """Return the results of the last turn's calls, or the user's next message; None at the end of the
+        attempt."""
         if not is_multi_turn(task.meta["category"]) or exceeds_steps(turns):
             return None
         messages, over = split_messages(turns)
@@ -63,13 +77,14 @@ class SimulatedUser:
 
 
 class FunctionJudge:
-    """Scores an attempt at a task of BFCL v3 by the published rule: 1 if right, else 0."""
+    """Scores an attempt by the published rule: 1 if correct, else 0."""
 
     def __init__(self, simulation: Simulation | None = None) -> None:
         self._simulation = simulation or Simulation()
 
     async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
-        """Never Failed for what the policy did; ToolFailure where the simulated classes cannot be run."""
+        """Judge an attempt; actions of the policy are never Failed. ToolFailure if the simulated classes
+        cannot run."""
         category: str = attempt.task.meta["category"]
         if category.endswith("relevance"):
             right, why = _relevance(attempt, category)
@@ -106,7 +121,7 @@ def _single(attempt: Attempt) -> tuple[bool, str]:
 
 
 def _relevance(attempt: Attempt, category: str) -> tuple[bool, str]:
-    """The published rule: a call is one that can be decoded, so that broken JSON counts as an abstention."""
+    """Apply the published rule: malformed JSON is not a call, so it counts as an abstention."""
     called = bool(_first_calls(attempt))
     return called is not category.endswith("irrelevance"), "called" if called else "abstained"
 
@@ -116,9 +131,10 @@ def _first_calls(attempt: Attempt) -> list[Any] | None:
 
 
 def measures(attempt: Attempt) -> Mapping[str, float]:
-    """Tell whether a question that no function answers was finished without any call, decodable or not.
+    """Return 1 for a question that no function answers if the policy made no call at all, malformed ones
+    included.
 
-    A column for each of the two categories, so that their means can be composed (score.py).
+    Each of the two categories has its own column, so that `overall` can compose their means.
     """
     category = str(attempt.task.meta["category"])
     if not category.endswith("irrelevance"):
@@ -129,13 +145,13 @@ def measures(attempt: Attempt) -> Mapping[str, float]:
 
 
 MAX_STEPS = 20
-"""Turns with calls that a user message may take."""
+"""The maximum turns with calls for a user message."""
 TIMED_OUT = "timeout"
-"""Status of the results of a turn whose calls did not end; they had no effect, then or in a replay."""
+"""The status of results of a turn whose calls timed out; they had no effect, and have none in a replay."""
 
 
 class Finding(StrEnum):
-    """Why a conversation is right or wrong."""
+    """The reason of a verdict on a conversation."""
 
     right = "turns_match"
     messages_missing = "messages_not_reached"
@@ -145,8 +161,8 @@ class Finding(StrEnum):
 
 
 def read_calls(turn: Turn) -> list[Call] | None:
-    """The calls of a turn; None where one of them cannot be read. A last one whose tag never closes is no
-    call."""
+    """Return the calls of a turn, or None if one is malformed. A last call with an unclosed tag is
+    ignored."""
     written = turn.calls
     if written and (written[-1].malformed or "").startswith("missing "):
         written = written[:-1]
@@ -156,7 +172,7 @@ def read_calls(turn: Turn) -> list[Call] | None:
 
 
 def split_messages(turns: Sequence[Turn]) -> tuple[list[list[list[Call]]], bool]:
-    """The steps of each user message that called something, and whether the last message is over."""
+    """Return the steps with calls of each user message, and True if the last message has ended."""
     messages: list[list[list[Call]]] = []
     over = True
     for turn in turns:
@@ -173,7 +189,7 @@ def split_messages(turns: Sequence[Turn]) -> tuple[list[list[list[Call]]], bool]
 
 
 def exceeds_steps(turns: Sequence[Turn]) -> bool:
-    """Whether the last user message has taken more steps than it may."""
+    """True if the last user message has more steps than allowed."""
     messages, over = split_messages(turns)
     return bool(messages) and not over and len(messages[-1]) > MAX_STEPS
 
@@ -181,11 +197,11 @@ def exceeds_steps(turns: Sequence[Turn]) -> bool:
 def judge_conversation(
     called: Sequence[Sequence[Sequence[Call]]], played: Sequence[MessageOutcome]
 ) -> Finding:
-    """The verdict on the messages that were answered.
+    """Return the verdict on the answered messages.
 
     Args:
         called: by user message, the steps of the policy.
-        played: by user message of the task, what came of it.
+        played: by user message of the task, the outcome of its calls.
     """
     if len(called) != len(played):
         return Finding.messages_missing
@@ -204,17 +220,17 @@ def judge_conversation(
 
 
 NO_CALL_ATTEMPTED = "no_call_attempted"
-"""The column of a question that no function answers: it was finished without any call, decodable or not."""
+"""The column of questions that no function answers: 1 if the policy made no call, malformed ones included."""
 IRRELEVANCE = ["irrelevance", "live_irrelevance"]
 LIVE = [category for category in SIZES if category.startswith("live_")]
 MULTI_TURN = [category for category in SIZES if category.startswith("multi_turn_")]
 
 
 def overall(means: Mapping[str, float]) -> dict[str, float]:
-    """The composed scores whose categories are all there; upstream counts a missing one as 0.
+    """Return the composed scores whose categories are present; upstream counts a missing category as 0.
 
-    Where `means` has the second column of both irrelevance categories too (judge.measures), the scores come a
-    second time with these in the place of the published rule's, under names that end in NO_CALL_ATTEMPTED.
+    If `means` has the second column of both irrelevance categories (`measures`), the scores with these
+    instead of the published rule's are added under names that end in NO_CALL_ATTEMPTED.
     """
     composed = _composed(means)
     strict = {

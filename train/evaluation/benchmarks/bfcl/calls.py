@@ -1,16 +1,20 @@
-"""The rule for one answer: whether the calls that the policy wrote are the ones that were due. Pure.
+"""The rule for one answer: compare the policy's calls with the due ones. Pure.
 
     functions (described), calls (name, arguments), due (name -> possible values by parameter) -> bool
+    "new int[]{1, 2}" --Array of integer--> [1, 2]        "3L" --long--> 3        "x" --long--> "x"
 
-Right is a call with the due name, all required parameters, none that is unknown, and of every parameter a
-value of its type that is among the possible ones; a parameter may be left out only where "" is possible.
-Several calls are matched greedily in the order in which they are due, whatever the order in which they were
-written.
+A correct call has the due name, all required parameters, no unknown parameter, and for each parameter a value
+of its type among the possible ones; a parameter may be omitted only if "" is possible. Several calls are
+matched greedily in the order of the due ones, in any written order.
 
-Source: BFCL v3 (Apache-2.0), `ast_checker.py` of bfcl-eval 2025.8.6.2. Scores are compared with published
-ones, so its corners are kept: `any` is a string, a list's elements are checked one level deep, True equals 1
-inside lists and objects, and a value of the type that the possible values have is accepted beside the
-described type.
+In the Java and JavaScript categories each argument is the text of a literal. A text that is no literal of its
+type stays text, and then fails the rule's type or value. Elements of a collection are split at every comma,
+also in strings.
+
+Source: BFCL v3 (Apache-2.0), `ast_checker.py` and type converters of bfcl-eval 2025.8.6.2. Scores must be
+comparable with published ones, so its edge cases are kept: `any` is a string, a list's elements are checked
+one level deep, True equals 1 inside lists and objects, and a value of the type of the possible values is
+accepted besides the described type.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ Due: TypeAlias = Mapping[str, Mapping[str, Sequence[Any]]]
 
 
 class Language(StrEnum):
-    """How arguments are written: as JSON values, or as the text of literals."""
+    """The form of arguments: JSON values, or literals as text."""
 
     python = "python"
     java = "java"
@@ -88,7 +92,7 @@ def match_due_calls(
     *,
     language: Language = Language.python,
 ) -> bool:
-    """Whether `calls` are the ones in `due`, in any order."""
+    """True if `calls` are the ones in `due`, in any order."""
     if len(calls) != len(due):
         return False
     left = list(calls)
@@ -102,24 +106,24 @@ def match_due_calls(
 
 
 def check_types(function: Function, language: Language) -> None:
-    """See that the rule knows the type of every parameter.
+    """Check that the rule supports the type of every parameter.
 
     Raises:
-        KeyError: it knows one not, or a collection does not say what it holds.
+        KeyError: a type is unknown, or a collection has no item type.
     """
     for described in function["parameters"]["properties"].values():
         _types_of(described, language)
 
 
 def _types_of(described: Mapping[str, Any], language: Language) -> tuple[type, str | None, type | None]:
-    """The type of a parameter; of a collection, the name and the type of what it holds."""
+    """Return the type of a parameter; for a collection also the name and the type of its items."""
     kind = described["type"]
     item = described["items"]["type"] if kind in _WITH_ITEMS[language] else None
     return _TYPES[language][kind], item, None if item is None else _TYPES[language][item]
 
 
 def find_function(functions: Sequence[Function], name: str) -> Function:
-    """The description of the function that is due; of several entries the first."""
+    """Return the description of the due function, the first of several."""
     return next((f for f in functions if f["name"] == name), functions[0])
 
 
@@ -140,7 +144,7 @@ def _is_due(function: Function, call: Call, due: Due, language: Language) -> boo
 def _is_possible(
     described: Mapping[str, Any], value: Any, possible: Sequence[Any], language: Language
 ) -> bool:
-    """Whether a value has its type and is among the possible ones."""
+    """True if a value has its type and is among the possible ones."""
     expected, item, item_type = _types_of(described, language)
     kind = described["type"]
     if language is not Language.python:
@@ -166,10 +170,10 @@ def _is_possible(
 
 
 def _fits(value: Any, possible: Sequence[Any], expected: type, item: type | None) -> tuple[bool, bool]:
-    """Whether the type is right, and whether the value is then compared as it stands.
+    """Return if the type is right, and if the value is then compared without normalization.
 
-    It is where the possible values are of another type than the described one: the benchmark takes such a
-    value for the name of a variable.
+    The latter holds if the possible values have another type than the described one: the benchmark takes such
+    a value for the name of a variable.
     """
     of_possible = next((type(one) for one in possible if one != ""), None)
     is_variable = of_possible is not None and of_possible is not expected
@@ -182,7 +186,7 @@ def _fits(value: Any, possible: Sequence[Any], expected: type, item: type | None
 
 
 def _elements_fit(value: Any, possible: Any, item: type) -> bool:
-    """Whether every element is of the described type, or of that of the possible list's elements."""
+    """True if each element has the described type, or that of the possible list's elements."""
     if type(possible) is not list:
         return True
     return all(_fits(element, possible, item, None)[0] for element in value)
@@ -195,7 +199,7 @@ def _same_objects(values: Sequence[Mapping[str, Any]], possible: Sequence[Any]) 
 
 
 def _same_object(value: Mapping[str, Any], possible: Mapping[str, Sequence[Any]]) -> bool:
-    """Whether an object has possible values under possible keys; one is left out only where "" is
+    """True if an object has possible values under possible keys; one may be omitted only if "" is
     possible."""
     return all(
         key in possible and _standard(inner) in [_standard(one) for one in possible[key]]
@@ -204,7 +208,8 @@ def _same_object(value: Mapping[str, Any], possible: Mapping[str, Sequence[Any]]
 
 
 def _standard(value: Any) -> Any:
-    """A string without spaces and ,./-_*^, in lower case and with double quotes; any other value as it is."""
+    """Return a string without spaces and ,./-_*^, in lower case and with double quotes; other values
+    unchanged."""
     return _IGNORED.sub("", value).lower().replace("'", '"') if type(value) is str else value
 
 
@@ -231,19 +236,21 @@ _JS_PAIR = re.compile(r"([^:]+):\s*(.*?)(?:,\s*(?=[^,]+:)|$)")
 
 
 MAX_CHARS, MAX_BLANKS, MAX_ROWS = 10_000, 16, 16
-"""Bounds of a collection: the forms above backtrack, and the policy chooses the text. More stays text."""
+"""Bounds of a collection, because the patterns above backtrack and the policy chooses the text. More stays
+text."""
 _BLANKS = re.compile(rf"\s{{{MAX_BLANKS + 1}}}")
 
 
 class UnknownType(ValueError):
-    """A type of a function's description for which the benchmark has no literals."""
+    """A type in a function's description for which the benchmark has no literals."""
 
 
 def java_value(text: str, kind: str, item: str | None = None) -> Any:
-    """The value of a Java literal of type `kind`, its elements of type `item`; the text where it is none.
+    """Return the value of a Java literal of type `kind` with elements of type `item`, or the text if it is no
+    literal.
 
     Raises:
-        UnknownType: the benchmark reads no literals of that type.
+        UnknownType: the benchmark has no literals of that type.
     """
     if kind in _JAVA_COLLECTIONS:
         return _JAVA_COLLECTIONS[kind](text, item) if _is_bounded(text) else text
@@ -263,7 +270,7 @@ def java_value(text: str, kind: str, item: str | None = None) -> Any:
 
 
 def javascript_value(text: str, kind: str, item: str | None = None) -> Any:
-    """The value of a JavaScript literal, as `java_value`."""
+    """Return the value of a JavaScript literal, as `java_value`."""
     if kind == "String":
         return text[1:-1] if _is_quoted(text) else text
     if kind == "integer":
@@ -286,7 +293,7 @@ def javascript_value(text: str, kind: str, item: str | None = None) -> Any:
 
 
 def _parsed(text: str, form: re.Pattern[str], convert: Callable[[str], Any]) -> Any:
-    """`convert` of a text that has the form; a line end behind it is allowed, as by `$`."""
+    """Return `convert` of a text that matches; a trailing line end is allowed, as by `$`."""
     body = text.removesuffix("\n")
     try:
         return convert(body) if form.fullmatch(body) else text
@@ -340,7 +347,7 @@ _JAVA_COLLECTIONS: dict[str, Callable[[str, str | None], Any]] = {
 
 
 def _java_guess(text: str) -> Any:
-    """The value of a literal whose type nobody told."""
+    """Return the value of a literal of unknown type."""
     if text in ("true", "false"):
         return text == "true"
     if text.startswith('"') and text.endswith('"'):

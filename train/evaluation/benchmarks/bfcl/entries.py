@@ -1,11 +1,14 @@
 """The published files of BFCL v3 as tasks.
 
     PACKAGE/data/BFCL_v3_CATEGORY.json             questions, functions   } -> Task: messages, and
-    PACKAGE/data/possible_answer/BFCL_v3_..json    the calls that are due }    `meta` with the functions
-    PACKAGE/data/multi_turn_func_doc/*.json        further functions      }    and what the rule reads
+    PACKAGE/data/possible_answer/BFCL_v3_..json    the due calls          }    `meta` with the functions
+    PACKAGE/data/multi_turn_func_doc/*.json        further functions      }    and the inputs of the rule
 
-PACKAGE is the folder `bfcl_eval` as the wheel of that name installs it; the simulated classes of the
-categories with several user messages lie in it too (simulation.py). Nothing of it is imported here.
+    function descriptions --> JSON schemas --> the prompt, as chat templates show tools
+                                           --> the user message that adds functions later
+
+PACKAGE is the folder `bfcl_eval` as its wheel installs it; the simulated classes for conversations are in it
+too (simulation.py). Nothing of it is imported here.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.engine.types import Task
+from rocstar.train.evaluation.benchmarks.benchmark import LOCAL
 from rocstar.train.evaluation.benchmarks.bfcl.calls import Language, check_types, find_function
 from rocstar.train.recipe.errors import ConfigError
 
@@ -53,41 +57,39 @@ FUNCTION_FILES = {
     "TravelAPI": "travel_booking",
     "VehicleControlAPI": "vehicle_control",
 }
-"""The simulated classes, and the name of the file of their functions' descriptions and of their module."""
+"""The simulated classes, and the file name of their functions' descriptions and of their module."""
 MAX_TURNS = 200
-"""Turns of the policy: eight user messages at most, of 20 steps and an answer each, and room to spare."""
-LOCAL = "local"
-"""The key of `Task.meta` for what depends on where the copy lies, and is no part of the set."""
+"""Turns of the policy: at most eight user messages with 20 steps and an answer each, and a reserve."""
 MODULES = Path("eval_checker", "multi_turn_eval", "func_source_code")
 Row = Mapping[str, Any]
 
 
 def is_multi_turn(category: str) -> bool:
-    """Whether the user speaks several times, and calls are executed."""
+    """True for conversations with several user messages, in which calls are executed."""
     return category.startswith("multi_turn")
 
 
 def load_tasks(path: Path) -> list[Task]:
-    """Every task, category by category.
+    """Return all tasks, category by category.
 
     Args:
-        path: the folder `bfcl_eval`, the one it lies in, or its `data`.
+        path: the folder `bfcl_eval`, its parent, or its `data`.
 
     Raises:
-        ConfigError: a file is missing, or not of the form of BFCL v3.
+        ConfigError: a file is missing or has another form.
     """
     package = find_package(path)
     return [task for category in SIZES for task in _tasks(package, category)]
 
 
 def find_package(path: Path) -> Path:
-    """The folder `bfcl_eval` that `path` means."""
+    """Return the folder `bfcl_eval` for `path`."""
     for package in (path / "bfcl_eval", path, path.parent):
         if (package / "data" / "BFCL_v3_simple.json").is_file():
             return package.resolve()
     raise ConfigError(
-        f"bfcl_v3: {str(path)!r} holds no bfcl_eval/data/BFCL_v3_simple.json; `{INSTALL}` makes the folder "
-        "'bfcl' that has it"
+        f"bfcl_v3: {str(path)!r} holds no bfcl_eval/data/BFCL_v3_simple.json. `{INSTALL}` makes the folder "
+        "'bfcl' with it."
     )
 
 
@@ -113,7 +115,7 @@ def _tasks(package: Path, category: str) -> Iterator[Task]:
 
 
 def _due(package: Path, category: str) -> dict[str, Any]:
-    """The calls that are due, by task; nothing where the rule is whether there is any call."""
+    """Return the due calls by task, or none if the rule is only whether a call is made."""
     if category.endswith("relevance"):
         return {}
     path = package / "data" / "possible_answer" / f"BFCL_v3_{category}.json"
@@ -187,7 +189,7 @@ def _task(row: Row, messages: Any, meta: Mapping[str, Any]) -> Task:
 
 
 def _sources(package: Path) -> dict[str, str]:
-    """SHA-256 of the module of each simulated class."""
+    """Return the SHA-256 of the module of each simulated class."""
     texts = {name: _text(package / MODULES / f"{file}.py") for name, file in FUNCTION_FILES.items()}
     return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
 
@@ -205,9 +207,9 @@ def _rows(path: Path) -> list[Row]:
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise ConfigError(f"bfcl_v3: {path}, line {number} is no JSON: {error}; `{INSTALL}`") from None
+            raise ConfigError(f"bfcl_v3: {path}, line {number} is not JSON: {error}; `{INSTALL}`") from None
         if not isinstance(row, dict):
-            raise ConfigError(f"bfcl_v3: {path}, line {number} is no JSON object; `{INSTALL}`")
+            raise ConfigError(f"bfcl_v3: {path}, line {number} is not a JSON object; `{INSTALL}`")
         rows.append(row)
     return rows
 
@@ -216,11 +218,11 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"bfcl_v3: {path} cannot be read ({error}); `{INSTALL}`") from None
+        raise ConfigError(f"bfcl_v3: cannot read {path}: {error}; `{INSTALL}`") from None
 
 
 MORE_FUNCTIONS = "I have updated some more functions you can choose from. What about now?"
-"""What the user says when functions that were held back are given (BFCL v3, `default_prompts.py`)."""
+"""The user's message when withheld functions are added (BFCL v3, `default_prompts.py`)."""
 
 _SCHEMA_TYPES = {
     "float": "number",
@@ -240,12 +242,12 @@ _NAMES = {Language.java: "Java", Language.javascript: "JavaScript"}
 
 
 def schemas(functions: Iterable[Mapping[str, Any]], language: Language) -> list[dict[str, Any]]:
-    """The functions as chat templates show tools."""
+    """Return the functions in the form of chat templates."""
     return [{"type": "function", "function": _schema(function, language)} for function in functions]
 
 
 def more_functions(tools: Sequence[Mapping[str, Any]]) -> str:
-    """The user's message that gives further functions."""
+    """Return the user message that adds functions."""
     lines = [json.dumps(tool, ensure_ascii=False) for tool in tools]
     return "\n".join(["<tools>", *lines, "</tools>", MORE_FUNCTIONS])
 
@@ -265,7 +267,7 @@ def _schema(function: Mapping[str, Any], language: Language) -> dict[str, Any]:
 
 
 def _property(described: Mapping[str, Any]) -> dict[str, Any]:
-    """One parameter with the types of JSON schema, in whatever depth."""
+    """Return a parameter with the types of JSON schema, at any depth."""
     shown = dict(described)
     kind = described.get("type", "any")
     shown["type"] = _SCHEMA_TYPES.get(kind, kind)
@@ -277,7 +279,7 @@ def _property(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _literal(described: Mapping[str, Any], language: Language) -> dict[str, Any]:
-    """One parameter that is written as the text of a literal."""
+    """Return a parameter that is written as the text of a literal."""
     kind, name = described["type"], _NAMES[language]
     shown = {key: value for key, value in described.items() if key not in ("items", "properties")}
     if kind == "any":

@@ -1,17 +1,17 @@
-"""What a policy writes that knows the due calls. Pure.
+"""The texts of a policy that knows the due calls. Pure.
 
-Task.meta --gold-------> one text, or one for each turn of a conversation   found right by the judge
-          --near_miss--> the same with one thing wrong                      found wrong
+Task.meta --gold-------> one text, or one for each turn of a conversation   the judge accepts it
+          --near_miss--> the same with one error                            the judge rejects it
 """
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rocstar.engine.types import Task
+from rocstar.train.evaluation.benchmarks.bfcl import simulated
 from rocstar.train.evaluation.benchmarks.bfcl.calls import Call, Due, Language, find_function
 from rocstar.train.evaluation.benchmarks.bfcl.entries import is_multi_turn
 
@@ -19,11 +19,11 @@ NO_CALL = "None of the functions can do that."
 
 
 def gold(task: Task) -> str | Sequence[str]:
-    """Texts of the policy, turn by turn; one alone where the user speaks once."""
+    """Return texts of the policy by turn, or one text if the user has one message."""
     category = task.meta["category"]
     if is_multi_turn(category):
         named = parameters_of(task.meta)
-        messages = [[read(text, named) for text in message] for message in task.meta["due"]]
+        messages = [[parse_call(text, named) for text in message] for message in task.meta["due"]]
         return [text for calls in messages for text in [*(format_calls([call]) for call in calls), NO_CALL]]
     if category.endswith("irrelevance"):
         return NO_CALL
@@ -33,13 +33,12 @@ def gold(task: Task) -> str | Sequence[str]:
 
 
 def near_miss(task: Task) -> str | Sequence[str]:
-    """The gold with one thing wrong: a call where none is due or none where one is, a parameter that there is
-    not, or in a conversation the last message without its calls.
-    """
+    """Return the gold with one error: a superfluous or missing call, an unknown parameter, or in a
+    conversation the last message without its calls."""
     category = task.meta["category"]
     if is_multi_turn(category):
         named = parameters_of(task.meta)
-        messages = [[read(text, named) for text in message] for message in task.meta["due"]]
+        messages = [[parse_call(text, named) for text in message] for message in task.meta["due"]]
         last = max(place for place, calls in enumerate(messages) if calls)
         messages[last] = []
         return [text for calls in messages for text in [*(format_calls([call]) for call in calls), NO_CALL]]
@@ -53,13 +52,13 @@ def near_miss(task: Task) -> str | Sequence[str]:
 
 
 def format_calls(calls: Sequence[Call]) -> str:
-    """Calls in the form that the engine reads."""
+    """Return calls in the format that the engine parses."""
     bodies = [json.dumps({"name": name, "arguments": arguments}) for name, arguments in calls]
     return "\n".join(f"<tool_call>\n{body}\n</tool_call>" for body in bodies)
 
 
 def due_call(one: Due, meta: Mapping[str, Any]) -> Call:
-    """A due call with the first possible value of each parameter that may not be left out."""
+    """Return a due call with the first possible value of each parameter that may not be omitted."""
     ((name, possible),) = one.items()
     function = find_function(meta["described"], name)
     described = function["parameters"]["properties"]
@@ -75,7 +74,7 @@ def due_call(one: Due, meta: Mapping[str, Any]) -> Call:
 
 
 def argument(value: Any, described: Mapping[str, Any], language: Language) -> Any:
-    """A possible value as the policy writes it: as JSON, or as the text of a literal."""
+    """Return a possible value in the policy's form: as JSON, or as the text of a literal."""
     kind = described.get("type", "any")
     if language is Language.python:
         return first_values(value) if kind in ("dict", "array", "tuple") else value
@@ -84,7 +83,8 @@ def argument(value: Any, described: Mapping[str, Any], language: Language) -> An
 
 
 def first_values(value: Any) -> Any:
-    """An object of possible ones: {key: [values]} becomes {key: value}, one level deep as in the rule."""
+    """Return an object of possible values: {key: [values]} becomes {key: value}, one level deep as in the
+    rule."""
     if isinstance(value, Mapping):
         lists = {key: inner if isinstance(inner, list) else [inner] for key, inner in value.items()}
         real = {key: [one for one in inner if one != ""] for key, inner in lists.items()}
@@ -95,7 +95,7 @@ def first_values(value: Any) -> Any:
 
 
 def java_literal(value: Any, kind: str, item: str | None = None) -> str:
-    """The literal of a value of type `kind`."""
+    """Return the literal of a value of type `kind`."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
@@ -115,7 +115,7 @@ def java_literal(value: Any, kind: str, item: str | None = None) -> str:
 
 
 def javascript_literal(value: Any, kind: str, item: str | None = None) -> str:
-    """The literal of a value of type `kind`."""
+    """Return the literal of a value of type `kind`."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
@@ -130,7 +130,7 @@ def _quoted(value: Any) -> str:
 
 
 def parameters_of(meta: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The parameters of each function of a conversation in their order, those that come later included."""
+    """Return the parameters of each function of a conversation in order, including those added later."""
     held = [json.loads(line) for text in meta["follow_ups"] for line in text.split("\n") if _is_schema(line)]
     functions = [tool["function"] for tool in [*meta["functions"], *held]]
     return {f["name"]: list(f["parameters"]["properties"]) for f in functions}
@@ -140,11 +140,7 @@ def _is_schema(line: str) -> bool:
     return line.startswith('{"type": "function"')
 
 
-def read(text: str, parameters: Mapping[str, Sequence[str]]) -> Call:
-    """A due call of a conversation, written as Python, with the names of its positional arguments."""
-    call = ast.parse(text, mode="eval").body
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        raise ValueError(f"{text!r} is no call")
-    positional = zip(parameters[call.func.id], call.args, strict=False)
-    arguments = {name: ast.literal_eval(value) for name, value in positional}
-    return call.func.id, arguments | {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+def parse_call(text: str, parameters: Mapping[str, Sequence[str]]) -> Call:
+    """Parse a due call of a conversation, written as Python, with the names of its positional arguments."""
+    name, positional, named = simulated.parse_call(text)
+    return name, dict(zip(parameters[name], positional, strict=False)) | named

@@ -1,4 +1,5 @@
-"""The program that runs the simulated classes: one request per line of stdin, one answer per line of stdout.
+"""The program that runs the simulated classes: one request per line of stdin, one response per line of
+stdout.
 
     python -I simulated.py PACKAGE         the folder `bfcl_eval`, which need not be installed
 
@@ -6,9 +7,9 @@
      "due": [["function(x=1)", ..], ..] or null}
     -> {"results": [[[TEXT, IS_ERROR], ..], ..], "due": [[TEXT, ..], ..], "same_state": [bool, ..]}
 
-Stdlib only, and nothing of rocstar: it is a process of its own, which its parent kills when a call does not
-end. Every request begins with new objects, so an answer is a function of its request. A function is looked up
-by its name among the public methods and called with its arguments; no text of the policy is ever evaluated.
+It imports the standard library only and runs in its own process, which its parent kills if a call does not
+return. Each request starts with new objects, so a response depends on its request only. A function is looked
+up by its name among the public methods and called with its arguments; no text of the policy is evaluated.
 """
 
 import ast
@@ -28,7 +29,7 @@ MEMORY_BYTES = 2 << 30
 
 
 class SimulatedObjects:
-    """The objects of one side, the policy's or that of the due calls."""
+    """The objects of one side: the policy's, or those of the due calls."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.objects: dict[str, Any] = {}
@@ -43,18 +44,18 @@ class SimulatedObjects:
             self.methods |= {method: bound for method, bound in found if not method.startswith("_")}
 
     def call(self, name: str, positional: list[Any], named: dict[str, Any]) -> tuple[str, bool]:
-        """What a function said, and whether it raised."""
+        """Return the text of a function's result, and True if it raised."""
         try:
             if name in REFUSED:
                 raise PermissionError(f"Function call {name} is not allowed.")
             if name not in self.methods:
                 raise NameError(f"name {name!r} is not defined")
             return said(self.methods[name](*positional, **named)), False
-        except Exception as error:  # anything: the classes are not ours, and the policy reads it
+        except Exception as error:  # the foreign classes may raise anything; the policy reads the message
             return f"Error during execution: {error}", True
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """The public attributes of every object."""
+        """Return the public attributes of every object."""
         return {
             name: {key: value for key, value in vars(made).items() if not key.startswith("_")}
             for name, made in self.objects.items()
@@ -72,17 +73,17 @@ def said(result: Any) -> str:
     return str(result)
 
 
-def read(text: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """A due call, which is written as Python."""
+def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """Parse a due call, written as Python."""
     call = ast.parse(text, mode="eval").body
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        raise ValueError(f"{text!r} is no call")
+        raise ValueError(f"{text!r} is not a call")
     named = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
     return call.func.id, [ast.literal_eval(one) for one in call.args], named
 
 
 def is_same(state: dict[str, dict[str, Any]], due: dict[str, dict[str, Any]]) -> bool:
-    """Whether every public attribute that the due objects have is equal."""
+    """True if every public attribute of the due objects is equal."""
     return all(
         key in state[name] and bool(state[name][key] == value)
         for name, attributes in due.items()
@@ -98,7 +99,7 @@ def play(request: dict[str, Any]) -> dict[str, Any]:
         results.append([policy.call(name, [], arguments) for name, arguments in calls])
         if request["due"] is not None:
             texts = request["due"][k] if k < len(request["due"]) else []
-            due.append([truth.call(*read(text))[0] for text in texts])
+            due.append([truth.call(*parse_call(text))[0] for text in texts])
             same.append(is_same(policy.state(), truth.state()))
     return {"results": results, "due": due, "same_state": same}
 
@@ -114,7 +115,7 @@ def main() -> None:
     sys.modules[package.__name__] = package
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     out = sys.stdout
-    sys.stdout = sys.stderr  # what a class prints is no answer
+    sys.stdout = sys.stderr  # keep the prints of the classes out of the responses
     for answer in answers(iter(sys.stdin.readline, "")):
         out.write(answer + "\n")
         out.flush()

@@ -1,10 +1,9 @@
-"""The simulated classes in a process of their own: who asks it, and what happens when a call does not end.
+"""The simulated classes in their own process, and the handling of calls that do not return.
 
-    Simulation.play --one line--> simulated.py --one line--> PlayedMessages
+    Simulation.play --one line--> simulated.py --one line--> ReplayResult
 
-Who waits: a trajectory or its judge, for one request at a time of the process; a request that is not answered
-in time costs the process, and the next one starts another. The process ends when its stdin does, so with its
-parent.
+A trajectory or its judge waits for one request at a time. A request without a timely response kills the
+process, and the next one starts another. The process exits when its stdin closes, so with its parent.
 """
 
 from __future__ import annotations
@@ -22,20 +21,21 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.engine.tools.tool import ToolFailure
+from rocstar.train.evaluation.benchmarks.benchmark import LOCAL
 from rocstar.train.evaluation.benchmarks.bfcl.calls import Call
-from rocstar.train.evaluation.benchmarks.bfcl.entries import FUNCTION_FILES, INSTALL, LOCAL, MODULES
+from rocstar.train.evaluation.benchmarks.bfcl.entries import FUNCTION_FILES, INSTALL, MODULES
 
 PROGRAM = Path(__file__).with_name("simulated.py")
 TIMEOUT_S = 10.0
 
 
 class CallHung(Exception):
-    """A call of the policy did not end within the limit, or used up the memory of the process."""
+    """A call of the policy exceeded its time limit or the memory of the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageOutcome:
-    """What came of one user message when its calls were executed beside the due ones."""
+    """The outcome of one user message: its results and those of the due calls."""
 
     results: Sequence[str]
     due: Sequence[str]
@@ -44,7 +44,8 @@ class MessageOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """Results of each user message with whether the call raised, and how they stand to the due ones."""
+    """The results of each user message, with True for a call that raised, and their comparison with the
+    due ones."""
 
     results: Sequence[Sequence[tuple[str, bool]]]
     played: Sequence[MessageOutcome]
@@ -53,16 +54,16 @@ class ReplayResult:
 class Simulation:
     """One process at a time, started at the first request.
 
-    Invariant: an answer is a function of its request, whatever was asked before.
+    Invariant: a response depends on its request only.
 
     Args:
-        python: of an environment that has the classes' imports: mpmath.
+        python: of an environment with the imports of the classes: mpmath.
         timeout_s: of a request.
     """
 
     def __init__(self, *, python: str = sys.executable, timeout_s: float = TIMEOUT_S) -> None:
         self._python, self._timeout_s = python, timeout_s
-        # One thread, for one process: requests queue here and not for the threads that others wait for.
+        # One thread for one process: requests queue here, not in the shared pool of threads.
         self._asking = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bfcl")
         self._process: subprocess.Popen[str] | None = None
         self._package: str | None = None
@@ -70,14 +71,14 @@ class Simulation:
     async def play(
         self, meta: Mapping[str, Any], messages: Sequence[Sequence[Call]], *, due: bool
     ) -> ReplayResult:
-        """Execute the calls of each user message on new objects, and the due ones beside them if asked.
+        """Execute the calls of each user message on new objects, and the due ones too if asked.
 
         Args:
             meta: `Task.meta` of a conversation.
 
         Raises:
-            CallHung: a call of the policy did not end.
-            ToolFailure: the classes cannot be run, or the due calls alone do not end.
+            CallHung: a call of the policy did not return.
+            ToolFailure: the classes cannot run, or the due calls alone do not return.
         """
         asked: dict[str, Any] = {
             "classes": {name: _module(name) for name in meta["classes"]},
@@ -97,7 +98,7 @@ class Simulation:
         return ReplayResult(results=results, played=played)
 
     def close(self) -> None:
-        """End the process; the next request starts another."""
+        """Kill the process; the next request starts another."""
         process, self._process = self._process, None
         if process is not None:
             _end(process)
@@ -108,12 +109,12 @@ class Simulation:
         if self._ask(package, {**asked, "messages": []}) is not None:
             raise CallHung(f"a call did not end within {self._timeout_s} s, or ended the process")
         raise ToolFailure(
-            f"the simulated classes of {package} do not run; they need the package of `{INSTALL}` and mpmath",
+            f"cannot run the simulated classes of {package}. Install mpmath and the package of `{INSTALL}`.",
             retryable=False,
         )
 
     def _ask(self, package: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The answer; None where the process ended, or did not answer in time and was ended."""
+        """Return the response, or None if the process exited or exceeded its time and was killed."""
         process = self._running(package)
         assert process.stdin is not None and process.stdout is not None
         timer = threading.Timer(self._timeout_s, process.kill)
@@ -156,7 +157,7 @@ def _end(process: subprocess.Popen[str]) -> None:
         if pipe is not None:
             try:
                 pipe.close()
-            except OSError:  # what was not written is for nobody any more
+            except OSError:  # unwritten data has no reader any more
                 continue
 
 

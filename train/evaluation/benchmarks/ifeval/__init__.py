@@ -1,1 +1,1 @@
-"""IFEval: 25 kinds of instructions whose following a program can tell."""
+"""IFEval: 25 kinds of instructions that a program can check."""

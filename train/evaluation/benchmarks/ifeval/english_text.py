@@ -1,4 +1,12 @@
-"""What `sentences` knows of English: words that the original's model of a newspaper treats alike."""
+"""Sentences and words of English text, by the decision procedure of Punkt with a short table. Pure, linear.
+
+    text ──chunks between whitespace──> the last candidate of each ──tokens around it──> a boundary, or none
+         ──quotes and brackets after a boundary join the sentence that they close──> sentences
+
+Punkt (Kiss and Strunk, Computational Linguistics 32, 2006) learns abbreviations and words that are
+capitalized only at the start of a sentence. The original checker loads a model learned from a newspaper of
+the 1980s; the tables here hold everyday abbreviations and words for which that model decides alike.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +43,7 @@ unfortunately unlike upon user using very welcome were when whether which while 
 yet your
 """
 STARTERS = frozenset(_STARTERS.split())
-"""Words with a capital only where a sentence begins, so that they begin one behind an abbreviation too."""
+"""Words capitalized only at the start of a sentence, so that they start one after an abbreviation too."""
 
 _ORDINARY = """
 a about actually add after again all also an and another any are as at basically be because before bring by
@@ -49,14 +57,14 @@ two understanding until up use users usually visit was water way we well what wh
 would write you
 """
 ORDINARY = frozenset(_ORDINARY.split())
-"""Further words that are no name: behind an initial they begin a sentence."""
+"""Further words that are no names: after an initial they start a sentence."""
 
 _NOT_BEHIND_A_NUMBER = """
 international commodities insider credit corrections financing business leisure dividend review abreast who
 letters notable
 """
 NOT_BEHIND_A_NUMBER = frozenset(_NOT_BEHIND_A_NUMBER.split())
-"""Words that the newspaper had in numbered headlines, so that the original sees no boundary between."""
+"""Words in numbered headlines of the newspaper, before which the original sees no boundary."""
 
 
 _ENDS = ".?!"
@@ -70,7 +78,7 @@ _CLOSERS = re.compile(r"[\"')\]}‘’“”«»]++(?:\s+|$)|[\"')\]}‘’“�
 
 
 def count_sentences(text: str) -> int:
-    """Return how many sentences there are."""
+    """Return the number of sentences."""
     return sum(1 for _ in split_sentences(text))
 
 
@@ -115,7 +123,7 @@ def _pieces(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _candidates(text: str, begin: int, end: int, *, is_last: bool) -> list[int]:
-    """Return where a sentence may end in a chunk: at its last sign that may, and at its first character."""
+    """Return possible ends of a sentence in a chunk: its last possible sign, and its first character."""
     found = [
         at
         for at in range(begin, end)
@@ -147,7 +155,7 @@ def _word_ends(chunk: str, at: int) -> bool:
 
 
 def _ends_within(tokens: Sequence[str], *, begins_line: bool) -> bool:
-    """Whether one of the tokens, the last excepted, ends a sentence."""
+    """True if one of the tokens, except the last, ends a sentence."""
     return any(
         _ends(token, following, begins_line=begins_line and number == 0)
         for number, (token, following) in enumerate(pairwise(tokens))
@@ -155,7 +163,7 @@ def _ends_within(tokens: Sequence[str], *, begins_line: bool) -> bool:
 
 
 def _ends(token: str, following: str, *, begins_line: bool) -> bool:
-    """Whether a sentence ends with `token`."""
+    """True if a sentence ends with `token`."""
     if token in _ENDS and token != ".":
         return True
     if not token.endswith("."):
@@ -174,7 +182,7 @@ def _ends(token: str, following: str, *, begins_line: bool) -> bool:
 
 
 def _ends_initial(following: str, *, begins_line: bool) -> bool:
-    """Whether a letter with a period ends a sentence: that of a list does, that of a name does not."""
+    """True if a letter with a period ends a sentence: in a list it does, in a name it does not."""
     begins = _begins(following)
     if begins is not None:
         return begins
@@ -182,7 +190,7 @@ def _ends_initial(following: str, *, begins_line: bool) -> bool:
 
 
 def _begins(word: str) -> bool | None:
-    """Whether a sentence begins with `word`, by its case alone; None where that tells nothing."""
+    """True if a sentence begins with `word`, by its case alone; None if its case does not decide."""
     if word in _PUNCTUATION:
         return False
     if word[0].isupper() and word.lower() in STARTERS:
@@ -191,11 +199,11 @@ def _begins(word: str) -> bool | None:
 
 
 _WORD = re.compile(r"\w+")
-# What the original's \w takes in: with the marks of Hindi and Thai.
+# The original's \w includes the marks of Hindi and Thai.
 _FURTHER_CATEGORIES = frozenset({"Nd", "Nl", "Pc"})
 _JOINERS = "\u200c\u200d"
 
-# Marks that stand alone wherever they are; a comma or colon only where no digit follows.
+# Marks that are always tokens; a comma or colon only if no digit follows.
 _ALONE = re.compile(r"[;@#$%&?!*«»“”‘’„`\"\[\](){}<>\u2012-\u2015]|\.{2,}|--|''|[:,](?=\D|$)")
 _OPENING_QUOTE = re.compile(r"(?<!\w)'(?!(?:re|ve|ll|m|t|s|d|n)\b)(?=\w)", re.IGNORECASE)
 _LAST_PERIOD = re.compile(r"(?<=[^.])\.(?=[\])}>\"'»”’ ]*+\s*$)")
@@ -209,7 +217,7 @@ _JOINED = re.compile(
 
 
 def count_words(text: str) -> int:
-    """Return how many runs of letters with their marks, of digits and of underscores there are."""
+    """Return the number of runs of letters with their marks, of digits and of underscores."""
     if text.isascii():
         return sum(1 for _ in _WORD.finditer(text))
     return sum(is_word for is_word, _ in groupby(text, _is_of_a_word))
@@ -221,12 +229,12 @@ def _is_of_a_word(character: str) -> bool:
 
 
 def count_capital_words(text: str) -> int:
-    """Return how many Treebank tokens have letters, all of them capital: DON'T has two."""
+    """Return the number of Treebank tokens with letters, all of them capital: DON'T has two."""
     return sum(token.isupper() for sentence in split_sentences(text) for token in treebank_tokens(sentence))
 
 
 def treebank_tokens(sentence: str) -> list[str]:
-    """Return the tokens of one sentence: marks stand alone, clitics are cut off, a last period is too."""
+    """Return the tokens of one sentence: marks, clitics and a last period are separate tokens."""
     text = _OPENING_QUOTE.sub("' ", sentence)
     text = _LAST_PERIOD.sub(" . ", text)
     text = _ALONE.sub(r" \g<0> ", text)

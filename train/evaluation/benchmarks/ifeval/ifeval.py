@@ -1,11 +1,10 @@
 """IFEval (arXiv 2311.07911): 541 prompts with 834 instructions of 25 kinds that a program can check.
 
-    row ──read──> task ──(chat, no tool)──> final text ──followed──> reward: all followed, strictly
+    row ──read──> task ──(chat, no tool)──> final text ──check_instructions──> reward: all followed, strictly
                                                                └──> columns: loose, per instruction, fixed
 
-The reward is the strict prompt-level verdict. The checkers are our own; that their verdicts are the
-original's is measured by benchmarks/ifeval_against_upstream.py. What differs on purpose stands in
-docs/reference/benchmarks.md.
+The reward is the strict prompt-level verdict. The checkers are reimplemented, because the original's need
+NLTK data; docs/reference/benchmarks.md lists the intended differences.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def load_tasks(path: Path) -> list[Task]:
     """Return the tasks of a copy, in its order: JSON Lines or Parquet with the published columns.
 
     Raises:
-        ConfigError: a row of another form, an instruction that there is not, an argument missing.
+        ConfigError: a row has another form, an unknown instruction, or lacks an argument.
     """
     return [_task(row, where) for where, row in rows_of(DataConfig(source=str(path), split="train"), Path())]
 
@@ -58,11 +57,11 @@ def _task(row: Any, where: str) -> Task:
         names, given = list(row["instruction_id_list"]), list(row["kwargs"])
     except (KeyError, TypeError):
         raise ConfigError(
-            f"{where} has not the columns key, prompt, instruction_id_list and kwargs; give a copy of IFEval"
+            f"{where} lacks the columns key, prompt, instruction_id_list and kwargs. Pass a copy of IFEval."
         ) from None
     if not isinstance(prompt, str) or not names or len(names) != len(given):
         raise ConfigError(
-            f"{where}: {len(names)} instructions with {len(given)} kwargs; give a copy of IFEval"
+            f"{where}: {len(names)} instructions with {len(given)} kwargs. Pass a copy of IFEval."
         )
     arguments = [_arguments(name, kwargs, where) for name, kwargs in zip(names, given, strict=True)]
     meta = {"key": key.removeprefix("ifeval-"), "instruction_id_list": names, "kwargs": arguments}
@@ -70,10 +69,11 @@ def _task(row: Any, where: str) -> Task:
 
 
 def _arguments(name: Any, given: Any, where: str) -> dict[str, Any]:
-    """The arguments that the instruction has. A copy of the hub has a column for each that any has: None."""
+    """Return the instruction's arguments. A copy of the hub has a column for each argument of any kind:
+    None if unused."""
     kind = KINDS.get(name)
     if kind is None:
-        raise ConfigError(f"{where}: {name!r} is none of the {len(KINDS)} kinds of instructions of IFEval")
+        raise ConfigError(f"{where}: {name!r} is not one of the {len(KINDS)} kinds of instructions of IFEval")
     found = {key: value for key, value in dict(given or {}).items() if value}
     arguments: dict[str, Any] = {}
     for key, form in kind.arguments.items():
@@ -81,7 +81,7 @@ def _arguments(name: Any, given: Any, where: str) -> dict[str, Any]:
         if form is int and isinstance(value, float) and value.is_integer():
             value = int(value)
         if not isinstance(value, form) or _is_unfit(key, value):
-            raise ConfigError(f"{where}: {name} with {key} = {value!r}, which is {form.__name__} in IFEval")
+            raise ConfigError(f"{where}: {name} has {key} = {value!r}, which must be {form.__name__}")
         arguments[key] = value
     if arguments.get("nth_paragraph", 1) > arguments.get("num_paragraphs", 1):
         raise ConfigError(f"{where}: {name} asks for paragraph {arguments['nth_paragraph']} of fewer")
@@ -103,10 +103,10 @@ def _is_unfit(key: str, value: Any) -> bool:
 
 
 class InstructionJudge:
-    """Scores 1 where the final text follows every instruction strictly; `method` says how many it follows."""
+    """Scores 1 if the final text follows every instruction strictly; `method` has the count."""
 
     async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
-        """Check the instructions, in a thread. TimeoutError at `deadline`, a `loop.time()`."""
+        """Check the instructions in a thread. TimeoutError at `deadline`, a `loop.time()`."""
         if attempt.is_truncated:
             return Scored(reward=0.0, method="truncated")
         instructions = to_instructions(attempt.task.meta)
@@ -119,9 +119,9 @@ class InstructionJudge:
 
 
 def measures(attempt: Attempt) -> Mapping[str, float]:
-    """Return the further columns: of an attempt that was cut off, zeros.
+    """Return the further columns, zeros for a truncated attempt.
 
-    `instruction_strict` and `instruction_loose` are shares of the prompt's own instructions; the original
+    `instruction_strict` and `instruction_loose` are shares of the prompt's instructions; the original
     averages over all 834, as `pooled` does.
     """
     instructions = to_instructions(attempt.task.meta)

@@ -1,4 +1,8 @@
-"""What a kind of instruction is: which arguments it has, and when a response follows it."""
+"""The 25 kinds of instructions: their arguments, their checks, and the verdict on a response.
+
+response ──unchanged───────────────────────> strict, fixed
+         ──8 variants, any may follow it───> loose
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ Arguments = Mapping[str, Any]
 """An instruction's numbers and words, by the names of the published rows."""
 
 Check = Callable[[str, Arguments], bool]
-"""Whether a response follows an instruction. Pure, and linear in the response."""
+"""True if a response follows an instruction. Pure, and linear in the response."""
 
 AT_LEAST, LESS_THAN = "at least", "less than"
 
@@ -31,42 +35,42 @@ AT_LEAST, LESS_THAN = "at least", "less than"
 class InstructionKind:
     """One of the 25 kinds.
 
-    Invariant: `check` gives the verdict of the original checker, its mistakes included; `repaired`, where
-    there is one, gives what the instruction asks for.
+    Invariant: `check` gives the verdict of the original checker, including its bugs; `repaired`, if set,
+    gives the verdict that the instruction asks for.
     """
 
     check: Check
     arguments: Mapping[str, type] = field(default_factory=dict)
-    """by name, all of them needed"""
+    """by name, all required"""
     repaired: Check | None = None
 
 
 def compare_count(count: int, relation: str, threshold: int) -> bool:
-    """Whether a count is at least, or less than, the threshold."""
+    """True if a count is at least, or less than, the threshold."""
     return count < threshold if relation == LESS_THAN else count >= threshold
 
 
 def all_occur(response: str, given: Arguments) -> bool:
-    """Whether each keyword occurs, in any case, within longer words too."""
+    """Check that each keyword, a pattern as in the original, occurs in any case, also within longer words."""
     return all(re.search(keyword, response, re.IGNORECASE) for keyword in given["keywords"])
 
 
 def none_occurs(response: str, given: Arguments) -> bool:
-    """Whether no forbidden word occurs as a word of its own."""
+    """Check that no forbidden word occurs as a separate word."""
     return not any(re.search(rf"\b{word}\b", response, re.IGNORECASE) for word in given["forbidden_words"])
 
 
 def keyword_occurs(response: str, given: Arguments) -> bool:
-    """Whether the keyword occurs as often as it shall."""
+    """Check the number of occurrences of the keyword."""
     count = sum(1 for _ in re.finditer(given["keyword"].strip(), response, re.IGNORECASE))
     return compare_count(count, given["relation"], given["frequency"])
 
 
 def letter_occurs(response: str, given: Arguments) -> bool:
-    """Whether the letter occurs as often as it shall.
+    """Check the number of occurrences of the letter.
 
-    For a character that is no letter of the alphabet the original draws one at random, anew for each verdict;
-    here it is the verdict that most of the 26 letters give.
+    For a character outside the alphabet the original samples a letter for each verdict; this returns the
+    verdict of the majority of the 26 letters.
     """
     letter = given["letter"].strip().lower()
     if letter in string.ascii_lowercase:
@@ -75,7 +79,7 @@ def letter_occurs(response: str, given: Arguments) -> bool:
 
 
 def character_occurs(response: str, given: Arguments) -> bool:
-    """Whether the character that was asked for, a letter or not, occurs as often as it shall."""
+    """Check the number of occurrences of the requested character, a letter or not."""
     return _occurs(given["letter"].strip().lower(), response, given)
 
 
@@ -91,7 +95,8 @@ ENGLISH = "en"
 def detectors() -> Any:
     """Return the factory of seeded detectors; ConfigError without the package.
 
-    One of our own: the seed of the package's own would be everybody's in this process.
+    The factory is separate, because the seed of the package's factory is global. The original does not seed,
+    so one text can get several verdicts.
     """
     try:
         from langdetect import PROFILES_DIRECTORY, DetectorFactory
@@ -120,27 +125,28 @@ def language(text: str) -> str | None:
 
 
 def is_in_language(response: str, given: Arguments) -> bool:
-    """Whether the response is in the language; one in which no language is found counts as being."""
+    """Check the language; a response in which no language is found passes."""
     return language(response) in (None, given["language"])
 
 
 def is_english_capital(response: str, given: Arguments) -> bool:
-    """Whether all letters are capital and the language found is English."""
+    """Check that all letters are capital and the language found is English."""
     return response.isupper() and language(response) in (None, ENGLISH)
 
 
 def is_capital_english(response: str, given: Arguments) -> bool:
-    """As `is_english_capital`, but the language is that of the text in lower case, which detectors know."""
+    """Check as `is_english_capital`, but find the language of the lower-case text, which detectors
+    support."""
     return response.isupper() and language(response.lower()) in (None, ENGLISH)
 
 
 def is_english_lowercase(response: str, given: Arguments) -> bool:
-    """Whether no letter is capital and the language found is English."""
+    """Check that no letter is capital and the language found is English."""
     return response.islower() and language(response) in (None, ENGLISH)
 
 
 def enough_capital_words(response: str, given: Arguments) -> bool:
-    """Whether there are as many words in capital letters as there shall be."""
+    """Check the number of words in capital letters."""
     return compare_count(count_capital_words(response), given["capital_relation"], given["capital_frequency"])
 
 
@@ -149,17 +155,17 @@ _BREAKS_A_WORD = re.compile(r"[.,?!'\"]")
 
 
 def enough_sentences(response: str, given: Arguments) -> bool:
-    """Whether there are as many sentences as there shall be."""
+    """Check the number of sentences."""
     return compare_count(count_sentences(response), given["relation"], given["num_sentences"])
 
 
 def enough_words(response: str, given: Arguments) -> bool:
-    """Whether there are as many words as there shall be."""
+    """Check the number of words."""
     return compare_count(count_words(response), given["relation"], given["num_words"])
 
 
 def divided_paragraphs(response: str, given: Arguments) -> bool:
-    """Whether *** parts the response into so many paragraphs; an empty one may be first or last."""
+    """Check the number of paragraphs between ***; an empty one may be first or last."""
     first, *between = _DIVIDER.split(response)
     last = [between.pop()] if between else []
     if not all(paragraph.strip() for paragraph in between):
@@ -169,10 +175,10 @@ def divided_paragraphs(response: str, given: Arguments) -> bool:
 
 
 def nth_paragraph(response: str, given: Arguments) -> bool:
-    """Whether empty lines part the response into so many paragraphs, of which the n-th begins with the word.
+    """Check the number of paragraphs between empty lines, and the first word of the n-th.
 
-    The original counts paragraphs that hold something, but takes the n-th of all: behind a blank one it looks
-    at another than it means.
+    The original counts non-empty paragraphs but takes the n-th of all: after an empty one it checks the wrong
+    paragraph.
     """
     paragraphs = response.split("\n\n")
     count = sum(bool(paragraph.strip()) for paragraph in paragraphs)
@@ -180,7 +186,8 @@ def nth_paragraph(response: str, given: Arguments) -> bool:
 
 
 def nth_nonblank_paragraph(response: str, given: Arguments) -> bool:
-    """As `nth_paragraph`, of the paragraphs that were counted; a first word of several is compared whole."""
+    """Check as `nth_paragraph`, but among the counted paragraphs; a first word of several words is
+    compared in full."""
     paragraphs = [paragraph for paragraph in response.split("\n\n") if paragraph.strip()]
     return len(paragraphs) >= given["nth_paragraph"] and _begins_with(
         paragraphs, len(paragraphs), given, several=True
@@ -195,7 +202,7 @@ def _begins_with(paragraphs: list[str], count: int, given: Arguments, *, several
 
 
 def _bare(word: str) -> str:
-    """Lower case, up to the first mark, without quotes before it."""
+    """Return a word in lower case, up to the first mark, without quotes before it."""
     return _BREAKS_A_WORD.split(word.lstrip("'").lstrip('"'), maxsplit=1)[0].lower()
 
 
@@ -207,30 +214,30 @@ _SINGLE, _DOUBLE = re.compile(r"\*([^\n*]*)\*"), re.compile(r"\*\*([^\n*]*)\*\*"
 
 
 def exact_bullets(response: str, given: Arguments) -> bool:
-    """Whether exactly so many lines begin with * or -; ** begins none."""
+    """Check the number of lines that begin with * or -; ** does not count."""
     count = len(_STAR_ITEM.findall(response)) + len(_DASH_ITEM.findall(response))
     return count == int(given["num_bullets"])
 
 
 def one_of_the_answers(response: str, given: Arguments) -> bool:
-    """Whether one of the three answers occurs."""
+    """Check that one of the three answers occurs."""
     return any(answer in response for answer in ANSWERS)
 
 
 def enough_highlights(response: str, given: Arguments) -> bool:
-    """Whether enough stretches stand between single or double asterisks on one line."""
+    """Check the number of stretches between single or double asterisks on one line."""
     stretches = [*_SINGLE.findall(response), *_DOUBLE.findall(response)]
     return sum(bool(stretch.strip()) for stretch in stretches) >= int(given["num_highlights"])
 
 
 def enough_sections(response: str, given: Arguments) -> bool:
-    """Whether the word that begins a section stands before a number often enough."""
+    """Check the number of section words before a number."""
     count = sum(1 for _ in re.finditer(given["section_spliter"].strip() + r"\s?\d+", response))
     return count >= int(given["num_sections"])
 
 
 def is_json(response: str, given: Arguments) -> bool:
-    """Whether the response is JSON, in a code fence or not."""
+    """Check that the response is JSON, in a code fence or not."""
     text = response.strip()
     for opening in ("```json", "```Json", "```JSON", "```"):
         text = text.removeprefix(opening)
@@ -242,7 +249,7 @@ def is_json(response: str, given: Arguments) -> bool:
 
 
 def has_title(response: str, given: Arguments) -> bool:
-    """Whether something stands between << and >> on one line."""
+    """Check that there is text between << and >> on one line."""
     for line in response.split("\n"):
         start, end = line.find("<<"), line.rfind(">>")
         if start >= 0 and start + 3 <= end and line[start:end].lstrip("<").rstrip(">").strip():
@@ -255,7 +262,7 @@ _BETWEEN = "******"
 
 
 def enough_placeholders(response: str, given: Arguments) -> bool:
-    """Whether there are enough pairs of square brackets on one line."""
+    """Check the number of pairs of square brackets on one line."""
     return sum(map(_brackets, response.split("\n"))) >= int(given["num_placeholders"])
 
 
@@ -267,36 +274,36 @@ def _brackets(line: str) -> int:
 
 
 def has_postscript(response: str, given: Arguments) -> bool:
-    """Whether the marker of a postscript occurs, wherever."""
+    """Check that the marker of a postscript occurs anywhere."""
     marker = given["postscript_marker"].strip()
     return re.search(_POSTSCRIPTS.get(marker, marker.lower()), response.lower()) is not None
 
 
 def two_responses(response: str, given: Arguments) -> bool:
-    """Whether six asterisks part two answers that differ; a further empty part may be first or last."""
+    """Check that six asterisks separate two different answers; a further empty part may be first or last."""
     parts = [part.strip() for part in response.split(_BETWEEN)]
     answers = [part for part in parts if part]
     return all(parts[1:-1]) and len(answers) == 2 and answers[0] != answers[1]
 
 
 def repeats_prompt(response: str, given: Arguments) -> bool:
-    """Whether the response begins with the prompt, in any case."""
+    """Check that the response begins with the prompt, in any case."""
     return response.strip().lower().startswith(given["prompt_to_repeat"].strip().lower())
 
 
 def ends_with(response: str, given: Arguments) -> bool:
-    """Whether the response ends with the phrase, in any case, quotes behind it aside."""
+    """Check that the response ends with the phrase, in any case, ignoring quotes after it."""
     return response.strip().strip('"').lower().endswith(given["end_phrase"].strip().lower())
 
 
 def is_quoted(response: str, given: Arguments) -> bool:
-    """Whether the response begins and ends with a double quote."""
+    """Check that the response begins and ends with a double quote."""
     text = response.strip()
     return len(text) > 1 and text[0] == text[-1] == '"'
 
 
 def has_no_comma(response: str, given: Arguments) -> bool:
-    """Whether there is no comma."""
+    """Check that there is no comma."""
     return "," not in response
 
 
@@ -367,19 +374,20 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstructionResults:
-    """Of each instruction of a prompt, in order, whether the response follows it.
+    """The verdicts on a response for each instruction of a prompt, in order.
 
-    Invariant: `strict` and `loose` are the original's verdicts; strictly followed is loosely followed.
+    Invariant: `strict` and `loose` are the original's verdicts; a strictly followed instruction is loosely
+    followed.
     """
 
     strict: tuple[bool, ...]
     loose: tuple[bool, ...]
     fixed: tuple[bool, ...]
-    """strictly, by the checkers that were repaired"""
+    """strict, by the repaired checkers"""
 
 
 def check_instructions(instructions: Sequence[Instruction], response: str) -> InstructionResults:
-    """Judge a response. An empty one follows nothing."""
+    """Judge a response. An empty one follows no instruction."""
     readings = loose_variants(response)
     strict, loose, fixed = [], [], []
     for instruction in instructions:
@@ -395,7 +403,7 @@ def check_instructions(instructions: Sequence[Instruction], response: str) -> In
 
 
 def loose_variants(response: str) -> list[str]:
-    """Return the 8 readings: whole, without first line, last line, or both; and these without asterisks."""
+    """Return 8 variants: unchanged, without first line, last line, or both; and these without asterisks."""
     lines = response.split("\n")
     cut = ["\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1])]
     whole = [response, *cut]
@@ -407,7 +415,6 @@ def _follows(check: Check, response: str, arguments: Arguments) -> bool:
 
 
 def to_instructions(meta: Mapping[str, Any]) -> list[Instruction]:
-    """Return the instructions of a task's `meta`."""
     return [
         Instruction(id=name, arguments=arguments)
         for name, arguments in zip(meta["instruction_id_list"], meta["kwargs"], strict=True)

@@ -1,1 +1,1 @@
-"""The statistics of an analysis: pure functions of entropies and classes; a generator is passed in."""
+"""Sums and estimates of the analysis. Pure."""

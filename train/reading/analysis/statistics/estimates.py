@@ -1,10 +1,21 @@
-"""Intervals over tasks: whole tasks are drawn with replacement, for the trajectories of one are alike.
+"""Estimates from the sums: each class's part of the top fifth, and tokens after tool output compared with a
+control.
 
-The limits are percentiles of the draws, a little farther out than nominal: at the tails that Student's t with
-m - 1 degrees of freedom has beyond the normal quantile, times sqrt(m / (m - 1)). Plain percentiles of a mean
-of m clusters are too narrow by these two factors (Hesterberg 2014, arXiv 1411.5279).
+The first tokens of any turn are uncertain, with or without a tool. So tokens after a response are compared
+with tokens at the same offset of turns that answer no tool:
 
-Legend: B draws, M tasks, K columns.
+    ratio      = sum_o top(o) / sum_o n(o) c(o)           c(o): the control's share of tokens in the top fifth
+    difference = sum_o n(o) (mean(o) - control mean(o)) / sum_o n(o)          in nats
+
+over the offsets o that both have. The control does not remove other differences between such turns: they come
+earlier, before any computation.
+
+Intervals: tasks are sampled with replacement, because the trajectories of one are alike. The limits are
+percentiles of the draws at the tails that Student's t with m - 1 degrees of freedom has beyond the normal
+quantile, times sqrt(m / (m - 1)): plain percentiles of a mean of m clusters are too narrow by these two
+factors (Hesterberg 2014, arXiv 1411.5279).
+
+Legend: B draws, Q quantities, M tasks, K columns, C classes, L leads, W offsets.
 """
 
 from __future__ import annotations
@@ -25,39 +36,39 @@ LEVEL: Final = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapEstimate:
-    """A number with its interval at 95%, and how much it rests on."""
+    """A number with its 95% interval and its sample sizes."""
 
     value: float
-    """NaN where there is nothing to make it of."""
+    """NaN without data."""
     low: float
     high: float
     num_tasks: int
     num_tokens: int
 
     def lies_beyond(self, null: float) -> int:
-        """1 where the whole interval is above `null`, -1 where it is below, else 0."""
+        """Return 1 if the whole interval is above `null`, -1 if it is below, else 0."""
         return int(self.low > null) - int(self.high < null)
 
 
 class TaskDraws:
-    """B draws of M tasks with replacement: how often each task is in each of them."""
+    """B draws of M tasks with replacement, as the number of times of each task in each draw."""
 
     def __init__(self, num_tasks: int, rng: np.random.Generator, num_draws: int = NUM_DRAWS) -> None:
-        """ValueError without a task."""
+        """Draw. ValueError without a task."""
         if num_tasks < 1:
             raise ValueError("no task was drawn")
         even = np.full(num_tasks, 1 / num_tasks)
         self._times_BM: Floats = rng.multinomial(num_tasks, even, num_draws).astype(float)
 
     def sums(self, rows_MK: Floats) -> Floats:
-        """The sum over the tasks of each draw, (B, K)."""
+        """Return the sum over the tasks of each draw, (B, K)."""
         sums_BK: Floats = self._times_BM @ rows_MK
         return sums_BK
 
 
 def interval(values_B: Floats, num_tasks: int, level: float = LEVEL) -> tuple[float, float]:
-    """Limits from what each draw gave. A draw that gave no number (NaN) counts as beyond either limit, and
-    one task tells nothing of others: both give a limit that is infinite."""
+    """Return the limits for the values of the draws. NaN values count as beyond either limit. With one
+    task, which has no information on others, both limits are infinite."""
     if num_tasks < 2:
         return -math.inf, math.inf
     quantile = float(special.stdtrit(num_tasks - 1, (1 + level) / 2))
@@ -77,23 +88,23 @@ class ClassShare:
     of_all: float
     """Its share of all tokens."""
     lift: BootstrapEstimate
-    """The first over the second; 1 where the class is as uncertain as any."""
+    """The first divided by the second; 1 if the class is as uncertain as the others."""
     mean_entropy: float
-    """Nats; NaN without a token."""
+    """In nats; NaN without a token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlComparison:
-    """Tokens behind tool output against their control."""
+    """Tokens after tool output compared with their control."""
 
     ratio: BootstrapEstimate
-    """Of the shares in the top fifth; 1 where a tool's output makes no difference."""
+    """The ratio of shares in the top fifth; 1 if tool output makes no difference."""
     difference: BootstrapEstimate
-    """Of the mean entropies, in nats."""
+    """The difference of mean entropies, in nats."""
 
 
 def class_shares(tally: Tally, draws: TaskDraws) -> list[ClassShare]:
-    """Of each class, in order."""
+    """Return the shares of each class, in order."""
     sums_QMC = tally.by_class
     total_QC, drawn_QBC = sums_QMC.sum(1), np.stack([draws.sums(sums_MC) for sums_MC in sums_QMC])
     of_top_C, of_all_C = _shares(total_QC)
@@ -119,7 +130,7 @@ def class_shares(tally: Tally, draws: TaskDraws) -> list[ClassShare]:
 def compare_with_control(
     tally: Tally, leads: Sequence[Lead], window: int, draws: TaskDraws
 ) -> ControlComparison:
-    """The first `window` tokens of turns with one of `leads` against the control."""
+    """Compare the first `window` tokens of turns with one of `leads` with the control."""
     sums_QMLW = tally.by_offset[..., :window]
     after_QMW, control_QMW = sums_QMLW[:, :, list(leads)].sum(2), sums_QMLW[:, :, Lead.asked]
     ratio, difference = _against(after_QMW.sum(1), control_QMW.sum(1))
@@ -135,7 +146,7 @@ def compare_with_control(
 
 
 def profile(tally: Tally, lead: Lead, draws: TaskDraws) -> list[BootstrapEstimate]:
-    """Mean entropy by offset from the begin of a turn, in nats."""
+    """Return the mean entropy by offset from the start of a turn, in nats."""
     sums_QMW = tally.by_offset[:, :, lead]
     drawn_QBW = np.stack([draws.sums(one) for one in sums_QMW])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -148,13 +159,13 @@ def profile(tally: Tally, lead: Lead, draws: TaskDraws) -> list[BootstrapEstimat
 
 
 def _shares(sums: Floats) -> tuple[Floats, Floats]:
-    """Each class's share of the top fifth and of all tokens, from (Q, ..., C)."""
+    """Return each class's share of the top fifth and of all tokens, from (Q, ..., C)."""
     top, tokens = sums[Quantity.top], sums[Quantity.tokens]
     return top / top.sum(-1, keepdims=True), tokens / tokens.sum(-1, keepdims=True)
 
 
 def _against(after: Floats, control: Floats) -> tuple[Floats, Floats]:
-    """Ratio and difference, from (Q, ..., W) each; NaN where no offset is in both."""
+    """Return ratio and difference, from (Q, ..., W) each; NaN if no offset is in both."""
     count, controls = after[Quantity.tokens], control[Quantity.tokens]
     is_both = (count > 0) & (controls > 0)
     with np.errstate(divide="ignore", invalid="ignore"):

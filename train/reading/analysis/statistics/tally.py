@@ -1,6 +1,6 @@
-"""Which tokens of a trajectory are the most uncertain ones.
+"""Sums by task, from which all estimates are made, and the most uncertain tokens of a trajectory.
 
-Legend: N tokens that the policy wrote.
+Legend: N tokens of a trajectory that the policy wrote, M tasks, C classes, L leads, W offsets, Q quantities.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ TOP_SHARE: Final = 0.2
 
 
 def top_membership(entropy_N: Floats, share: float = TOP_SHARE) -> Floats:
-    """How much of each token lies among the `share` of highest entropy: 1, 0, or a part.
+    """Return the membership of each token in the `share` of highest entropy: 1, 0, or a part. ValueError for
+    NaN.
 
-    It sums to share * N. Tokens that are equal at the edge have the rest of the room in equal parts, so that
-    the order in which they were written gives none of them a place. ValueError for an entropy that is NaN.
+    The sum is share * N. Tokens that are equal at the edge have equal parts of the remainder, independent of
+    their order.
     """
     if np.isnan(entropy_N).any():
         raise ValueError("an entropy is not a number")
@@ -37,33 +38,36 @@ Ints = NDArray[Any]
 
 
 class Lead(IntEnum):
-    """What a turn of the policy answers."""
+    """The input that a turn of the policy answers."""
 
     asked = 0
-    """A question: no tool has answered right before it."""
+    """A question: there is no tool result directly before it."""
     ok = 1
-    """Tool results, all of them good."""
+    """Tool results without an error."""
     error = 2
-    """Tool results, at least one of them an error."""
+    """Tool results with at least one error."""
 
 
 class Quantity(IntEnum):
-    """What is summed over tokens."""
+    """The summed quantities."""
 
     tokens = 0
     top = 1
-    """Their membership in the top fifth of their trajectory."""
+    """The membership in the top fifth of the trajectory."""
     entropy = 2
     """Nats."""
 
 
 NUM_OFFSETS: Final = 64
-"""Offsets from the begin of a turn that are kept apart."""
+"""Offsets from the start of a turn with separate sums."""
 
 
 class Tally:
-    """Invariant: every token is counted once in `by_class`, and once in `by_offset` if its offset from the
-    begin of its turn is below NUM_OFFSETS."""
+    """Sums over trajectories by task.
+
+    Invariant: every token is counted once in `by_class`, and once in `by_offset` if its offset from the start
+    of its turn is below NUM_OFFSETS.
+    """
 
     def __init__(self, num_classes: int) -> None:
         self._num_classes = num_classes
@@ -87,7 +91,7 @@ class Tally:
         return np.stack(self._by_offset, axis=1)
 
     def add(self, task: str, entropy_N: Floats, class_N: Ints, lead_N: Ints, offset_N: Ints) -> Floats:
-        """Count one trajectory; its tokens' membership in the top fifth."""
+        """Count a trajectory, and return its tokens' membership in the top fifth."""
         top_N = top_membership(entropy_N)
         if task not in self._rows:
             self._rows[task] = len(self._rows)
