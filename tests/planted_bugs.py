@@ -401,7 +401,7 @@ BUGS = [
     Bug("resample_on_correct", "rng.sample(negatives, num_negative)", "negatives[:num_negative]", "test_roc.py::test_negatives_are_drawn_uniformly"),
     Bug("resolve_paths", "any(_begins(place, option) for option in given)", "True or any(_begins(place, option) for option in given)", "test_recipe_paths.py::test_paths_in_the_file_start_at_its_folder"),
     Bug("results._question", "_withheld(row.answer) if is_hidden else row.answer", "row.answer", "test_hidden_sets.py::test_numbers_name_no_text_of_a_hidden_set"),
-    Bug("results._scores", "compute_scores(facts, powers_up_to(k), failed_as_wrong=True)", "left_out", "test_evaluation_files.py::test_every_attempt_and_how_it_failed_is_kept"),
+    Bug("results._scores", "compute_scores(votes, powers_up_to(k), failed_as_wrong=True)", "left_out", "test_evaluation_files.py::test_every_attempt_and_how_it_failed_is_kept"),
     Bug("rloo", "(total - reward) / (len(rewards_G) - 1)", "total / len(rewards_G)", "algorithm/test_advantages.py"),
     Bug("rollout._attempt", "(InferenceError, SandboxError, ToolFailure)", "(InferenceError, SandboxError)", "test_rollout.py::test_a_tool_that_breaks_fails_the_trajectory_and_one_that_hangs_does_not"),
     Bug("rollout._late", "at_work and not is_quiet", "at_work", "test_rollout.py::test_only_a_policy_at_work_until_the_end_has_itself_to_blame[True-1.5-trajectory_timeout]"),

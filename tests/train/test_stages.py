@@ -305,7 +305,7 @@ async def test_time_before_a_stage_is_not_its_first_steps_time(
 
 
 @pytest.fixture
-def run_attempts(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, list[float | None]]], None]:
+def attempts(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, list[float | None]]], None]:
     """Attempts that answer from a table: rewards by task id, None for one that failed."""
 
     def script(table: dict[str, list[float | None]]) -> None:

@@ -63,7 +63,7 @@ def run(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) -
     """Run the mode that the options choose. `rest` are recipe fields."""
     alone = next((name for name in ALONE if getattr(options, name) is not None), None)
     if alone is not None:
-        return _alone(alone, options, rest, loading)
+        return _run_mode(alone, options, rest, loading)
     if options.recipe is None:
         raise ConfigError(
             f"`rocstar eval` needs a recipe or a model's folder, or one of {', '.join(ALONE.values())}"
@@ -113,11 +113,11 @@ def _evaluate(options: argparse.Namespace, recipe: Recipe, loading: Loading) -> 
         is_own=not options.set,
     )
     if options.json:
-        told: dict[str, Any] = {"by_source": {}}
+        metrics: dict[str, Any] = {"by_source": {}}
         for name, result in found.results.items():
-            told |= result.metrics(name)
-            told["by_source"] |= result.by_source
-        print(json.dumps(told | found.facts()))
+            metrics |= result.metrics(name)
+            metrics["by_source"] |= result.by_source
+        print(json.dumps(metrics | found.facts()))
         return 0
     for name, result in found.results.items():
         print("\n".join(_lines(name, result)))
@@ -135,20 +135,22 @@ def _lines(name: str, result: Evaluation) -> list[str]:
     ]
 
 
-def _alone(way: str, options: argparse.Namespace, rest: Sequence[str], loading: Loading) -> int:
-    said = ALONE[way]
+def _run_mode(mode: str, options: argparse.Namespace, rest: Sequence[str], loading: Loading) -> int:
+    option = ALONE[mode]
     if options.recipe is not None or rest:
         raise ConfigError(
-            f"{said} takes no recipe and no field of one, but {options.recipe or rest[0]!r} was given"
+            f"{option} takes no recipe and no recipe field, but {options.recipe or rest[0]!r} was given"
         )
-    if options.set or options.model or options.resume or (options.path and way != "check_set"):
-        raise ConfigError(f"{said} can be combined only with --json{', --out' if way == 'rescore' else ''}")
-    if way == "verify":
+    if options.set or options.model or options.resume or (options.path and mode != "check_set"):
+        raise ConfigError(
+            f"{option} can be combined only with --json{', --out' if mode == 'rescore' else ''}"
+        )
+    if mode == "verify":
         with loading():
             from rocstar.train.evaluation.verify import verify
 
         return _print_verified(_run_to_end(verify(options.verify)), options)
-    if way == "check_set":
+    if mode == "check_set":
         from rocstar.train.evaluation.verify import check_set
 
         return _print_checked(_run_to_end(check_set(options.check_set, options.path or "")), options)
@@ -172,8 +174,8 @@ def _print_rescored(found: RescoreResult, options: argparse.Namespace) -> int:
     after = {name: result.avg for name, result in found.after.items()}
     if options.json:
         changed = {name: len(lines) for name, lines in found.changed.items()}
-        told = {"attempts": found.attempts, "changed": changed, "before": found.before, "after": after}
-        print(json.dumps(told))
+        summary = {"attempts": found.attempts, "changed": changed, "before": found.before, "after": after}
+        print(json.dumps(summary))
         return 0
     print(f"{found.attempts} attempts judged again")
     for name, lines in found.changed.items():

@@ -113,8 +113,8 @@ class StoredOverlap:
     sets: Mapping[str, Any]
 
     def found(self, chosen: EvaluationSet) -> Mapping[str, Any] | None:
-        told = self.sets.get(chosen.name, {}).get("contamination")
-        return None if told is None else {key: told[key] for key in FOUND}
+        overlap = self.sets.get(chosen.name, {}).get("contamination")
+        return None if overlap is None else {key: overlap[key] for key in FOUND}
 
 
 def write_numbers(
@@ -126,8 +126,8 @@ def write_numbers(
     contaminants: Contaminants | None = None,
 ) -> dict[str, Evaluation]:
     """Write results.json from the records. Raises as `evaluate_sets`."""
-    told, found = numbers(sets, folder, contaminants)
-    replace_text(folder.results, results_text(told, seed=seed, step=step))
+    sets_json, found = numbers(sets, folder, contaminants)
+    replace_text(folder.results, results_text(sets_json, seed=seed, step=step))
     return found
 
 
@@ -135,15 +135,15 @@ def numbers(
     sets: Sequence[EvaluationSet], folder: EvaluationFolder, contaminants: Contaminants | None
 ) -> tuple[dict[str, Any], dict[str, Evaluation]]:
     """Compute the sets of results.json, and their summaries, from the records."""
-    told, found = {}, {}
+    sets_json, found = {}, {}
     for chosen in sets:
         questions = read_questions(folder.attempts(chosen.name), chosen)
         if not any(question.scored for question in questions.values()):
             raise unscored_error([from_record(r) for r in read_records(folder.attempts(chosen.name))])
         contaminated = contaminants.found(chosen) if contaminants else None
-        told[chosen.name] = set_results(questions, chosen, contaminated)
+        sets_json[chosen.name] = set_results(questions, chosen, contaminated)
         found[chosen.name] = summarize(questions, k=chosen.samples)
-    return told, found
+    return sets_json, found
 
 
 EVALUATED = "evaluated"

@@ -160,8 +160,8 @@ def packages() -> Mapping[str, str]:
 
 def last_facts(out: Path) -> dict[str, Any] | None:
     """Return the facts of the latest start that recorded some, or None."""
-    told = [start["evaluation"] for start in read_manifest(out) if "evaluation" in start]
-    return told[-1] if told else None
+    recorded = [start["evaluation"] for start in read_manifest(out) if "evaluation" in start]
+    return recorded[-1] if recorded else None
 
 
 def file_digests(folder: Path, names: Iterable[str]) -> dict[str, str]:

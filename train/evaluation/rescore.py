@@ -174,7 +174,9 @@ def _chunks(path: Path) -> Iterator[list[dict[str, Any]]]:
 
 async def rescore(stored: FinishedEvaluation, out: Path | None) -> RescoreResult:
     """Judge each attempt again. With `out`, write the new outcomes and numbers into a new folder."""
-    found = RescoreResult(before={name: told.get("avg") for name, told in stored.results["sets"].items()})
+    found = RescoreResult(
+        before={name: numbers.get("avg") for name, numbers in stored.results["sets"].items()}
+    )
     target = EvaluationFolder(out) if out is not None else None
     async with open_sandbox(stored.recipe, flavours=[VERIFIER_FLAVOUR]) as sandbox:
         for chosen in stored.sets:
@@ -192,9 +194,9 @@ async def rescore(stored: FinishedEvaluation, out: Path | None) -> RescoreResult
                 async for record, outcome in rescore_records(judge, stored.folder.attempts(chosen.name)):
                     found.attempts += 1
                     work.done += 1
-                    told = encode_outcome(outcome)
-                    if told != record["outcome"]:
-                        changed.append(f"{record['id']}: was {record['outcome']}, is {told}")
+                    encoded = encode_outcome(outcome)
+                    if encoded != record["outcome"]:
+                        changed.append(f"{record['id']}: was {record['outcome']}, is {encoded}")
                     if file is not None:
                         file.write(_line(record, outcome))
     if target is not None:
@@ -211,8 +213,8 @@ async def rescore(stored: FinishedEvaluation, out: Path | None) -> RescoreResult
 def _line(record: dict[str, Any], outcome: Outcome) -> str:
     """Return the record with another outcome and the fields that depend on it."""
     trajectory = dataclasses.replace(from_record(record), outcome=outcome)
-    told = record | {"outcome": encode_outcome(outcome)} | outcome_fields(trajectory)
-    return json.dumps(told, separators=(",", ":")) + "\n"
+    line = record | {"outcome": encode_outcome(outcome)} | outcome_fields(trajectory)
+    return json.dumps(line, separators=(",", ":")) + "\n"
 
 
 async def rescore_into(stored: FinishedEvaluation, out: Path) -> RescoreResult:

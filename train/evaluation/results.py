@@ -26,7 +26,6 @@ from rocstar.train.evaluation.benchmarks.benchmark import Asking
 from rocstar.train.evaluation.sets import EvaluationSet
 from rocstar.train.evaluation.statistics.intervals import interval_of_means
 from rocstar.train.evaluation.statistics.scores import (
-    AttemptCounts,
     CountedScores,
     compute_scores,
     pass_at_k,
@@ -125,17 +124,34 @@ def read_questions(path: Path, chosen: EvaluationSet) -> dict[str, Question]:
 
 
 def summarize(questions: Mapping[str, Question], *, k: int) -> Evaluation:
-    """Return the summary of a set. Raises as `summarize_attempts`."""
-    return summarize_attempts(
-        {
-            name: (question.source, [(row.reward, row.is_correct) for row in question.rows])
-            for name, question in questions.items()
-        },
+    """Return the summary of a set. TrainingStopped if no attempt was scored."""
+    failures = Counter(row.failure for q in questions.values() for row in q.rows if row.failure)
+    scored = {name: question.scored for name, question in questions.items() if question.scored}
+    if not scored:
+        raise TrainingStopped(f"no attempt could be scored; failures: {_counts(failures)}")
+    rows = [row for of_task in scored.values() for row in of_task]
+    correct = {name: [row.is_correct is True for row in of_task] for name, of_task in scored.items()}
+    means = [fmean(verdicts) for verdicts in correct.values()]
+    low, high = interval_of_means(means, num_attempts=len(rows))
+    passed = [pass_at_k(len(c), sum(c), k) for c in correct.values() if len(c) >= k]
+    return Evaluation(
         k=k,
-        failures=Counter(row.failure for q in questions.values() for row in q.rows if row.failure),
-        calls=sum(row.calls for q in questions.values() for row in q.scored),
-        errors=sum(row.errors for q in questions.values() for row in q.scored),
-        truncated=[row.is_truncated for q in questions.values() for row in q.scored],
+        avg=fmean(means),
+        pass_at_k=_mean(passed),
+        n_short=len(questions) - len(passed),
+        ci_low=low,
+        ci_high=high,
+        num_tasks=len(scored),
+        failed=failures.total(),
+        failures=dict(sorted(failures.items())),
+        tool_error_share=_share(sum(row.errors for row in rows), sum(row.calls for row in rows)),
+        is_truncated=fmean(float(row.is_truncated) for row in rows),
+        by_source=_by(questions, lambda question: question.source),
+        rewards={
+            name: [row.reward for row in of_task if row.reward is not None]
+            for name, of_task in scored.items()
+        },
+        correct=correct,
     )
 
 
@@ -148,7 +164,7 @@ def set_results(
     """
     rows = [row for question in questions.values() for row in question.rows]
     scored = [row for row in rows if row.is_correct is not None]
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "k": chosen.samples,
         "num_questions": len(questions),
         **_scores(questions, k=chosen.samples),
@@ -174,13 +190,13 @@ def set_results(
             name: _question(question, is_hidden=chosen.is_hidden) for name, question in questions.items()
         },
     }
-    return told
+    return result
 
 
 def _scores(questions: Mapping[str, Question], *, k: int) -> dict[str, Any]:
     """Compute all scores with intervals, under both denominators. Questions have equal weight."""
-    facts = [[_facts(row) for row in question.rows] for question in questions.values()]
-    left_out = compute_scores(facts, powers_up_to(k), failed_as_wrong=False)
+    votes = [[(row.is_correct, row.answer) for row in question.rows] for question in questions.values()]
+    left_out = compute_scores(votes, powers_up_to(k), failed_as_wrong=False)
     rewards = [
         fmean(row.reward for row in question.scored if row.reward is not None)
         for question in questions.values()
@@ -191,29 +207,17 @@ def _scores(questions: Mapping[str, Question], *, k: int) -> dict[str, Any]:
         "interval": left_out.interval,
         "pass": left_out.pass_at.get(k),
         "failed_left_out": _to_denominator(left_out),
-        "failed_as_wrong": _to_denominator(compute_scores(facts, powers_up_to(k), failed_as_wrong=True)),
+        "failed_as_wrong": _to_denominator(compute_scores(votes, powers_up_to(k), failed_as_wrong=True)),
         "reward_mean": _mean(rewards),
     }
 
 
-def _facts(row: AttemptRow) -> AttemptCounts:
-    return AttemptCounts(
-        is_correct=row.is_correct,
-        answer=row.answer,
-        tokens=row.tokens,
-        turns=row.turns,
-        calls=row.calls,
-        errors=row.errors,
-        is_truncated=row.is_truncated,
-    )
-
-
 def _to_denominator(found: CountedScores) -> dict[str, Any]:
     """Return scores as JSON, with k as text."""
-    told = asdict(found)
+    fields = asdict(found)
     for name in ("pass_at", "pass_power", "maj_at", "n_short"):
-        told[name] = {str(k): value for k, value in told[name].items()}
-    return told
+        fields[name] = {str(k): value for k, value in fields[name].items()}
+    return fields
 
 
 def _clean(
@@ -275,7 +279,7 @@ def _by(questions: Mapping[str, Question], key: Any) -> dict[str, float]:
 
 def _question(question: Question, *, is_hidden: bool) -> dict[str, Any]:
     rows = question.rows
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "source": question.source,
         "attempts": [row.is_correct for row in rows],
         "rewards": [row.reward for row in rows],
@@ -288,10 +292,10 @@ def _question(question: Question, *, is_hidden: bool) -> dict[str, Any]:
         "failures": [row.failure for row in rows],
     }
     if question.category is not None:
-        told["category"] = question.category
+        fields["category"] = question.category
     if any(row.measures for row in rows):
-        told["measures"] = [dict(sorted(row.measures.items())) for row in rows]
-    return told
+        fields["measures"] = [dict(sorted(row.measures.items())) for row in rows]
+    return fields
 
 
 def _withheld(answer: str | None) -> str | None:
@@ -366,8 +370,11 @@ class Evaluation:
 
     def metrics(self, name: str) -> dict[str, float]:
         """Return the metrics by their names of train/record/metrics.py."""
-        told = {f"eval/{name}/reward_mean": self.reward_mean, f"eval/{name}/pass@{self.k}": self.pass_at_k}
-        return {key: value for key, value in told.items() if value is not None} | {
+        optional = {
+            f"eval/{name}/reward_mean": self.reward_mean,
+            f"eval/{name}/pass@{self.k}": self.pass_at_k,
+        }
+        return {key: value for key, value in optional.items() if value is not None} | {
             f"eval/{name}/avg@{self.k}": self.avg,
             f"eval/{name}/ci_low": self.ci_low,
             f"eval/{name}/ci_high": self.ci_high,
@@ -397,54 +404,3 @@ def unscored_error(trajectories: Sequence[Trajectory]) -> Exception:
 def _counts(kinds: Counter[str]) -> str:
     counts = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
     return counts or "no attempt was made"
-
-
-Judged = tuple[float | None, bool | None]
-"""Reward and verdict of an attempt, both None if it Failed."""
-
-
-def summarize_attempts(
-    judged: Mapping[str, tuple[str, Sequence[Judged]]],
-    *,
-    k: int,
-    failures: Counter[str],
-    calls: int,
-    errors: int,
-    truncated: Sequence[bool],
-) -> Evaluation:
-    """Summarize attempts. `judged`: source and attempts by task; the other arguments are of the scored
-    attempts.
-
-    Raises:
-        TrainingStopped: no attempt was scored.
-    """
-    scored = {
-        name: (source, [(r, c) for r, c in attempts if r is not None and c is not None])
-        for name, (source, attempts) in judged.items()
-    }
-    scored = {name: found for name, found in scored.items() if found[1]}
-    if not scored:
-        raise TrainingStopped(f"no attempt could be scored; failures: {_counts(failures)}")
-    correct = {name: [c for _, c in attempts] for name, (_, attempts) in scored.items()}
-    by_source: dict[str, list[float]] = {}
-    for name, (source, _) in scored.items():
-        by_source.setdefault(source, []).append(fmean(correct[name]))
-    means = [fmean(c) for c in correct.values()]
-    low, high = interval_of_means(means, num_attempts=sum(map(len, correct.values())))
-    whole = [pass_at_k(len(c), sum(c), k) for c in correct.values() if len(c) >= k]
-    return Evaluation(
-        k=k,
-        avg=fmean(means),
-        pass_at_k=fmean(whole) if whole else None,
-        n_short=len(judged) - len(whole),
-        ci_low=low,
-        ci_high=high,
-        num_tasks=len(scored),
-        failed=failures.total(),
-        failures=dict(sorted(failures.items())),
-        tool_error_share=errors / calls if calls else 0.0,
-        is_truncated=fmean(map(float, truncated)),
-        by_source={source: fmean(values) for source, values in sorted(by_source.items())},
-        rewards={name: [r for r, _ in attempts] for name, (_, attempts) in scored.items()},
-        correct=correct,
-    )

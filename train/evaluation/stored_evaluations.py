@@ -130,7 +130,7 @@ def _document(file: Path) -> dict[str, Any]:
 def _sets(document: Mapping[str, Any], file: Path) -> dict[str, Attempted]:
     place = repr(str(file))
     if isinstance(sets := document.get("sets"), dict):
-        found = {name: _questions(told, f"{place}, set {name!r}") for name, told in sets.items()}
+        found = {name: _questions(numbers, f"{place}, set {name!r}") for name, numbers in sets.items()}
     elif isinstance(correct := document.get("correct"), dict):
         found = {HELDOUT: _one_set(correct, document.get("k"), place)}
     else:
@@ -140,8 +140,8 @@ def _sets(document: Mapping[str, Any], file: Path) -> dict[str, Attempted]:
     return found
 
 
-def _questions(told: object, place: str) -> Attempted:
-    questions = told.get("questions") if isinstance(told, dict) else None
+def _questions(numbers: object, place: str) -> Attempted:
+    questions = numbers.get("questions") if isinstance(numbers, dict) else None
     if not isinstance(questions, dict):
         raise ConfigError(f"{place} has no `questions`")
     found: Attempted = {}

@@ -113,16 +113,16 @@ def _files(
 def _numbers(stored: FinishedEvaluation) -> list[str]:
     """Compare results.json with the records. Overlap with training is taken from the stored results."""
     try:
-        told, _ = numbers(stored.sets, stored.folder, StoredOverlap(sets=stored.results["sets"]))
+        recomputed, _ = numbers(stored.sets, stored.folder, StoredOverlap(sets=stored.results["sets"]))
     except (RecordError, TrainingStopped) as error:
         return [f"results.json: cannot compute it from the records: {error}"]
-    all_sets = {name: told.get(name, former) for name, former in stored.results["sets"].items()}
+    all_sets = {name: recomputed.get(name, former) for name, former in stored.results["sets"].items()}
     text = results_text(all_sets, seed=stored.results["seed"], step=stored.results["step"])
     if text == stored.folder.results.read_text(encoding="utf-8"):
         return []
     return [
         "results.json: the numbers differ from those of the records",
-        *differences(stored.results["sets"], told)[:MOST_SHOWN],
+        *differences(stored.results["sets"], recomputed)[:MOST_SHOWN],
     ]
 
 

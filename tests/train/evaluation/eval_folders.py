@@ -34,9 +34,39 @@ from rocstar.train.recipe.config import Recipe
 LOST = Failed(kind="sandbox_lost", retryable=True, detail="supervisor died")
 
 
+def short_attempt(
+    task: Task,
+    sibling: int = 0,
+    outcome: Outcome = Scored(reward=0.0, method="strict"),  # noqa: B008
+    *,
+    turns: tuple[Turn, ...] = (),
+    finish: FinishReason = FinishReason.answered,
+) -> Trajectory:
+    """An attempt of one prompt token and one response token."""
+    return Trajectory(
+        key=TrajectoryKey(seed=0, step=0, task_id=task.id, sibling=sibling),
+        task=task,
+        ids=(1, 2),
+        logprobs=(None, -0.25),
+        segments=(
+            Segment(start=0, end=1, origin=Origin.prompt),
+            Segment(start=1, end=2, origin=Origin.policy),
+        ),
+        version_spans=(),
+        turns=turns,
+        finish_reason=finish,
+        outcome=outcome,
+    )
+
+
+def short_group(task: Task, *outcomes: Outcome) -> Group:
+    """A group of short attempts with these outcomes."""
+    return Group(task=task, trajectories=tuple(short_attempt(task, k, o) for k, o in enumerate(outcomes)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class MadeSet:
-    """What to make: a set whose question q is solved with the chance that `ease` gives for q / num."""
+    """A set to make whose question q is solved with the chance that `ease` gives for q / num."""
 
     name: str
     num: int

@@ -14,13 +14,10 @@ from rocstar.engine.types import (
     Attempt,
     Failed,
     FinishReason,
-    Origin,
     Outcome,
     Scored,
-    Segment,
     Task,
     Trajectory,
-    TrajectoryKey,
     Turn,
 )
 from rocstar.train.data.eval_questions import EvalQuestions
@@ -34,6 +31,8 @@ from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.eval_config import SETS, EvalConfig
 from rocstar.train.record.learned_questions import Learned
 from rocstar.train.tasks.rows import DATA_DIR_VARIABLE
+
+from .eval_folders import short_attempt
 
 MATH = ("aime24", "aime25", "hmmt_feb_2025", "math500", "amc23", "gsm8k")
 ROWS: list[dict[str, Any]] = [
@@ -184,7 +183,7 @@ def test_every_set_has_a_near_miss(name: str) -> None:
 
 
 class Noting:
-    """A judge that notes what it is asked."""
+    """A judge that records its inputs."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -210,20 +209,7 @@ async def test_what_never_came_to_its_judge_keeps_its_outcome() -> None:
 
 def said(task: Task, text: str) -> Trajectory:
     """An attempt of one turn."""
-    return Trajectory(
-        key=TrajectoryKey(seed=0, step=0, task_id=task.id, sibling=0),
-        task=task,
-        ids=(1, 2),
-        logprobs=(None, -0.1),
-        segments=(
-            Segment(start=0, end=1, origin=Origin.prompt),
-            Segment(start=1, end=2, origin=Origin.policy),
-        ),
-        version_spans=(),
-        turns=(Turn(start=1, end=2, text=text, stopped=True),),
-        finish_reason=FinishReason.answered,
-        outcome=Scored(reward=0.0, method="none"),
-    )
+    return short_attempt(task, turns=(Turn(start=1, end=2, text=text, stopped=True),))
 
 
 # ---------------------------------------------------------------- contamination

@@ -133,7 +133,7 @@ STAGE = StageConfig(name="three", steps=1, max_response_tokens=50, max_turns=1, 
 
 
 class InlineLoop(VirtualClockLoop):
-    """What is meant for a thread is done at once, and takes no time."""
+    """Runs work for threads immediately, in no time."""
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
@@ -315,7 +315,7 @@ def test_no_more_groups_are_in_flight_than_the_window_has_and_each_ends_once() -
 
 
 class Flaky:
-    """Each attempt fails as often as it is told, and then answers by its noise."""
+    """Each attempt fails `failures` times, and then answers by its noise."""
 
     def __init__(self, failures: Callable[[Request], int], *, retryable: bool = True) -> None:
         self.failures, self.retryable = failures, retryable
@@ -352,7 +352,7 @@ def test_what_fails_too_often_or_for_good_is_counted_and_the_rest_is_there() -> 
 
 @pytest.mark.parametrize("lost", [2, 3])
 def test_more_than_one_in_a_hundred_without_a_score_ends_an_evaluation(lost: int) -> None:
-    """Of 200 attempts two may be lost."""
+    """Two of 200 attempts may be lost."""
     failures = Counter({"replica_lost": lost})
     if lost == 2:
         check_unscored(failures, total=200)

@@ -1,4 +1,4 @@
-"""What an evaluation leaves: every attempt, whole or as before, and the same whoever ended first."""
+"""The files of an evaluation: all attempts, replaced atomically, independent of the order."""
 
 from __future__ import annotations
 
@@ -17,14 +17,9 @@ from rocstar.engine.record.reading import from_record, read_records
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.types import (
     Failed,
-    FinishReason,
     Group,
-    Origin,
     Scored,
-    Segment,
     Task,
-    Trajectory,
-    TrajectoryKey,
 )
 from rocstar.train.evaluation import during_training, evaluate_sets
 from rocstar.train.evaluation.evaluation_folder import EvaluationFolder, run_folder
@@ -39,33 +34,12 @@ from rocstar.train.record.learned_questions import Learned
 from rocstar.train.record.manifest import read_manifest
 from rocstar.train.record.time_budget import TimeBudget
 
+from .eval_folders import short_group
+
 TASKS = [Task(id=f"task{k}", source="s", question=f"q{k}", answer="1") for k in range(4)]
 LOST = Failed(kind="deadline", retryable=False, detail="too late")
 OWN = DataConfig(source="held.jsonl")
 LEARNED = Learned(tasks=frozenset({("heldout", "task0"), ("seldom", "task0")}), is_empty=False)
-
-
-def attempt(task: Task, sibling: int, outcome: Scored | Failed) -> Trajectory:
-    return Trajectory(
-        key=TrajectoryKey(seed=7, step=3, task_id=task.id, sibling=sibling),
-        task=task,
-        ids=(1, 2),
-        logprobs=(None, -0.25),
-        segments=(
-            Segment(start=0, end=1, origin=Origin.prompt),
-            Segment(start=1, end=2, origin=Origin.policy),
-        ),
-        version_spans=(),
-        turns=(),
-        finish_reason=FinishReason.answered,
-        outcome=outcome,
-    )
-
-
-def group(task: Task, *outcomes: Scored | Failed) -> Group:
-    return Group(
-        task=task, trajectories=tuple(attempt(task, k, outcome) for k, outcome in enumerate(outcomes))
-    )
 
 
 def scored(reward: float) -> Scored:
@@ -126,10 +100,10 @@ def finishing(monkeypatch: pytest.MonkeyPatch, groups: Sequence[Group], *, toler
 
 
 GROUPS = [
-    group(TASKS[0], scored(1.0), scored(0.0)),
-    group(TASKS[1], LOST, scored(1.0)),
-    group(TASKS[2], LOST, LOST),
-    group(TASKS[3], scored(0.0), scored(0.0)),
+    short_group(TASKS[0], scored(1.0), scored(0.0)),
+    short_group(TASKS[1], LOST, scored(1.0)),
+    short_group(TASKS[2], LOST, LOST),
+    short_group(TASKS[3], scored(0.0), scored(0.0)),
 ]
 
 
@@ -207,7 +181,7 @@ async def test_a_folder_that_was_there_stays_until_the_new_one_is_whole(
 async def test_attempts_of_which_none_was_scored_are_kept_too(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then it is they that tell why."""
+    """They show the reason."""
     lost = [replace(g, trajectories=tuple(replace(t, outcome=LOST) for t in g.trajectories)) for g in GROUPS]
     finishing(monkeypatch, lost)
     with pytest.raises(TrainingStopped, match="8 deadline"):
@@ -226,4 +200,4 @@ async def test_more_lost_than_one_in_a_hundred_ends_the_run_with_all_of_it_kept(
     folder = EvaluationFolder(run_folder(run.directory, 3))
     assert len(list(read_records(folder.attempts("heldout")))) == 8
     assert json.loads(folder.results.read_text())["sets"]["heldout"]["failed"] == 3
-    assert not run.logged, "no score of it is told"
+    assert not run.logged, "no score of it is logged"

@@ -1,4 +1,4 @@
-"""Attempts on the disk: what is done survives any cut, and the end does not tell how it came about."""
+"""Attempts on disk: finished ones survive any truncation, and the final file is always the same."""
 
 from __future__ import annotations
 
@@ -12,42 +12,20 @@ from hypothesis import strategies as st
 
 from rocstar.engine.record.reading import RecordError
 from rocstar.engine.types import (
-    FinishReason,
     Group,
-    Origin,
     Scored,
-    Segment,
     Task,
-    Trajectory,
-    TrajectoryKey,
 )
 from rocstar.train.evaluation.evaluation_folder import AttemptsFile
+
+from .eval_folders import short_group
 
 K = 2
 TASKS = [Task(id=f"t{k}", source="s", question=f"q{k}", answer="1") for k in range(4)]
 
 
 def group(task: Task) -> Group:
-    return Group(
-        task=task,
-        trajectories=tuple(
-            Trajectory(
-                key=TrajectoryKey(seed=0, step=0, task_id=task.id, sibling=k),
-                task=task,
-                ids=(1, 2),
-                logprobs=(None, -0.1),
-                segments=(
-                    Segment(start=0, end=1, origin=Origin.prompt),
-                    Segment(start=1, end=2, origin=Origin.policy),
-                ),
-                version_spans=(),
-                turns=(),
-                finish_reason=FinishReason.answered,
-                outcome=Scored(reward=float(k), method="strict"),
-            )
-            for k in range(K)
-        ),
-    )
+    return short_group(task, *(Scored(reward=float(k), method="strict") for k in range(K)))
 
 
 def file_at(folder: Path) -> AttemptsFile:

@@ -1,4 +1,4 @@
-"""What may not be shown of a hidden set: marked in its records, and in no file that one would publish."""
+"""Hidden sets: their records are marked, and no file for publication has their texts."""
 
 from __future__ import annotations
 

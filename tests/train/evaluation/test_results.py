@@ -9,14 +9,10 @@ from rocstar.engine.types import (
     Failed,
     FinishReason,
     Group,
-    Origin,
     Scored,
-    Segment,
     Task,
     ToolCall,
     ToolResult,
-    Trajectory,
-    TrajectoryKey,
     Turn,
 )
 from rocstar.train.evaluation.results import Evaluation, group_by_question, summarize, unscored_error
@@ -24,30 +20,9 @@ from rocstar.train.evaluation.sets import EvaluationSet
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.record.metrics import check_names
 
+from .eval_folders import short_attempt
+
 RESULT = ToolResult(status="error", is_error=True, text="")
-
-
-def attempt(
-    task: Task, sibling: int, reward: float | None, *, finish: FinishReason, results: int
-) -> Trajectory:
-    call = ToolCall(name="t", arguments={})
-    turn = Turn(start=1, end=2, text="", stopped=True, calls=(call,) * results, results=(RESULT,) * results)
-    return Trajectory(
-        key=TrajectoryKey(seed=0, step=0, task_id=task.id, sibling=sibling),
-        task=task,
-        ids=(1, 2),
-        logprobs=(None, -1.0),
-        segments=(
-            Segment(start=0, end=1, origin=Origin.prompt),
-            Segment(start=1, end=2, origin=Origin.policy),
-        ),
-        version_spans=(),
-        turns=(turn,),
-        finish_reason=finish,
-        outcome=Scored(reward=reward, method="strict")
-        if reward is not None
-        else Failed(kind="deadline", retryable=True, detail=""),
-    )
 
 
 def group(
@@ -59,7 +34,15 @@ def group(
     results: int = 0,
 ) -> Group:
     task = Task(id=name, source=source, question="q", answer="a")
-    attempts = [attempt(task, k, reward, finish=finish, results=results) for k, reward in enumerate(rewards)]
+    call = ToolCall(name="t", arguments={})
+    turn = Turn(start=1, end=2, text="", stopped=True, calls=(call,) * results, results=(RESULT,) * results)
+    lost = Failed(kind="deadline", retryable=True, detail="")
+    attempts = [
+        short_attempt(
+            task, k, lost if r is None else Scored(reward=r, method="strict"), turns=(turn,), finish=finish
+        )
+        for k, r in enumerate(rewards)
+    ]
     return Group(task=task, trajectories=tuple(attempts))
 
 
@@ -72,7 +55,7 @@ def summarise(groups: list[Group], *, k: int) -> Evaluation:
 
 
 def test_correct_is_counted_and_the_reward_told_beside_it() -> None:
-    """Wrong answers with rewards, and a correct one with none; a mean reward of 1 and 0 is not told twice."""
+    """Wrong answers with rewards, and a correct one with none; a mean of rewards 1 and 0 is not repeated."""
     given = group("a", [0.5, 0.25, 0.0, 1.0])
     verdicts = [False, False, True, True]
     siblings = tuple(

@@ -143,9 +143,9 @@ class ManifestFacts:
             starts = read_manifest(directory)
         except ManifestError as error:
             starts, self.problem = [], str(error)
-        told = [start for start in starts if isinstance(start.get("evaluation"), Mapping)]
+        recorded = [start for start in starts if isinstance(start.get("evaluation"), Mapping)]
         self.num_starts = len(starts)
-        self._start: Mapping[str, Any] = (told or starts or [{}])[-1]
+        self._start: Mapping[str, Any] = (recorded or starts or [{}])[-1]
 
     def _at(self, *path: str) -> Any:
         """Return a value of the start's entry, or None."""
@@ -174,7 +174,7 @@ class ManifestFacts:
         known = [f"{name} {_short(digests[name])}" for name in names if digests.get(name)]
         version = digests.get("version")
         known += [f"policy version {version}"] if version is not None else []
-        told = {
+        facts = {
             "model": ", ".join(known),
             "engine": self._engine(),
             "seed": self._seed(results),
@@ -182,7 +182,7 @@ class ManifestFacts:
             "code": self._code(),
             "made": self._made(),
         }
-        return {name: value for name, value in told.items() if value}
+        return {name: value for name, value in facts.items() if value}
 
     def _engine(self) -> str:
         settings = self._at("evaluation", "settings", "engine")

@@ -91,12 +91,12 @@ def set_section(one: SetPage, settings: str) -> Markup:
 
 def _means(histograms: Mapping[CellKind, Histogram]) -> str:
     """Return a sentence with the mean of each scored kind."""
-    told = [
+    means = [
         f"{number(mean)} where {kind}"
         for kind in (CellKind.correct, CellKind.wrong, CellKind.truncated)
         if (mean := histograms[kind].mean) is not None
     ]
-    return f"Mean: {', '.join(told)}." if told else ""
+    return f"Mean: {', '.join(means)}." if means else ""
 
 
 def _grid(one: SetPage) -> Markup:

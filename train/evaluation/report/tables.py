@@ -81,8 +81,8 @@ def _scores(sets: Mapping[str, SetNumbers]) -> Table:
     return Table("Scores", head, rows, note)
 
 
-def _first(told: Mapping[str, float | None], other: Mapping[str, float | None], k: str) -> float | None:
-    return told.get(k, other.get(k))
+def _first(first: Mapping[str, float | None], other: Mapping[str, float | None], k: str) -> float | None:
+    return first.get(k, other.get(k))
 
 
 def _attempts(sets: Mapping[str, SetNumbers]) -> Table:

@@ -18,6 +18,11 @@ from math import comb
 
 from rocstar.train.evaluation.statistics.intervals import exact_mean, interval_of_means
 
+Vote = tuple[bool | None, str | None]
+"""The verdict on an attempt, None if it Failed, and its answer in maj@k, None for no vote."""
+Questions = Collection[Sequence[Vote]]
+"""The attempts at each question of a set."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedScores:
@@ -60,41 +65,20 @@ def compute_scores(questions: Questions, ks: Iterable[int], *, failed_as_wrong: 
 
 def _vote(questions: Questions) -> bool:
     """True if answers are known."""
-    return any(a.answer is not None for q in questions for a in q)
+    return any(answer is not None for question in questions for _, answer in question)
 
 
-def _majority(attempts: list[AttemptCounts], k: int) -> float:
-    return maj_at_k([a.answer for a in attempts], [a.is_correct is True for a in attempts], k)
+def _majority(attempts: list[Vote], k: int) -> float:
+    return maj_at_k([answer for _, answer in attempts], [verdict is True for verdict, _ in attempts], k)
 
 
-Questions = Collection[Sequence["AttemptCounts"]]
-"""The attempts at each question of a set."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptCounts:
-    """One attempt at a question. A Failed one has no verdict."""
-
-    is_correct: bool | None
-    """None if the attempt Failed, through no fault of the policy."""
-    answer: str | None = None
-    """The vote in maj@k; equal answers are equal strings. None is no vote."""
-    tokens: int = 0
-    """Tokens of the response, including tool results."""
-    turns: int = 0
-    calls: int = 0
-    errors: int = 0
-    """The calls whose result is an error."""
-    is_truncated: bool = False
-
-
-def counted_attempts(attempts: Sequence[AttemptCounts], *, failed_as_wrong: bool) -> list[AttemptCounts]:
+def counted_attempts(attempts: Sequence[Vote], *, failed_as_wrong: bool) -> list[Vote]:
     """Return the attempts of a question that count under one of the two denominators."""
-    return [a for a in attempts if failed_as_wrong or a.is_correct is not None]
+    return [vote for vote in attempts if failed_as_wrong or vote[0] is not None]
 
 
-def num_correct(attempts: Sequence[AttemptCounts]) -> int:
-    return sum(a.is_correct is True for a in attempts)
+def num_correct(attempts: Sequence[Vote]) -> int:
+    return sum(verdict is True for verdict, _ in attempts)
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:

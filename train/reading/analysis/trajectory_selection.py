@@ -204,9 +204,9 @@ def _of_index(step_file: StepFile) -> list[_Place]:
     rows = step_file.rows
     failed = [k for k, bucket in enumerate(step_file.buckets) if bucket == FAILED]
     return [
-        _Place(row, int(told["task"]))
-        for row, told in enumerate(rows)
-        if not told["hidden"] and told["policy_tokens"] and int(told["bucket"]) not in failed
+        _Place(row, int(entry["task"]))
+        for row, entry in enumerate(rows)
+        if not entry["hidden"] and entry["policy_tokens"] and int(entry["bucket"]) not in failed
     ]
 
 

@@ -1,4 +1,4 @@
-"""Labels, points and the score of Arena-Hard, and that the clustered interval covers what it says."""
+"""Labels, points and the score of Arena-Hard, and the coverage of the clustered interval."""
 
 import math
 from itertools import product

@@ -1,4 +1,4 @@
-"""An attempt is judged in two games with sides swapped, by an endpoint that may fail and is told no secret.
+"""An attempt is judged in two games with sides swapped, by an endpoint that may fail and receives no secret.
 
 The judge is a fake on loopback; its answers have the form of the API's.
 """

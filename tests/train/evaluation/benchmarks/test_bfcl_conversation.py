@@ -1,4 +1,4 @@
-"""Conversations of BFCL v3: who speaks next, what is executed, and what is right; on a lamp of our own."""
+"""Conversations of BFCL v3 with a made-up class: next speaker, execution and verdict."""
 
 import asyncio
 import json
@@ -148,7 +148,7 @@ async def test_every_near_miss_is_wrong(tasks: dict[str, Task], simulation: Simu
 
 
 async def converse(task: Task, simulation: Simulation, *said: str | Call | Sequence[Call]) -> list[Any]:
-    """What answers each turn of a policy that says these things."""
+    """Return the answers to each turn of a policy with these texts."""
     user, done, answers = SimulatedUser(simulation), [], []
     for one in turns(*said):
         done.append(one)

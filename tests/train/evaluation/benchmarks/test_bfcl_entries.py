@@ -1,4 +1,4 @@
-"""A copy of BFCL v3's files becomes tasks, or one sentence that says what is wrong with it."""
+"""A copy of BFCL v3's files becomes tasks, or one sentence with the error and its fix."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Literals of Java and JavaScript: what they mean, and that no text is too odd to be read."""
+"""Literals of Java and JavaScript: their values, and robustness against any text."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""IFEval's loader refuses what is not IFEval, and its judge scores the strict verdict on all instructions."""
+"""IFEval's loader rejects other data, and its judge scores the strict prompt-level verdict."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""report.html of an evaluation: what the folder holds, less what must be hidden, and nothing in it acts."""
+"""report.html of an evaluation: the content of the folder without hidden texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECRET = "what is 3 plus 4"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three sets, one of them hidden; nobody may change it."""
+    """Three sets, one of them hidden; read-only."""
     return make_folder(
         tmp_path_factory.mktemp("pages") / "suite",
         MadeSet(name="aime24", num=30, k=8),
@@ -168,7 +168,7 @@ def test_the_same_folder_gives_the_same_page(folder: Path, html: str) -> None:
 
 
 def test_numbers_alone_make_a_page(folder: Path, tmp_path: Path, tags_of: Any) -> None:
-    """Of an evaluation whose attempts, manifest and recipe are gone."""
+    """The page of an evaluation without attempts, manifest and recipe."""
     (tmp_path / "results.json").write_bytes((folder / "results.json").read_bytes())
     text = tags_of(made(tmp_path)).text
     assert "aime24.jsonl does not exist" in text and "avg@8, 30 questions" in text

@@ -112,7 +112,7 @@ def test_a_record_that_changed_meanwhile_is_none(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_attempts(tmp_path: Path, record: MakeRecord) -> None:
-    """Of a row cells stay, of a set rows: as many for 400 questions as for 40."""
+    """Memory has as many rows and cells for 400 questions as for 40."""
 
     def peak(num: int) -> int:
         path = tmp_path / f"{num}.jsonl"

@@ -71,7 +71,7 @@ def test_with_one_attempt_each_it_is_a_binomial_interval() -> None:
 
 
 def test_attempts_at_a_question_are_alike() -> None:
-    """The same 960 attempts: 60 questions that are solved always or never tell less than mixed ones."""
+    """Of 960 attempts, those at 60 questions solved always or never give less information than mixed ones."""
     alike = interval_of_means([1.0, 0.0] * 30, num_attempts=960)
     mixed = interval_of_means([0.75, 0.25] * 30, num_attempts=960)
     assert alike[1] - alike[0] > 1.8 * (mixed[1] - mixed[0])

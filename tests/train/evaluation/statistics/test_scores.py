@@ -1,4 +1,4 @@
-"""Scores of a set: both denominators, what is short, and no dependence on who finished first."""
+"""Scores of a set: both denominators, short questions, and independence of the order."""
 
 import random
 from collections import Counter
@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.train.evaluation.statistics.scores import (
-    AttemptCounts,
     CountedScores,
     Questions,
+    Vote,
     compute_scores,
     maj_at_k,
     pass_at_k,
@@ -21,18 +21,10 @@ from rocstar.train.evaluation.statistics.scores import (
 )
 
 
-def facts(verdicts: str, answers: str = "") -> list[AttemptCounts]:
+def facts(verdicts: str, answers: str = "") -> list[Vote]:
     """One attempt for each letter: Right, Wrong, Failed."""
     return [
-        AttemptCounts(
-            is_correct={"R": True, "W": False, "F": None}[verdict],
-            answer=(answers[place] if answers else None),
-            tokens=100 * (place + 1),
-            turns=place + 1,
-            calls=2,
-            errors=place % 2,
-            is_truncated=verdict == "W",
-        )
+        ({"R": True, "W": False, "F": None}[verdict], answers[place] if answers else None)
         for place, verdict in enumerate(verdicts)
     ]
 

@@ -1,4 +1,4 @@
-"""`rocstar analyse`: which trajectories under which weights, the page, and what is refused."""
+"""`rocstar analyse`: selection of trajectories and weights, the page, and bad input."""
 
 from __future__ import annotations
 

@@ -89,11 +89,13 @@ class Simulation:
         }
         package = str(meta[LOCAL]["package"])
         loop = asyncio.get_running_loop()
-        told = await loop.run_in_executor(self._asking, self._answer, package, asked)
-        results = [[(text, bool(raised)) for text, raised in message] for message in told["results"]]
+        response = await loop.run_in_executor(self._asking, self._answer, package, asked)
+        results = [[(text, bool(raised)) for text, raised in message] for message in response["results"]]
         played = [
             MessageOutcome(results=[text for text, _ in called], due=due_results, same_state=same)
-            for called, due_results, same in zip(results, told["due"], told["same_state"], strict=False)
+            for called, due_results, same in zip(
+                results, response["due"], response["same_state"], strict=False
+            )
         ]
         return ReplayResult(results=results, played=played)
 
@@ -130,8 +132,8 @@ class Simulation:
         if not answer.endswith("\n"):
             self.close()
             return None
-        told: dict[str, Any] = json.loads(answer)
-        return told
+        response: dict[str, Any] = json.loads(answer)
+        return response
 
     def _running(self, package: str) -> subprocess.Popen[str]:
         if self._process is not None and self._package == package and self._process.poll() is None:
