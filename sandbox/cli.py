@@ -18,9 +18,8 @@ from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.command_line import parse_or_exit, print_status, run_command
 from rocstar.sandbox.extras import left_out
 from rocstar.sandbox.fabric.cli import add_worker_parser
-from rocstar.sandbox.loopback.printable import printable
-from rocstar.sandbox.service.model_context.cli import add_mcp_parser
-from rocstar.sandbox.service.parser import add_serve_parser
+from rocstar.sandbox.http.printable import printable
+from rocstar.sandbox.service.cli import add_mcp_parser, add_serve_parser
 from rocstar.sandbox.types import DEFAULT_LIMITS, LIMIT_BOUNDS, ExecRequest, ExecResult, Limits, Status
 
 AUTO = "auto"

@@ -16,6 +16,9 @@ uint32_t spare_places(const SupervisorOptions& options) { return std::max(1u, op
 }  // namespace
 
 void Supervisor::start_pending() {
+  // A write that fails for files of another owner that are being removed would count as the program's own error.
+  awaits_space_ = homes_.waits_for_space() && std::ranges::any_of(pending_, [](const Queue& q) { return !q.empty(); });
+  if (awaits_space_) return;
   while (!starved_ && under_way_ < options_.max_live + spare_places(options_) && start_next()) {
   }
 }

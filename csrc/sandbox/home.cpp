@@ -190,14 +190,30 @@ std::shared_ptr<Home> Homes::take() {
   return home;
 }
 
+// A quarter of the space is for programs that start.
+bool lacks_space(uint64_t occupied, uint64_t leaving, uint64_t total) {
+  return leaving > 0 && occupied > total / 4 * 3;
+}
+
+bool Homes::waits_for_space() {
+  const uint64_t leaving = sweeper_.bytes_left();
+  if (leaving == 0) return false;
+  const std::optional<uint64_t> occupied = occupied_bytes();
+  return occupied && lacks_space(*occupied, leaving, options_.scratch_bytes);
+}
+
 std::optional<uint64_t> Homes::taken_bytes() {
+  const std::optional<uint64_t> occupied = occupied_bytes();
+  return occupied ? std::optional(*occupied - std::min(*occupied, sweeper_.bytes_left())) : occupied;
+}
+
+std::optional<uint64_t> Homes::occupied_bytes() const {
   struct statfs now;
   if (options_.base.empty() || statfs(options_.base.c_str(), &now) != 0 || now.f_type != TMPFS_MAGIC) return {};
   const auto block = static_cast<uint64_t>(now.f_bsize);
   // The machine's own /tmp may be one as well, with others' files.
   if (now.f_blocks * block > options_.scratch_bytes + block) return {};
-  const uint64_t taken = (now.f_blocks - now.f_bfree) * block;
-  return taken - std::min(taken, sweeper_.bytes_left());
+  return (now.f_blocks - now.f_bfree) * block;
 }
 
 // False if there is little to remove, or no thread for it.

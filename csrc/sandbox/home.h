@@ -95,6 +95,9 @@ class Home {
   bool used_ = false;  // something was created, whether it was cleared since or not
 };
 
+// True if a program that starts should wait until `leaving` bytes of the `occupied` ones are removed.
+bool lacks_space(uint64_t occupied, uint64_t leaving, uint64_t total);
+
 class Homes {
  public:
   // Throws std::system_error when the kernel refuses a ruleset.
@@ -109,6 +112,8 @@ class Homes {
   // Of all directories together, without what is being removed, where they have a file system of their own; nothing
   // where they share one.
   std::optional<uint64_t> taken_bytes();
+  // True while removed files still take so much of a file system of our own that a new program's write may fail.
+  bool waits_for_space();
 
  private:
   friend class Home;
@@ -122,6 +127,7 @@ class Homes {
   void give_back(uint32_t index, bool used, uint64_t created);
   bool leave_to_sweeper(uint32_t index, uint64_t created);
   std::string draw_path() const;
+  std::optional<uint64_t> occupied_bytes() const;  // taken_bytes() and what is being removed
 
   HomeOptions options_;
   uint32_t used_ = 0;

@@ -279,6 +279,7 @@ int Supervisor::next_timeout_ms() const {
   if (now < strangers_until_) next = std::min(next, now + kStrangersLook);
   if (looks_at_sessions()) next = std::min(next, next_look_);
   if (looks_at_scratch()) next = std::min(next, next_scratch_look_);
+  if (awaits_space_) next = std::min(next, now + kScratchLook);
   if (looks_at_groups()) next = std::min(next, next_group_watch_);
   if (!ending_groups_.empty()) next = std::min(next, now + kGroupLook);
   for (const auto& server : servers_) {

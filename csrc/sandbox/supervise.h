@@ -291,6 +291,7 @@ class Supervisor {
   std::map<uint64_t, std::string> behind_;  // by session, that has a result in the making: what comes after it
   std::set<uint64_t> arriving_;             // calls whose input is being written
   uint64_t leaving_bytes_ = 0;              // in scratch directories of programs that ended, until their files are read
+  bool awaits_space_ = false;               // programs wait until removed files have left the scratch directories
   BackgroundThread incoming_;               // writes inputs, and frees memory
   BackgroundThread outgoing_;               // makes results
   bool client_open_ = true;

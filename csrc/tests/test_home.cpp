@@ -277,10 +277,17 @@ void a_homes_directory_is_the_same_from_another_thread() {
 
 }  // namespace
 
+void programs_wait_only_for_space_that_is_being_freed() {
+  CHECK(!lacks_space(16, 0, 16));  // nothing is being removed: waiting would not help
+  CHECK(!lacks_space(12, 8, 16));
+  CHECK(lacks_space(13, 1, 16));
+}
+
 int main() {
   a_dead_owners_directory_is_removed_by_the_next();
   a_directory_whose_owner_cannot_be_seen_stays();
   each_slot_has_a_uid_of_its_own();
+  programs_wait_only_for_space_that_is_being_freed();
   if (landlock_abi() == 0) return 0;
   a_slot_is_gone_when_its_last_owner_lets_go();
   nobody_gets_a_directory_in_which_something_was();

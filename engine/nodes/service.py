@@ -31,9 +31,9 @@ from rocstar.engine.nodes.wire import NodeWireError, group_bytes, opened_order
 from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group
-from rocstar.sandbox.loopback import bearer_of
-from rocstar.sandbox.loopback.door import Door, DoorFull
-from rocstar.sandbox.loopback.malformed import protocols
+from rocstar.sandbox.http.connections import ConnectionLimiter, ConnectionsExhausted
+from rocstar.sandbox.http.guard import parse_bearer_token
+from rocstar.sandbox.http.malformed import protocol_factory
 
 MAX_BODY_BYTES = 16 << 20
 """The largest body of an order, which is a task."""
@@ -65,7 +65,7 @@ class NodeService:
         self._running: dict[str, asyncio.Task[Group]] = {}
         self._granted: set[str] = set()
         """Those of which every sibling has its place: their time runs."""
-        self.door = Door.for_one(MAX_CONNECTIONS)
+        self.door = ConnectionLimiter.single_owner(MAX_CONNECTIONS)
         self.served = 0
         """Groups that were answered."""
         self.app = web.Application(
@@ -85,13 +85,13 @@ class NodeService:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if not hmac.compare_digest(bearer_of(request.headers), self._token.encode()):
+        if not hmac.compare_digest(parse_bearer_token(request.headers), self._token.encode()):
             return _refusal(401, "give the run's token as `Authorization: Bearer TOKEN`")
         connection = request.protocol
         try:
-            self.door.begins(connection, OWNER)
+            self.door.begin_request(connection, OWNER)
             return await handler(request)
-        except DoorFull as full:
+        except ConnectionsExhausted as full:
             return _refusal(429, str(full))
         except web.HTTPException as error:  # the router's, or the body is too large
             response = _refusal(error.status, error.reason)
@@ -102,7 +102,7 @@ class NodeService:
             traceback.print_exc(file=sys.stderr)
             return _refusal(500, f"{type(error).__name__}: {error}")
         finally:
-            self.door.ends(connection)
+            self.door.end_request(connection)
 
     async def _groups(self, request: web.Request) -> web.Response:
         try:
@@ -197,7 +197,7 @@ async def serving(service: NodeService, host: str, port: int = 0) -> AsyncIterat
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
         assert runner.server is not None
-        async with service.door.opened([listening], protocols(runner.server, _refusal)):
+        async with service.door.opened([listening], protocol_factory(runner.server, _refusal)):
             yield int(listening.getsockname()[1])
     finally:
         await service.close()

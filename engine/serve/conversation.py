@@ -1,11 +1,11 @@
-"""One request of a client: its choices, rolled out together by the turn loop, and what they say meanwhile.
+"""A request of a client: its choices, rolled out together by the turn loop, and their parts.
 
     order ──> ServedConversation.run ─┬─ choice 0: run_trajectory ─┐ parts
                                       ├─ choice 1: ...             ├──────> next() ──> the client's writer
                                       └─ choice n-1                ┘
 
-Who waits: the writer for parts; the choices for the engine and their tools, never for the writer. What the
-writer has not taken yet waits here: never more than the conversation itself, which has its limits.
+The writer waits for parts; the choices wait for the engine and their tools, never for the writer. Unread
+parts are buffered here; the limits of the conversation bound them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 from rocstar.engine.chat.toolcalls import tool_call_spans
 from rocstar.engine.rollout.rollout import Agent, run_trajectory
-from rocstar.engine.serve.overheard import Overheard, OverheardPolicy, OverheardTools
-from rocstar.engine.serve.parts import Part, Said, merged
-from rocstar.engine.serve.refusals import ServeRefusal, failed
-from rocstar.engine.serve.spoken import AsWritten, Spoken
+from rocstar.engine.serve.errors import conversation_error
+from rocstar.engine.serve.recording_engine import ConversationRecorder, RecordingEngine, RecordingTools
+from rocstar.engine.serve.stream_parser import RawStreamParser, StreamParser
+from rocstar.engine.serve.stream_parts import Part, TextPart, merge_parts
 from rocstar.engine.types import (
     Attempt,
     Failed,
@@ -33,32 +33,33 @@ from rocstar.engine.types import (
     TrajectoryKey,
     TurnForm,
 )
+from rocstar.sandbox.http.errors import RequestError
 
-Face = Literal["agent", "raw", "completion"]
+ServedModel = Literal["agent", "raw", "completion"]
 UNJUDGED = "unjudged"
-"""The kind of failure of a conversation that nobody has rewarded yet."""
+"""The kind of failure of a conversation without a reward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationOrder:
-    """What a client asked for, checked.
+    """A validated request of a client.
 
     Attributes:
-        id: of the conversation, and of its records.
-        face: the agent with its tools, the model with the client's, or the model alone.
-        task: what is asked, as the records keep it.
-        prompt_ids: what the policy reads first.
-        seed: of the noise; choice k is sibling k.
-        max_tokens: of all turns together, what tools wrote included.
-        stops: texts that end the policy's writing.
-        functions: the client's tools; None where the agent's own are shown.
-        is_judged: the task has an answer, so that the reward is known at once.
-        is_streamed: the client reads parts as they come.
-        scores_prompt: the log-probs of the prompt are wanted, of the first choice: they are those of all.
+        id: the id of the conversation and of its records.
+        served_model: the agent with its tools, the model with the client's, or the model alone.
+        task: the question, as the records store it.
+        prompt_ids: the token ids of the prompt.
+        seed: the seed of the noise; choice k is sibling k.
+        max_tokens: the limit over all turns, including tool results.
+        stops: the stop sequences.
+        functions: the client's tools; None for the agent's own.
+        is_judged: the task has an answer, so the reward is known at the end.
+        is_streamed: the client reads parts as they are produced.
+        scores_prompt: return the log-probs of the prompt, computed once by the first choice.
     """
 
     id: str
-    face: Face
+    served_model: ServedModel
     task: Task
     prompt_ids: list[int]
     seed: int
@@ -73,16 +74,15 @@ class ConversationOrder:
 
 
 class Unjudged:
-    """Implements `Judge` where nobody knows the answer: a reward may come later, from a person."""
+    """A `Judge` for tasks without an answer: a person may give a reward later."""
 
     async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
-        return Failed(kind=UNJUDGED, retryable=False, detail="nobody has rewarded it yet")
+        return Failed(kind=UNJUDGED, retryable=False, detail="it has no reward yet")
 
 
 class ServedConversation:
-    """Invariant: when `run` has returned there is one trajectory per choice, whatever became of it; parts of
-    a choice come in the order in which they happened, and none after the end.
-    """
+    """Invariant: when `run` has returned, each choice has one trajectory, also after a failure; the parts of
+    a choice are in order, and none follows its end."""
 
     def __init__(self, agent: Agent, order: ConversationOrder, *, queue_timeout_s: float) -> None:
         """queue_timeout_s: how long a choice may wait for its place in the engine."""
@@ -90,28 +90,28 @@ class ServedConversation:
         self.trajectories: list[Trajectory] = []
         self._ended = asyncio.Event()
         self.choices = [
-            Overheard(
+            ConversationRecorder(
                 f"{order.id}/{k}",
                 k,
                 agent.chat,
-                self._tell,
+                self._emit,
                 stops=order.stops,
-                spoken=_spoken(order, agent.chat.form),
-                at_once=not order.is_streamed,
+                parser=_make_parser(order, agent.chat.form),
+                in_one_batch=not order.is_streamed,
                 scores_prompt=order.scores_prompt and k == 0,
             )
             for k in range(order.num_choices)
         ]
         self._waited: set[int] = set()
-        """Choices that got no place in time."""
+        """The choices that got no slot in time."""
         self._parts: list[Part] = []
         self._news: asyncio.Future[None] | None = None
 
-    # ---- for whoever writes to the client ----
+    # ---- for the response writer ----
 
     async def next(self, timeout_s: float) -> list[Part] | None:
-        """What happened since the last call, as soon as something has; nothing when the time is over; None at
-        the end."""
+        """Return the parts since the last call as soon as there are some; [] at the timeout; None at the
+        end."""
         if not self._parts and not self.has_ended:
             self._news = asyncio.get_running_loop().create_future()
             timer = asyncio.get_running_loop().call_later(timeout_s, self._wake)
@@ -121,13 +121,13 @@ class ServedConversation:
                 timer.cancel()
                 self._news = None
         parts, self._parts = self._parts, []
-        return None if not parts and self.has_ended else merged(parts)
+        return None if not parts and self.has_ended else merge_parts(parts)
 
     async def all_parts(self) -> list[Part]:
-        """Everything that happened, when it has ended."""
+        """Wait for the end and return all parts."""
         await self._ended.wait()
         parts, self._parts = self._parts, []
-        return merged(parts)
+        return merge_parts(parts)
 
     def stop(self) -> None:
         """The client has gone, or wants no more: end everything, down to the child of a tool."""
@@ -142,21 +142,21 @@ class ServedConversation:
     def is_stopped(self) -> bool:
         return any(choice.is_stopped for choice in self.choices)
 
-    def refusal(self) -> ServeRefusal | None:
-        """What to answer in place of the choices; None where there are answers."""
+    def refusal(self) -> RequestError | None:
+        """Return the error that replaces the choices, or None."""
         for k, trajectory in enumerate(self.trajectories):
             outcome = trajectory.outcome
             if k in self._waited:
                 detail = f"{self._queue_timeout_s:g} s were not enough; ask again later"
-                return failed("queue_timeout", detail, retryable=True)
+                return conversation_error("queue_timeout", detail, retryable=True)
             if trajectory.finish_reason is FinishReason.aborted and isinstance(outcome, Failed):
-                return failed(outcome.kind, outcome.detail, retryable=outcome.retryable)
+                return conversation_error(outcome.kind, outcome.detail, retryable=outcome.retryable)
         return None
 
     def finish(self, choice: int) -> str:
         """OpenAI's finish reason."""
         trajectory = self.trajectories[choice]
-        if self.choices[choice].is_cut:
+        if self.choices[choice].is_truncated:
             return "stop"
         if trajectory.finish_reason is not FinishReason.answered:
             return "length"
@@ -180,20 +180,20 @@ class ServedConversation:
     # ---- the choices ----
 
     async def run(self) -> None:
-        """Roll out all choices. A failure is data: `refusal`."""
+        """Roll out all choices. Failures do not raise; see `refusal`."""
         try:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(self._roll_out(k)) for k in range(self.order.num_choices)]
             self.trajectories = [one.result() for one in running]
             for k, trajectory in enumerate(self.trajectories):
-                self._tell_calls(k, trajectory)
+                self._emit_calls(k, trajectory)
         finally:
             self._ended.set()
             self._wake()
 
     async def _roll_out(self, choice: int) -> Trajectory:
-        order, overheard, loop = self.order, self.choices[choice], asyncio.get_running_loop()
-        agent = self._agent_of(overheard)
+        order, recorder, loop = self.order, self.choices[choice], asyncio.get_running_loop()
+        agent = self._agent_of(recorder)
         key = TrajectoryKey(seed=order.seed, step=0, task_id=order.task.id, sibling=choice)
         patience = loop.call_later(self._queue_timeout_s, self._give_up, choice)
         try:
@@ -201,14 +201,14 @@ class ServedConversation:
         finally:
             patience.cancel()
 
-    def _agent_of(self, overheard: Overheard) -> Agent:
-        """The agent, overheard, within what the client asked for."""
+    def _agent_of(self, recorder: ConversationRecorder) -> Agent:
+        """Return the agent with recording engine and tools, within the limits of the client."""
         order, agent, functions = self.order, self._agent, self.order.functions
         limits = dataclasses.replace(agent.limits, max_response_tokens=order.max_tokens)
         return dataclasses.replace(
             agent,
-            inference=OverheardPolicy(agent.inference, overheard),
-            tools=OverheardTools(agent.tools, overheard, max_tokens=limits.max_tool_tokens),
+            inference=RecordingEngine(agent.inference, recorder),
+            tools=RecordingTools(agent.tools, recorder, max_tokens=limits.max_tool_tokens),
             judge=agent.judge if order.is_judged else Unjudged(),
             limits=limits,
             sampling=dataclasses.replace(agent.sampling, temperature=order.temperature),
@@ -221,20 +221,21 @@ class ServedConversation:
         self.choices[choice].stop()
 
     def _calls(self, trajectory: Trajectory) -> bool:
-        return self.order.face == "raw" and bool(self.order.functions) and _is_calling(trajectory)
+        return self.order.served_model == "raw" and bool(self.order.functions) and _is_calling(trajectory)
 
-    def _tell_calls(self, choice: int, trajectory: Trajectory) -> None:
-        """Of the raw face: the client shall make the calls of the last turn. What is no call stays text."""
-        if self.order.face != "raw" or not self.order.functions or not trajectory.turns:
+    def _emit_calls(self, choice: int, trajectory: Trajectory) -> None:
+        """Emit the calls of the last turn for the client to make, if the client gave tools. Malformed calls
+        stay text."""
+        if self.order.served_model != "raw" or not self.order.functions or not trajectory.turns:
             return
-        turn, overheard = trajectory.turns[-1], self.choices[choice]
+        turn, recorder = trajectory.turns[-1], self.choices[choice]
         if _is_calling(trajectory):
-            overheard.call_begins(turn.calls)
+            recorder.call_begins(turn.calls)
         elif turn.calls:
             (start, _), *_ = tool_call_spans(turn.text, turn.form)
-            self._tell(Said(choice, "content", turn.text[start:]))
+            self._emit(TextPart(choice, "content", turn.text[start:]))
 
-    def _tell(self, part: Part) -> None:
+    def _emit(self, part: Part) -> None:
         if self.has_ended:
             return
         self._parts.append(part)
@@ -245,14 +246,14 @@ class ServedConversation:
             self._news.set_result(None)
 
 
-def _spoken(order: ConversationOrder, form: TurnForm) -> Spoken | AsWritten:
-    if order.face == "completion":
-        return AsWritten()
-    return Spoken(form if order.face == "agent" or order.functions else None)
+def _make_parser(order: ConversationOrder, form: TurnForm) -> StreamParser | RawStreamParser:
+    if order.served_model == "completion":
+        return RawStreamParser()
+    return StreamParser(form if order.served_model == "agent" or order.functions else None)
 
 
 def _is_calling(trajectory: Trajectory) -> bool:
-    """Whether the last turn ends in calls, all of which can be made."""
+    """Return True if the last turn ends in calls that are all well-formed."""
     if trajectory.finish_reason is not FinishReason.answered or not trajectory.turns:
         return False
     calls = trajectory.turns[-1].calls

@@ -1,10 +1,10 @@
-"""The HTTP application: routes, and what holds for all of them.
+"""The HTTP application: routes, authentication, bodies and errors.
 
-    request ──> guard (token, Host) ──> handler ──> Faces ──> Desk ──> ServedConversation
-                 │ ServeRefusal -> OpenAI's error              ▲ client gone: stopped, down to a tool's child
+    request ──> guard (token, Host) ──> RequestBuilder ──> ConversationManager ──> ServedConversation
+                 │ RequestError -> OpenAI's error        ▲ client disconnected: stopped, with a tool's child
                  └────────────────────────── parts, as JSON or as a stream ──┘
 
-Who waits: a request for its conversation; a stream for its client, `write_timeout_s` at most a time.
+A request waits for its conversation; a stream waits for its client, `write_timeout_s` at most per write.
 """
 
 from __future__ import annotations
@@ -20,33 +20,38 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.serve.asked import (
-    MODELS,
-    AskedChat,
-    AskedCompletion,
-    AskedFeedback,
-    AskedText,
-    AskedTokens,
-    Sampled,
-)
-from rocstar.engine.serve.beside import Beside
-from rocstar.engine.serve.bounds import bounds_of
-from rocstar.engine.serve.checked import check_tokens
 from rocstar.engine.serve.conversation import ConversationOrder, ServedConversation
-from rocstar.engine.serve.counts import CONTENT_TYPE, Counts
-from rocstar.engine.serve.desk import Desk, DeskLimits
-from rocstar.engine.serve.faces import Faces, prompts_of
-from rocstar.engine.serve.guard import ServeGuard
-from rocstar.engine.serve.kept import KeptConversations, LookupsFull
-from rocstar.engine.serve.openapi import HTML, JSON, document
-from rocstar.engine.serve.page import HEADERS, page
-from rocstar.engine.serve.refusals import ServeRefusal
-from rocstar.engine.serve.said import PING, ChatWords, CompletionWords, as_json, event, plain_id
-from rocstar.sandbox.loopback import hung_up, send_continue
-from rocstar.sandbox.loopback.access import Network
-from rocstar.sandbox.loopback.door import Door, DoorFull
-from rocstar.sandbox.loopback.printable import printable_line
-from rocstar.sandbox.loopback.tokens import Owners
+from rocstar.engine.serve.conversation_manager import ConversationLimits, ConversationManager
+from rocstar.engine.serve.conversation_store import ConversationStore, LookupsFull
+from rocstar.engine.serve.errors import error_object
+from rocstar.engine.serve.metrics import ServeMetrics
+from rocstar.engine.serve.openapi import HEADERS, HTML, build_document, render_page
+from rocstar.engine.serve.request_builder import RequestBuilder, split_prompts, validate_tokenize
+from rocstar.engine.serve.request_reader import RequestReader, limits_for_tokenizer
+from rocstar.engine.serve.requests import (
+    MODELS,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    FeedbackRequest,
+    GenerationRequest,
+    TokenizeRequest,
+)
+from rocstar.engine.serve.response_stream import (
+    PING,
+    ChatResponse,
+    CompletionResponse,
+    conversation_id,
+    encode_event,
+    encode_json,
+)
+from rocstar.sandbox.http.access_log import Network
+from rocstar.sandbox.http.connections import ConnectionLimiter, ConnectionsExhausted
+from rocstar.sandbox.http.errors import RequestError
+from rocstar.sandbox.http.guard import Owners, authenticate
+from rocstar.sandbox.http.metrics import CONTENT_TYPE
+from rocstar.sandbox.http.printable import printable_line
+from rocstar.sandbox.http.responses import JSON, client_gone_response, send_continue
 
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -59,14 +64,17 @@ REMEMBERED = 1024
 """Requests whose repetition with one seed is noticed."""
 
 OWNER = ""
-"""Of a connection: all who may ask share them."""
+"""The owner of all authenticated connections."""
 LOGGED_OWNER = web.RequestKey("owner", str)
-"""Whose token a request has, for the access log."""
+"""The owner of a request, for the access log."""
 MAX_NOTE_CHARS = 1000
 MAX_NOTED_FIELDS, MAX_FIELD_CHARS = 8, 40
 JOINED_APART_BYTES = 1 << 20
 MAX_HELD_BODIES = 16
 """Bodies of the largest size that arrive or are being read; of smaller ones as many as are of that size."""
+
+OPEN_PATHS = frozenset(("/health", "/healthz", "/readyz", "/", "/docs", "/openapi.json"))
+"""Paths without authentication: they return nothing about conversations."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 M = TypeVar("M", bound=BaseModel)
@@ -74,25 +82,25 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """What a server is told at its start.
+    """The settings of a server.
 
     Attributes:
-        owners: whose tokens are asked for; without any, clients of loopback need none.
-        trusted_proxies: peers whose X-Forwarded-For the access log believes.
-        max_context: tokens of a prompt and its answer together; None where the engine does not say.
-        desk: bounds of what goes on.
-        ping_s: a stream that has nothing to tell says so that often.
-        write_timeout_s: how long a client may take nothing of its stream.
-        body_timeout_s: the time a request's body has to arrive.
-        max_body_bytes: of a request.
-        max_connections: seven eighths of them of clients that have shown the token.
-        isolation: what confines the tools, as answers tell it.
+        owners: the owners of tokens; without any, requests on loopback need no token.
+        trusted_proxies: peers whose X-Forwarded-For the access log uses.
+        max_context: tokens of a prompt and its response together; None if the engine does not report it.
+        conversations: the limits of conversations.
+        ping_s: the time without parts after which a stream sends a ping.
+        write_timeout_s: the maximum time that a client may not read its stream.
+        body_timeout_s: the time for a body to arrive.
+        max_body_bytes: the maximum size of a body.
+        max_connections: connections of clients; seven eighths are for authenticated clients.
+        isolation: the isolation of the tools, for the responses.
     """
 
     owners: Owners = field(default_factory=Owners)
     trusted_proxies: tuple[Network, ...] = ()
     max_context: int | None = None
-    desk: DeskLimits = field(default_factory=DeskLimits)
+    conversations: ConversationLimits = field(default_factory=ConversationLimits)
     ping_s: float = 10.0
     write_timeout_s: float = 60.0
     body_timeout_s: float = 30.0
@@ -102,7 +110,7 @@ class ServeOptions:
 
 
 class Endpoint:
-    """The faces of one agent over HTTP. `app` is what a server runs."""
+    """The HTTP API of one agent. `app` is the application of the server."""
 
     def __init__(
         self,
@@ -110,7 +118,7 @@ class Endpoint:
         tasks: asyncio.TaskGroup,
         options: ServeOptions,
         *,
-        kept: KeptConversations | None,
+        store: ConversationStore | None,
         note: Callable[[str], None],
     ) -> None:
         """
@@ -121,23 +129,26 @@ class Endpoint:
             kept: takes the records; None = nothing is kept.
             note: shows the operator a line.
         """
-        self.agent, self.options, self._kept = agent, options, kept
+        self.agent, self.options, self._store = agent, options, store
         self._note_line = note
-        self.counts = Counts(self._gauges)
-        self.desk = Desk(agent, tasks, kept=kept, limits=options.desk, counts=self.counts, note=note)
-        self._faces = Faces(agent, options.max_context, self.desk.name)
-        self._beside = Beside(
-            bounds_of(
-                agent.chat.tokenizer, max_tokens=options.max_context, max_choices=options.desk.max_choices
+        self.metrics = ServeMetrics(self._gauges)
+        self.conversations = ConversationManager(
+            agent, tasks, store=store, limits=options.conversations, metrics=self.metrics, note=note
+        )
+        self._builder = RequestBuilder(agent, options.max_context, self.conversations.name)
+        self._reader = RequestReader(
+            limits_for_tokenizer(
+                agent.chat.tokenizer,
+                max_tokens=options.max_context,
+                max_choices=options.conversations.max_choices,
             )
         )
-        self.door = Door.for_one(options.max_connections)
+        self.connections = ConnectionLimiter.single_owner(options.max_connections)
         self._held_bytes = 0
-        """Of bodies that arrive or are being read."""
-        self._guard = ServeGuard(options.owners)
-        self._told_fields: set[str] = set()
+        """The size of bodies that are arriving or being parsed."""
+        self._noted_fields: set[str] = set()
         self._seeds: OrderedDict[tuple[str, str, int], str] = OrderedDict()
-        self._told_clients: set[str] = set()
+        self._noted_clients: set[str] = set()
         self._started = int(time.time())
         self.app = self._build()
 
@@ -147,7 +158,7 @@ class Endpoint:
 
     def close(self) -> None:
         """End the processes that read bodies. No request is answered any more."""
-        self._beside.close()
+        self._reader.close()
 
     def _build(self) -> web.Application:
         app = web.Application(
@@ -167,50 +178,56 @@ class Endpoint:
         for path in ("/health", "/readyz"):
             app.router.add_get(path, self.health)
         app.router.add_get("/healthz", self.alive)
-        app.router.add_get("/metrics", self.metrics)
+        app.router.add_get("/metrics", self.show_metrics)
         app.router.add_get("/openapi.json", self.description)
         app.router.add_get("/", self.front_page)
         app.router.add_get("/docs", self.docs)
         return app
 
+    def _authenticate(self, request: web.Request) -> str | None:
+        """Return the owner of a request, or None for an open path. Raises RequestError."""
+        if request.path in OPEN_PATHS:
+            return None
+        return authenticate(self.options.owners, request.headers, request.host)
+
     async def _expected(self, request: web.Request) -> web.StreamResponse | None:
-        """What answers an `Expect`: a refusal at once, without the body, or `100 Continue`."""
+        """Answer an `Expect` header: an error before the body is sent, or `100 Continue`."""
         try:
-            self._guard.check(request.path, request.headers, request.host)
+            self._authenticate(request)
             self._check_head(request)
             await send_continue(request)
-        except ServeRefusal as refusal:
-            return refused(refusal)
+        except RequestError as refusal:
+            return error_response(refusal)
         except web.HTTPException as error:
-            return refused(_of_router(error))
+            return error_response(_router_error(error))
         return None
 
     @web.middleware
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         connection = request.protocol
         try:
-            owner = self._guard.check(request.path, request.headers, request.host)
+            owner = self._authenticate(request)
             request[LOGGED_OWNER] = owner or ""
-            self.door.begins(connection, None if owner is None else OWNER)
+            self.connections.begin_request(connection, None if owner is None else OWNER)
             response = await handler(request)
-        except ServeRefusal as refusal:
-            response = refused(refusal)
-        except DoorFull as full:
-            response = refused(ServeRefusal(str(full), status=429, code="too_many_connections"))
+        except RequestError as refusal:
+            response = error_response(refusal)
+        except ConnectionsExhausted as full:
+            response = error_response(RequestError(str(full), status=429, kind="too_many_connections"))
         except web.HTTPException as error:
-            response = await self._without_slash(request, error) or refused(_of_router(error))
+            response = await self._without_slash(request, error) or error_response(_router_error(error))
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
         except asyncio.CancelledError:
-            self.counts.disconnects += 1
+            self.metrics.disconnects += 1
             raise
         except ConnectionError:
-            self.counts.disconnects += 1
-            return hung_up(request)
+            self.metrics.disconnects += 1
+            return client_gone_response(request)
         finally:
-            self.door.ends(connection)
+            self.connections.end_request(connection)
         resource = request.match_info.route.resource
-        self.counts.answers[resource.canonical if resource else "unknown", str(response.status)] += 1
+        self.metrics.answers[resource.canonical if resource else "unknown", str(response.status)] += 1
         return response
 
     async def _without_slash(
@@ -223,8 +240,8 @@ class Endpoint:
         plain = request.rel_url.with_path(path.rstrip("/"), encoded=True)
         if (await self.app.router.resolve(request.clone(rel_url=plain))).http_exception is not None:
             return None
-        response = refused(
-            ServeRefusal(f"ask for {plain.raw_path}, without a slash at its end", status=308, code="moved")
+        response = error_response(
+            RequestError(f"ask for {plain.raw_path}, without a slash at its end", status=308, kind="moved")
         )
         response.headers["Location"] = f"../{plain.raw_name}"  # below whatever path a proxy puts in front
         return response
@@ -233,76 +250,76 @@ class Endpoint:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """/v1/chat/completions: the agent, or the model with the client's tools."""
-        asked = await self._read(request, AskedChat)
-        self._notice(request, asked)
-        await self.desk.until_disk_follows()
-        self.desk.check_room(asked.num_choices)
-        order = await self._beside.run(self._faces.chat, asked)
-        self.desk.check_room(asked.num_choices)  # others may have begun meanwhile
-        self._notice_seed(request, asked, order)
-        conversation = self.desk.begin(self._faces.named(order))
-        words = ChatWords(
-            conversation, asked.model, self.options.isolation, with_token_ids=asked.return_token_ids
+        body = await self._read(request, ChatRequest)
+        self._notice(request, body)
+        await self.conversations.until_disk_follows()
+        self.conversations.check_room(body.num_choices)
+        order = await self._reader.run(self._builder.chat, body)
+        self.conversations.check_room(body.num_choices)  # others may have begun meanwhile
+        self._notice_seed(request, body, order)
+        conversation = self.conversations.begin(self._builder.named(order))
+        response = ChatResponse(
+            conversation, body.model, self.options.isolation, with_token_ids=body.return_token_ids
         )
         try:
-            if asked.stream:
-                return await self._stream(request, conversation, words, with_usage=asked.includes_usage)
+            if body.stream:
+                return await self._stream(request, conversation, response, with_usage=body.includes_usage)
             parts = await conversation.all_parts()
         finally:
-            self.desk.stop(conversation)
+            self.conversations.stop(conversation)
         if (refusal := conversation.refusal()) is not None:
             raise refusal
-        return _json(words.whole(parts))
+        return _json_response(response.whole(parts))
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         """/v1/completions: the model alone."""
-        asked = await self._read(request, AskedCompletion)
-        self._notice(request, asked)
-        await self.desk.until_disk_follows()
-        num_choices = asked.num_choices * len(prompts_of(asked))
-        self.desk.check_room(num_choices)
-        orders = await self._beside.run(self._faces.completions, asked)
-        self.desk.check_room(num_choices)  # others may have begun meanwhile
-        conversations = [self.desk.begin(self._faces.named(order)) for order in orders]
-        words = CompletionWords(
-            conversations, asked.model, echo=bool(asked.echo), with_logprobs=asked.logprobs is not None
+        body = await self._read(request, CompletionRequest)
+        self._notice(request, body)
+        await self.conversations.until_disk_follows()
+        num_choices = body.num_choices * len(split_prompts(body))
+        self.conversations.check_room(num_choices)
+        orders = await self._reader.run(self._builder.completions, body)
+        self.conversations.check_room(num_choices)  # others may have begun meanwhile
+        conversations = [self.conversations.begin(self._builder.named(order)) for order in orders]
+        response = CompletionResponse(
+            conversations, body.model, echo=bool(body.echo), with_logprobs=body.logprobs is not None
         )
         try:
-            if asked.stream:
-                return await self._stream(request, conversations[0], words, with_usage=asked.includes_usage)
+            if body.stream:
+                return await self._stream(request, conversations[0], response, with_usage=body.includes_usage)
             parts = [await conversation.all_parts() for conversation in conversations]
         finally:
             for conversation in conversations:
-                self.desk.stop(conversation)
+                self.conversations.stop(conversation)
         for conversation in conversations:
             if (refusal := conversation.refusal()) is not None:
                 raise refusal
-        return _json(words.whole(parts))
+        return _json_response(response.whole(parts))
 
     async def _stream(
         self,
         request: web.Request,
         conversation: ServedConversation,
-        words: ChatWords | CompletionWords,
+        chunks: ChatResponse | CompletionResponse,
         *,
         with_usage: bool,
     ) -> web.StreamResponse:
-        """Parts as they come. What fails before the first is an error with its own status."""
+        """Stream the parts. A failure before the first part is an error with its own status."""
         began = asyncio.get_running_loop().time()
         parts = await conversation.next(self.options.ping_s)
         if (refusal := conversation.refusal()) is not None and not parts:
             raise refusal
-        self.counts.first_part(asyncio.get_running_loop().time() - began)
+        self.metrics.first_part(asyncio.get_running_loop().time() - began)
         response = web.StreamResponse(headers=STREAM_HEADERS)
         await response.prepare(request)
-        opening = words.first()
+        opening = chunks.first()
         while parts is not None:
-            await self._write(request, response, opening + (words.chunks(parts) or PING))
+            await self._write(request, response, opening + (chunks.chunks(parts) or PING))
             parts, opening = await conversation.next(self.options.ping_s), b""
         if (refusal := conversation.refusal()) is not None:
-            await self._write(request, response, opening + event(refusal.body()))
+            await self._write(request, response, opening + encode_event(error_object(refusal)))
         else:
-            await self._write(request, response, opening + words.last(with_usage=with_usage))
+            await self._write(request, response, opening + chunks.last(with_usage=with_usage))
         await response.write_eof()
         return response
 
@@ -316,34 +333,36 @@ class Endpoint:
             async with asyncio.timeout(self.options.write_timeout_s):
                 await response.write(data)
         except TimeoutError:
-            raise ConnectionResetError("the client takes nothing of its stream") from None
+            raise ConnectionResetError("the client does not read its stream") from None
 
     # ---- what else is asked ----
 
     async def feedback(self, request: web.Request) -> web.Response:
         """/v1/feedback: a person's verdict on one choice."""
-        asked = await self._read(request, AskedFeedback)
-        if self._kept is None:
-            raise ServeRefusal(
-                "nothing is kept here: start the server with --out", status=501, code="not_kept"
+        body = await self._read(request, FeedbackRequest)
+        if self._store is None:
+            raise RequestError(
+                "nothing is kept here: start the server with --out", status=501, kind="not_kept"
             )
         try:
-            is_kept = await self._kept.feedback(plain_id(asked.id), asked.index, asked.thumb, asked.comment)
-        except LookupsFull as full:
-            raise ServeRefusal(f"{full}; ask again later", status=429, code="queue_full") from None
-        if not is_kept:
-            raise ServeRefusal(
-                f"there is no choice {asked.index} of {asked.id[:80]!r}; give `id` and `index` of an answer",
-                status=404,
-                param="id",
-                code="not_found",
+            is_kept = await self._store.feedback(
+                conversation_id(body.id), body.index, body.thumb, body.comment
             )
-        self.counts.thumbs += 1
-        return _json({"object": "feedback", "id": asked.id, "index": asked.index, "thumb": asked.thumb})
+        except LookupsFull as full:
+            raise RequestError(f"{full}; ask again later", status=429, kind="queue_full") from None
+        if not is_kept:
+            raise RequestError(
+                f"there is no choice {body.index} of {body.id[:80]!r}; give `id` and `index` of an answer",
+                status=404,
+                field="id",
+                kind="not_found",
+            )
+        self.metrics.thumbs += 1
+        return _json_response({"object": "feedback", "id": body.id, "index": body.index, "thumb": body.thumb})
 
     async def models(self, request: web.Request) -> web.Response:
         """/v1/models."""
-        return _json({"object": "list", "data": [self._model(name) for name in MODELS]})
+        return _json_response({"object": "list", "data": [self._model(name) for name in MODELS]})
 
     async def model(self, request: web.Request) -> web.Response:
         """/v1/models/NAME."""
@@ -351,27 +370,27 @@ class Endpoint:
         if name not in MODELS:
             there = " and ".join(MODELS)
             message = f"model {name[:80]!r} is not served; there are {there}"
-            raise ServeRefusal(message, status=404, param="model", code="model_not_found")
-        return _json(self._model(name))
+            raise RequestError(message, status=404, field="model", kind="model_not_found")
+        return _json_response(self._model(name))
 
     def _model(self, name: str) -> dict[str, Any]:
-        told = {"id": name, "object": "model", "created": self._started, "owned_by": "rocstar"}
-        return told | {"max_model_len": self.options.max_context}
+        payload = {"id": name, "object": "model", "created": self._started, "owned_by": "rocstar"}
+        return payload | {"max_model_len": self.options.max_context}
 
     async def tokenize(self, request: web.Request) -> web.Response:
         """/tokenize: ids of a text, or of messages."""
-        asked = await self._read(request, AskedTokens)
-        check_tokens(asked)
-        if asked.messages:
-            ids = await self._beside.run(self._faces.message_ids, asked.messages)
+        body = await self._read(request, TokenizeRequest)
+        validate_tokenize(body)
+        if body.messages:
+            ids = await self._reader.run(self._builder.message_ids, body.messages)
         else:
-            ids = await self._beside.run(self._faces.text_ids, asked.prompt or "")
-        return _json({"tokens": ids, "count": len(ids), "max_model_len": self.options.max_context})
+            ids = await self._reader.run(self._builder.text_ids, body.prompt or "")
+        return _json_response({"tokens": ids, "count": len(ids), "max_model_len": self.options.max_context})
 
     async def detokenize(self, request: web.Request) -> web.Response:
         """/detokenize: the text of ids, special tokens shown; lm-eval asks for it, too."""
-        asked = await self._read(request, AskedText)
-        return _json({"prompt": await self._beside.run(self.agent.chat.decode, asked.tokens)})
+        body = await self._read(request, DetokenizeRequest)
+        return _json_response({"prompt": await self._reader.run(self.agent.chat.decode, body.tokens)})
 
     async def tokenizer_info(self, request: web.Request) -> web.Response:
         """/tokenizer_info, which lm-eval asks for."""
@@ -379,29 +398,29 @@ class Endpoint:
         names = {
             name: getattr(chat.tokenizer, name, None) for name in ("bos_token", "eos_token", "pad_token")
         }
-        return _json({**names, "chat_template": chat.template})
+        return _json_response({**names, "chat_template": chat.template})
 
     async def health(self, request: web.Request) -> web.Response:
         """/health, /readyz: 503 while the server shuts down."""
-        if self.desk.is_closing:
-            raise ServeRefusal("the server is shutting down", status=503, code="closing")
-        return _json({"status": "ok"})
+        if self.conversations.is_closing:
+            raise RequestError("the server is shutting down", status=503, kind="closing")
+        return _json_response({"status": "ok"})
 
     async def alive(self, request: web.Request) -> web.Response:
         """/healthz: the process answers."""
-        return _json({"status": "ok"})
+        return _json_response({"status": "ok"})
 
-    async def metrics(self, request: web.Request) -> web.Response:
+    async def show_metrics(self, request: web.Request) -> web.Response:
         """/metrics, for Prometheus."""
-        return web.Response(body=self.counts.render(), headers={"Content-Type": CONTENT_TYPE})
+        return web.Response(body=self.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
     async def description(self, request: web.Request) -> web.Response:
         """/openapi.json."""
-        return _json(document(needs_token=bool(self.options.owners)))
+        return _json_response(build_document(needs_token=bool(self.options.owners)))
 
     async def front_page(self, request: web.Request) -> web.Response:
-        """/: the page for people."""
-        text = page(request.host, needs_token=bool(self.options.owners))
+        """/: the HTML page."""
+        text = render_page(request.host, needs_token=bool(self.options.owners))
         return web.Response(text=text, content_type=HTML, headers=HEADERS)
 
     async def docs(self, request: web.Request) -> web.Response:
@@ -411,7 +430,7 @@ class Endpoint:
     def _gauges(self) -> dict[str, float]:
         load = self.agent.inference.load()
         return {
-            "choices_in_flight": self.desk.in_flight,
+            "choices_in_flight": self.conversations.in_flight,
             "kv_tokens_total": load.total,
             "kv_tokens_used": load.used,
             "engine_running": load.running,
@@ -421,33 +440,33 @@ class Endpoint:
     # ---- of every request ----
 
     async def _read(self, request: web.Request, model: type[M]) -> M:
-        """The body as the model. ServeRefusal names what is wrong."""
+        """Read and parse the body. Raises RequestError."""
         self._check_head(request)
         most = self.options.max_body_bytes
         size = most if request.content_length is None else request.content_length
         if self._held_bytes + size > MAX_HELD_BODIES * most:
-            raise ServeRefusal(
+            raise RequestError(
                 f"bodies of {self._held_bytes} bytes arrive or are being read; ask again later",
                 status=429,
-                code="queue_full",
+                kind="queue_full",
             )
         self._held_bytes += size
         try:
-            return await self._beside.read(model, await self._body(request))
+            return await self._reader.read(model, await self._body(request))
         finally:
             self._held_bytes -= size
 
     def _check_head(self, request: web.Request) -> None:
-        """ServeRefusal for a body that the head says is too large, or is encoded."""
+        """Raise RequestError for a body that is too large by its head, or is encoded."""
         if (request.content_length or 0) > self.options.max_body_bytes:
-            raise _of_router(web.HTTPRequestEntityTooLarge(self.options.max_body_bytes))
+            raise _router_error(web.HTTPRequestEntityTooLarge(self.options.max_body_bytes))
         encoding = request.headers.get("Content-Encoding", "identity")
         if encoding.lower() != "identity":
-            raise ServeRefusal(
+            raise RequestError(
                 f"Content-Encoding is {encoding[:60]!a}; send the body as it is",
                 status=415,
-                param="Content-Encoding",
-                code="encoded_body",
+                field="Content-Encoding",
+                kind="encoded_body",
             )
 
     async def _body(self, request: web.Request) -> bytes:
@@ -458,35 +477,35 @@ class Endpoint:
                 while chunk := await request.content.readany():
                     size += len(chunk)
                     if size > self.options.max_body_bytes:
-                        raise _of_router(web.HTTPRequestEntityTooLarge(self.options.max_body_bytes))
+                        raise _router_error(web.HTTPRequestEntityTooLarge(self.options.max_body_bytes))
                     chunks.append(chunk)
-                    await asyncio.sleep(0)  # what has come already does not wait, and others have their turn
+                    await asyncio.sleep(0)  # readany() does not wait for data that has arrived
         except TimeoutError:
-            raise ServeRefusal("the body did not arrive in time", status=408, code="slow_body") from None
+            raise RequestError("the body did not arrive in time", status=408, kind="slow_body") from None
         if size < JOINED_APART_BYTES:
             return b"".join(chunks)
-        return await asyncio.to_thread(b"".join, chunks)  # which lets go of the interpreter's lock
+        return await asyncio.to_thread(b"".join, chunks)  # joining releases the interpreter's lock
 
-    def _notice(self, request: web.Request, asked: Sampled) -> None:
-        """Tell the operator once of each field that nobody reads."""
-        new = [name for name in asked.unknown() if name[:MAX_FIELD_CHARS] not in self._told_fields]
-        if new and len(self._told_fields) < REMEMBERED:
-            self._told_fields.update(name[:MAX_FIELD_CHARS] for name in new)
+    def _notice(self, request: web.Request, body: GenerationRequest) -> None:
+        """Note each unknown field once for the operator."""
+        new = [name for name in body.unknown() if name[:MAX_FIELD_CHARS] not in self._noted_fields]
+        if new and len(self._noted_fields) < REMEMBERED:
+            self._noted_fields.update(name[:MAX_FIELD_CHARS] for name in new)
             names = ", ".join(printable_line(name, MAX_FIELD_CHARS) for name in new[:MAX_NOTED_FIELDS])
             more = f" and {len(new) - MAX_NOTED_FIELDS} more" if len(new) > MAX_NOTED_FIELDS else ""
-            self._note(f"{_client(request)} sends {names}{more}, which nothing here reads")
+            self._note(f"{_client_name(request)} sends {names}{more}, which nothing here reads")
 
-    def _notice_seed(self, request: web.Request, asked: Sampled, order: ConversationOrder) -> None:
+    def _notice_seed(self, request: web.Request, body: GenerationRequest, order: ConversationOrder) -> None:
         """Tell the operator once of a client that asks the same with the same seed: it gets the same."""
-        client = _client(request)
-        if asked.seed is None or order.temperature == 0 or client in self._told_clients:
+        client = _client_name(request)
+        if body.seed is None or order.temperature == 0 or client in self._noted_clients:
             return
-        asking = client, order.task.id, asked.seed
+        asking = client, order.task.id, body.seed
         if asking in self._seeds:
-            if len(self._told_clients) < REMEMBERED:
-                self._told_clients.add(client)
+            if len(self._noted_clients) < REMEMBERED:
+                self._noted_clients.add(client)
             self._note(
-                f"{client} asks the same again with seed {asked.seed}, and gets the same again; for other "
+                f"{client} asks the same again with seed {body.seed}, and gets the same again; for other "
                 "samples leave the seed out, or ask for several choices with n"
             )
         self._seeds[asking] = ""
@@ -494,32 +513,35 @@ class Endpoint:
             self._seeds.popitem(last=False)
 
 
-def refused(refusal: ServeRefusal) -> web.Response:
-    """A refusal as an answer."""
+def error_response(refusal: RequestError) -> web.Response:
+    """Return the response of an error."""
     response = web.Response(
-        body=as_json(refusal.body()), status=refusal.status, headers=refusal.headers(), content_type=JSON
+        body=encode_json(error_object(refusal)),
+        status=refusal.status,
+        headers=refusal.headers(),
+        content_type=JSON,
     )
     if refusal.status in (408, 413, 415):
-        response.force_close()  # what is left of the body is not read
+        response.force_close()  # the rest of the body is not read
     return response
 
 
-def owner_logged(request: web.BaseRequest) -> str:
-    """Whose token a request has; "" if unknown."""
+def logged_owner(request: web.BaseRequest) -> str:
+    """Return the owner of a request, or ""."""
     owner: str = request.get(LOGGED_OWNER, "")
     return owner
 
 
-def _of_router(error: web.HTTPException) -> ServeRefusal:
+def _router_error(error: web.HTTPException) -> RequestError:
     if error.status == 413:
-        return ServeRefusal("the body is too large", status=413, code="body_too_large")
+        return RequestError("the body is too large", status=413, kind="body_too_large")
     code = "bad_expectation" if error.status == 417 else "no_such_path"
-    return ServeRefusal(f"{error.reason}: {error.status}", status=error.status, code=code)
+    return RequestError(f"{error.reason}: {error.status}", status=error.status, kind=code)
 
 
-def _json(value: Any) -> web.Response:
-    return web.Response(body=as_json(value), content_type=JSON)
+def _json_response(value: Any) -> web.Response:
+    return web.Response(body=encode_json(value), content_type=JSON)
 
 
-def _client(request: web.Request) -> str:
+def _client_name(request: web.Request) -> str:
     return printable_line(request.headers.get("User-Agent", "a client without a name"), 80)

@@ -1,8 +1,8 @@
-"""The tool service: the sandbox over HTTP, in a native dialect and in those of code-judge and SandboxFusion.
+"""The tool service: the sandbox over HTTP, in a native dialect and in those of other servers.
 
-    client --HTTP--> app (auth, limits, admission) --> native | code_judge | sandbox_fusion --> BatchSandbox
+    client --HTTP--> app.py (token, limits) --> dialects/*.py --> admission.py --> BatchSandbox
 
-A request is decoded to typed calls by pure functions (`decode*.py`), admitted or refused at once
-(`calls.py`), and waits for nothing but its programs. Nothing is queued here: the sandbox behind holds what
-cannot run yet, and the number of calls in flight bounds it. See docs/reference/service.md.
+A dialect decodes a request to typed calls by pure functions; `Admission` admits or rejects them immediately.
+The service has no queue: the sandbox queues calls that cannot run yet, and the number of calls in flight is
+limited. See docs/reference/service.md.
 """

@@ -1,12 +1,12 @@
-"""At most one execution per idempotency key, and one answer to all who ask with it.
+"""Idempotency keys: at most one execution per key, and one response for all requests with it.
 
-    first request  --> starts the execution (a task of the store's) and waits for it
-    retry, running --> waits for the same execution
-    retry, ended   --> gets the kept answer, for `ttl_s`
+    first request    --> starts the execution (a task of the store) and waits for it
+    retry, running   --> waits for the same execution
+    retry, finished  --> gets the stored response, for `ttl_s`
 
-The execution does not belong to a connection: it goes on while somebody waits, and `grace_s` longer for a
-client that lost its connection and comes back. Answers that a retry should get anew (a refusal, a failure of
-ours) are not kept. All of it lives in memory: a restarted service knows no keys.
+The execution does not belong to a connection: it continues while a request waits for it, and `grace_s` longer
+for a client that lost its connection. Responses that a retry should not get again (rejections, failures of
+the service) are not stored. The store is in memory: a restarted service knows no keys.
 """
 
 import asyncio
@@ -14,67 +14,49 @@ import hashlib
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
-from rocstar.sandbox.loopback.shares import NO_WEIGHTS, Shares
-from rocstar.sandbox.service.errors import Refused
+from rocstar.sandbox.http.errors import RequestError
+from rocstar.sandbox.http.owner_budget import NO_WEIGHTS, OwnerBudget
+from rocstar.sandbox.http.responses import HttpResponse
 
 MAX_KEY_CHARS = 255
-
 FORGOTTEN_AT_ONCE = 512
-"""Answers whose time is over, or for which there is no room; the rest is, after others had a turn."""
+"""The number of expired responses that are removed in one step; the rest is removed in the next loop
+iteration."""
 
 LONG_BYTES = 1 << 18
-"""From so many on a body is gone through beside the loop."""
-
+"""Longer bodies are hashed in a thread."""
 
 OWNER_END = "\n"
 
 
-def _always() -> bool:
-    return True
-
-
-def _nothing() -> None:
+def _no_release() -> None:
     pass
 
 
 Keep = Callable[[], Callable[[], None]]
-"""Called when an execution starts: what it returns is called when that has ended."""
+"""A function that is called when an execution starts; its result is called when the execution has ended."""
 
 
-def _nothing_kept() -> Callable[[], None]:
-    return _nothing
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpAnswer:
-    """What an HTTP response will carry. keep: whether a retry by key gets it again. stands: whether what it
-    tells of is still there, asked before it is given again."""
-
-    status: int
-    body: bytes
-    content_type: str = "application/json"
-    keep: bool = True
-    stands: Callable[[], bool] = _always
-    retry_after_s: int | None = None
+def _keep_nothing() -> Callable[[], None]:
+    return _no_release
 
 
 class Execution:
-    """One piece of work under a key. `lines`: what it has streamed so far; `count` is told of their bytes.
-    `let_go`: called when it has ended."""
+    """One execution under a key. `lines`: the lines streamed so far; `count` receives their sizes. `on_end`:
+    called when it has ended."""
 
     def __init__(self, fingerprint: bytes, count: Callable[[int], None] = lambda size: None) -> None:
         self.fingerprint = fingerprint
         self._count = count
         self.lines: list[bytes] = []
-        self.task: asyncio.Task[HttpAnswer] | None = None
+        self.task: asyncio.Task[HttpResponse] | None = None
         self.waiters = 0
         self.size_bytes = 0
         self.ended_s = 0.0
         self.reaper: asyncio.TimerHandle | None = None
-        self.let_go: Callable[[], None] = _nothing
+        self.on_end: Callable[[], None] = _no_release
         self._changed: asyncio.Future[None] | None = None
 
     def emit(self, line: bytes) -> None:
@@ -93,13 +75,13 @@ class Execution:
         await asyncio.shield(self._changed)
 
 
-Work = Callable[[Execution], Awaitable[HttpAnswer]]
+Work = Callable[[Execution], Awaitable[HttpResponse]]
 
 
 class IdempotencyStore:
-    """Invariant: a key has at most one execution under way; at most `max_keys` answers of together at most
-    `max_bytes` are kept, but for what is about to be forgotten; beyond that the owner with most of them loses
-    its oldest."""
+    """Invariant: a key has at most one execution under way; at most `max_keys` responses of at most
+    `max_bytes` are stored, except those about to be removed. Beyond that the owner with the largest share
+    loses its oldest."""
 
     def __init__(
         self,
@@ -117,9 +99,9 @@ class IdempotencyStore:
         self._running: dict[str, Execution] = {}
         self._ended: OrderedDict[str, Execution] = OrderedDict()
         self._ended_bytes = 0
-        self._of: Counter[str] = Counter()  # what each owner has of them, by `_weight_of`
+        self._of: Counter[str] = Counter()  # what each owner has of them, by `_stored_size`
         self._keys_of: dict[str, OrderedDict[str, None]] = {}  # and in which order
-        self._said = Shares(max_bytes, weights)
+        self._streamed = OwnerBudget(max_bytes, weights)
         self._forgetting: asyncio.Handle | None = None
         self.hits = 0
 
@@ -127,18 +109,20 @@ class IdempotencyStore:
         return len(self._running) + len(self._ended)
 
     def full(self, owner: str) -> bool:
-        """Whether what streams under keys have said, of those that still run, leaves `owner` no room."""
-        return not self._said.fits(owner, 0)
+        """Return True if the lines of running executions leave no space for `owner`."""
+        return not self._streamed.fits(owner, 0)
 
-    async def once(self, key: str, fingerprint: bytes, work: Work, keep: Keep = _nothing_kept) -> HttpAnswer:
-        """The answer to `key`, from `work` if nobody did it yet. Raises Refused when the key stands for
-        another request, and whatever `work` raises. `keep`: for what `work` has of its request."""
+    async def run_once(
+        self, key: str, fingerprint: bytes, work: Work, keep: Keep = _keep_nothing
+    ) -> HttpResponse:
+        """Return the response for `key`, from `work` if there is none. Raises RequestError if the key was
+        used for another request, and the errors of `work`. `keep`: holds the request's body for `work`."""
         with self._attached(key, fingerprint, work, keep) as execution:
             assert execution.task is not None
             return await asyncio.shield(execution.task)
 
     async def follow(
-        self, key: str, fingerprint: bytes, work: Work, keep: Keep = _nothing_kept
+        self, key: str, fingerprint: bytes, work: Work, keep: Keep = _keep_nothing
     ) -> AsyncIterator[bytes]:
         """Do as `once` for work that streams: yields its lines from the first one on."""
         with self._attached(key, fingerprint, work, keep) as execution:
@@ -158,7 +142,7 @@ class IdempotencyStore:
         execution = self._find(key, fingerprint)
         if execution is None:
             execution = self._start(key, fingerprint, work)
-            execution.let_go = keep()
+            execution.on_end = keep()
         else:
             self.hits += 1
         execution.waiters += 1
@@ -180,13 +164,13 @@ class IdempotencyStore:
         if (
             execution is not None
             and key in self._ended
-            and (self._is_old(execution) or not _stands(execution))
+            and (self._is_old(execution) or not _is_current(execution))
         ):
             self._forget(key)
             execution = None
         if execution is not None and execution.fingerprint != fingerprint:
             shown = key.rpartition(OWNER_END)[2][:60]
-            raise Refused(
+            raise RequestError(
                 f"the idempotency key {shown!r} was used for another request; give each request its own",
                 field="Idempotency-Key",
                 status=422,
@@ -195,20 +179,20 @@ class IdempotencyStore:
         return execution
 
     def _start(self, key: str, fingerprint: bytes, work: Work) -> Execution:
-        execution = Execution(fingerprint, partial(self._said.take, _owner_of(key)))
+        execution = Execution(fingerprint, partial(self._streamed.take, _key_owner(key)))
         self._running[key] = execution
 
-        async def execute() -> HttpAnswer:
+        async def execute() -> HttpResponse:
             return await work(execution)
 
         execution.task = asyncio.create_task(execute())
         execution.task.add_done_callback(lambda task: self._end(key, execution, task))
         return execution
 
-    def _end(self, key: str, execution: Execution, task: "asyncio.Task[HttpAnswer]") -> None:
+    def _end(self, key: str, execution: Execution, task: "asyncio.Task[HttpResponse]") -> None:
         del self._running[key]
-        execution.let_go()
-        self._said.give(_owner_of(key), execution.size_bytes)
+        execution.on_end()
+        self._streamed.give(_key_owner(key), execution.size_bytes)
         if execution.reaper is not None:
             execution.reaper.cancel()
         execution.wake()
@@ -220,14 +204,15 @@ class IdempotencyStore:
 
     def _keep(self, key: str, execution: Execution) -> None:
         execution.ended_s = asyncio.get_running_loop().time()
-        owner = _owner_of(key)
+        owner = _key_owner(key)
         self._ended[key] = execution
         self._ended_bytes += execution.size_bytes
-        self._of[owner] += _weight_of(execution)
+        self._of[owner] += _stored_size(execution)
         self._keys_of.setdefault(owner, OrderedDict())[key] = None
 
     def _expire(self) -> None:
-        """Forgets what is too old, then the oldest of who has most while there is too much; a few of them."""
+        """Remove expired responses, then the oldest of the largest owner while there are too many; a limited
+        number per call."""
         for _ in range(FORGOTTEN_AT_ONCE):
             oldest = next(iter(self._ended), None)
             if oldest is None:
@@ -250,14 +235,14 @@ class IdempotencyStore:
     def _forget(self, key: str) -> None:
         execution = self._ended.pop(key)
         self._ended_bytes -= execution.size_bytes
-        owner = _owner_of(key)
-        self._of[owner] -= _weight_of(execution)
+        owner = _key_owner(key)
+        self._of[owner] -= _stored_size(execution)
         del self._keys_of[owner][key]
         if not self._keys_of[owner]:
             del self._of[owner], self._keys_of[owner]
 
     async def close(self) -> None:
-        """Ends what still runs."""
+        """Cancel all executions."""
         if self._forgetting is not None:
             self._forgetting.cancel()
         tasks = [execution.task for execution in self._running.values() if execution.task is not None]
@@ -266,38 +251,38 @@ class IdempotencyStore:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _owner_of(key: str) -> str:
+def _key_owner(key: str) -> str:
     return key.rpartition(OWNER_END)[0]
 
 
-def _weight_of(execution: Execution) -> int:
-    """Of what is kept: its bytes, and those of keeping it."""
+def _stored_size(execution: Execution) -> int:
+    """Return the size of the stored response, with its overhead."""
     return execution.size_bytes + 1024
 
 
-def _stands(execution: Execution) -> bool:
+def _is_current(execution: Execution) -> bool:
     assert execution.task is not None
-    return execution.task.result().stands()
+    return execution.task.result().is_current()
 
 
-def key_of(owner: str, key: str) -> str:
-    """The key as the store knows it: each owner has its own. Raises Refused for one that is no use."""
+def owner_key(owner: str, key: str) -> str:
+    """Return the key within its owner's namespace. Raises RequestError for an invalid key."""
     if not 0 < len(key) <= MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
-        raise Refused(
+        raise RequestError(
             f"Idempotency-Key has {len(key)} characters; give 1 to {MAX_KEY_CHARS} printable ASCII ones",
             field="Idempotency-Key",
         )
     return f"{owner}{OWNER_END}{key}"
 
 
-async def fingerprint_of(path: str, body: bytes, stream: bool) -> bytes:
-    """Of a request, which a key stands for."""
+async def compute_fingerprint(path: str, body: bytes, stream: bool) -> bytes:
+    """Return the digest of a request, to compare with other requests of the key."""
     if len(body) < LONG_BYTES:
-        return _digest_of(path, body, stream)
-    return await asyncio.to_thread(_digest_of, path, body, stream)
+        return _compute_digest(path, body, stream)
+    return await asyncio.to_thread(_compute_digest, path, body, stream)
 
 
-def _digest_of(path: str, body: bytes, stream: bool) -> bytes:
+def _compute_digest(path: str, body: bytes, stream: bool) -> bytes:
     digest = hashlib.blake2b(body, digest_size=16, person=b"stream" if stream else b"whole")
     digest.update(b"\0" + path.encode("utf-8", "surrogatepass"))
     return digest.digest()

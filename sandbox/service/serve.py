@@ -13,7 +13,6 @@ import asyncio
 import gc
 import os
 import resource
-import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
@@ -21,23 +20,24 @@ from contextlib import AsyncExitStack
 from rocstar.sandbox.child.cpp import command_from
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 from rocstar.sandbox.child.user_flavours import read_flavours
-from rocstar.sandbox.command_line import INTERRUPTED, Starting, print_status, require_own_users
+from rocstar.sandbox.command_line import Starting, print_status, require_own_users
 from rocstar.sandbox.extras import left_out, missing_extra_message, offered_flavours
-from rocstar.sandbox.loopback.access import access_log, networks
-from rocstar.sandbox.loopback.listening import Address, address_of, bind, listen
-from rocstar.sandbox.loopback.tokens import (
+from rocstar.sandbox.http.access_log import access_log, parse_networks
+from rocstar.sandbox.http.drain import StopSignals, wait_until
+from rocstar.sandbox.http.guard import (
+    TOKEN_VARIABLE,
     Owners,
-    read_owners,
+    load_owners,
+    reload_on_sighup,
     require_token_unless_loopback,
-    reread_on_hangup,
 )
+from rocstar.sandbox.http.listening import Address, bind, listen, parse_address
 from rocstar.sandbox.pool.event_loop_priority import PROGRAMS_NICE, SWITCH_S, raised_priority
 from rocstar.sandbox.pool.pool import SandboxPool, default_max_live, default_memory_bytes
+from rocstar.sandbox.service.admission import Outcome
 from rocstar.sandbox.service.app import Service, ServiceOptions
-from rocstar.sandbox.service.auth import TOKEN_VARIABLE
-from rocstar.sandbox.service.calls import Outcome
-from rocstar.sandbox.service.decode_code_judge import JudgeOptions
-from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.service.dialects.code_judge import JudgeOptions
+from rocstar.sandbox.service.service_limits import ServiceLimits
 from rocstar.sandbox.types import (
     DEFAULT_LIMITS,
     BatchSandbox,
@@ -49,11 +49,11 @@ from rocstar.sandbox.types import (
 )
 
 FAIL_S = 5.0
-"""How long calls have to answer that they failed, once the sandbox is closed under them."""
+"""The time for calls to report their failure after the sandbox was closed."""
 
 MAX_DESCRIPTORS = 65_536
 OWN_DESCRIPTORS = 128
-"""Of the service besides connections: the sandbox's socket, Redis', log files, imports."""
+"""Descriptors for the sandbox's socket, Redis, log files and imports."""
 
 
 class SplitSandbox:
@@ -95,8 +95,8 @@ def run(options: argparse.Namespace) -> int:
     """Serves until a signal. Raises ValueError, OSError or SandboxError for what keeps it from starting."""
     import uvloop
 
-    address = address_of(options)
-    owners = read_owners(options.token_file, os.environ, TOKEN_VARIABLE)
+    address = parse_address(options)
+    owners = load_owners(options.token_file, os.environ, TOKEN_VARIABLE)
     require_token_unless_loopback(address.tcp_hosts, owners, TOKEN_VARIABLE)
     raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_S)
@@ -117,7 +117,7 @@ def service_options(options: argparse.Namespace, owners: Owners) -> ServiceOptio
             f"MAX_MEMORY is {judge.memory_bytes >> 20} MiB per program, but all together may take only "
             f"{options.memory_bytes >> 20} MiB (--memory-bytes)"
         )
-    rules = Rules(
+    service_limits = ServiceLimits(
         flavours=tuple(flavours),
         max_calls_per_batch=options.max_calls,
         max_wall_s=options.max_wall_s,
@@ -130,10 +130,10 @@ def service_options(options: argparse.Namespace, owners: Owners) -> ServiceOptio
         ),
     )
     return ServiceOptions(
-        rules=rules,
+        service_limits=service_limits,
         judge=judge,
         owners=owners,
-        trusted_proxies=networks(options.trusted_proxy),
+        trusted_proxies=parse_networks(options.trusted_proxy),
         max_connections=max_connections(),
         max_calls=options.max_calls,
         max_body_bytes=options.max_body_bytes,
@@ -144,7 +144,8 @@ def service_options(options: argparse.Namespace, owners: Owners) -> ServiceOptio
 
 
 def chosen_flavours(options: argparse.Namespace) -> tuple[list[str], dict[str, Flavour]]:
-    """Names of those to start, and those of a user's own. Raises ValueError, OSError for their file."""
+    """Return the names of the selected flavours, and the user's flavours. Raises ValueError or OSError for
+    their file."""
     own = read_flavours(options.flavour_file) if options.flavour_file else {}
     names = list(dict.fromkeys((*options.flavours.split(","), *own)))
     for name in names:
@@ -153,53 +154,42 @@ def chosen_flavours(options: argparse.Namespace) -> tuple[list[str], dict[str, F
     return names, own
 
 
-class Ending:
-    """What signals ask for. `stop`: end. `hurry`: at once. `status`: of the process then."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.stop, self.hurry = asyncio.Event(), asyncio.Event()
-        self.status = 0
-        loop.add_signal_handler(signal.SIGTERM, self._ask, 0)
-        loop.add_signal_handler(signal.SIGINT, self._ask, INTERRUPTED)
-
-    def _ask(self, status: int) -> None:
-        if self.stop.is_set():
-            self.hurry.set()
-        else:
-            self.status = status
-            self.stop.set()
-
-
 async def _serve(options: argparse.Namespace, settings: ServiceOptions, address: Address) -> int:
-    ending = Ending(asyncio.get_running_loop())
     listening = bind(address)
     async with AsyncExitStack() as stack:
-        stack.enter_context(reread_on_hangup(settings.owners, lambda line: print_status(line, "serve")))
         for one in listening:
             stack.callback(one.close)
-        opening = asyncio.create_task(_open_sandbox(options, settings, stack))
-        if not await _opened(opening, ending.stop):
-            print_status("interrupted before it was ready", "serve")
-            return ending.status
-        service = Service(opening.result(), settings)
-        log = access_log(options.access_log, "rocstar.sandbox.access")
-        async with service.opened(access_log=log, shutdown_s=FAIL_S) as server:
-            announce(listen(listening))
-            service.door.open(listening, server)
-            _announce_rules(settings)
-            gc.freeze()  # what was imported lives as long as the process
-            await ending.stop.wait()
-            service.drain()
-            in_flight = service.metrics.in_flight
-            print_status(f"ending; {in_flight} calls in flight may end within {options.drain_s:g} s", "serve")
-            service.door.close()
-            if not await _drained(service, ending.hurry, options.drain_s):
-                await stack.aclose()
-                await _drained(service, asyncio.Event(), FAIL_S)
-    return ending.status
+        with (
+            StopSignals().installed() as signals,
+            reload_on_sighup(settings.owners, lambda line: print_status(line, "serve")),
+        ):
+            opening = asyncio.create_task(_open_sandbox(options, settings, stack))
+            if not await _wait_opened(opening, signals.stop):
+                print_status("interrupted before it was ready", "serve")
+                return signals.status
+            service = Service(opening.result(), settings)
+            log = access_log(options.access_log, "rocstar.sandbox.access")
+            async with service.opened(access_log=log, shutdown_s=FAIL_S) as server:
+                announce(listen(listening))
+                service.connections.open(listening, server)
+                _announce_rules(settings)
+                gc.freeze()  # the imported modules live as long as the process
+                await signals.stop.wait()
+                service.drain()
+                in_flight = service.metrics.in_flight
+                print_status(
+                    f"ending; {in_flight} calls in flight may end within {options.drain_s:g} s", "serve"
+                )
+                service.connections.close()
+                await wait_until(service.admission.drained(), signals.hurry, options.drain_s)
+                if service.metrics.in_flight:
+                    await stack.aclose()
+                    await wait_until(service.admission.drained(), asyncio.Event(), FAIL_S)
+            await stack.aclose()
+            return signals.status
 
 
-async def _opened(opening: "asyncio.Task[SessionSandbox]", stop: asyncio.Event) -> bool:
+async def _wait_opened(opening: "asyncio.Task[SessionSandbox]", stop: asyncio.Event) -> bool:
     """False when a signal came before; nothing is left of the sandbox then."""
     stopping = asyncio.create_task(stop.wait())
     try:
@@ -216,7 +206,7 @@ async def _open_sandbox(
     options: argparse.Namespace, settings: ServiceOptions, stack: AsyncExitStack
 ) -> SessionSandbox:
     pool = SandboxPool(
-        settings.rules.flavours,
+        settings.service_limits.flavours,
         declared=chosen_flavours(options)[1],
         max_live=options.max_live,
         weights=settings.owners.weights(),
@@ -227,10 +217,10 @@ async def _open_sandbox(
         nice=PROGRAMS_NICE,
         on_warm=lambda flavour: starting.warm(flavour),
     )
-    if options.flavours == ",".join(offered_flavours()):  # nobody chose
+    if options.flavours == ",".join(offered_flavours()):  # the default was not changed
         for line in left_out():
             print_status(line, "serve")
-    flavours = ", ".join(settings.rules.flavours)
+    flavours = ", ".join(settings.service_limits.flavours)
     if options.redis is None and options.redis_file is None:
         starting = Starting("serve", flavours)
         await stack.enter_async_context(pool)
@@ -263,18 +253,6 @@ async def _open_sandbox(
     return SplitSandbox(fabric, pool)
 
 
-async def _drained(service: Service, hurry: asyncio.Event, timeout_s: float) -> bool:
-    """Whether no call is in flight any more, when the time is over or somebody hurries."""
-    waits = [asyncio.create_task(service.admission.drained()), asyncio.create_task(hurry.wait())]
-    try:
-        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
-    return service.metrics.in_flight == 0
-
-
 def announce(names: Sequence[str], path: str = "") -> None:
     """Print a line for each socket that takes connections."""
     for name in names:
@@ -282,7 +260,7 @@ def announce(names: Sequence[str], path: str = "") -> None:
 
 
 def _announce_rules(settings: ServiceOptions) -> None:
-    flavours = ", ".join(settings.rules.flavours)
+    flavours = ", ".join(settings.service_limits.flavours)
     names = ", ".join(f"{one.name} ({one.weight})" for one in settings.owners.known if one.name)
     guard = "token required" if settings.owners else "no token, loopback only"
     guard += f"; owners by weight: {names}" if names else ""
@@ -298,7 +276,7 @@ def raise_descriptor_limit() -> None:
 
 
 def max_connections() -> int:
-    """As many as there are descriptors for."""
+    """Return the number of connections that the descriptor limit allows."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(MAX_DESCRIPTORS, soft)
     return max(16, most - OWN_DESCRIPTORS)

@@ -1,7 +1,7 @@
-"""The sessions that clients hold by id: leased, bounded, used by one request at a time.
+"""Sessions that clients address by id: leased, bounded, and used by one request at a time.
 
-The sandbox bounds its interpreters and may evict one; a client learns it from the next call, as a SessionLost
-with the reason. The table adds a lease of its own, so that an abandoned session ends.
+The sandbox bounds its interpreters and may evict one; the next call of the client then raises SessionLost
+with the reason. The table adds a lease, so that an abandoned session ends.
 """
 
 import asyncio
@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from rocstar.sandbox.loopback.shares import NO_WEIGHTS, Shares
+from msgspec import Struct
+
+from rocstar.sandbox.http.owner_budget import NO_WEIGHTS, OwnerBudget
 from rocstar.sandbox.pool.fifo_lock import FifoLock
-from rocstar.sandbox.service.answers import OpenSession
-from rocstar.sandbox.service.metrics import Metrics
-from rocstar.sandbox.service.rules import AUTO
+from rocstar.sandbox.service.metrics import ServiceMetrics
+from rocstar.sandbox.service.service_limits import AUTO
 from rocstar.sandbox.types import (
     ExecResult,
     Limits,
@@ -25,6 +26,16 @@ from rocstar.sandbox.types import (
     SessionLost,
     SessionSandbox,
 )
+
+
+class OpenSession(Struct, forbid_unknown_fields=True):
+    """`busy`: a request uses it now. `expires_s`: the seconds that are left of its lease."""
+
+    id: str
+    flavour: str
+    busy: bool
+    expires_s: float
+
 
 MAX_REMEMBERED = 16_384
 """Ended sessions whose reason is remembered."""
@@ -44,7 +55,7 @@ class _Entry:
 
 
 Reopen = Callable[[str], Awaitable[Session]]
-"""Opens the session anew in another flavour; there until its first cell."""
+"""Reopens the session in another flavour; available until its first cell."""
 
 
 class SessionTable:
@@ -55,12 +66,12 @@ class SessionTable:
     def __init__(
         self,
         sandbox: SessionSandbox,
-        metrics: Metrics,
+        metrics: ServiceMetrics,
         *,
         lease_s: float = 1800.0,
         max_sessions: int = 4096,
         weights: Mapping[str, int] = NO_WEIGHTS,
-        choose: Callable[[str], str] | None = None,
+        select_flavour: Callable[[str], str] | None = None,
     ) -> None:
         """
         Args:
@@ -72,10 +83,10 @@ class SessionTable:
             choose: The flavour that suits a program; None when the sandbox chooses by nothing.
         """
         self._sandbox = sandbox
-        self._choose = choose
+        self._select = select_flavour
         self._metrics = metrics
         self._lease_s = lease_s
-        self._shares = Shares(max_sessions, weights)
+        self._shares = OwnerBudget(max_sessions, weights)
         self._live: OrderedDict[str, _Entry] = OrderedDict()
         self._lost: OrderedDict[str, tuple[str, str]] = OrderedDict()  # reason, how its process ended
 
@@ -88,8 +99,8 @@ class SessionTable:
     async def open(self, flavour: str, limits: Limits, seed: int | None, owner: str = "") -> str:
         """Opens one in a flavour, or in `auto`, the one that suits its first cell."""
         reopen = None
-        if flavour == AUTO and self._choose is not None:
-            flavour = self._choose("")
+        if flavour == AUTO and self._select is not None:
+            flavour = self._select("")
             reopen = partial(self._open, limits, seed, owner)
         session = await self._open(limits, seed, owner, flavour)
         session_id = await self._add(session, flavour, owner)
@@ -115,7 +126,7 @@ class SessionTable:
         """Runs one cell after those that wait; see Session.run. Raises SessionLost."""
         entry = await self._take_turn(session_id, owner, deadline)
         try:
-            await self._suit(entry, code)
+            await self._select_session_flavour(entry, code)
             result = await entry.session.run(
                 code,
                 wall_s=wall_s,
@@ -130,7 +141,7 @@ class SessionTable:
             raise self._loss(session_id) from None
         finally:
             entry.turn.give()
-            self._used(session_id, entry)
+            self._release(session_id, entry)
         self._metrics.saw_result(entry.flavour, result)
         if entry.session.lost is not None:  # the cell ended it
             self._forget(session_id, entry.session.lost, entry.session.ending)
@@ -150,16 +161,16 @@ class SessionTable:
             if entry.owner == owner and entry.session.lost is None
         ]
 
-    def why_gone(self, session_id: str) -> str:
-        """How a session ended; empty while it lives."""
+    def end_reason(self, session_id: str) -> str:
+        """Return how a session ended, or "" if it has not."""
         reason, ending = self._lost.get(session_id, ("", ""))
         return ending or reason
 
-    async def _suit(self, entry: _Entry, code: str) -> None:
-        """Before the first cell, nothing is lost by another interpreter. Without room for one, the session
-        goes on in the one that it has, where imports take longer."""
+    async def _select_session_flavour(self, entry: _Entry, code: str) -> None:
+        """Select the flavour before the first cell, when a new interpreter loses no state. If none is free,
+        the session continues in its current one, where imports take longer."""
         reopen, entry.reopen = entry.reopen, None
-        if reopen is None or self._choose is None or (flavour := self._choose(code)) == entry.flavour:
+        if reopen is None or self._select is None or (flavour := self._select(code)) == entry.flavour:
             return
         with suppress(SandboxError):
             session = await reopen(flavour)
@@ -177,17 +188,17 @@ class SessionTable:
             raise self._loss(session_id) from None
         finally:
             entry.turn.give()
-            self._used(session_id, entry)
+            self._release(session_id, entry)
         return await self._add(session, entry.flavour, owner)
 
     async def close(self, session_id: str, owner: str = "") -> None:
-        """Ends a session. Raises SessionLost for one that is not there."""
+        """End a session. Raises SessionLost for an unknown one."""
         entry = self._find(session_id, owner)
         self._forget(session_id, "closed", count=False)
         await self._close(entry)
 
     async def sweep(self) -> None:
-        """Ends the sessions whose lease is over. The table is in order of last use."""
+        """End the sessions whose lease has expired. The table is in order of last use."""
         now_s = asyncio.get_running_loop().time()
         for session_id, entry in list(self._live.items()):
             if entry.used_s + self._lease_s > now_s:
@@ -196,7 +207,7 @@ class SessionTable:
                 self._forget(session_id, "expired")
                 await self._close(entry)
 
-    async def sweep_for_ever(self) -> None:
+    async def run_sweeper(self) -> None:
         while True:
             await asyncio.sleep(max(0.05, min(30.0, self._lease_s / 4)))
             await self.sweep()
@@ -208,11 +219,11 @@ class SessionTable:
 
     async def _add(self, session: Session, flavour: str, owner: str) -> str:
         while not self._shares.fits(owner, 1):
-            idle = self._idle_of(self._shares.largest()) or self._idle_of(owner)
+            idle = self._idle_of(self._shares.largest_owner()) or self._idle_of(owner)
             if idle is None:
                 await session.close()
                 raise SandboxError(
-                    f"all {self._shares.most(owner)} sessions are in use", kind="full", retryable=True
+                    f"all {self._shares.limit_of(owner)} sessions are in use", kind="full", retryable=True
                 )
             entry = self._live[idle]
             self._forget(idle, "evicted")
@@ -224,7 +235,7 @@ class SessionTable:
         return session_id
 
     def _idle_of(self, owner: str) -> str | None:
-        """The least recently used that nobody uses now."""
+        """Return the least recently used session without a request, or None."""
         idle = (name for name, entry in self._live.items() if entry.owner == owner and entry.users == 0)
         return next(idle, None)
 
@@ -233,30 +244,30 @@ class SessionTable:
         if entry is None:
             raise self._loss(session_id)
         if entry.owner != owner:
-            raise _gone("unknown")
+            raise _session_lost("unknown")
         return entry
 
     async def _take_turn(self, session_id: str, owner: str, deadline: float) -> _Entry:
-        """Returns after those that came before; what follows are `turn.give` and `_used`. Raises SessionLost,
-        or a SandboxError at the deadline."""
+        """Wait for the earlier requests of the session; the caller must then call `turn.give` and `_release`.
+        Raises SessionLost, or a SandboxError at the deadline."""
         entry = self._find(session_id, owner)
         entry.users += 1
         try:
             await entry.turn.take(deadline)
         except BaseException as error:  # too late, or cancelled
-            self._used(session_id, entry)
+            self._release(session_id, entry)
             if not isinstance(error, TimeoutError):
                 raise
             message = "the deadline passed before earlier cells of the session ended"
             raise SandboxError(message, kind="deadline", retryable=True) from None
         if self._live.get(session_id) is not entry:  # it ended while this call waited
             entry.turn.give()
-            self._used(session_id, entry)
+            self._release(session_id, entry)
             raise self._loss(session_id)
         return entry
 
-    def _used(self, session_id: str, entry: _Entry) -> None:
-        """By one less. Its lease begins anew."""
+    def _release(self, session_id: str, entry: _Entry) -> None:
+        """Count one request less and renew the lease."""
         entry.users -= 1
         if session_id in self._live:
             entry.used_s = asyncio.get_running_loop().time()
@@ -274,12 +285,12 @@ class SessionTable:
             self._metrics.sessions_lost[(reason,)] += 1
 
     def _loss(self, session_id: str) -> SessionLost:
-        return _gone(*self._lost.get(session_id, ("unknown", "")))
+        return _session_lost(*self._lost.get(session_id, ("unknown", "")))
 
     async def _close(self, entry: _Entry) -> None:
-        with suppress(SandboxError):  # it is gone already, which is what is wanted
+        with suppress(SandboxError):  # it has ended already
             await entry.session.close()
 
 
-def _gone(reason: str, ending: str = "") -> SessionLost:
+def _session_lost(reason: str, ending: str = "") -> SessionLost:
     return SessionLost(f"the session is gone: {ending or reason}", reason=reason, ending=ending)

@@ -1,4 +1,4 @@
-"""Fuzzes the service's request decoding: bytes in, typed calls or `Refused` out, nothing else.
+"""Fuzzes the service's request decoding: bytes in, typed calls or `RequestError` out, nothing else.
 
     python tests/fuzz/fuzz_decode.py --seconds 600          # a seeded mutator of its own
     python tests/fuzz/fuzz_decode.py --atheris OPTIONS      # guided by coverage, where atheris is installed
@@ -15,14 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rocstar.sandbox.service.app import refused
-from rocstar.sandbox.service.decode import decode_batch, decode_cell, decode_run, decode_session
-from rocstar.sandbox.service.decode_code_judge import JudgeOptions, decode_submission, decode_submissions
-from rocstar.sandbox.service.decode_sandbox_fusion import decode_run_code, decode_run_jupyter
-from rocstar.sandbox.service.errors import Refused
-from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.http.errors import RequestError
+from rocstar.sandbox.service.app import error_response
+from rocstar.sandbox.service.dialects.code_judge import JudgeOptions, decode_submission, decode_submissions
+from rocstar.sandbox.service.dialects.native import decode_batch, decode_cell, decode_run, decode_session
+from rocstar.sandbox.service.dialects.sandbox_fusion import decode_run_code, decode_run_jupyter
+from rocstar.sandbox.service.service_limits import ServiceLimits
 
-RULES = Rules(flavours=("stdlib", "numeric", "verifier"))
+RULES = ServiceLimits(flavours=("stdlib", "numeric", "verifier"))
 LIMITS = JudgeOptions().limits
 TARGETS: list[tuple[str, Callable[[bytes], Any]]] = [
     ("/v1/run", lambda body: decode_run(body, RULES)),
@@ -98,11 +98,11 @@ def check(index: int, body: bytes) -> None:
     path, decode = TARGETS[index % len(TARGETS)]
     try:
         decode(body)
-    except Refused as caught:
+    except RequestError as caught:
         refusal = caught
     else:
         return
-    answer = refused(path, refusal)
+    answer = error_response(path, refusal)
     assert 400 <= answer.status < 500 and refusal.field, f"{answer.status} naming {refusal.field!r}"
     assert isinstance(answer.body, bytes)
     json.loads(answer.body)

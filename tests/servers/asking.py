@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from rocstar.engine.inference.openai import OpenAIEndpoint
-from rocstar.engine.serve.opened import Listening
+from rocstar.engine.serve.server import RunningServer
 
 from ..engine.serve.conftest import events, of_stream
 
@@ -28,7 +28,7 @@ class Asking:
     """Asks an endpoint that is open."""
 
     session: aiohttp.ClientSession
-    listening: Listening
+    listening: RunningServer
 
     async def at_once(self, path: str, **body: Any) -> dict[str, Any]:
         """The answer."""
@@ -151,7 +151,7 @@ async def check_leaving(
     else:
         raise AssertionError("every answer had ended before its client went away")
     async with asyncio.timeout(LEFT_S):
-        while asking.listening.endpoint.desk.in_flight or await running():  # noqa: ASYNC110 - another process
+        while asking.listening.endpoint.conversations.in_flight or await running():  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.01)
 
 

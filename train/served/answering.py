@@ -17,14 +17,14 @@ from pathlib import Path
 
 from rocstar.engine.progress.progress import working
 from rocstar.engine.progress.status import StatusLine
-from rocstar.engine.serve.desk import DeskLimits
+from rocstar.engine.serve.conversation_manager import ConversationLimits
+from rocstar.engine.serve.conversation_store import ConversationStore
 from rocstar.engine.serve.endpoint import ServeOptions
-from rocstar.engine.serve.kept import KeptConversations
-from rocstar.engine.serve.opened import ANY_PORT, Listening, open_endpoint, until_told
-from rocstar.sandbox.loopback.access import Network, access_log
-from rocstar.sandbox.loopback.listening import Address
-from rocstar.sandbox.loopback.printable import printable_line
-from rocstar.sandbox.loopback.tokens import Owners, reread_on_hangup
+from rocstar.engine.serve.server import ANY_PORT, RunningServer, open_endpoint, serve_until_signal
+from rocstar.sandbox.http.access_log import Network, access_log
+from rocstar.sandbox.http.guard import Owners, reload_on_sighup
+from rocstar.sandbox.http.listening import Address
+from rocstar.sandbox.http.printable import printable_line
 from rocstar.train.evaluation.saved_model import OpenedModel, open_model, run_to_end, with_date_of
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
@@ -70,16 +70,16 @@ def serve(order: ServeOrder) -> None:
     """Serve until a signal. ConfigError for what cannot be served."""
 
     async def work() -> None:
-        with reread_on_hangup(order.owners, order.note):
+        with reload_on_sighup(order.owners, order.note):
             async with serving(order) as (served, listening):
                 _announce(order, served, listening)
-                await until_told(listening.endpoint, order.drain_s, order.note)
+                await serve_until_signal(listening.endpoint, order.drain_s, order.note)
 
     run_to_end(work())
 
 
 @contextlib.asynccontextmanager
-async def serving(order: ServeOrder) -> AsyncIterator[tuple[OpenedModel, Listening]]:
+async def serving(order: ServeOrder) -> AsyncIterator[tuple[OpenedModel, RunningServer]]:
     """The endpoint over the model, while the block runs."""
     order = dataclasses.replace(order, recipe=with_date_of(order.out, order.recipe))
     stages = order.recipe.stages
@@ -98,25 +98,27 @@ async def serving(order: ServeOrder) -> AsyncIterator[tuple[OpenedModel, Listeni
                     max_turns=order.max_turns or turns,
                 )
             )
-        kept = None
+        store = None
         if order.out is not None:
-            kept = KeptConversations(
+            store = ConversationStore(
                 order.out,
                 decode=served.agent.chat.decode,
                 num_answers=served.num_answers,
                 temperature=order.recipe.rl.temperature,
             )
-            await stack.enter_async_context(kept)
+            await stack.enter_async_context(store)
         options = ServeOptions(
             owners=order.owners,
             trusted_proxies=order.trusted_proxies,
             max_context=served.max_context,
-            desk=DeskLimits(max_choices=order.max_choices, queue_timeout_s=order.queue_timeout_s),
+            conversations=ConversationLimits(
+                max_choices=order.max_choices, queue_timeout_s=order.queue_timeout_s
+            ),
             isolation=served.isolation,
         )
         access = access_log(order.access_log, "rocstar.serve.access")
         opening = open_endpoint(
-            served.agent, options, address=order.address, access=access, kept=kept, note=order.note
+            served.agent, options, address=order.address, access=access, store=store, note=order.note
         )
         try:
             listening = await stack.enter_async_context(opening)
@@ -146,8 +148,8 @@ def _folder(out: Path, recipe: Recipe) -> Iterator[None]:
             discard_if_unused(out)
 
 
-def _announce(order: ServeOrder, served: OpenedModel, listening: Listening) -> None:
+def _announce(order: ServeOrder, served: OpenedModel, listening: RunningServer) -> None:
     guard = "token required" if order.owners else "no token, loopback only"
     order.note(f"serving {served.recipe.model.path} at {listening.url}/v1 ({guard})")
-    kept = "no records are kept" if order.out is None else f"records in {os.path.relpath(order.out)}"
-    order.note(f"models rocstar-agent and rocstar-raw; {kept}; Ctrl-C ends it")
+    records = "no records are kept" if order.out is None else f"records in {os.path.relpath(order.out)}"
+    order.note(f"models rocstar-agent and rocstar-raw; {records}; Ctrl-C ends it")

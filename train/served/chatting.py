@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 from rich.console import Console
 
-from rocstar.engine.serve.terminal.remote import RemoteChat
+from rocstar.engine.serve.terminal.chat_history import ChatHistory
+from rocstar.engine.serve.terminal.client import ChatClient
 from rocstar.engine.serve.terminal.screen import Screen
 from rocstar.engine.serve.terminal.session import ChatSession, answer_all
-from rocstar.engine.serve.terminal.talk import Talk
 from rocstar.train.served.recorded_start import RecordedStart
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def chat_with(order: ChatOrder, *, url: str, model: str, token: str | None) -> i
     """Chat with an endpoint; of a URL that names a server alone, at its /v1. 1 if an answer failed."""
     if not urlsplit(url).path.strip("/"):
         url = f"{url.rstrip('/')}/v1"
-    remote = RemoteChat(url=url.rstrip("/"), model=model, token=token, fields=order.fields)
-    return asyncio.run(_chat(order, remote, f"{model} at {url}"))
+    client = ChatClient(url=url.rstrip("/"), model=model, token=token, fields=order.fields)
+    return asyncio.run(_chat(order, client, f"{model} at {url}"))
 
 
 def chat_locally(order: ChatOrder, serving: ServeOrder) -> int:
@@ -72,45 +72,45 @@ def chat_locally(order: ChatOrder, serving: ServeOrder) -> int:
             if order.start is not None:
                 order.start.check_tokens(served.agent.chat.decode)
             token = serving.owners.known[0].token
-            remote = RemoteChat(url=f"{listening.url}/v1", token=token, fields=order.fields)
+            client = ChatClient(url=f"{listening.url}/v1", token=token, fields=order.fields)
             tools = f"tools in {served.isolation}" if served.isolation else "tools"
-            codes.append(await _chat(order, remote, f"{_short(served.recipe.model.path)}, {tools}"))
+            codes.append(await _chat(order, client, f"{_short(served.recipe.model.path)}, {tools}"))
 
     run_to_end(work())
     return codes[0]
 
 
-async def _chat(order: ChatOrder, remote: RemoteChat, whom: str) -> int:
+async def _chat(order: ChatOrder, client: ChatClient, whom: str) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a policy writes what this terminal may have no letters for
     screen, start = Screen(Console(highlight=False)), order.start
-    talk = Talk() if start is None else start.talk()
-    async with remote:
+    history = ChatHistory() if start is None else start.history()
+    async with client:
         if order.prompts is not None:
             prompts: list[str | None] = [*order.prompts]
             if start is not None and start.goes_on:
                 prompts = [None]
             good = await answer_all(
-                remote,
+                client,
                 prompts,
                 num_choices=order.num_choices,
                 as_json=order.as_json,
                 screen=screen,
-                talk=talk,
+                history=history,
             )
             return 0 if good else 1
-        from rocstar.engine.serve.terminal.lines import EditedLines
+        from rocstar.engine.serve.terminal.line_editor import LineEditor
 
         screen.note(f"{whom}; /help lists commands")
         if order.example is not None and start is None:
             screen.note(f"solved in training, for example: {order.example}")
             screen.note("it learned from one question at a time: /new before the next")
-        session = ChatSession(remote, screen, talk=talk, num_choices=order.num_choices)
+        session = ChatSession(client, screen, history=history, num_choices=order.num_choices)
         if start is not None:
             screen.note(_beginning(start))
             if start.goes_on:
                 await session.ask(None)
-        await session.run(EditedLines(_history()))
+        await session.run(LineEditor(_history()))
     return 0
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from rocstar.engine.record.files import FRAMES
 from rocstar.engine.record.reading import RecordError, read_records
 from rocstar.engine.record.step_file import StepFile
-from rocstar.engine.serve.terminal.talk import Talk
+from rocstar.engine.serve.terminal.chat_history import ChatHistory
 from rocstar.engine.types import HIDDEN
 from rocstar.train.recipe.errors import ConfigError
 
@@ -52,12 +52,12 @@ class RecordedStart:
         """All of it, as it reads."""
         return "".join(text for _, text in self.segments)
 
-    def talk(self) -> Talk:
+    def history(self) -> ChatHistory:
         """A talk that goes on from here."""
         messages = [{"role": "user", "content": self.question}]
         if not self.goes_on:
             messages.append({"role": "assistant", "content": self.answer})
-        return Talk(messages=messages, ids=self.ids)
+        return ChatHistory(messages=messages, ids=self.ids)
 
     def check_tokens(self, decode: Callable[[Sequence[int]], str]) -> None:
         """ConfigError if these are tokens of another tokenizer than that of `decode`."""

@@ -15,13 +15,9 @@ from urllib.parse import urlsplit
 
 from rocstar.sandbox.command_line import format_error
 from rocstar.sandbox.extras import missing_extra_message
-from rocstar.sandbox.loopback.listening import (
-    add_access_log_options,
-    add_listening_options,
-    address_of,
-)
-from rocstar.sandbox.loopback.printable import printable_line
-from rocstar.sandbox.loopback.tokens import Owner, Owners, read_owners, require_token_unless_loopback
+from rocstar.sandbox.http.guard import Owner, Owners, load_owners, require_token_unless_loopback
+from rocstar.sandbox.http.listening import add_access_log_options, add_listening_options, parse_address
+from rocstar.sandbox.http.printable import printable_line
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe, recipe_of_model
@@ -172,11 +168,11 @@ def _prompts(options: argparse.Namespace, start: RecordedStart | None) -> list[s
 
 def serve(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) -> int:
     """Serve by the options. `rest` are fields of the recipe."""
-    from rocstar.sandbox.loopback.access import networks
+    from rocstar.sandbox.http.access_log import parse_networks
 
     try:
-        address, proxies = address_of(options), networks(options.trusted_proxy)
-        owners = read_owners(options.token_file, {})
+        address, proxies = parse_address(options), parse_networks(options.trusted_proxy)
+        owners = load_owners(options.token_file, {})
         require_token_unless_loopback(address.tcp_hosts, owners)
     except (ValueError, OSError) as error:
         raise ConfigError(format_error(error)) from None

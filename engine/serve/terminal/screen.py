@@ -1,4 +1,4 @@
-"""What a person sees of an answer: appended line by line, at any width, never drawn again."""
+"""The output of a chat: appended line by line, at any width, never redrawn."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from rich.console import Console
 from rich.syntax import Syntax
 from rich.text import Text
 
-from rocstar.engine.serve.parts import Said, ToolAnswer, ToolUse
-from rocstar.engine.serve.terminal.remote import Told
-from rocstar.sandbox.loopback.printable import printable
+from rocstar.engine.serve.stream_parts import TextPart, ToolCallPart, ToolResultPart
+from rocstar.engine.serve.terminal.client import StreamEvent
+from rocstar.sandbox.http.printable import printable
 
 MAX_RESULT_LINES = 12
-"""Lines of a result that are shown at once; `/tools` shows all."""
+"""The lines of a tool result that are printed; `/tools` prints all."""
 
 
 class Screen:
-    """Invariant: what was shown is never changed, and each kind of text begins on a line of its own."""
+    """Invariant: printed text is never changed, and each kind of text starts on a new line."""
 
     def __init__(self, console: Console, *, shows_all: bool = False) -> None:
         """shows_all: results in full."""
@@ -26,20 +26,20 @@ class Screen:
         self._kind = ""
         self._at_line_begin = True
 
-    def show(self, told: Told) -> None:
+    def show(self, event: StreamEvent) -> None:
         """Show an event of an answer."""
-        if isinstance(told, Said):
-            self._begin(told.kind)
-            if told.text:
-                style = "dim italic" if told.kind == "reasoning_content" else ""
+        if isinstance(event, TextPart):
+            self._begin(event.kind)
+            if event.text:
+                style = "dim italic" if event.kind == "reasoning_content" else ""
                 self.console.print(
-                    Text(printable(told.text), style=style), end="", soft_wrap=True, highlight=False
+                    Text(printable(event.text), style=style), end="", soft_wrap=True, highlight=False
                 )
-                self._at_line_begin = told.text.endswith("\n")
-        elif isinstance(told, ToolUse):
-            self._call(told.name, told.arguments)
-        elif isinstance(told, ToolAnswer):
-            self._result(told.text, told.status, is_error=told.is_error)
+                self._at_line_begin = event.text.endswith("\n")
+        elif isinstance(event, ToolCallPart):
+            self._call(event.name, event.arguments)
+        elif isinstance(event, ToolResultPart):
+            self._result(event.text, event.status, is_error=event.is_error)
 
     def end(self, note: str = "") -> None:
         """The answer is over."""
@@ -96,8 +96,8 @@ class Screen:
 
 
 def _coloured(code: str) -> Text:
-    """Python in the colours that the person has chosen for the terminal, which suit its background, in lines
-    as they are: what is copied runs, and a terminal breaks them anew at another width."""
+    """Return Python in the terminal's own colours, without wrapped lines: copied code runs, and the terminal
+    rewraps it at another width."""
     syntax = Syntax("", "python", theme="ansi_light", background_color="default")
     text = syntax.highlight(printable(code).rstrip("\n"))
     text.rstrip()

@@ -1,10 +1,10 @@
-"""`rocstar chat` while it runs: a line of input, an answer, a command.
+"""A chat session: input lines, responses and commands.
 
-    tty    prompt_toolkit ──line──> command | question ──> RemoteChat.ask ──> Screen
-    else   --prompt, or what is piped in ──> answers on standard output, with --json a line each
+    tty    prompt_toolkit ──line──> command | question ──> ChatClient.ask ──> Screen
+    else   --prompt, or piped input ──> responses on standard output, with --json a line each
 
-Who waits: the person for the answer, which Ctrl-C ends and keeps, or for a command, which it ends; the
-program for the person, without end.
+The person waits for a response, which Ctrl-C stops and keeps, or for a command, which it stops. The program
+waits for the person without a timeout.
 """
 
 from __future__ import annotations
@@ -20,55 +20,60 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from rocstar.engine.serve.parts import Said
-from rocstar.engine.serve.terminal.keys import held_keys, unseen_keys
-from rocstar.engine.serve.terminal.remote import ChoiceEnd, RemoteChat, RemoteError, Told
+from rocstar.engine.serve.stream_parts import TextPart
+from rocstar.engine.serve.terminal.chat_history import (
+    ChatHistory,
+    ChatHistoryError,
+    ReceivedAnswer,
+    count_votes,
+)
+from rocstar.engine.serve.terminal.client import ChatClient, ChatClientError, ChoiceEnd, StreamEvent
+from rocstar.engine.serve.terminal.raw_mode import no_echo, raw_mode
 from rocstar.engine.serve.terminal.screen import Screen
-from rocstar.engine.serve.terminal.talk import HeardAnswer, Talk, TalkError, votes
 
 HELP = """\
 /n K         ask K times at once and vote; /n 1 streams again
-/system TEXT what the assistant is told first; without TEXT, show it
+/system TEXT set the system message; without TEXT, show it
 /tools       the last answer's calls with their whole results
 /undo        take back the last question and its answer
-/save FILE   write the talk; /load FILE reads it
-/good /bad   tell the server what you think of the last answer
-/new         begin anew
+/save FILE   save the chat; /load FILE loads it
+/good /bad   send feedback on the last answer to the server
+/new         start a new chat
 /quit        leave (so do Ctrl-D, and Ctrl-C twice)
 Enter sends; Alt-Enter begins a new line; pasted lines are one message."""
 
 
 class Lines(Protocol):
-    """Where a person writes."""
+    """The input of a person."""
 
     async def next(self) -> str:
-        """What was written. EOFError at the end; KeyboardInterrupt for Ctrl-C."""
+        """Return the next input. EOFError at the end; KeyboardInterrupt for Ctrl-C."""
         ...
 
     def interrupted(self) -> bool:
-        """Whether Ctrl-C was pressed behind what `next` gave; what else was typed begins the next."""
+        """Return True if Ctrl-C was pressed after the last input; other keys are kept for the next one."""
         ...
 
 
 @dataclass(slots=True)
 class ChatSession:
-    """A person's conversation with an endpoint.
+    """A chat of a person with an endpoint.
 
-    Invariants: what an answer said before it was stopped is kept, and is what the next question follows.
-    Ctrl-C behind a line ends what that line asked for, however soon it comes, and never the chat.
+    Invariants: the text of a stopped response is kept, and the next question follows it. Ctrl-C after a
+        line stops that line's request, even if it is pressed immediately, and never the chat.
     """
 
-    remote: RemoteChat
+    client: ChatClient
     screen: Screen
-    talk: Talk = field(default_factory=Talk)
+    history: ChatHistory = field(default_factory=ChatHistory)
     num_choices: int = 1
     _doing: asyncio.Future[None] | None = None
     _lines: Lines | None = None
 
     async def run(self, lines: Lines) -> None:
-        """Until the person leaves."""
+        """Run until the person leaves."""
         self._lines = lines
-        with held_keys():
+        with raw_mode():
             while (line := await self._next(lines)) != "/quit":
                 if line.startswith("/"):
                     await self._command(line)
@@ -89,58 +94,58 @@ class ChatSession:
                 is_warned = True
                 self.screen.note("Ctrl-C once more leaves")
 
-    async def ask(self, question: str | None) -> HeardAnswer:
-        """Ask, and show the answer while it comes; Ctrl-C ends it. None: let the policy go on."""
-        answer = HeardAnswer()
+    async def ask(self, question: str | None) -> ReceivedAnswer:
+        """Ask and print the response as it arrives; Ctrl-C stops it. None: the policy continues."""
+        answer = ReceivedAnswer()
         if not await self._until_stopped(self._hear(question, answer)):
             self.screen.end("(stopped)")
-        if (answer.parts or answer.end) and not self.talk.add(question, answer, answer.elected()):
-            self.screen.note("(not kept: this talk goes on by its tokens, and the last of these are unknown)")
+        if (answer.parts or answer.end) and not self.history.add(question, answer, answer.elected()):
+            self.screen.note("(not kept: this chat continues from tokens, and the last of them are unknown)")
         return answer
 
     def stop(self) -> None:
-        """End the answer that is being heard, of which what was heard is kept, or the command at work."""
+        """Stop the current response, whose text is kept, or the current command."""
         if self._doing is not None:
             self._doing.cancel()
 
     async def _until_stopped(self, work: Awaitable[None]) -> bool:
-        """Whether the work came to its end; `stop`, and so Ctrl-C, ends it before."""
+        """Return True if the work finished, False if `stop` or Ctrl-C ended it."""
         doing = self._doing = asyncio.ensure_future(work)
         try:
-            with _interrupting(self.stop), unseen_keys():
+            with _on_interrupt(self.stop), no_echo():
                 if self._lines is not None and self._lines.interrupted():
                     self.stop()
                 await asyncio.wait([doing])
         finally:
             self._doing = None
-            doing.cancel()  # who waited for it was cancelled: nobody hears it any more
+            doing.cancel()  # its waiter was cancelled, so no caller reads it
         if doing.cancelled():
             return False
         doing.result()
         return True
 
-    async def _hear(self, question: str | None, answer: HeardAnswer) -> None:
-        stream = self.remote.ask(
-            self.talk.asking(question), num_choices=self.num_choices, prefix_ids=self.talk.ids
+    async def _hear(self, question: str | None, answer: ReceivedAnswer) -> None:
+        stream = self.client.ask(
+            self.history.asking(question), num_choices=self.num_choices, prefix_ids=self.history.ids
         )
         try:
             async with contextlib.aclosing(stream):
-                async for told in stream:
-                    answer.hear(told)
+                async for event in stream:
+                    answer.receive(event)
                     if self.num_choices == 1:
-                        self.screen.show(told)
-                    elif isinstance(told, ChoiceEnd):
+                        self.screen.show(event)
+                    elif isinstance(event, ChoiceEnd):
                         self.screen.mark()
-        except RemoteError as error:
+        except ChatClientError as error:
             self.screen.end(f"error: {error}")
             return
         if self.num_choices > 1:
             self._show_votes(answer)
-        self.screen.end(_ending(answer))
+        self.screen.end(_end_note(answer))
 
-    def _show_votes(self, answer: HeardAnswer) -> None:
-        told = votes([answer.text(k) for k in sorted(answer.reasons)])
-        for text, count in told:
+    def _show_votes(self, answer: ReceivedAnswer) -> None:
+        counts = count_votes([answer.text(k) for k in sorted(answer.reasons)])
+        for text, count in counts:
             self.screen.note(f"{count} of {len(answer.reasons)}: {text or '(nothing)'}")
 
     async def _command(self, line: str) -> None:
@@ -150,8 +155,8 @@ class ChatSession:
             "/n": self._set_choices,
             "/system": self._set_system,
             "/tools": self._show_tools,
-            "/undo": lambda _: self.screen.note(f"taken back: {self.talk.undo()[:200]}"),
-            "/save": lambda path: self.talk.save(_path(path)),
+            "/undo": lambda _: self.screen.note(f"taken back: {self.history.undo()[:200]}"),
+            "/save": lambda path: self.history.save(_expand_path(path)),
             "/load": self._load,
             "/good": lambda _: self._thumb("up"),
             "/bad": lambda _: self._thumb("down"),
@@ -159,72 +164,72 @@ class ChatSession:
         }
         try:
             if name not in commands:
-                raise TalkError(f"{name} is no command; /help lists them")
+                raise ChatHistoryError(f"{name} is not a command; /help lists them")
             work = commands[name](rest.strip())
             if work is not None and not await self._until_stopped(work):
                 self.screen.note("(stopped)")
             if name == "/save":
                 self.screen.note(f"saved in {rest.strip()}")
-        except (TalkError, RemoteError) as error:
+        except (ChatHistoryError, ChatClientError) as error:
             self.screen.note(f"error: {error}")
 
     def _set_choices(self, text: str) -> None:
         if not re.fullmatch("[0-9]{1,3}", text) or not 1 <= int(text) <= 128:
-            raise TalkError(f"/n {text[:20]}: give a number from 1 to 128")
+            raise ChatHistoryError(f"/n {text[:20]}: give a number from 1 to 128")
         self.num_choices = int(text)
 
     def _set_system(self, text: str) -> None:
         if text:
-            self.talk.instruct(text)
-        self.screen.note(f"system: {self.talk.system or '(none)'}")
+            self.history.instruct(text)
+        self.screen.note(f"system: {self.history.system or '(none)'}")
 
     def _show_tools(self, _: str) -> None:
-        answer = self.talk.answers[-1] if self.talk.answers else HeardAnswer()
+        answer = self.history.answers[-1] if self.history.answers else ReceivedAnswer()
         whole = Screen(self.screen.console, shows_all=True)
         chosen = answer.elected()
-        told = [part for part in answer.parts if not isinstance(part, Said) and part.choice == chosen]
-        for part in told:
+        calls = [part for part in answer.parts if not isinstance(part, TextPart) and part.choice == chosen]
+        for part in calls:
             whole.show(part)
-        if not told:
+        if not calls:
             self.screen.note("no tool was called")
 
     def _load(self, path: str) -> None:
-        self.talk = Talk.load(_path(path))
-        for message in self.talk.messages:
+        self.history = ChatHistory.load(_expand_path(path))
+        for message in self.history.messages:
             self.screen.note(f"{message['role']}: {message['content']}")
 
     async def _thumb(self, thumb: str) -> None:
-        end = self.talk.answers[-1].end if self.talk.answers else None
+        end = self.history.answers[-1].end if self.history.answers else None
         if end is None or end.id is None:
-            raise TalkError("there is no finished answer to judge")
-        answer = self.talk.answers[-1]
-        await self.remote.thumb(end.id, answer.elected(), thumb)
+            raise ChatHistoryError("there is no finished answer to judge")
+        answer = self.history.answers[-1]
+        await self.client.thumb(end.id, answer.elected(), thumb)
         self.screen.note(f"noted: {thumb}")
 
     def _begin_anew(self, _: str) -> None:
-        system = "" if self.talk.ids is not None else self.talk.system
-        self.talk = Talk()
-        self.talk.instruct(system)
+        system = "" if self.history.ids is not None else self.history.system
+        self.history = ChatHistory()
+        self.history.instruct(system)
 
 
-def _path(text: str) -> Path:
+def _expand_path(text: str) -> Path:
     if not text:
-        raise TalkError("give a file behind the command")
+        raise ChatHistoryError("give a file after the command")
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise TalkError(f"{text}: there is nobody of that name here; give the folder itself") from None
+        raise ChatHistoryError(f"cannot expand {text}: no such user. Pass the full path.") from None
 
 
-def _ending(answer: HeardAnswer) -> str:
-    """What a person should know of how the answer ended; empty if it is whole."""
+def _end_note(answer: ReceivedAnswer) -> str:
+    """Return a note about an incomplete response, or ""."""
     if any(reason == "length" for reason in answer.reasons.values()):
         return "(cut: the answer reached its limit of tokens or turns)"
     return "" if answer.parts else "(no answer)"
 
 
 @contextlib.contextmanager
-def _interrupting(stop: Callable[[], None]) -> Iterator[None]:
+def _on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
     """Ctrl-C calls `stop` inside the block, where this thread takes signals."""
     loop = asyncio.get_running_loop()
     try:
@@ -239,39 +244,39 @@ def _interrupting(stop: Callable[[], None]) -> Iterator[None]:
 
 
 async def answer_all(
-    remote: RemoteChat,
+    client: ChatClient,
     prompts: Sequence[str | None],
     *,
     num_choices: int,
     as_json: bool,
     screen: Screen,
-    talk: Talk | None = None,
+    history: ChatHistory | None = None,
 ) -> bool:
-    """Answer prompts that nobody types, each by itself behind the `talk`; whether all were answered. None
-    among them lets the policy go on."""
-    good, talk = True, talk or Talk()
+    """Answer prompts non-interactively, each after the `history`. Return True if all were answered. With a
+    prompt of None the policy continues."""
+    good, history = True, history or ChatHistory()
     for prompt in prompts:
         session = ChatSession(
-            remote, Screen(screen.console), talk=copy.deepcopy(talk), num_choices=num_choices
+            client, Screen(screen.console), history=copy.deepcopy(history), num_choices=num_choices
         )
         if not as_json:
             good &= bool((await session.ask(prompt)).end)
             continue
-        answer = HeardAnswer()
+        answer = ReceivedAnswer()
         try:
-            async for told in _closing(remote, talk, prompt, num_choices):
-                answer.hear(told)
+            async for event in _ask_closing(client, history, prompt, num_choices):
+                answer.receive(event)
             print(json.dumps(answer.as_json(prompt)), flush=True)
-        except RemoteError as error:
+        except ChatClientError as error:
             print(json.dumps({"prompt": prompt, "error": str(error)}), flush=True)
             good = False
     return good
 
 
-async def _closing(
-    remote: RemoteChat, talk: Talk, prompt: str | None, num_choices: int
-) -> AsyncIterator[Told]:
-    stream = remote.ask(talk.asking(prompt), num_choices=num_choices, prefix_ids=talk.ids)
+async def _ask_closing(
+    client: ChatClient, history: ChatHistory, prompt: str | None, num_choices: int
+) -> AsyncIterator[StreamEvent]:
+    stream = client.ask(history.asking(prompt), num_choices=num_choices, prefix_ids=history.ids)
     async with contextlib.aclosing(stream):
-        async for told in stream:
-            yield told
+        async for event in stream:
+            yield event

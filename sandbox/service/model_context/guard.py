@@ -1,66 +1,137 @@
-"""Who may call over HTTP: a right token, and without any only this machine's own programs.
+"""Authentication and bodies of MCP requests over HTTP.
 
-request --> Guard: token -> 401; a web page, or another's name for this machine -> 403
-              |     an owner whose share of connections is busy -> 429
-              |     a body that is too large -> 413; large ones lightened in another process (bodies.py)
-              +--> the SDK's own
+request --> Guard: token -> 401; a web page, or a foreign name of this machine -> 403
+              |     an owner whose connections are all busy -> 429
+              |     a body that is too large -> 413
+              |     a body larger than `MOST_IN_LOOP_BYTES`: another process takes out the long texts of the
+              |     call and marks their places, and tools.py puts them back; the SDK parses the rest
+              +--> the SDK's application
+
+The SDK parses bodies in its event loop, which a large one would block.
 """
 
 import asyncio
+import base64
+import binascii
+import json
+import secrets
 from collections.abc import Mapping
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rocstar.sandbox.loopback.door import Door, DoorFull
-from rocstar.sandbox.loopback.shares import Shares
-from rocstar.sandbox.loopback.tokens import Owners
-from rocstar.sandbox.service import auth
-from rocstar.sandbox.service.auth import refuse_web_pages
-from rocstar.sandbox.service.errors import Full, Refused, TooLarge
-from rocstar.sandbox.service.incoming import Incoming
-from rocstar.sandbox.service.model_context.bodies import MOST_IN_LOOP_BYTES, NO_TEXTS, LongTexts, lightened
-from rocstar.sandbox.service.readiness import Readiness
+from rocstar.sandbox.http.bodies import BodyReader
+from rocstar.sandbox.http.connections import ConnectionLimiter, ConnectionsExhausted
+from rocstar.sandbox.http.errors import Overloaded, RequestError, RequestTooLarge
+from rocstar.sandbox.http.guard import Owners, authenticate, run_name
+from rocstar.sandbox.http.owner_budget import OwnerBudget
+from rocstar.sandbox.service.admission import ReadinessProbe
+
+MOST_IN_LOOP_BYTES = 1 << 16
+"""The maximum size of a body that the SDK parses: two milliseconds."""
+
+LONG_CHARS = 1 << 12
+"""The minimum length of a text that is taken out."""
+
+LongTexts = Mapping[str, str | bytes]
+"""The texts of one request that were taken out, by their marks."""
+
+NO_TEXTS: LongTexts = {}
+
+
+def extract_long_texts(body: bytes) -> tuple[bytes, LongTexts]:
+    """Return a body of at most `MOST_IN_LOOP_BYTES`, and the texts that were replaced by marks: `code` and
+    `stdin` of a call, and its files as bytes. Raises RequestError for invalid JSON, RequestTooLarge if the
+    rest is too large."""
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the body is no JSON: {str(error)[:100]}") from None
+    texts: dict[str, str | bytes] = {}
+
+    def mark(text: str | bytes) -> str:
+        name = secrets.token_hex(16)
+        texts[name] = text
+        return name
+
+    arguments = _call_arguments(message)
+    for name in ("code", "stdin"):
+        if _is_long(arguments.get(name)):
+            arguments[name] = mark(arguments[name])
+    if _is_long(arguments.get("content_base64")):
+        arguments["content_base64"] = mark(_decode_base64(arguments["content_base64"]))
+    files = arguments.get("files")
+    if isinstance(files, dict):
+        long = {name: mark(text.encode("utf-8", "replace")) for name, text in files.items() if _is_long(text)}
+        arguments["files"] = {**files, **long}
+    light = json.dumps(message).encode()
+    if len(light) > MOST_IN_LOOP_BYTES:
+        found, most = len(light), MOST_IN_LOOP_BYTES
+        raise RequestTooLarge(
+            f"the request has {found} bytes besides code, stdin and files; at most {most} are read"
+        )
+    return light, texts
+
+
+def _call_arguments(message: Any) -> dict[str, Any]:
+    """Return the arguments of a call, or {} for other messages."""
+    params = message.get("params") if isinstance(message, dict) else None
+    arguments = params.get("arguments") if isinstance(params, dict) else None
+    return arguments if isinstance(arguments, dict) else {}
+
+
+def _is_long(text: object) -> bool:
+    return isinstance(text, str) and len(text) > LONG_CHARS
+
+
+def _decode_base64(text: str) -> str | bytes:
+    """Return the content, or the text itself if it is invalid base64, which the tool then rejects."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return text
+
 
 PATH = "/mcp"
 PROBES = ("/healthz", "/readyz")
 REFUSED = -32000
-"""Of JSON-RPC's codes the first that is a server's own."""
+"""The first of JSON-RPC's codes for errors of a server."""
 
 CONNECTION = "rocstar.connection"
-"""Where a request says which connection it came by."""
+"""The key of a request's connection in its state."""
 
 TEXTS = "rocstar.texts"
-"""Where it has the texts that its body only marks."""
+"""The key of a request's extracted texts in its state."""
 
 BODY_S = 60.0
 """The time that a body has to arrive."""
 
 SLOW = f"the body did not arrive within {BODY_S:g} s"
 MAX_HELD_BYTES = 256 << 20
-"""Of the bodies of all requests under way."""
+"""The maximum size of the bodies of all active requests."""
 
 
-class Guard:
-    """An ASGI application before another. Invariant: nothing of a refused request gets behind it."""
+class McpGuard:
+    """An ASGI middleware. Invariant: rejected requests do not reach the inner application."""
 
     def __init__(
         self,
         inner: ASGIApp,
         owners: Owners,
-        door: Door,
-        readiness: Readiness,
-        incoming: Incoming,
+        connections: ConnectionLimiter,
+        readiness: ReadinessProbe,
+        body_reader: BodyReader,
         *,
         max_body_bytes: int,
     ) -> None:
         self._inner = inner
         self._owners = owners
-        self._door = door
+        self._connections = connections
         self._readiness = readiness
-        self._incoming = incoming
-        self._held = Shares(MAX_HELD_BYTES, owners.weights())
+        self._body_reader = body_reader
+        self._held = OwnerBudget(MAX_HELD_BYTES, owners.weights())
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -71,54 +142,57 @@ class Guard:
         if scope["path"] in PROBES:
             await (await self._probed(scope))(scope, receive, send)
             return
-        if (refusal := self._refusal(scope, headers)) is not None:
-            await refusal(scope, receive, send)
+        if (error := self._refusal(scope, headers)) is not None:
+            await error(scope, receive, send)
             return
-        owner = owner_of(self._owners, headers)
+        owner = authenticated_owner(self._owners, headers)
         try:
-            self._door.begins(connection, owner)
-        except DoorFull as full:
-            await refused(Full.status, str(full))(scope, receive, send)
+            self._connections.begin_request(connection, owner)
+        except ConnectionsExhausted as full:
+            await error_response(Overloaded.status, str(full))(scope, receive, send)
             return
         pieces: list[bytes] = []
         try:
             async with asyncio.timeout(BODY_S):
                 await self._receive(receive, owner, pieces)
             body, scope["state"][TEXTS] = await self._lightened(owner, b"".join(pieces))
-        except (Refused, TimeoutError) as error:
-            status, why = (error.status, str(error)) if isinstance(error, Refused) else (408, SLOW)
-            await refused(status, why, {"Connection": "close"})(scope, receive, send)
+        except (RequestError, TimeoutError) as error:
+            status, why = (error.status, str(error)) if isinstance(error, RequestError) else (408, SLOW)
+            await error_response(status, why, {"Connection": "close"})(scope, receive, send)
         else:
-            await self._inner(scope, _replay(body, receive), send)
+            await self._inner(scope, _replay_body(body, receive), send)
         finally:
             self._held.give(owner, sum(map(len, pieces)))
-            self._door.ends(connection)
+            self._connections.end_request(connection)
 
     async def _receive(self, receive: Receive, owner: str, pieces: list[bytes]) -> None:
-        """The body in pieces, which count as held. Raises Refused for one that is too large, or cut short."""
+        """Receive the body in chunks, which count as held. Raises RequestError for one that is too large or
+        incomplete."""
         total, more = 0, True
         while more:
             message = await receive()
             if message["type"] != "http.request":
-                raise Refused("the body ends early")
+                raise RequestError("the body ends early")
             piece, more = message.get("body", b""), message.get("more_body", False)
             total += len(piece)
             if total > self._max_body_bytes:
-                raise TooLarge(f"the body is larger than the {self._max_body_bytes} bytes that are read")
+                raise RequestTooLarge(
+                    f"the body is larger than the {self._max_body_bytes} bytes that are read"
+                )
             if not self._held.try_take(owner, len(piece)):
-                raise Full("bodies of other requests leave no room for this one; ask again later")
+                raise Overloaded("bodies of other requests leave no room for this one; ask again later")
             pieces.append(piece)
 
     async def _lightened(self, owner: str, body: bytes) -> tuple[bytes, LongTexts]:
-        """The body as the SDK is to have it, and the texts that it marks. Raises Refused."""
+        """Return the body for the SDK, and the texts that were taken out. Raises RequestError."""
         if len(body) <= MOST_IN_LOOP_BYTES:
             return body, NO_TEXTS
-        return await self._incoming.decoded(owner, body, lightened)
+        return await self._body_reader.decode(owner, body, extract_long_texts)
 
     async def _probed(self, scope: Scope) -> Response:
-        """For a kubelet, which has no token: yes or no."""
+        """Return the response of a probe, which needs no token."""
         if scope["method"] not in ("GET", "HEAD"):
-            return refused(405, "ask by GET")
+            return error_response(405, "ask by GET")
         if scope["path"] == "/healthz":
             return JSONResponse({"status": "ok"})
         is_ready = not await self._readiness.problem()
@@ -126,27 +200,27 @@ class Guard:
 
     def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
         try:
+            authenticate(self._owners, headers, headers.get("host", ""))
             if not self._owners:
-                refuse_web_pages(headers, headers.get("host", ""))
-            if auth.owner_of(self._owners, headers) is None:
-                text = "give the server's token as `Authorization: Bearer TOKEN`"
-                return refused(401, text, {"WWW-Authenticate": "Bearer"})
-        except Refused as error:
-            return refused(error.status, str(error))
+                run_name(headers)
+        except RequestError as error:
+            return error_response(error.status, str(error), error.headers())
         if scope["path"].rstrip("/") != PATH:
-            return refused(404, f"there is {PATH} and nothing else")
+            return error_response(404, f"there is {PATH} and nothing else")
         # A proxy may have read it the other way.
         if "transfer-encoding" in headers and "content-length" in headers:
-            return refused(400, "give Content-Length or Transfer-Encoding, not both", {"Connection": "close"})
+            return error_response(
+                400, "give Content-Length or Transfer-Encoding, not both", {"Connection": "close"}
+            )
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length[:20]) > self._max_body_bytes:
             text = f"the body has {length[:20]} bytes; at most {self._max_body_bytes} are read"
-            return refused(413, text, {"Connection": "close"})
+            return error_response(413, text, {"Connection": "close"})
         return None
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """What comes to the application that is behind: the body in one piece."""
+def _replay_body(body: bytes, receive: Receive) -> Receive:
+    """Return a receiver that passes the body to the inner application in one message."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def received() -> Message:
@@ -155,12 +229,12 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return received
 
 
-def refused(status: int, why: str, headers: Mapping[str, str] | None = None) -> Response:
-    """A refusal in the form of the protocol's errors."""
+def error_response(status: int, why: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return an error of the protocol."""
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": REFUSED, "message": why}}
     return JSONResponse(error, status_code=status, headers=dict(headers or {}))
 
 
-def owner_of(owners: Owners, headers: Mapping[str, str] | None) -> str:
-    """Of a request that has come past the guard."""
-    return owners.of_token(Headers(dict(headers or {}))) or ""
+def authenticated_owner(owners: Owners, headers: Mapping[str, str] | None) -> str:
+    """Return the owner of an authenticated request."""
+    return owners.find_owner(Headers(dict(headers or {}))) or ""

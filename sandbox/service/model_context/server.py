@@ -10,9 +10,11 @@ import asyncio
 import os
 import signal
 import socket
+import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -27,57 +29,86 @@ from mcp_types import INVALID_PARAMS
 
 from rocstar.sandbox.child.import_scan import select_flavour
 from rocstar.sandbox.command_line import INTERRUPTED, Starting, print_status, require_own_users
-from rocstar.sandbox.loopback.apart import Apart
-from rocstar.sandbox.loopback.door import Door
-from rocstar.sandbox.loopback.listening import address_of, bind, listen
-from rocstar.sandbox.loopback.malformed import NOT_HTTP, limit_log
-from rocstar.sandbox.loopback.tokens import (
+from rocstar.sandbox.http.bodies import BodyReader
+from rocstar.sandbox.http.connections import ConnectionLimiter
+from rocstar.sandbox.http.decode_process import DecodePool
+from rocstar.sandbox.http.errors import RequestError
+from rocstar.sandbox.http.guard import (
+    TOKEN_VARIABLE,
     Owners,
-    read_owners,
+    load_owners,
+    reload_on_sighup,
     require_token_unless_loopback,
-    reread_on_hangup,
 )
+from rocstar.sandbox.http.listening import bind, listen, parse_address
+from rocstar.sandbox.http.malformed import NOT_HTTP, limit_log
 from rocstar.sandbox.pool.event_loop_priority import PROGRAMS_NICE, raised_priority
 from rocstar.sandbox.pool.pool import SandboxPool
-from rocstar.sandbox.service.auth import TOKEN_VARIABLE
-from rocstar.sandbox.service.calls import Admission
-from rocstar.sandbox.service.errors import Refused
-from rocstar.sandbox.service.incoming import Incoming
-from rocstar.sandbox.service.metrics import Metrics
-from rocstar.sandbox.service.model_context.endable import endable_stdin
+from rocstar.sandbox.service.admission import Admission, ReadinessProbe
+from rocstar.sandbox.service.metrics import ServiceMetrics
 from rocstar.sandbox.service.model_context.guard import (
     BODY_S,
     CONNECTION,
     MAX_HELD_BYTES,
     PATH,
-    Guard,
-    owner_of,
-    refused,
+    McpGuard,
+    authenticated_owner,
+    error_response,
 )
-from rocstar.sandbox.service.model_context.outputs import SCHEME
-from rocstar.sandbox.service.model_context.tools import INSTRUCTIONS, NAME, OwnerOf, Toolbox
-from rocstar.sandbox.service.readiness import Readiness
+from rocstar.sandbox.service.model_context.tools import INSTRUCTIONS, NAME, SCHEME, McpTools, OwnerOf
 from rocstar.sandbox.service.serve import announce, chosen_flavours, raise_descriptor_limit
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.types import SessionSandbox
 
+READ_BYTES = 1 << 16
+
+
+class InterruptibleStdin:
+    def __init__(self) -> None:
+        self._ours, theirs = socket.socketpair()
+        with theirs:
+            self.lines = theirs.makefile("r", encoding="utf-8", errors="replace")
+        threading.Thread(target=self._pass_on, name="rocstar-input", daemon=True).start()
+
+    def end(self) -> None:
+        with suppress(OSError):  # it has ended
+            self._ours.shutdown(socket.SHUT_WR)
+
+    def _pass_on(self) -> None:
+        with suppress(OSError):  # it was ended, or standard input cannot be read
+            while read := os.read(0, READ_BYTES):
+                self._ours.sendall(read)
+        self.end()
+
+
+@contextmanager
+def interruptible_stdin() -> Iterator[InterruptibleStdin]:
+    """Replace `sys.stdin`, which the SDK reads."""
+    own, taken = sys.stdin, InterruptibleStdin()
+    sys.stdin = taken.lines
+    try:
+        yield taken
+    finally:
+        sys.stdin = own
+
+
 MAX_CALLS = 256
 MAX_CONNECTIONS = 256
 MAX_BODY_BYTES = 16 << 20
-"""Of one request: the files of a call as base64, and room to spare."""
+"""The maximum size of a request: the files of a call as base64, with some margin."""
 
 LEASE_S = 1800.0
 HEADER_S, IDLE_S = 10, 75
-"""Of a connection: without a request, and between two."""
+"""The timeouts of a connection: without a request, and between two."""
 
 
 def run(options: argparse.Namespace) -> int:
     """Serves until its input ends, or a signal. Raises ValueError, OSError or SandboxError for what keeps it
     from starting."""
     chosen_flavours(options)
-    owners = read_owners(options.token_file, os.environ, TOKEN_VARIABLE)
+    owners = load_owners(options.token_file, os.environ, TOKEN_VARIABLE)
     if options.http:
-        require_token_unless_loopback(address_of(options).tcp_hosts, owners, TOKEN_VARIABLE)
+        require_token_unless_loopback(parse_address(options).tcp_hosts, owners, TOKEN_VARIABLE)
         raise_descriptor_limit()
     with (
         raised_priority() if options.http else nullcontext(),
@@ -102,35 +133,35 @@ async def _serve(options: argparse.Namespace, owners: Owners) -> int:
     async with pool:
         require_own_users(pool.isolation, options.allow_shared_user, "mcp")
         if options.http:
-            return await serve_http(pool, options.max_sessions, owners, bind(address_of(options)))
-        async with offered(pool, options.max_sessions, Owners(), lambda headers: "") as server:
-            return await _until_ended(server)
+            return await serve_http(pool, options.max_sessions, owners, bind(parse_address(options)))
+        async with open_mcp_server(pool, options.max_sessions, Owners(), lambda headers: "") as server:
+            return await _serve_stdio(server)
 
 
 @asynccontextmanager
-async def offered(
+async def open_mcp_server(
     pool: SessionSandbox, max_sessions: int, owners: Owners, whose: OwnerOf
 ) -> AsyncIterator["MCPServer[None]"]:
     """The tools over a pool, as a server of the SDK."""
-    metrics = Metrics(lambda: {})
+    metrics = ServiceMetrics(lambda: {})
     weights = owners.weights()
     admission = Admission(pool, metrics, max_in_flight=MAX_CALLS, weights=weights)
     offers: tuple[str, ...] = getattr(pool, "flavours", ())
     choose = partial(select_flavour, offered=offers) if offers else None
     sessions = SessionTable(
-        pool, metrics, lease_s=LEASE_S, max_sessions=max_sessions, weights=weights, choose=choose
+        pool, metrics, lease_s=LEASE_S, max_sessions=max_sessions, weights=weights, select_flavour=choose
     )
-    box = Toolbox(admission, sessions, whose)
+    box = McpTools(admission, sessions, whose)
     server: MCPServer[None] = MCPServer(
         NAME,
         version=version("rocstar"),
         instructions=INSTRUCTIONS,
         tools=box.tools(),
         log_level="WARNING",
-        middleware=[_refusing],
+        middleware=[_reject_prompts],
     )
     server.resource(f"{SCHEME}://{{name}}", name="output", mime_type="text/plain")(box.output)
-    sweeping = asyncio.create_task(sessions.sweep_for_ever())
+    sweeping = asyncio.create_task(sessions.run_sweeper())
     try:
         yield server
     finally:
@@ -139,7 +170,7 @@ async def offered(
         await sessions.close_all()
 
 
-async def _refusing(
+async def _reject_prompts(
     ctx: ServerRequestContext[Any, Any], call_next: Callable[[Any], Awaitable[HandlerResult]]
 ) -> HandlerResult:
     """The SDK answers a prompt that there is not with an error of its own and a traceback in the log."""
@@ -148,23 +179,23 @@ async def _refusing(
     return await call_next(ctx)
 
 
-async def _until_ended(server: "MCPServer[None]") -> int:
-    """Over standard input and output, until the first ends or a signal comes. The exit status."""
+async def _serve_stdio(server: "MCPServer[None]") -> int:
+    """Serve over standard input and output until the input ends or a signal comes. Return the exit status."""
     signals: list[int] = []
 
     def end(number: int) -> None:
         signals.append(number)
         taken.end()
 
-    with endable_stdin() as taken:
+    with interruptible_stdin() as taken:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end, number)
         await server.run_stdio_async()
-    return _status(signals)
+    return _exit_status(signals)
 
 
-def _status(signals: Sequence[int]) -> int:
+def _exit_status(signals: Sequence[int]) -> int:
     if signal.SIGINT not in signals:
         return 0
     print_status("interrupted", "mcp")
@@ -175,15 +206,17 @@ async def serve_http(
     pool: SessionSandbox, max_sessions: int, owners: Owners, listening: Sequence[socket.socket]
 ) -> int:
     """Over HTTP on these sockets, which are closed then. The exit status."""
-    incoming = Incoming(
+    body_reader = BodyReader(
         max_bytes=MAX_BODY_BYTES,
         max_held_bytes=MAX_HELD_BYTES,
         timeout_s=BODY_S,
-        apart=Apart((), Refused),
+        decode_pool=DecodePool((), RequestError),
         weights=owners.weights(),
     )
     try:
-        async with offered(pool, max_sessions, owners, partial(owner_of, owners)) as server:
+        async with open_mcp_server(
+            pool, max_sessions, owners, partial(authenticated_owner, owners)
+        ) as server:
             # The guard has checked names of hosts and pages, those of a network address too.
             security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
             inner = server.streamable_http_app(
@@ -191,16 +224,21 @@ async def serve_http(
                 stateless_http=True,  # the SDK's own sessions, of which nothing is needed, are not by owner
                 transport_security=security,
             )
-            door = Door(
-                max_guests=max(1, MAX_CONNECTIONS * 7 // 8),
-                max_strangers=max(1, MAX_CONNECTIONS // 8),
+            connections = ConnectionLimiter(
+                max_owned=max(1, MAX_CONNECTIONS * 7 // 8),
+                max_anonymous=max(1, MAX_CONNECTIONS // 8),
                 weights=owners.weights(),
                 header_s=HEADER_S,
                 idle_s=IDLE_S,
                 clock=time.monotonic,
             )
-            guard = Guard(
-                inner, owners, door, Readiness(pool, "auto"), incoming, max_body_bytes=MAX_BODY_BYTES
+            guard = McpGuard(
+                inner,
+                owners,
+                connections,
+                ReadinessProbe(pool, "auto"),
+                body_reader,
+                max_body_bytes=MAX_BODY_BYTES,
             )
             config = uvicorn.Config(
                 guard,
@@ -212,21 +250,21 @@ async def serve_http(
                 lifespan="on",
             )
             limit_log("uvicorn.error")
-            listener = _Listener(config, door)
-            with reread_on_hangup(owners, lambda line: print_status(line, "mcp")):
+            listener = _Listener(config, connections)
+            with reload_on_sighup(owners, lambda line: print_status(line, "mcp")):
                 await listener.serve(sockets=list(listening))
-            return _status(listener.signals)
+            return _exit_status(listener.signals)
     finally:
-        incoming.close()
+        body_reader.close()
         for one in listening:
             one.close()
 
 
-def with_errors(protocol: type[asyncio.Protocol]) -> Any:
-    """uvicorn's protocol; it answers what is not HTTP in the form of the other errors."""
+def with_json_errors(protocol: type[asyncio.Protocol]) -> Any:
+    """Return uvicorn's protocol, with JSON errors for requests that are not HTTP."""
 
     def send_400_response(self: Any, _: str) -> None:
-        body = bytes(refused(400, NOT_HTTP).body)
+        body = bytes(error_response(400, NOT_HTTP).body)
         head = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n"
         self.transport.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         self.transport.close()
@@ -235,26 +273,26 @@ def with_errors(protocol: type[asyncio.Protocol]) -> Any:
 
 
 class _Listener(uvicorn.Server):
-    """Ends at a signal, and leaves it to the caller what the end of the process is. Its connections come
-    through a door."""
+    """A server that stops at a signal and leaves the exit status to the caller. Its connections pass a
+    `ConnectionLimiter`."""
 
-    def __init__(self, config: uvicorn.Config, door: Door) -> None:
+    def __init__(self, config: uvicorn.Config, connections: ConnectionLimiter) -> None:
         super().__init__(config)
         self.servers: list[asyncio.Server] = []
         self.signals: list[int] = []
-        self._door = door
+        self._connections = connections
         self._made: Any = None
         self._sweeper: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """In place of uvicorn's, which takes the connections itself."""
+        """Start without uvicorn's own accepting of connections."""
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             raise RuntimeError("the server of the Model Context Protocol did not start")
-        self._made = with_errors(self.config.http_protocol_class)
+        self._made = with_json_errors(self.config.http_protocol_class)
         names = listen(sockets or [])
-        self._door.open(sockets or [], self._new_protocol)
-        self._sweeper = asyncio.create_task(self._door.sweep_for_ever())
+        self._connections.open(sockets or [], self._new_protocol)
+        self._sweeper = asyncio.create_task(self._connections.run_sweeper())
         self.started = True
         announce(names, PATH)
 
@@ -270,7 +308,7 @@ class _Listener(uvicorn.Server):
         return protocol
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._door.close()
+        self._connections.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         await super().shutdown(sockets)

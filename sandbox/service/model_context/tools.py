@@ -1,32 +1,184 @@
-"""The tools: run a program, run the cells of a session, put files there and take them.
+"""The tools: run a program, run the cells of a session, write and read the files of a session.
 
-The SDK checks every argument against the signature, whose words a model reads. What a client may have is
-bounded: programs at a time, sessions, bytes of files; who is over gets an error that says so.
+The SDK validates the arguments by the signatures, which the model reads. Programs at a time, sessions and
+bytes of files are limited; a call beyond a limit returns an error that says so. A result becomes text for the
+model, images, files and fields; output that is too long is stored for a while, and linked as a resource.
 """
 
 import base64
 import binascii
+import secrets
+from base64 import b64encode
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from mcp.server.mcpserver.tools import Tool
-from mcp_types import CallToolResult, ToolAnnotations
+from mcp_types import (
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+    ToolAnnotations,
+)
 from pydantic import Field
 
-from rocstar.sandbox.service.calls import Admission
-from rocstar.sandbox.service.errors import Refused
-from rocstar.sandbox.service.model_context.answer import of_failure, of_result, text_of
-from rocstar.sandbox.service.model_context.bodies import NO_TEXTS, LongTexts
-from rocstar.sandbox.service.model_context.guard import TEXTS
-from rocstar.sandbox.service.model_context.outputs import KeptOutputs
-from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES
+from rocstar.sandbox.http.errors import RequestError
+from rocstar.sandbox.service.admission import Admission
+from rocstar.sandbox.service.model_context.guard import NO_TEXTS, TEXTS, LongTexts
+from rocstar.sandbox.service.results import MAX_JSON_FILES_BYTES
 from rocstar.sandbox.service.sessions import SessionTable
-from rocstar.sandbox.types import DEFAULT_LIMITS, ExecRequest, ExecResult, Limits, SandboxError, SessionLost
+from rocstar.sandbox.types import (
+    DEFAULT_LIMITS,
+    Display,
+    ExecRequest,
+    ExecResult,
+    Limits,
+    SandboxError,
+    SessionLost,
+    Status,
+)
+
+SCHEME = "rocstar-output"
+MAX_KEPT_CHARS = 64 << 20
+MAX_KEPT_PER_OWNER = 16
+
+
+class OutputStore:
+    """Invariant: at most `MAX_KEPT_CHARS` of all owners, and the latest `MAX_KEPT_PER_OWNER` of each; an
+    output is its owner's alone."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._chars = 0
+
+    def keep(self, owner: str, text: str) -> str:
+        """The URI under which the text can be read for a while."""
+        name = secrets.token_hex(8)
+        self._kept[owner, name] = text
+        self._chars += len(text)
+        mine = [key for key in self._kept if key[0] == owner]
+        if len(mine) > MAX_KEPT_PER_OWNER:
+            self._drop(mine[0])
+        while self._chars > MAX_KEPT_CHARS:
+            self._drop(next(iter(self._kept)))
+        return f"{SCHEME}://{name}"
+
+    def read(self, owner: str, name: str) -> str | None:
+        """The text; None if it is not kept, or another's."""
+        return self._kept.get((owner, name))
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        self._chars -= len(self._kept.pop(key))
+
 
 NAME = "rocstar sandbox"
+MAX_TEXT_CHARS = 20_000
+"""The maximum length of the text of a response, which goes into the context of a model."""
+
+MAX_FIELD_CHARS = 2_000
+"""The maximum length of a text among the fields of a response: programs read them, and the content already
+has the text."""
+
+PICTURES = ("image/png", "image/jpeg")
+"""The types that a model can see; other displays become resources."""
+
+
+def to_call_result(
+    result: ExecResult, *, keep: Callable[[str], str] | None = None, ended: str = "", **more: str
+) -> CallToolResult:
+    """The result for a model: at most `MAX_TEXT_CHARS` of text, never an empty one.
+
+    Args:
+        result: of the program. An error, as contract 6 has it, is any status but ok.
+        keep: stores a text that is too long and returns its URI.
+        ended: why the session is gone, if the cell ended it.
+        more: further fields, the session's id say.
+    """
+    parts = [result.stdout, "" if result.value is None else result.value, result.stderr]
+    whole = "\n".join(part.rstrip("\n") for part in parts if part)
+    notes = []
+    if result.status not in (Status.OK, Status.ERROR):
+        notes.append(f"[{result.status}]")
+    elif result.status is Status.ERROR and not result.stderr:
+        notes.append(f"[exit code {result.exit_code}]")
+    if result.stdout_truncated or result.stderr_truncated:
+        notes.append("[the program wrote more than is kept; the rest is lost]")
+    if ended:
+        notes.append(f"[the session is gone: {ended}; run a cell without `session` to open another]")
+    text = "\n".join(part for part in (truncate_middle(whole, MAX_TEXT_CHARS), *notes) if part)
+    content: list[ContentBlock] = [
+        _display_content(number, one) for number, one in enumerate(result.displays)
+    ]
+    content += [_file_content(name, data) for name, data in result.files.items()]
+    if text.strip() or not content:
+        content.insert(0, text_content(text if text.strip() else "[no output]"))
+    if len(whole) > MAX_TEXT_CHARS and keep is not None:
+        content.append(_output_link(keep(whole), len(whole)))
+    fields: dict[str, Any] = {
+        **more,
+        **({"session_ended": ended} if ended else {}),
+        "status": str(result.status),
+        "exit_code": result.exit_code,
+        "signal": result.signal,
+        "stdout": truncate_middle(result.stdout, MAX_FIELD_CHARS),
+        "stderr": truncate_middle(result.stderr, MAX_FIELD_CHARS),
+        "value": None if result.value is None else truncate_middle(result.value, MAX_FIELD_CHARS),
+        "truncated": result.stdout_truncated or result.stderr_truncated,
+    }
+    is_error = result.status is not Status.OK
+    return CallToolResult(content=content, structured_content=fields, is_error=is_error)
+
+
+def truncate_middle(text: str, most: int) -> str:
+    """Return the text, or its beginning and end with the number of omitted characters between them."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
+
+
+def _output_link(uri: str, size: int) -> ResourceLink:
+    about = f"the whole output, {size} characters, kept for a while"
+    return ResourceLink(name="output", uri=uri, description=about, mime_type="text/plain", size=size)
+
+
+def to_error_result(why: str) -> CallToolResult:
+    """No result: the sandbox failed, or the call asks for what cannot be."""
+    return CallToolResult(
+        content=[text_content(truncate_middle(why, MAX_TEXT_CHARS) or "it failed")], is_error=True
+    )
+
+
+def text_content(text: str) -> TextContent:
+    """Return a text block. It must not be empty: model providers reject empty text."""
+    return TextContent(type="text", text=text)
+
+
+def _display_content(number: int, one: Display) -> ContentBlock:
+    if one.mime in PICTURES:
+        return ImageContent(type="image", data=b64encode(one.data).decode(), mime_type=one.mime)
+    text = truncate_middle(one.data.decode("utf-8", "replace"), MAX_TEXT_CHARS)
+    uri = f"display:{number}"
+    return EmbeddedResource(
+        type="resource", resource=TextResourceContents(uri=uri, text=text, mime_type=one.mime)
+    )
+
+
+def _file_content(name: str, data: bytes) -> ContentBlock:
+    blob = BlobResourceContents(
+        uri=f"file:///{name.lstrip('/')}", blob=b64encode(data).decode(), mime_type="application/octet-stream"
+    )
+    return EmbeddedResource(type="resource", resource=blob)
+
+
 MAX_FILES = 16
 MAX_WALL_S = 600.0
 
@@ -35,19 +187,23 @@ run_cell runs the cells of a notebook, which keep their state. The value of a la
 figures of matplotlib come as images, and `display` shows a value. Top-level await works."""
 
 MAX_ANSWER_BYTES = 4 << 20
-"""Of the files and displays of an answer, which the SDK writes as base64 in the event loop."""
+"""The maximum size of files and displays in a response, because the SDK encodes them as base64 in the event
+loop."""
 
 MAX_CODE_CHARS = 1 << 20
-"""Of a program: what it imports is looked for before it runs."""
+"""The maximum length of a program, because its imports are scanned before it runs."""
 
 Code = Annotated[str, Field(description="Python source; the value of a last expression is shown")]
 WallS = Annotated[float, Field(gt=0, le=MAX_WALL_S, description="time limit, in seconds")]
+
 Texts = Annotated[
     dict[str, str], Field(max_length=MAX_FILES, description="files to write before: name to text")
 ]
+
 Fetch = Annotated[
     list[str], Field(max_length=MAX_FILES, description="names of files to give back afterwards")
 ]
+
 SessionName = Annotated[str, Field(max_length=64, description="as the first cell gave it; empty: a new one")]
 
 _HINTS = {
@@ -59,16 +215,16 @@ _HINTS = {
 }
 
 OwnerOf = Callable[[Mapping[str, str] | None], str]
-"""Whose a request is, by its headers; None for a client at the other end of a pipe."""
+"""Returns the owner of a request by its headers; None for a client on standard input."""
 
 
-class Toolbox:
+class McpTools:
     """The tools over one sandbox. A session is its owner's alone."""
 
     def __init__(
         self, admission: Admission, sessions: SessionTable, owner_of: OwnerOf, flavour: str = "auto"
     ) -> None:
-        self._outputs = KeptOutputs()
+        self._outputs = OutputStore()
         self._admission = admission
         self._sessions = sessions
         self._owner_of = owner_of
@@ -76,10 +232,12 @@ class Toolbox:
 
     def tools(self) -> list[Tool]:
         own = (self.run_python, self.run_cell, self.write_file, self.read_file, self.close_session)
-        return [strict(Tool.from_function(one, annotations=_HINTS[one.__name__])) for one in own]
+        return [
+            forbid_extra_arguments(Tool.from_function(one, annotations=_HINTS[one.__name__])) for one in own
+        ]
 
     async def output(self, name: str, ctx: Context) -> str:
-        """The whole of an output that was too long for its answer."""
+        """Return an output that was too long for its response."""
         text = self._outputs.read(self._owner(ctx), name)
         if text is None:
             raise ResourceNotFoundError(f"there is no output {name[:60]!a} any more; run the program again")
@@ -97,23 +255,23 @@ class Toolbox:
         fetch: Fetch = [],  # noqa: B006
         wall_s: WallS = DEFAULT_LIMITS.wall_s,
     ) -> CallToolResult:
-        """Run one Python program in isolation. Nothing is kept of it; use run_cell to go on."""
+        """Run one Python program in isolation. It keeps no state; use run_cell for a session that does."""
 
         async def work() -> CallToolResult:
             request = ExecRequest(
-                code=_program(ctx, code),
-                stdin=str(_whole(ctx, stdin)),
-                files=_encoded(ctx, files),
+                code=_checked_code(ctx, code),
+                stdin=str(_argument_text(ctx, stdin)),
+                files=_encode_files(ctx, files),
                 fetch=tuple(fetch),
                 displays=True,
                 flavour=self._flavour,
-                limits=_limits(wall_s),
+                limits=_to_limits(wall_s),
                 owner=self._owner(ctx),
             )
-            result = _bounded(await self._admission.run(request))
-            return of_result(result, keep=self._kept(request.owner))
+            result = _check_answer_size(await self._admission.run(request))
+            return to_call_result(result, keep=self._kept(request.owner))
 
-        return await _told(work())
+        return await _errors_as_results(work())
 
     async def run_cell(
         self,
@@ -127,14 +285,16 @@ class Toolbox:
         """Run a cell of a session, which keeps its variables. The first one's answer has the id."""
 
         async def work() -> CallToolResult:
-            owner, source, contents = self._owner(ctx), _program(ctx, code), _encoded(ctx, files)
+            owner, source, contents = self._owner(ctx), _checked_code(ctx, code), _encode_files(ctx, files)
             with self._admission.admitted(owner):
                 name = session or await self._open(owner)
                 result = await self._cell(name, owner, source, wall_s, contents, fetch)
-            ended = self._sessions.why_gone(name)
-            return of_result(_bounded(result), keep=self._kept(owner), ended=ended, session=name)
+            ended = self._sessions.end_reason(name)
+            return to_call_result(
+                _check_answer_size(result), keep=self._kept(owner), ended=ended, session=name
+            )
 
-        return await _told(work())
+        return await _errors_as_results(work())
 
     async def write_file(
         self,
@@ -147,13 +307,13 @@ class Toolbox:
 
         async def work() -> CallToolResult:
             owner = self._owner(ctx)
-            content = _decoded(_whole(ctx, content_base64))
+            content = _decode_content(_argument_text(ctx, content_base64))
             with self._admission.admitted(owner):
                 known = session or await self._open(owner)
                 result = await self._cell(known, owner, "", MAX_WALL_S, {name: content}, [])
-            return of_result(result, session=known)
+            return to_call_result(result, session=known)
 
-        return await _told(work())
+        return await _errors_as_results(work())
 
     async def read_file(
         self, ctx: Context, session: SessionName, name: Annotated[str, Field(description="its path there")]
@@ -166,21 +326,21 @@ class Toolbox:
                 result = await self._cell(session, owner, "", MAX_WALL_S, {}, [name])
             if name not in result.files:
                 raise ValueError(f"the session has no file {name[:100]!r} that can be read")
-            return of_result(_bounded(result), session=session)
+            return to_call_result(_check_answer_size(result), session=session)
 
-        return await _told(work())
+        return await _errors_as_results(work())
 
     async def close_session(self, ctx: Context, session: SessionName) -> CallToolResult:
         """End a session; its variables and files are gone."""
 
         async def work() -> CallToolResult:
             await self._sessions.close(session, self._owner(ctx))
-            return CallToolResult(content=[text_of("closed")])
+            return CallToolResult(content=[text_content("closed")])
 
-        return await _told(work())
+        return await _errors_as_results(work())
 
     async def _open(self, owner: str) -> str:
-        return await self._sessions.open(self._flavour, _limits(MAX_WALL_S), None, owner)
+        return await self._sessions.open(self._flavour, _to_limits(MAX_WALL_S), None, owner)
 
     async def _cell(
         self,
@@ -206,8 +366,8 @@ class Toolbox:
         return self._owner_of(ctx.headers)
 
 
-def strict(tool: Tool) -> Tool:
-    """It refuses an argument that it does not know, which the SDK would leave out without a word."""
+def forbid_extra_arguments(tool: Tool) -> Tool:
+    """Reject unknown arguments, which the SDK would ignore silently."""
     model = tool.fn_metadata.arg_model
     model.model_config["extra"] = "forbid"
     model.model_rebuild(force=True)
@@ -215,52 +375,52 @@ def strict(tool: Tool) -> Tool:
     return tool
 
 
-async def _told(work: Coroutine[None, None, CallToolResult]) -> CallToolResult:
-    """What keeps a tool from a result is an answer that a model can read, not an error of the protocol."""
+async def _errors_as_results(work: Coroutine[None, None, CallToolResult]) -> CallToolResult:
+    """Return an error as a result that the model can read, not as an error of the protocol."""
     try:
         return await work
     except SessionLost as error:
-        return of_failure(f"{error}; run a cell without `session` to open another")
-    except (SandboxError, Refused, ValueError) as error:
-        return of_failure(str(error))
+        return to_error_result(f"{error}; run a cell without `session` to open another")
+    except (SandboxError, RequestError, ValueError) as error:
+        return to_error_result(str(error))
 
 
-def _limits(wall_s: float) -> Limits:
+def _to_limits(wall_s: float) -> Limits:
     return Limits(wall_s=wall_s, cpu_s=int(wall_s) + 1, file_bytes=MAX_JSON_FILES_BYTES)
 
 
-def _whole(ctx: Context, text: str) -> str | bytes:
+def _argument_text(ctx: Context, text: str) -> str | bytes:
     """The text of an argument, which the body of the request may only mark (bodies.py)."""
     scope = getattr(ctx.request_context.request, "scope", None)
     texts: LongTexts = NO_TEXTS if scope is None else scope["state"][TEXTS]
     return texts.get(text, text)
 
 
-def _program(ctx: Context, code: str) -> str:
-    source = str(_whole(ctx, code))
+def _checked_code(ctx: Context, code: str) -> str:
+    source = str(_argument_text(ctx, code))
     if len(source) > MAX_CODE_CHARS:
         raise ValueError(f"code has {len(source)} characters; at most {MAX_CODE_CHARS} are run")
     return source
 
 
-def _encoded(ctx: Context, files: Mapping[str, str]) -> dict[str, bytes]:
-    found = {name: _whole(ctx, text) for name, text in files.items()}
+def _encode_files(ctx: Context, files: Mapping[str, str]) -> dict[str, bytes]:
+    found = {name: _argument_text(ctx, text) for name, text in files.items()}
     return {
         name: text if isinstance(text, bytes) else text.encode("utf-8", "replace")
         for name, text in found.items()
     }
 
 
-def _decoded(text: str | bytes) -> bytes:
+def _decode_content(text: str | bytes) -> bytes:
     if isinstance(text, bytes):
         return text
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise ValueError(f"content_base64 is no base64: {error}") from None
+        raise ValueError(f"content_base64 is not base64: {error}") from None
 
 
-def _bounded(result: ExecResult) -> ExecResult:
+def _check_answer_size(result: ExecResult) -> ExecResult:
     total = sum(map(len, result.files.values())) + sum(len(one.data) for one in result.displays)
     if total > MAX_ANSWER_BYTES:
         raise ValueError(f"the files have {total} bytes; at most {MAX_ANSWER_BYTES} go into one answer")

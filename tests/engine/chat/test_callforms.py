@@ -11,7 +11,7 @@ from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.chat.callforms import FORMS, schemas_of
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.chat.toolcalls import parse_tool_calls, said, tool_call_spans, without_tool_calls
-from rocstar.engine.serve.spoken import Spoken
+from rocstar.engine.serve.stream_parser import StreamParser
 from rocstar.engine.testing.policy import CHATML_TOKENS, ByteTokenizer
 from rocstar.engine.types import CALL_FORMS, ToolCall, Turn, TurnForm
 
@@ -100,7 +100,7 @@ def test_a_stream_says_what_the_splitter_says(
     wrote = f"<think>\nno: {written(name, calls[:1])}</think>\n\n{before}{written(name, calls)}"
     at = sorted({cut % (len(wrote) + 1) for cut in cuts})
     pieces = [wrote[a:b] for a, b in zip([0, *at], [*at, len(wrote)], strict=True)]
-    spoken, told = Spoken(form), {"content": "", "reasoning_content": ""}
+    spoken, told = StreamParser(form), {"content": "", "reasoning_content": ""}
     spoken.begin_turn("")
     for piece in pieces:
         for kind, more in spoken.add(piece):

@@ -16,15 +16,15 @@ import pytest
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
-from rocstar.engine.serve.desk import DeskLimits
+from rocstar.engine.serve.conversation_manager import ConversationLimits
+from rocstar.engine.serve.conversation_store import ConversationStore
 from rocstar.engine.serve.endpoint import ServeOptions
-from rocstar.engine.serve.kept import KeptConversations
-from rocstar.engine.serve.opened import Listening, open_endpoint
+from rocstar.engine.serve.server import RunningServer, open_endpoint
 from rocstar.engine.testing.policy import ByteTokenizer, Reply, Request, ScriptedPolicy
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.tool import Tool, ToolContext, ToolOutput
 from rocstar.engine.types import Attempt, Outcome, Scored
-from rocstar.sandbox.loopback.tokens import Owner, Owners
+from rocstar.sandbox.http.guard import Owner, Owners
 
 TOKENIZER = ByteTokenizer()
 LLAMA = ByteTokenizer(special=["<|eot_id|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"])
@@ -100,14 +100,14 @@ class Client:
     """A program that asks the endpoint."""
 
     session: aiohttp.ClientSession
-    listening: Listening
+    listening: RunningServer
     tool: SlowTool
     agent: Agent
     notes: list[str]
 
     @property
-    def desk(self) -> Any:
-        return self.listening.endpoint.desk
+    def conversations(self) -> Any:
+        return self.listening.endpoint.conversations
 
     def post(self, path: str, body: Any, **options: Any) -> Any:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -115,9 +115,9 @@ class Client:
 
     async def json(self, path: str, body: Any, *, status: int = 200, **options: Any) -> Any:
         async with self.post(path, body, **options) as response:
-            told = await response.json()
-            assert response.status == status, told
-            return told
+            payload = await response.json()
+            assert response.status == status, payload
+            return payload
 
     async def get(self, path: str, *, status: int = 200) -> bytes:
         async with self.session.get(self.listening.url + path) as response:
@@ -154,10 +154,10 @@ def of_stream(chunks: Sequence[Any], choice: int = 0) -> dict[str, Any]:
         happened = chunk.get("server_tool_event")
         if happened is not None and happened["index"] == choice:
             message["server_tool_events"].append(happened)
-        for told in chunk["choices"]:
-            if told["index"] == choice:
+        for payload in chunk["choices"]:
+            if payload["index"] == choice:
                 for name in ("role", "content", "reasoning_content"):
-                    message[name] += told["delta"].get(name, "")
+                    message[name] += payload["delta"].get(name, "")
     return {name: value for name, value in message.items() if value or name == "content"}
 
 
@@ -183,7 +183,7 @@ def serving(tmp_path: Path) -> Serving:
         template: str = "compact",
         token_s: float | None = 0.0,
         keeps: bool = False,
-        desk: DeskLimits | None = None,
+        conversations: ConversationLimits | None = None,
         limits: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> AsyncIterator[Client]:
@@ -194,24 +194,26 @@ def serving(tmp_path: Path) -> Serving:
         notes: list[str] = []
         if token := options.pop("token", None):
             options["owners"] = Owners((Owner(name="", token=token),))
-        told = ServeOptions(**{"max_context": 4000, "desk": desk or DeskLimits(), **options})
+        payload = ServeOptions(
+            **{"max_context": 4000, "conversations": conversations or ConversationLimits(), **options}
+        )
         if keeps:
-            async with keeping(tmp_path / "served", agent) as kept:
-                async with open_endpoint(agent, told, kept=kept, note=notes.append) as listening:
+            async with keeping(tmp_path / "served", agent) as store:
+                async with open_endpoint(agent, payload, store=store, note=notes.append) as listening:
                     async with aiohttp.ClientSession() as session:
                         yield Client(
                             session=session, listening=listening, tool=tool, agent=agent, notes=notes
                         )
             return
-        async with open_endpoint(agent, told, note=notes.append) as listening:
+        async with open_endpoint(agent, payload, note=notes.append) as listening:
             async with aiohttp.ClientSession() as session:
                 yield Client(session=session, listening=listening, tool=tool, agent=agent, notes=notes)
 
     return serve
 
 
-def keeping(folder: Path, agent: Agent, **options: Any) -> KeptConversations:
-    return KeptConversations(
+def keeping(folder: Path, agent: Agent, **options: Any) -> ConversationStore:
+    return ConversationStore(
         folder,
         decode=agent.chat.decode,
         num_answers=lambda text: text.count("<answer>"),

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from rocstar.engine.chat.boundaries import TEMPLATES, bundled_templates
 from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.rollout.rollout import run_trajectory
-from rocstar.engine.serve.desk import DeskLimits
+from rocstar.engine.serve.conversation_manager import ConversationLimits
 from rocstar.engine.serve.endpoint import ServeOptions
-from rocstar.engine.serve.opened import open_endpoint, until_told
+from rocstar.engine.serve.server import open_endpoint, serve_until_signal
 from rocstar.engine.testing.policy import Reply, Request, ScriptedPolicy, logprob_of
 from rocstar.engine.types import Origin, Task, TrajectoryKey
-from rocstar.sandbox.loopback.listening import Address
-from rocstar.sandbox.loopback.tokens import read_owners, reread_on_hangup
+from rocstar.sandbox.http.guard import load_owners, reload_on_sighup
+from rocstar.sandbox.http.listening import Address
 
 from ...patience import PATIENCE_S
 from .conftest import (
@@ -47,13 +47,13 @@ ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "o
 
 async def test_the_loop_runs_inside_and_is_told(serving: Serving) -> None:
     async with serving(scripted(THINKS)) as client:
-        told = await client.chat(seed=3)
-    message = told["choices"][0]["message"]
+        payload = await client.chat(seed=3)
+    message = payload["choices"][0]["message"]
     assert (message["content"], message["reasoning_content"]) == ("So <answer>4</answer>", "Add.")
     use, answer = message["server_tool_events"]
     assert (use["name"], use["arguments"], use["id"]) == ("calc", {"code": "2+2"}, answer["id"])
     assert (answer["status"], answer["content"], answer["is_error"]) == ("ok", "4", False)
-    assert told["choices"][0]["finish_reason"] == "stop" and told["rocstar"]["seed"] == 3
+    assert payload["choices"][0]["finish_reason"] == "stop" and payload["rocstar"]["seed"] == 3
 
 
 async def test_a_conversation_goes_on_by_its_tokens(serving: Serving) -> None:
@@ -72,18 +72,18 @@ async def test_a_conversation_goes_on_by_its_tokens(serving: Serving) -> None:
             "/v1/chat/completions",
             {"model": "rocstar-agent", "prefix_token_ids": whole["prompt_token_ids"], "seed": 3},
         )
-        asked = client.agent.inference.requests[begun].ids
-        assert list(asked) == whole["prompt_token_ids"] and "token_ids" not in again["choices"][0]
+        body = client.agent.inference.requests[begun].ids
+        assert list(body) == whole["prompt_token_ids"] and "token_ids" not in again["choices"][0]
         assert without_ids(again["choices"][0]["message"]) == without_ids(choice["message"])
         odd = [*ids[:-1], *TOKENIZER.encode("x"), *ids[-1:]]
         begun = len(client.agent.inference.requests)
         chunks = await client.stream(
             {"role": "user", "content": "And 3+3?"}, prefix_token_ids=odd, return_token_ids=True
         )
-        asked = list(client.agent.inference.requests[begun].ids)
-        assert asked == [*odd, *chat.user_suffix_ids("And 3+3?")]
+        body = list(client.agent.inference.requests[begun].ids)
+        assert body == [*odd, *chat.user_suffix_ids("And 3+3?")]
         ends = [c for c in chunks if isinstance(c, dict) and "prompt_token_ids" in c]
-        assert [c["prompt_token_ids"] for c in ends] == [asked] and ends[0]["choices"][0]["token_ids"]
+        assert [c["prompt_token_ids"] for c in ends] == [body] and ends[0]["choices"][0]["token_ids"]
         cut = await client.chat(
             {"role": "user", "content": "Well?"}, prefix_token_ids=ids[:-1], return_token_ids=True
         )
@@ -92,8 +92,8 @@ async def test_a_conversation_goes_on_by_its_tokens(serving: Serving) -> None:
 
 async def test_usage_is_the_sum_of_the_records_segments(serving: Serving) -> None:
     async with serving(scripted(THINKS), keeps=True) as client:
-        told = await client.chat(n=2, stream=False)
-        agent, usage = client.agent, told["usage"]
+        payload = await client.chat(n=2, stream=False)
+        agent, usage = client.agent, payload["usage"]
     task = Task(id="t", source="s", question=QUESTION["content"], answer="")
     same = make_agent(scripted(THINKS), client.tool)
     key = TrajectoryKey(seed=0, step=0, task_id="t", sibling=0)
@@ -155,18 +155,18 @@ async def test_a_stream_pings_while_a_tool_runs(serving: Serving) -> None:
         body = {"model": "rocstar-agent", "messages": [QUESTION], "stream": True}
         async with client.post("/v1/chat/completions", body) as response:
             seen = []
-            async for told in events(response):
-                seen.append(told)
+            async for payload in events(response):
+                seen.append(payload)
                 runs = any("server_tool_event" in c for c in seen if isinstance(c, dict))
-                if told == ": ping" and runs:  # a slow machine pings before it, too
+                if payload == ": ping" and runs:  # a slow machine pings before it, too
                     tool.gate.set()
     assert tool.gate.is_set() and of_stream(seen)["content"] == "So <answer>4</answer>"
 
 
 async def test_requests_without_a_seed_are_independent(serving: Serving) -> None:
     async with serving(lambda request: str(request.seed)) as client:
-        told = [await client.chat() for _ in range(16)]
-        assert len({one["choices"][0]["message"]["content"] for one in told}) == 16
+        payload = [await client.chat() for _ in range(16)]
+        assert len({one["choices"][0]["message"]["content"] for one in payload}) == 16
         many = await client.chat(n=16, seed=5)
         again = await client.chat(n=16, seed=5)
     texts = [choice["message"]["content"] for choice in many["choices"]]
@@ -177,17 +177,17 @@ async def test_requests_without_a_seed_are_independent(serving: Serving) -> None
 
 async def test_limits_are_of_all_turns_together(serving: Serving) -> None:
     async with serving(scripted(["12345" + call("1"), "67890" * 30])) as client:
-        told = await client.chat(max_tokens=160, temperature=0.25)
-        assert told["choices"][0]["finish_reason"] == "length"
-        usage = told["usage"]
+        payload = await client.chat(max_tokens=160, temperature=0.25)
+        assert payload["choices"][0]["finish_reason"] == "length"
+        usage = payload["usage"]
         assert usage["completion_tokens"] + usage["tool_tokens"] == 160
         assert {r.sampling.temperature for r in client.agent.inference.requests} == {0.25}
 
 
 async def test_an_answer_has_room_in_the_model(serving: Serving) -> None:
     async with serving(lambda request: Reply(text="a", stops=False), max_context=200) as client:
-        told = await client.chat()
-        assert told["usage"]["total_tokens"] == 200 and told["choices"][0]["finish_reason"] == "length"
+        payload = await client.chat()
+        assert payload["usage"]["total_tokens"] == 200 and payload["choices"][0]["finish_reason"] == "length"
         refused = await client.chat({"role": "user", "content": "long " * 50}, status=400)
     assert refused["error"]["code"] == "context_length_exceeded" and refused["error"]["param"] == "messages"
 
@@ -196,23 +196,23 @@ async def test_a_stop_text_ends_the_policy_and_not_its_tool(serving: Serving) ->
     tool = SlowTool(text="END")
     tool.gate.set()
     async with serving(scripted([call("1"), "one END two"]), tool=tool, keeps=True) as client:
-        told = await client.chat(stop=["END", "never"])
+        payload = await client.chat(stop=["END", "never"])
         requests = client.agent.inference.requests
-    choice = told["choices"][0]
+    choice = payload["choices"][0]
     assert (choice["message"]["content"], choice["finish_reason"]) == ("one", "stop")
     assert choice["message"]["server_tool_events"][1]["content"] == "END"
     # What was written behind the stop text is in no record.
-    written = told["usage"]["completion_tokens"]
+    written = payload["usage"]["completion_tokens"]
     assert written == len(call("1")) + 1 + len("one END") and len(requests) == 2
 
 
 async def test_a_known_answer_is_judged(serving: Serving) -> None:
     async with serving(scripted(THINKS)) as client:
-        told = await client.chat(metadata={"answer": "4", "task_id": "t"}, n=2)
-        assert told["rocstar"]["rewards"] == [1.0, 1.0] and told["rocstar"]["task_id"] == "t"
+        payload = await client.chat(metadata={"answer": "4", "task_id": "t"}, n=2)
+        assert payload["rocstar"]["rewards"] == [1.0, 1.0] and payload["rocstar"]["task_id"] == "t"
         assert "rewards" not in (await client.chat())["rocstar"]
         apart = await client.chat(rocstar={"answer": "4", "task_id": "t"}, metadata={"task_id": "u"}, n=2)
-        assert {**apart["rocstar"], "seed": 0} == {**told["rocstar"], "seed": 0}
+        assert {**apart["rocstar"], "seed": 0} == {**payload["rocstar"], "seed": 0}
         refused = await client.chat(rocstar={"task": "t"}, status=400)
         assert refused["error"]["param"] == "rocstar.task"
 
@@ -220,16 +220,20 @@ async def test_a_known_answer_is_judged(serving: Serving) -> None:
 async def test_the_raw_face_gives_the_calls_to_the_client(serving: Serving) -> None:
     say = 'I add. <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
     async with serving(scripted([say])) as client:
-        told = await client.json("/v1/chat/completions", {**RAW, "tools": [ADD]})
+        payload = await client.json("/v1/chat/completions", {**RAW, "tools": [ADD]})
         streamed = await client.stream(model="rocstar-raw", tools=[ADD])
         results = [
             QUESTION,
-            {"role": "assistant", "content": None, "tool_calls": told["choices"][0]["message"]["tool_calls"]},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": payload["choices"][0]["message"]["tool_calls"],
+            },
             {"role": "tool", "tool_call_id": "any", "content": "3"},
         ]
         await client.json("/v1/chat/completions", {**RAW, "messages": results, "tools": [ADD]})
         prompt = client.agent.chat.decode(client.agent.inference.requests[-1].ids)
-    choice = told["choices"][0]
+    choice = payload["choices"][0]
     assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] == "I add."
     (made,) = choice["message"]["tool_calls"]
     assert (made["function"]["name"], json.loads(made["function"]["arguments"])) == ("add", {"a": 1})
@@ -243,13 +247,13 @@ async def test_the_raw_face_gives_the_calls_to_the_client(serving: Serving) -> N
 async def test_completions_continue_texts_and_ids(serving: Serving) -> None:
     async with serving(lambda request: Reply(text=f"<think>{len(request.ids)}")) as client:
         body = {"model": "rocstar-raw", "prompt": ["ab", "abc"], "echo": True, "n": 2}
-        told = await client.json("/v1/completions", body)
+        payload = await client.json("/v1/completions", body)
         ids = {"model": "rocstar-raw", "prompt": [5, 6, 7], "logprobs": 1, "max_tokens": 3, "stream": False}
         scored = await client.json("/v1/completions", ids)
         async with client.post("/v1/completions", {**ids, "logprobs": None, "stream": True}) as response:
             chunks = [chunk async for chunk in events(response)]
-    assert [c["text"] for c in told["choices"]] == ["ab<think>2"] * 2 + ["abc<think>3"] * 2
-    assert [c["index"] for c in told["choices"]] == [0, 1, 2, 3]
+    assert [c["text"] for c in payload["choices"]] == ["ab<think>2"] * 2 + ["abc<think>3"] * 2
+    assert [c["index"] for c in payload["choices"]] == [0, 1, 2, 3]
     (choice,) = scored["choices"]
     assert (choice["text"], choice["finish_reason"]) == ("<th", "length")
     columns = choice["logprobs"]
@@ -314,9 +318,9 @@ BAD: list[tuple[str, Any, int, str | None]] = [
 async def test_what_is_wrong_is_named(serving: Serving) -> None:
     async with serving(scripted(["4"]), keeps=True) as client:
         for path, body, status, param in BAD:
-            told = await client.json(path, body, status=status)
-            assert told["error"]["param"] == param, (body, told)
-            assert told["error"]["message"] and told["error"]["type"]
+            payload = await client.json(path, body, status=status)
+            assert payload["error"]["param"] == param, (body, payload)
+            assert payload["error"]["message"] and payload["error"]["type"]
         assert not client.agent.inference.requests
         unknown = {"model": "rocstar-raw", "prompt": [1 << 21]}
         assert (await client.json("/v1/completions", unknown, status=400))["error"]["param"] == "prompt"
@@ -336,10 +340,12 @@ async def test_a_prompt_has_its_log_probs_where_the_engine_tells_them(serving: S
     ids = [int(token) for token in TOKENIZER.encode("abcd")]
     body = {"model": "rocstar-raw", "prompt": ids, "echo": True, "logprobs": 1, "max_tokens": 1, "n": 2}
     async with serving(scripted(["xyz"])) as client:
-        told = await client.json("/v1/completions", body)
+        payload = await client.json("/v1/completions", body)
         usage = await client.json("/v1/completions", {**body, "prompt": "abcd", "temperature": 0})
-    assert told["usage"] == usage["usage"] == {"prompt_tokens": 4, "completion_tokens": 2, "total_tokens": 6}
-    for choice in told["choices"]:
+    assert (
+        payload["usage"] == usage["usage"] == {"prompt_tokens": 4, "completion_tokens": 2, "total_tokens": 6}
+    )
+    for choice in payload["choices"]:
         columns = choice["logprobs"]
         assert choice["text"] == "abcdx" and columns["tokens"] == list("abcdx")
         assert columns["text_offset"] == [0, 1, 2, 3, 4] and columns["token_logprobs"][0] is None
@@ -370,14 +376,16 @@ async def test_an_engine_that_wrote_otherwise_than_it_told_gives_no_answer(servi
 
 
 async def test_a_signal_ends_the_server_when_what_goes_on_has_ended(serving: Serving) -> None:
-    tool, told = SlowTool(), asyncio.Event()
+    tool, payload = SlowTool(), asyncio.Event()
     async with serving(scripted(THINKS), tool=tool) as client:
         first = asyncio.ensure_future(client.chat())
         await tool.began.wait()
-        ending = asyncio.ensure_future(until_told(client.listening.endpoint, 60.0, lambda line: told.set()))
+        ending = asyncio.ensure_future(
+            serve_until_signal(client.listening.endpoint, 60.0, lambda line: payload.set())
+        )
         await asyncio.sleep(0)  # it listens
         os.kill(os.getpid(), signal.SIGTERM)
-        await told.wait()
+        await payload.wait()
         assert (await client.chat(status=503))["error"]["code"] == "closing" and not ending.done()
         tool.gate.set()
         await ending
@@ -385,24 +393,28 @@ async def test_a_signal_ends_the_server_when_what_goes_on_has_ended(serving: Ser
 
 
 async def test_a_second_signal_stops_what_goes_on(serving: Serving) -> None:
-    tool, told = SlowTool(), asyncio.Event()
+    tool, payload = SlowTool(), asyncio.Event()
     async with serving(scripted(THINKS), tool=tool) as client:
         first = asyncio.ensure_future(client.chat(status=503))
         await tool.began.wait()
-        ending = asyncio.ensure_future(until_told(client.listening.endpoint, 60.0, lambda line: told.set()))
+        ending = asyncio.ensure_future(
+            serve_until_signal(client.listening.endpoint, 60.0, lambda line: payload.set())
+        )
         await asyncio.sleep(0)
         os.kill(os.getpid(), signal.SIGTERM)
-        await told.wait()
+        await payload.wait()
         os.kill(os.getpid(), signal.SIGINT)
         await ending
-        assert not await client.desk.drain(0.0)  # as `open_endpoint` does next
+        assert not await client.conversations.drain(0.0)  # as `open_endpoint` does next
         await first
     assert tool.noted == ["cancelled"]
 
 
 async def test_more_than_there_is_room_for_is_turned_away(serving: Serving) -> None:
     tool = SlowTool()
-    async with serving(scripted(THINKS), tool=tool, desk=DeskLimits(max_choices=2)) as client:
+    async with serving(
+        scripted(THINKS), tool=tool, conversations=ConversationLimits(max_choices=2)
+    ) as client:
         first = asyncio.ensure_future(client.chat(n=2))
         await tool.began.wait()
         async with client.post("/v1/chat/completions", {**RAW}) as response:
@@ -413,7 +425,7 @@ async def test_more_than_there_is_room_for_is_turned_away(serving: Serving) -> N
 
 async def test_who_gets_no_place_in_time_is_told(serving: Serving) -> None:
     policy, tool = ScriptedPolicy(scripted(THINKS), TOKENIZER, max_running=1), SlowTool()
-    async with serving(policy, tool=tool, desk=DeskLimits(queue_timeout_s=0.01)) as client:
+    async with serving(policy, tool=tool, conversations=ConversationLimits(queue_timeout_s=0.01)) as client:
         first = asyncio.ensure_future(client.chat())
         await tool.began.wait()
         assert (await client.chat(status=503))["error"]["code"] == "queue_timeout"
@@ -426,11 +438,11 @@ async def test_a_client_that_leaves_ends_the_tool_and_frees_the_engine(serving: 
     async with serving(scripted(THINKS), tool=tool, keeps=True) as client:
         asking = asyncio.ensure_future(client.chat())
         await tool.began.wait()
-        assert client.desk.in_flight == 1
+        assert client.conversations.in_flight == 1
         asking.cancel()
-        await client.desk._idle.wait()
+        await client.conversations._idle.wait()
         assert tool.noted == ["cancelled"] and client.agent.inference.released
-        assert client.desk.counts.ends[("tool_failed",)] == 1
+        assert client.conversations.metrics.ends[("tool_failed",)] == 1
         assert client.agent.inference.load().used == 0
 
 
@@ -448,8 +460,11 @@ async def test_a_client_that_leaves_ends_the_generation(serving: Serving) -> Non
         )
         await began.wait()
         asking.cancel()
-        await client.desk._idle.wait()
-        assert client.desk.counts.ends[("aborted",)] == 1 and client.desk.counts.disconnects == 1
+        await client.conversations._idle.wait()
+        assert (
+            client.conversations.metrics.ends[("aborted",)] == 1
+            and client.conversations.metrics.disconnects == 1
+        )
 
 
 async def test_a_client_that_is_gone_is_no_mistake_of_the_server(
@@ -470,8 +485,8 @@ async def test_a_client_that_is_gone_is_no_mistake_of_the_server(
         with pytest.raises(aiohttp.ClientError):
             async with client.post("/v1/chat/completions", body) as response:
                 await response.read()
-        await client.desk._idle.wait()
-        assert client.desk.counts.disconnects == 1
+        await client.conversations._idle.wait()
+        assert client.conversations.metrics.disconnects == 1
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
@@ -513,7 +528,7 @@ async def test_tokens_are_read_again_and_the_log_names_owners(
     file, path, log = short_path / "tokens", short_path / "socket", logging.getLogger("access")
     first, second = "first-0123456789abcdef", "second-0123456789abcdef"
     file.write_text(f"ann {first}\n")
-    owners, notes = read_owners(str(file), {}), asyncio.Queue[str]()
+    owners, notes = load_owners(str(file), {}), asyncio.Queue[str]()
     address = Address(hosts=("127.0.0.1",), port=0, unix=str(path))
     headers = {"X-Forwarded-For": "198.51.100.7"}
     caplog.set_level(logging.INFO, "access")
@@ -522,7 +537,7 @@ async def test_tokens_are_read_again_and_the_log_names_owners(
     ) as listening:
         assert listening.url.startswith("http://127.0.0.1:")
         connector = aiohttp.UnixConnector(str(path))
-        with reread_on_hangup(owners, notes.put_nowait):
+        with reload_on_sighup(owners, notes.put_nowait):
             async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
                 for text, token, status in (
                     (f"ann {second}\n", second, 200),
@@ -552,7 +567,7 @@ async def test_a_drain_lets_what_goes_on_end(serving: Serving) -> None:
     async with serving(scripted(THINKS), tool=tool) as client:
         first = asyncio.ensure_future(client.chat())
         await tool.began.wait()
-        drain = asyncio.ensure_future(client.desk.drain(60.0))
+        drain = asyncio.ensure_future(client.conversations.drain(60.0))
         await asyncio.sleep(0)  # it begins
         assert (await client.chat(status=503))["error"]["code"] == "closing"
         await client.get("/health", status=503)
@@ -567,7 +582,7 @@ async def test_a_drain_that_takes_too_long_stops_the_rest(serving: Serving) -> N
     async with serving(scripted(THINKS), tool=tool) as client:
         first = asyncio.ensure_future(client.chat(status=503))
         await tool.began.wait()
-        assert not await client.desk.drain(0.0)
+        assert not await client.conversations.drain(0.0)
         await first
     assert tool.noted == ["cancelled"]
 
@@ -633,8 +648,8 @@ async def test_an_answer_is_taken_back_as_it_was_sent(
         template = write_own_template(tmp_path)
     async with serving(scripted([turn] * 6), template=template) as client:
         raw = {"model": "rocstar-raw", "tools": [ADD]}
-        told = await client.json("/v1/chat/completions", {**raw, "messages": [QUESTION], "n": 2})
-        for choice in told["choices"]:
+        payload = await client.json("/v1/chat/completions", {**raw, "messages": [QUESTION], "n": 2})
+        for choice in payload["choices"]:
             message = choice["message"]
             calls = message.get("tool_calls", [])
             results = [{"role": "tool", "tool_call_id": one["id"], "content": "3"} for one in calls]

@@ -11,8 +11,8 @@ import pytest
 
 from rocstar.engine.record.reading import read_folder
 from rocstar.engine.rollout.rollout import run_trajectory
-from rocstar.engine.serve.desk import DeskLimits
-from rocstar.engine.serve.kept import KeptConversations, step_of
+from rocstar.engine.serve.conversation_manager import ConversationLimits
+from rocstar.engine.serve.conversation_store import ConversationStore, parse_step
 from rocstar.engine.types import Task, TrajectoryKey
 
 from .conftest import Serving, SlowTool, keeping, make_agent, scripted
@@ -26,19 +26,19 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 def outcomes(folder: Path) -> list[Any]:
     """Reward, or kind of failure, of each record in order."""
-    told = [record["outcome"] for record in records(folder)]
-    return [one.get("reward", one.get("failed", {}).get("kind")) for one in told]
+    payload = [record["outcome"] for record in records(folder)]
+    return [one.get("reward", one.get("failed", {}).get("kind")) for one in payload]
 
 
 async def test_every_conversation_is_a_record(serving: Serving, tmp_path: Path) -> None:
     async with serving(lambda request: WORDS[int(request.request_id[-1])], keeps=True) as client:
-        told = await client.chat(n=2, seed=7)
+        payload = await client.chat(n=2, seed=7)
         await client.json("/v1/completions", {"model": "rocstar-raw", "prompt": "ab"})
         judged = await client.chat(metadata={"answer": "one"})
     found = records(tmp_path / "served")
     assert [record["turns"][0]["text"] for record in found] == ["one", "two", "one", "one"]
     assert [record["seed"] for record in found[:2]] == [[7, 0, 0], [7, 0, 1]]
-    assert {record["task"]["meta"]["conversation"] for record in found[:2]} == {told["id"][9:]}
+    assert {record["task"]["meta"]["conversation"] for record in found[:2]} == {payload["id"][9:]}
     assert outcomes(tmp_path / "served") == ["unjudged", "unjudged", "unjudged", 1.0]
     assert found[0]["task"]["question"] == "2+2?" and found[0]["segments"][1]["text"].startswith("one")
     assert judged["rocstar"]["rewards"] == [1.0]
@@ -46,10 +46,10 @@ async def test_every_conversation_is_a_record(serving: Serving, tmp_path: Path) 
 
 async def test_a_thumb_is_a_reward(serving: Serving, tmp_path: Path) -> None:
     async with serving(lambda request: str(request.seed), keeps=True) as client:
-        told = await client.chat(n=3)
+        payload = await client.chat(n=3)
 
         async def thumb(index: int, which: str, status: int = 200) -> None:
-            body = {"id": told["id"], "index": index, "thumb": which, "comment": "so"}
+            body = {"id": payload["id"], "index": index, "thumb": which, "comment": "so"}
             await client.json("/v1/feedback", body, status=status)
 
         await thumb(0, "down")
@@ -61,18 +61,18 @@ async def test_a_thumb_is_a_reward(serving: Serving, tmp_path: Path) -> None:
     assert [json.loads(line)["thumb"] for line in lines] == ["down", "up", "down"]
 
 
-async def one(kept: KeptConversations, seed: int, temperature: float = 1.0) -> str:
+async def one(store: ConversationStore, seed: int, temperature: float = 1.0) -> str:
     """A conversation that is served and kept."""
-    name = kept.begin()
+    name = store.begin()
     meta = {"conversation": name, "temperature": temperature}
     task = Task(id="t", source="serve", question="q", answer="4", meta=meta)
     agent = make_agent(scripted(["4"]), SlowTool())
     key = TrajectoryKey(seed=seed, step=0, task_id="t", sibling=0)
-    await kept.keep(name, [await run_trajectory(agent, task, key)])
+    await store.keep(name, [await run_trajectory(agent, task, key)])
     return name
 
 
-def folder_of(tmp_path: Path, **options: Any) -> KeptConversations:
+def folder_of(tmp_path: Path, **options: Any) -> ConversationStore:
     return keeping(tmp_path, make_agent(scripted(["4"]), SlowTool()), **options)
 
 
@@ -85,8 +85,8 @@ async def test_a_killed_server_left_every_record(tmp_path: Path) -> None:
     path = tmp_path / "trajectories" / "step_000001.columns"
     with path.open("ab") as file:
         file.write(b"torn")
-    async with folder_of(tmp_path) as kept:
-        await one(kept, 3)
+    async with folder_of(tmp_path) as store:
+        await one(store, 3)
     killed._thread.shutdown()
     frames = killed._open[1].frames
     assert frames is not None
@@ -96,23 +96,23 @@ async def test_a_killed_server_left_every_record(tmp_path: Path) -> None:
 
 
 async def test_a_full_file_gets_its_index_when_all_of_it_is_there(tmp_path: Path) -> None:
-    async with folder_of(tmp_path, per_file=2) as kept:
-        slow = kept.begin()
-        await one(kept, 1)
-        assert step_of(await one(kept, 2)) == 2 and not records(tmp_path)
-        await kept.forget(slow)
+    async with folder_of(tmp_path, per_file=2) as store:
+        slow = store.begin()
+        await one(store, 1)
+        assert parse_step(await one(store, 2)) == 2 and not records(tmp_path)
+        await store.forget(slow)
         assert [record["seed"][0] for record in records(tmp_path)] == [1]
 
 
 async def test_a_late_thumb_is_taken_in(tmp_path: Path) -> None:
-    async with folder_of(tmp_path, per_file=1) as kept:
-        name = await one(kept, 1)
-        await one(kept, 2)
+    async with folder_of(tmp_path, per_file=1) as store:
+        name = await one(store, 1)
+        await one(store, 2)
         assert outcomes(tmp_path)[0] == 1.0  # the judge's
-        assert await kept.feedback(name, 0, "down", "")
-        assert not await kept.feedback(name, 1, "down", "")
-        assert not await kept.feedback("1-none", 0, "down", "")
-        assert not await kept.feedback("../x", 0, "down", "")
+        assert await store.feedback(name, 0, "down", "")
+        assert not await store.feedback(name, 1, "down", "")
+        assert not await store.feedback("1-none", 0, "down", "")
+        assert not await store.feedback("../x", 0, "down", "")
         assert outcomes(tmp_path)[0] == 1.0
     assert outcomes(tmp_path) == [0.0, 1.0]
     async with folder_of(tmp_path):  # nothing is taken in twice
@@ -125,19 +125,19 @@ async def test_a_thumb_that_comes_while_a_file_gets_its_index_is_taken_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thumbs were read already: it is of a file that is closed when it is told."""
-    gate, began, settle = threading.Event(), threading.Event(), KeptConversations._settle
+    gate, began, settle = threading.Event(), threading.Event(), ConversationStore._settle
 
-    def settled(kept: KeptConversations, steps: Sequence[int]) -> None:
-        settle(kept, steps)
+    def settled(store: ConversationStore, steps: Sequence[int]) -> None:
+        settle(store, steps)
         began.set()
         gate.wait()
 
-    async with folder_of(tmp_path, per_file=1) as kept:
-        monkeypatch.setattr(KeptConversations, "_settle", settled)
-        keeping = asyncio.create_task(one(kept, 1))
+    async with folder_of(tmp_path, per_file=1) as store:
+        monkeypatch.setattr(ConversationStore, "_settle", settled)
+        keeping = asyncio.create_task(one(store, 1))
         await asyncio.to_thread(began.wait)
-        ((name, choice),) = kept._open[1].names
-        thumb = asyncio.create_task(kept.feedback(name, choice, "down", ""))
+        ((name, choice),) = store._open[1].names
+        thumb = asyncio.create_task(store.feedback(name, choice, "down", ""))
         await asyncio.sleep(0)
         gate.set()
         assert await thumb and await keeping == name
@@ -147,38 +147,38 @@ async def test_a_thumb_that_comes_while_a_file_gets_its_index_is_taken_in(
 
 
 async def test_the_same_question_with_the_same_seed_is_one_record(tmp_path: Path) -> None:
-    async with folder_of(tmp_path) as kept:
-        await one(kept, 1)
-        await one(kept, 1)
+    async with folder_of(tmp_path) as store:
+        await one(store, 1)
+        await one(store, 1)
     assert len(records(tmp_path)) == 1
 
 
 async def test_another_temperature_is_never_learned(tmp_path: Path) -> None:
-    async with folder_of(tmp_path) as kept:
-        name = await one(kept, 1, temperature=0.5)
-        assert await kept.feedback(name, 0, "up", "")
+    async with folder_of(tmp_path) as store:
+        name = await one(store, 1, temperature=0.5)
+        assert await store.feedback(name, 0, "up", "")
     assert outcomes(tmp_path) == ["other_temperature"]
 
 
 @pytest.mark.parametrize("name", ["", "1", "-x", "x-1", "9" * 20 + "-a"])
 def test_an_id_of_somebody_else_has_no_file(name: str) -> None:
-    assert step_of(name) is None
+    assert parse_step(name) is None
 
 
 async def test_a_disk_that_is_far_behind_holds_requests_back(serving: Serving) -> None:
     """What waits for it is bounded, and so is the memory that this takes."""
-    desk = DeskLimits(max_unwritten=2, queue_timeout_s=0.2)
-    async with serving(scripted(["one"]), keeps=True, desk=desk) as client:
-        gate, kept = threading.Event(), client.desk.kept
-        kept._thread.submit(gate.wait)
+    desk = ConversationLimits(max_unwritten=2, queue_timeout_s=0.2)
+    async with serving(scripted(["one"]), keeps=True, conversations=desk) as client:
+        gate, store = threading.Event(), client.conversations.store
+        store._thread.submit(gate.wait)
         try:
             for _ in range(2):
                 assert (await client.chat())["choices"]
-            assert client.desk.in_flight == client.desk._unwritten == 2
+            assert client.conversations.in_flight == client.conversations._unwritten == 2
             assert (await client.chat(status=503))["error"]["code"] == "disk_behind"
-            assert client.desk.in_flight == 2
+            assert client.conversations.in_flight == 2
         finally:
             gate.set()
         assert (await client.chat())["choices"]
-        await client.desk._idle.wait()
-        assert client.desk._unwritten == 0
+        await client.conversations._idle.wait()
+        assert client.conversations._unwritten == 0

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from rocstar.engine.serve.endpoint import ServeOptions
-from rocstar.engine.serve.opened import open_endpoint
+from rocstar.engine.serve.server import open_endpoint
 
 from .conftest import QUESTION, Client, SlowTool, call, keeping, make_agent, scripted
 
@@ -35,15 +35,15 @@ async def test_no_kind_of_object_grows_with_the_requests(tmp_path: Path, how: st
     there are no more objects of any type than before."""
     tool = SlowTool()
     agent = make_agent(scripted(THINKS), tool)
-    async with keeping(tmp_path / "served", agent, per_file=PER_FILE) as kept:
-        async with open_endpoint(agent, ServeOptions(), kept=kept, note=lambda line: None) as listening:
+    async with keeping(tmp_path / "served", agent, per_file=PER_FILE) as store:
+        async with open_endpoint(agent, ServeOptions(), store=store, note=lambda line: None) as listening:
             async with aiohttp.ClientSession() as session:
                 client = Client(session=session, listening=listening, tool=tool, agent=agent, notes=[])
                 found = []
                 for _ in range(2):
                     for _ in range(4 * PER_FILE):
                         await one(client, how)
-                    await client.desk._idle.wait()
+                    await client.conversations._idle.wait()
                     for noted in (agent.inference.requests, agent.inference.released, tool.noted):  # type: ignore[attr-defined]
                         noted.clear()
                     await client.get("/health")  # whose task and connection are there every time
@@ -72,7 +72,7 @@ async def one(client: Client, how: str) -> None:
         response = await client.post("/v1/chat/completions", body)
         await client.tool.began.wait()
         response.close()
-        await client.desk._idle.wait()
+        await client.conversations._idle.wait()
         await asyncio.sleep(0)
         return
     client.tool.gate.set()

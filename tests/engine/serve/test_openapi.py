@@ -9,24 +9,23 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from pydantic import BaseModel
 
-from rocstar.engine.serve.asked import (
-    AskedChat,
-    AskedCompletion,
-    AskedFeedback,
-    AskedText,
-    AskedTokens,
-    read,
+from rocstar.engine.serve.endpoint import OPEN_PATHS
+from rocstar.engine.serve.openapi import EVENTS, ROUTES, build_document, render_page
+from rocstar.engine.serve.request_builder import RequestBuilder, validate_tokenize
+from rocstar.engine.serve.requests import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    FeedbackRequest,
+    TokenizeRequest,
+    parse_request,
 )
-from rocstar.engine.serve.checked import check_tokens
-from rocstar.engine.serve.faces import Faces
-from rocstar.engine.serve.guard import OPEN_PATHS
-from rocstar.engine.serve.openapi import EVENTS, ROUTES, document
-from rocstar.engine.serve.page import STYLE, page
-from rocstar.engine.serve.refusals import ServeRefusal
+from rocstar.sandbox.http.errors import RequestError
+from rocstar.sandbox.http.openapi import STYLE
 
 from .conftest import QUESTION, Serving, SlowTool, call, events, make_agent, scripted
 
-DOCUMENT = document(needs_token=False)
+DOCUMENT = build_document(needs_token=False)
 TOKEN = "0123456789abcdef"
 
 
@@ -39,7 +38,7 @@ def fails(value: Any, schema: str) -> str:
 
 @pytest.mark.parametrize("needs_token", [False, True])
 def test_it_is_a_valid_description(needs_token: bool) -> None:
-    OpenAPIV31SpecValidator(document(needs_token=needs_token)).validate()
+    OpenAPIV31SpecValidator(build_document(needs_token=needs_token)).validate()
 
 
 async def test_it_has_the_routes_of_the_router_and_no_others(serving: Serving) -> None:
@@ -57,7 +56,7 @@ async def test_what_a_route_takes_and_answers_is_described(serving: Serving) -> 
         id_ = (await client.chat())["id"]
         for route in ROUTES:
             assert (route.body is None) == (route.example is None)
-            body = {**route.example, "id": id_} if route.body is AskedFeedback else route.example
+            body = {**route.example, "id": id_} if route.body is FeedbackRequest else route.example
             path = client.listening.url + route.path.replace("{model}", "rocstar-raw")
             async with client.session.request(route.method, path, json=body, allow_redirects=False) as answer:
                 text = await answer.text()
@@ -66,29 +65,29 @@ async def test_what_a_route_takes_and_answers_is_described(serving: Serving) -> 
             if route.body is not None:
                 assert not fails(body, route.body.__name__)
                 refused = await client.json(route.path, {"model": 1}, status=400)
-                assert not fails(refused, "RefusalBody")
+                assert not fails(refused, "ErrorBody")
             if route.answer is not None:
                 assert not fails(json.loads(text), route.answer.__name__), route.path
 
 
 async def test_events_are_described_too(serving: Serving) -> None:
-    asked = {"stream": True, "stream_options": {"include_usage": True}}
+    body = {"stream": True, "stream_options": {"include_usage": True}}
     tool = {"type": "function", "function": {"name": "add"}}
     say = '<think>So.</think>I add. <tool_call>{"name": "add", "arguments": {}}</tool_call>'
     async with serving(scripted([say, "4"])) as client:
         chats = [
-            await client.stream(**asked),
-            await client.stream(**asked, model="rocstar-raw", tools=[tool]),
+            await client.stream(**body),
+            await client.stream(**body, model="rocstar-raw", tools=[tool]),
         ]
         whole = await client.chat(model="rocstar-raw", tools=[tool], metadata={"answer": "4"}, n=2)
-        body = {"model": "rocstar-raw", "prompt": "a", "echo": True, "logprobs": 1, **asked}
+        body = {"model": "rocstar-raw", "prompt": "a", "echo": True, "logprobs": 1, **body}
         async with client.post("/v1/completions", body) as response:
             assert response.content_type == EVENTS
             texts = [chunk async for chunk in events(response)]
     assert not fails(whole, "ChatCompletion") and "tool_calls" in whole["choices"][0]["message"]
     for chunks, schema in (*((one, "ChatCompletionChunk") for one in chats), (texts, "TextCompletionChunk")):
         assert chunks[-1] == "data: [DONE]" and len(chunks) > 4
-        assert [told for chunk in chunks[:-1] if (told := fails(chunk, schema))] == []
+        assert [payload for chunk in chunks[:-1] if (payload := fails(chunk, schema))] == []
     assert any("server_tool_event" in chunk for chunk in chats[0] if isinstance(chunk, dict))
 
 
@@ -100,17 +99,17 @@ async def test_the_token_is_asked_for_where_the_description_says(serving: Servin
             url = client.listening.url + route.path
             async with client.session.request(route.method, url, allow_redirects=False) as answer:
                 assert (answer.status != 401) == route.open
-                assert route.open or not fails(await answer.json(), "RefusalBody")
+                assert route.open or not fails(await answer.json(), "ErrorBody")
             operation = shown["paths"][route.path][route.method.lower()]
             assert operation["security"] == ([] if route.open else [{"token": []}])
 
 
 BASES: dict[type[BaseModel], dict[str, Any]] = {
-    AskedChat: {"model": "rocstar-raw", "messages": [QUESTION]},
-    AskedCompletion: {"model": "rocstar-raw", "prompt": "a"},
-    AskedTokens: {"prompt": "a"},
-    AskedText: {"tokens": [1]},
-    AskedFeedback: {"id": "a", "thumb": "up"},
+    ChatRequest: {"model": "rocstar-raw", "messages": [QUESTION]},
+    CompletionRequest: {"model": "rocstar-raw", "prompt": "a"},
+    TokenizeRequest: {"prompt": "a"},
+    DetokenizeRequest: {"tokens": [1]},
+    FeedbackRequest: {"id": "a", "thumb": "up"},
 }
 ODD: tuple[Any, ...] = (
     *(None, True, False, 0, 1, 2, -1, 1.5, 16.0, 128, 129, 2**31, 2**63, -(2**63), -(2**63) - 1, 1e300),
@@ -135,24 +134,24 @@ ODD: tuple[Any, ...] = (
 )
 
 
-def is_taken(model: type[BaseModel], faces: Faces, value: Any) -> bool:
+def is_taken(model: type[BaseModel], faces: RequestBuilder, value: Any) -> bool:
     """Whether a request goes through all that is checked before anything begins."""
     try:
-        asked = read(model, json.dumps(value).encode())
-        if isinstance(asked, AskedChat):
-            faces.chat(asked)
-        elif isinstance(asked, AskedCompletion):
-            faces.completions(asked)
-        elif isinstance(asked, AskedTokens):
-            check_tokens(asked)
-    except ServeRefusal as refusal:
-        return refusal.param is None  # a refusal that names no field is wrong, too
+        body = parse_request(model, json.dumps(value).encode())
+        if isinstance(body, ChatRequest):
+            faces.chat(body)
+        elif isinstance(body, CompletionRequest):
+            faces.completions(body)
+        elif isinstance(body, TokenizeRequest):
+            validate_tokenize(body)
+    except RequestError as refusal:
+        return not refusal.field  # a refusal that names no field is wrong, too
     return True
 
 
 @pytest.mark.parametrize("model", BASES, ids=lambda model: model.__name__)
 def test_what_is_described_is_taken_and_nothing_else(model: type[BaseModel]) -> None:
-    faces = Faces(make_agent(scripted(["4"]), SlowTool()), None, lambda: "x")
+    faces = RequestBuilder(make_agent(scripted(["4"]), SlowTool()), None, lambda: "x")
     base = BASES[model]
     properties = DOCUMENT["components"]["schemas"][model.__name__]["properties"]
     wrong = []
@@ -160,8 +159,8 @@ def test_what_is_described_is_taken_and_nothing_else(model: type[BaseModel]) -> 
     for name in (*sorted(properties.keys() - {"prefix_token_ids"}), "unknown"):
         for odd in ODD:
             value = {**base, name: odd}
-            if is_taken(model, faces, value) == bool(told := fails(value, model.__name__)):
-                wrong.append(f"{name} = {odd!r:.80}: {told[:80] or 'described'}")
+            if is_taken(model, faces, value) == bool(payload := fails(value, model.__name__)):
+                wrong.append(f"{name} = {odd!r:.80}: {payload[:80] or 'described'}")
         rest = {other: base[other] for other in base if other != name}
         if is_taken(model, faces, rest) == bool(fails(rest, model.__name__)):
             wrong.append(f"without {name}")
@@ -186,6 +185,6 @@ async def test_the_page_lists_every_route_and_runs_nothing(serving: Serving) -> 
     "hostile", ["<script>alert(1)</script>", 'x"><img src=x onerror=alert(1)>', "x'; id #"]
 )
 def test_what_a_client_calls_the_server_is_escaped(hostile: str) -> None:
-    text = page(hostile, needs_token=True)
+    text = render_page(hostile, needs_token=True)
     assert hostile not in text and "<img" not in text and "<script" not in text
     assert text.count("Bearer $TOKEN") == sum(route.example is not None for route in ROUTES)

@@ -32,9 +32,9 @@ class Proxy:
             there = await asyncio.open_connection(host, port)
             self.writers += [writer, there[1]]
 
-            async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, counts: bool) -> None:
+            async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, metrics: bool) -> None:
                 while data := await source.read(1 << 16):
-                    self.heard += counts
+                    self.heard += metrics
                     sink.write(data)
                     await sink.drain()
                 sink.close()

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.engine.serve.parts import Said, ToolUse, merged
-from rocstar.engine.serve.spoken import Spoken, StopTexts, TurnText
+from rocstar.engine.serve.stream_parser import StopSequences, StreamParser, TurnText
+from rocstar.engine.serve.stream_parts import TextPart, ToolCallPart, merge_parts
 from rocstar.engine.testing.policy import ByteTokenizer
 from rocstar.engine.types import TurnForm
 
@@ -35,13 +35,13 @@ def cut(text: str, places: Sequence[int]) -> list[str]:
 
 
 def said(turns: Sequence[Sequence[str]], opening: str = "") -> dict[str, str]:
-    spoken, found = Spoken(TurnForm()), {"content": "", "reasoning_content": ""}
+    parser, found = StreamParser(TurnForm()), {"content": "", "reasoning_content": ""}
     for pieces in turns:
-        spoken.begin_turn(opening)
+        parser.begin_turn(opening)
         for piece in pieces:
-            for kind, text in spoken.add(piece):
+            for kind, text in parser.add(piece):
                 found[kind] += text
-        for kind, text in spoken.end_turn():
+        for kind, text in parser.end_turn():
             found[kind] += text
     return found
 
@@ -54,17 +54,17 @@ def test_cuts_change_nothing_of_what_is_said(turns: list[tuple[str, list[int]]])
 @given(TEXTS, st.lists(st.integers(0, 400), max_size=12))
 def test_cuts_change_nothing_of_where_a_text_stops(text: str, places: list[int]) -> None:
     def stopped(pieces: list[str]) -> tuple[str, bool]:
-        until = StopTexts(["STOP", "TO", "PSX"])
-        told = "".join(until.add(piece) for piece in pieces)
-        return told + until.rest(), until.is_cut
+        until = StopSequences(["STOP", "TO", "PSX"])
+        payload = "".join(until.add(piece) for piece in pieces)
+        return payload + until.rest(), until.is_truncated
 
     assert stopped(cut(text, places)) == stopped([text])
 
 
 def test_a_text_stops_before_the_stop_text() -> None:
-    until = StopTexts(["\n\n", "Q:"])
+    until = StopSequences(["\n\n", "Q:"])
     assert [until.add(piece) for piece in ("one\n", "two\n", "\nthree")] == ["one", "\ntwo", ""]
-    assert until.is_cut and not until.rest()
+    assert until.is_truncated and not until.rest()
 
 
 @given(st.text(alphabet="aé🙂\ufffd<", max_size=20))
@@ -101,7 +101,7 @@ def test_a_mention_of_a_call_is_text() -> None:
 
 
 def test_neighbours_of_one_kind_are_one_text() -> None:
-    use = ToolUse(choice=0, id="x", name="f", arguments={})
-    one: Callable[[str], Said] = lambda text: Said(0, "content", text)  # noqa: E731
-    told = [one("a"), one("b"), Said(1, "content", "c"), one("d"), use, one("e"), one("f"), one("g")]
-    assert merged(told) == [one("ab"), Said(1, "content", "c"), one("d"), use, one("efg")]
+    use = ToolCallPart(choice=0, id="x", name="f", arguments={})
+    one: Callable[[str], TextPart] = lambda text: TextPart(0, "content", text)  # noqa: E731
+    payload = [one("a"), one("b"), TextPart(1, "content", "c"), one("d"), use, one("e"), one("f"), one("g")]
+    assert merge_parts(payload) == [one("ab"), TextPart(1, "content", "c"), one("d"), use, one("efg")]

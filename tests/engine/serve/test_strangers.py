@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from rocstar.engine.chat.chat import PIECE_CHARS, ChatFormat, load_template
-from rocstar.engine.serve import beside, kept
-from rocstar.engine.serve.desk import DeskLimits
-from rocstar.engine.serve.faces import Faces
-from rocstar.sandbox.loopback import is_own_name
+from rocstar.engine.serve import conversation_store, request_reader
+from rocstar.engine.serve.conversation_manager import ConversationLimits
+from rocstar.engine.serve.request_builder import RequestBuilder
+from rocstar.sandbox.http.guard import is_local_name
 
 from ...patience import PATIENCE_S
 from ...raw_http import answer_to
@@ -53,9 +53,9 @@ async def test_what_cannot_fit_is_refused_before_it_is_tokenised(
 ) -> None:
     async with serving(scripted(["4"])) as client:
         for name in ("chat", "completions", "text_ids", "message_ids"):
-            monkeypatch.setattr(Faces, name, None)
-        told = await client.json(path, {"model": "rocstar-agent", **fields}, status=400)
-    assert told["error"]["code"] == TOO_LONG and "4000" in told["error"]["message"]
+            monkeypatch.setattr(RequestBuilder, name, None)
+        payload = await client.json(path, {"model": "rocstar-agent", **fields}, status=400)
+    assert payload["error"]["code"] == TOO_LONG and "4000" in payload["error"]["message"]
 
 
 async def test_fields_that_are_not_read_are_not_kept(serving: Serving) -> None:
@@ -71,10 +71,10 @@ async def test_fields_that_are_not_read_are_not_kept(serving: Serving) -> None:
 
 
 async def test_a_request_has_no_more_prompts_than_the_server_has_places(serving: Serving) -> None:
-    async with serving(scripted(["4"]), desk=DeskLimits(max_choices=8)) as client:
+    async with serving(scripted(["4"]), conversations=ConversationLimits(max_choices=8)) as client:
         body = {"model": "rocstar-raw", "prompt": ["a"] * 9}
-        told = await client.json("/v1/completions", body, status=400)
-        assert "9 entries" in told["error"]["message"] and told["error"]["param"] == "prompt"
+        payload = await client.json("/v1/completions", body, status=400)
+        assert "9 entries" in payload["error"]["message"] and payload["error"]["param"] == "prompt"
         await client.json("/v1/completions", {**body, "prompt": ["a"] * 8})
 
 
@@ -82,39 +82,39 @@ async def test_others_are_answered_while_a_prompt_is_tokenised(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, gate = threading.Event(), threading.Event()
-    text_ids = Faces.text_ids
+    text_ids = RequestBuilder.text_ids
 
-    def slow(self: Faces, text: str) -> list[int]:
+    def slow(self: RequestBuilder, text: str) -> list[int]:
         begun.set()
         assert gate.wait(PATIENCE_S)
         return text_ids(self, text)
 
-    monkeypatch.setattr(Faces, "text_ids", slow)
+    monkeypatch.setattr(RequestBuilder, "text_ids", slow)
     async with serving(scripted(["4"])) as client:
-        asked = asyncio.create_task(client.json("/tokenize", {"prompt": "a"}))
+        body = asyncio.create_task(client.json("/tokenize", {"prompt": "a"}))
         await asyncio.to_thread(begun.wait, PATIENCE_S)
         assert json.loads(await client.get("/health")) == {"status": "ok"}
         gate.set()
-        assert (await asked)["count"] == 1
+        assert (await body)["count"] == 1
 
 
 async def test_a_body_of_many_items_is_read_in_another_process(serving: Serving) -> None:
     ids = [1, 2, 3] * 1000
-    assert len(ids) > beside.FEW_ITEMS
+    assert len(ids) > request_reader.FEW_ITEMS
     async with serving(scripted(["4"])) as client:
-        told = await client.json("/detokenize", {"tokens": ids})
+        payload = await client.json("/detokenize", {"tokens": ids})
         refused = await client.json("/detokenize", {"tokens": [*ids, "x"]}, status=400)
-    assert told["prompt"] == TOKENIZER.decode(ids)
+    assert payload["prompt"] == TOKENIZER.decode(ids)
     assert refused["error"]["param"] == f"tokens.{len(ids)}"
 
 
 async def test_no_more_bodies_are_taken_than_are_held(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beside, "MAX_WAITING", -beside.THREADS)
+    monkeypatch.setattr(request_reader, "MAX_WAITING", -request_reader.THREADS)
     async with serving(scripted(["4"])) as client:
-        told = await client.json("/tokenize", {"prompt": "a"}, status=429)
-        assert told["error"]["code"] == "queue_full"
+        payload = await client.json("/tokenize", {"prompt": "a"}, status=429)
+        assert payload["error"]["code"] == "queue_full"
         size = client.listening.endpoint.options.max_body_bytes
         client.listening.endpoint._held_bytes = 16 * size - 1
         assert (await client.json("/tokenize", {"prompt": "a"}, status=429))["error"]["code"] == "queue_full"
@@ -139,16 +139,16 @@ async def test_what_is_no_http_has_the_form_of_other_errors(serving: Serving) ->
     async with serving(scripted(["4"])) as client:
         line, body = await answer_to(int(client.listening.url.rpartition(":")[2]))
     reason = "the request is not HTTP: Invalid character in Content-Length: b'Content-Length: x'"
-    told = {"message": reason, "type": "invalid_request_error", "param": None, "code": "not_http"}
-    assert " 400 " in line and json.loads(body) == {"error": told}
+    payload = {"message": reason, "type": "invalid_request_error", "param": None, "code": "not_http"}
+    assert " 400 " in line and json.loads(body) == {"error": payload}
 
 
 async def test_an_unreadable_token_and_what_is_no_http_are_refused(
     serving: Serving, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(scripted(["4"]), token="a-token-of-some-length") as client:
-        asked = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\r\n\r\n"
-        assert b" 401 " in await first_line(client, asked)
+        body = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\r\n\r\n"
+        assert b" 401 " in await first_line(client, body)
         for _ in range(3):
             assert b" 400 " in await first_line(
                 client, b"GET / HTTP/1.1\r\nx\x1b[2J: " + b"y" * 9000 + b"\r\n\r\n"
@@ -168,7 +168,7 @@ async def test_no_text_of_a_client_steers_the_terminal(serving: Serving) -> None
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "a.localhost.", "127.0.0.1:8000", "[::1]:80"])
 def test_a_name_of_this_machine(host: str) -> None:
-    assert is_own_name(host)
+    assert is_local_name(host)
 
 
 @pytest.mark.parametrize(
@@ -185,20 +185,20 @@ def test_a_name_of_this_machine(host: str) -> None:
     ],
 )
 def test_a_name_that_others_can_make(host: str) -> None:
-    assert not is_own_name(host)
+    assert not is_local_name(host)
 
 
 async def test_a_verdict_on_nothing_reads_a_file_once_and_keeps_no_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[Path] = []
-    names_in = kept._names_in
+    names_in = conversation_store._iter_names
 
     def counted(path: Path) -> Any:
         reads.append(path)
         return names_in(path)
 
-    monkeypatch.setattr(kept, "_names_in", counted)
+    monkeypatch.setattr(conversation_store, "_iter_names", counted)
     agent = make_agent(scripted(["4"]), SlowTool())
     async with keeping(tmp_path, agent, per_file=1) as records:
         names = [records.begin() for _ in range(3)]
@@ -211,8 +211,8 @@ async def test_a_verdict_on_nothing_reads_a_file_once_and_keeps_no_writer(
         busy.set()
         await writing
         assert len(reads) == 1
-        monkeypatch.setattr(kept, "MAX_LOOKUPS", 0)
-        with pytest.raises(kept.LookupsFull):
+        monkeypatch.setattr(conversation_store, "MAX_LOOKUPS", 0)
+        with pytest.raises(conversation_store.LookupsFull):
             await records.feedback("1-0", 0, "up", "")
 
 
@@ -226,8 +226,8 @@ def test_special_tokens_are_cut_wherever_a_piece_begins() -> None:
 
 async def test_a_slash_at_the_end_leads_to_the_path_without_it(serving: Serving) -> None:
     async with serving(scripted(["4"])) as client:
-        told = await client.json("/tokenize/", {"prompt": "a"}, status=308, allow_redirects=False)
-        assert "/tokenize" in told["error"]["message"]
+        payload = await client.json("/tokenize/", {"prompt": "a"}, status=308, allow_redirects=False)
+        assert "/tokenize" in payload["error"]["message"]
         assert (await client.json("/v1/tokenize/", {"prompt": "a"}))["count"] == 1
         assert (await client.json("/v1/nothing/", {}, status=404))["error"]["code"] == "no_such_path"
         assert (await client.json("/v1/models", {}, status=405))["error"]["message"]
@@ -239,6 +239,6 @@ async def test_connections_of_strangers_give_way(serving: Serving) -> None:
         port = int(client.listening.url.rpartition(":")[2])
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
         assert (await client.json("/tokenize", {"prompt": "a"}))["count"] == 1
-        assert len(client.listening.endpoint.door) <= 16
+        assert len(client.listening.endpoint.connections) <= 16
         for _, writer in silent:
             writer.close()

@@ -12,11 +12,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rocstar.engine.serve.parts import Said, ToolAnswer, ToolUse
-from rocstar.engine.serve.terminal.remote import AnswerEnd, ChoiceEnd, RemoteChat, RemoteError
+from rocstar.engine.serve.stream_parts import TextPart, ToolCallPart, ToolResultPart
+from rocstar.engine.serve.terminal.chat_history import (
+    ChatHistory,
+    ChatHistoryError,
+    ReceivedAnswer,
+    count_votes,
+    final_answer,
+)
+from rocstar.engine.serve.terminal.client import AnswerEnd, ChatClient, ChatClientError, ChoiceEnd
 from rocstar.engine.serve.terminal.screen import Screen
 from rocstar.engine.serve.terminal.session import ChatSession, answer_all
-from rocstar.engine.serve.terminal.talk import HeardAnswer, Talk, TalkError, final_answer, votes
 from rocstar.engine.testing.policy import Reply
 
 from .conftest import TOKENIZER, Client, Serving, SlowTool, call, scripted
@@ -32,8 +38,8 @@ def screen(width: int = 40) -> tuple[Screen, io.StringIO]:
 @asynccontextmanager
 async def chatting(client: Client, **fields: Any) -> AsyncIterator[tuple[ChatSession, io.StringIO]]:
     shown, out = screen()
-    async with RemoteChat(url=f"{client.listening.url}/v1", fields=fields) as remote:
-        yield ChatSession(remote, shown), out
+    async with ChatClient(url=f"{client.listening.url}/v1", fields=fields) as client:
+        yield ChatSession(client, shown), out
 
 
 class Typed:
@@ -57,7 +63,7 @@ async def test_a_person_sees_thought_code_result_and_answer(serving: Serving) ->
         await session.run(Typed(["2+2?", "/tools"]))
     assert out.getvalue().startswith("Add.\n> calc\nprint(2+2)") and "| 4\nSo \\boxed{4}\n" in out.getvalue()
     assert out.getvalue().count("| 4") == 2
-    assert [m["content"] for m in session.talk.messages] == ["2+2?", "So \\boxed{4}"]
+    assert [m["content"] for m in session.history.messages] == ["2+2?", "So \\boxed{4}"]
 
 
 async def test_what_is_stopped_is_kept_and_its_tool_is_over(serving: Serving) -> None:
@@ -66,9 +72,9 @@ async def test_what_is_stopped_is_kept_and_its_tool_is_over(serving: Serving) ->
     async with serving(scripted(replies), tool=tool) as client, chatting(client) as (session, out):
         seen, show = asyncio.Event(), session.screen.show
 
-        def noting(told: Any) -> None:
-            show(told)
-            if isinstance(told, ToolUse):
+        def noting(payload: Any) -> None:
+            show(payload)
+            if isinstance(payload, ToolCallPart):
                 seen.set()
 
         session.screen.show = noting  # type: ignore[method-assign]
@@ -76,14 +82,14 @@ async def test_what_is_stopped_is_kept_and_its_tool_is_over(serving: Serving) ->
         await seen.wait()
         session.stop()
         await asking
-        await client.desk._idle.wait()
+        await client.conversations._idle.wait()
         assert tool.noted == ["cancelled"]
         tool.gate.set()
         await session.run(Typed(["And now?", "/undo", "/undo", "/undo"]))
-        (asked,) = [r.ids for r in client.agent.inference.requests if b"now" in _bytes(client, r.ids)][:1]
+        (request,) = [r.ids for r in client.agent.inference.requests if b"now" in _bytes(client, r.ids)][:1]
     assert "(stopped)" in out.getvalue()
-    assert "First." in client.agent.chat.decode(asked)
-    assert "nothing to take back" in out.getvalue() and not session.talk.messages
+    assert "First." in client.agent.chat.decode(request)
+    assert "nothing to undo" in out.getvalue() and not session.history.messages
 
 
 def _bytes(client: Client, ids: Sequence[int]) -> bytes:
@@ -96,7 +102,7 @@ async def test_several_samples_vote(serving: Serving) -> None:
     async with serving(script, keeps=True) as client, chatting(client) as (session, out):
         await session.run(Typed(["/n 3", "2+2?", "/good", "/n 0"]))
     assert "2 of 3: 4\n1 of 3: 5" in out.getvalue() and "noted: up" in out.getvalue()
-    assert session.talk.messages[-1]["content"] == "\\boxed{4}"
+    assert session.history.messages[-1]["content"] == "\\boxed{4}"
     assert "give a number from 1 to 128" in out.getvalue()
 
 
@@ -106,7 +112,7 @@ async def test_a_talk_is_saved_and_loaded(serving: Serving, tmp_path: Path) -> N
         await session.run(
             Typed(["/system Be brief.", "2+2?", f"/save {path}", "/new", f"/load {path}", "/nope"])
         )
-        saved = session.talk.messages
+        saved = session.history.messages
         await session.run(
             Typed(
                 [
@@ -121,16 +127,16 @@ async def test_a_talk_is_saved_and_loaded(serving: Serving, tmp_path: Path) -> N
                 ]
             )
         )
-    assert saved == session.talk.messages == json.loads(path.read_text())["messages"]
+    assert saved == session.history.messages == json.loads(path.read_text())["messages"]
     assert [m["role"] for m in saved] == ["system", "user", "assistant"]
-    for told in (
-        "/nope is no command",
+    for payload in (
+        "/nope is not a command",
         "'nowhere' cannot be read",
-        "nobody of that name",
+        "no such user",
         "no finished answer",
         "Alt-Enter",
     ):
-        assert told in out.getvalue()
+        assert payload in out.getvalue()
 
 
 async def test_a_talk_that_goes_on_by_its_tokens_keeps_every_one(serving: Serving, tmp_path: Path) -> None:
@@ -138,50 +144,50 @@ async def test_a_talk_that_goes_on_by_its_tokens_keeps_every_one(serving: Servin
     async with serving(scripted(["ab", "cd"])) as client, chatting(client) as (session, out):
         chat, policy = client.agent.chat, client.agent.inference
         prompt = chat.prompt_ids("2+2?")
-        session.talk = Talk(messages=[{"role": "user", "content": "2+2?"}], ids=prompt)
+        session.history = ChatHistory(messages=[{"role": "user", "content": "2+2?"}], ids=prompt)
         await session.ask(None)
         first = [*prompt, *TOKENIZER.encode("ab"), chat.stop_id]
-        assert session.talk.ids == first and list(policy.requests[0].ids) == prompt
+        assert session.history.ids == first and list(policy.requests[0].ids) == prompt
         await session.run(
             Typed(["/system x", "More?", f"/save {path}", "/undo", "/undo", "/undo", f"/load {path}"])
         )
         second = [*first, *chat.user_suffix_ids("More?")]
         assert list(policy.requests[1].ids) == second
-        assert session.talk.ids == json.loads(path.read_text())["token_ids"] != first
-        assert [m["content"] for m in session.talk.messages] == ["2+2?", "ab", "More?", "ab"]
+        assert session.history.ids == json.loads(path.read_text())["token_ids"] != first
+        assert [m["content"] for m in session.history.messages] == ["2+2?", "ab", "More?", "ab"]
         await session.run(Typed(["/new", "/undo"]))
-        assert session.talk.ids is None
-    assert "began with cannot be changed" in out.getvalue()
-    assert out.getvalue().count("nothing to take back") == 2
+        assert session.history.ids is None
+    assert "the start of this chat cannot be changed" in out.getvalue()
+    assert out.getvalue().count("nothing to undo") == 2
 
 
 async def test_of_a_talk_by_tokens_what_is_stopped_is_no_part(serving: Serving) -> None:
     tool = SlowTool()
     async with serving(scripted(["a " + call("1")]), tool=tool) as client, chatting(client) as (session, out):
         prompt = client.agent.chat.prompt_ids("2+2?")
-        session.talk = Talk(messages=[{"role": "user", "content": "2+2?"}], ids=prompt)
+        session.history = ChatHistory(messages=[{"role": "user", "content": "2+2?"}], ids=prompt)
         asking = asyncio.ensure_future(session.ask(None))
         await tool.began.wait()
         session.stop()
         await asking
-        await client.desk._idle.wait()
-    assert session.talk.ids == prompt and len(session.talk.messages) == 1
-    assert "not kept: this talk goes on by its tokens" in out.getvalue()
+        await client.conversations._idle.wait()
+    assert session.history.ids == prompt and len(session.history.messages) == 1
+    assert "not kept: this chat continues from tokens" in out.getvalue()
 
 
 async def test_ctrl_c_twice_leaves(serving: Serving) -> None:
     async with serving(scripted(["4"])) as client, chatting(client) as (session, out):
         await session.run(Typed([KeyboardInterrupt, "2+2?", KeyboardInterrupt, KeyboardInterrupt, "never"]))
-    assert out.getvalue().count("once more leaves") == 2 and len(session.talk.messages) == 2
+    assert out.getvalue().count("once more leaves") == 2 and len(session.history.messages) == 2
 
 
 async def test_an_endpoint_that_refuses_is_told(serving: Serving) -> None:
     async with serving(scripted([Reply(text="a" * 50, stops=False)]), max_context=60) as client:
         async with chatting(client) as (session, out):
             await session.run(Typed(["2+2?" * 20]))
-            assert "error: the prompt has" in out.getvalue() and not session.talk.messages
-        async with RemoteChat(url="http://127.0.0.1:1/v1") as nobody:
-            with pytest.raises(RemoteError, match="/v1: "):
+            assert "error: the prompt has" in out.getvalue() and not session.history.messages
+        async with ChatClient(url="http://127.0.0.1:1/v1") as nobody:
+            with pytest.raises(ChatClientError, match="/v1: "):
                 async for _ in nobody.ask([]):
                     pass
 
@@ -207,26 +213,26 @@ async def answering(*pieces: bytes, status: int = 200, ends: bool = True) -> Asy
 
 
 @pytest.mark.parametrize(
-    ("piece", "told"),
+    ("piece", "payload"),
     [
         (b'data: {"error": "out of memory"}\n\n', "out of memory"),
         (b'data: {"error": {"message": "no room"}}\n\n', "no room"),
-        (b'data: {"error": null, "choices": [7]}\n\n', "no part of an answer"),
-        (b'data: {"choices": [{"index": null}]}\n\n', "no part of an answer"),
-        (b'data: {"choices": 7}\n\n', "no part of an answer"),
-        (b'data: {"server_tool_event": {"type": "tool_use", "name": 7}}\n\n', "no part of an answer"),
-        (b'data: {"choices": [{"index": Infinity}]}\n\n', "no part of an answer"),
-        (b'data: {"server_tool_event": {"type": "tool_use", "arguments": 5}}\n\n', "no part of an answer"),
-        (b"data: 7\n\n", "no object"),
-        (b"data: {\n\n", "no JSON"),
-        (b"", "ended its stream in the middle"),
+        (b'data: {"error": null, "choices": [7]}\n\n', "unknown event"),
+        (b'data: {"choices": [{"index": null}]}\n\n', "unknown event"),
+        (b'data: {"choices": 7}\n\n', "unknown event"),
+        (b'data: {"server_tool_event": {"type": "tool_use", "name": 7}}\n\n', "unknown event"),
+        (b'data: {"choices": [{"index": Infinity}]}\n\n', "unknown event"),
+        (b'data: {"server_tool_event": {"type": "tool_use", "arguments": 5}}\n\n', "unknown event"),
+        (b"data: 7\n\n", "not an object"),
+        (b"data: {\n\n", "invalid JSON"),
+        (b"", "ended its stream early"),
     ],
 )
-async def test_what_is_no_answer_is_one_message(piece: bytes, told: str) -> None:
-    async with answering(piece) as url, RemoteChat(url=url) as remote:
+async def test_what_is_no_answer_is_one_message(piece: bytes, payload: str) -> None:
+    async with answering(piece) as url, ChatClient(url=url) as client:
         shown, out = screen()
-        await ChatSession(remote, shown).ask("2+2?")
-    assert told in out.getvalue().replace("\n", " ")
+        await ChatSession(client, shown).ask("2+2?")
+    assert payload in out.getvalue().replace("\n", " ")
 
 
 async def test_an_endpoint_that_says_nothing_is_left() -> None:
@@ -234,19 +240,19 @@ async def test_an_endpoint_that_says_nothing_is_left() -> None:
     cases = [
         ((), 200, "did not begin"),
         ((b"no",), 500, "did not begin"),
-        ((b": ping\n",), 200, "said nothing"),
+        ((b": ping\n",), 200, "sent nothing"),
     ]
-    for pieces, status, told in cases:
+    for pieces, status, payload in cases:
         async with answering(*pieces, status=status, ends=False) as url:
-            async with RemoteChat(
-                url=url, begin_s=0.05 if "begin" in told else 60.0, silence_s=0.05
-            ) as remote:
-                with pytest.raises(RemoteError, match=told):
-                    async for _ in remote.ask([]):
+            async with ChatClient(
+                url=url, begin_s=0.05 if "begin" in payload else 60.0, silence_s=0.05
+            ) as client:
+                with pytest.raises(ChatClientError, match=payload):
+                    async for _ in client.ask([]):
                         pass
                 if status == 500:
-                    with pytest.raises(RemoteError, match=told):
-                        await remote.thumb("i", 0, "up")
+                    with pytest.raises(ChatClientError, match=payload):
+                        await client.thumb("i", 0, "up")
 
 
 async def test_who_is_cancelled_asks_no_more(serving: Serving) -> None:
@@ -260,7 +266,7 @@ async def test_who_is_cancelled_asks_no_more(serving: Serving) -> None:
         hearing = [task for task in asyncio.all_tasks() if "ChatSession._hear" in repr(task)]
         try:
             assert all(task.cancelling() for task in hearing)
-            await client.desk._idle.wait()
+            await client.conversations._idle.wait()
         finally:
             tool.gate.set()
     assert tool.noted == ["cancelled"]
@@ -268,9 +274,9 @@ async def test_who_is_cancelled_asks_no_more(serving: Serving) -> None:
 
 async def test_prompts_that_nobody_types(serving: Serving, capsys: pytest.CaptureFixture[str]) -> None:
     async with serving(scripted(THINKS)) as client, chatting(client) as (session, out):
-        remote, shown = session.remote, session.screen
-        assert await answer_all(remote, ["2+2?"], num_choices=1, as_json=False, screen=shown)
-        assert await answer_all(remote, ["a", "b"], num_choices=2, as_json=True, screen=shown)
+        client, shown = session.client, session.screen
+        assert await answer_all(client, ["2+2?"], num_choices=1, as_json=False, screen=shown)
+        assert await answer_all(client, ["a", "b"], num_choices=2, as_json=True, screen=shown)
     assert out.getvalue().endswith("So \\boxed{4}\n")
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert (first["prompt"], second["prompt"], first["content"]) == ("a", "b", "So \\boxed{4}")
@@ -280,12 +286,12 @@ async def test_prompts_that_nobody_types(serving: Serving, capsys: pytest.Captur
 def test_nothing_that_a_policy_writes_steers_the_terminal() -> None:
     shown, out = screen()
     evil = "\x1b]0;owned\x07\x1b[2J"
-    for told in (
-        Said(0, "content", evil),
-        ToolUse(choice=0, id="1", name=evil, arguments={"code": evil, "input": evil}),
-        ToolAnswer(choice=0, id="1", name="f", status="ok", is_error=False, text=evil),
+    for payload in (
+        TextPart(0, "content", evil),
+        ToolCallPart(choice=0, id="1", name=evil, arguments={"code": evil, "input": evil}),
+        ToolResultPart(choice=0, id="1", name="f", status="ok", is_error=False, text=evil),
     ):
-        shown.show(told)
+        shown.show(payload)
     shown.end(evil)
     assert "\x1b" not in out.getvalue() and "\x07" not in out.getvalue()
 
@@ -295,7 +301,7 @@ def test_code_keeps_its_lines_and_has_the_colours_of_the_terminal() -> None:
     out = io.StringIO()
     console = Console(file=out, width=40, force_terminal=True, color_system="truecolor", highlight=False)
     code = "if True:\n    print('é')  # a comment that is longer than its terminal is wide\n\n"
-    Screen(console).show(ToolUse(choice=0, id="1", name="python", arguments={"code": code}))
+    Screen(console).show(ToolCallPart(choice=0, id="1", name="python", arguments={"code": code}))
     plain = re.sub(r"\x1b\[[\d;]*m", "", out.getvalue())
     assert plain == f"> python\n{code.rstrip()}\n"
     assert "\x1b[" in out.getvalue() and not re.search(r"[34]8;[25];", out.getvalue())
@@ -304,7 +310,7 @@ def test_code_keeps_its_lines_and_has_the_colours_of_the_terminal() -> None:
 async def test_what_goes_wrong_here_is_not_an_end_of_the_answer(serving: Serving) -> None:
     async with serving(scripted(["4"])) as client, chatting(client) as (session, _):
 
-        def fails(told: Any) -> None:
+        def fails(payload: Any) -> None:
             raise BrokenPipeError("nobody reads it")
 
         session.screen.show = fails  # type: ignore[method-assign]
@@ -315,20 +321,24 @@ async def test_what_goes_wrong_here_is_not_an_end_of_the_answer(serving: Serving
 def test_long_results_are_cut_until_they_are_asked_for() -> None:
     shown, out = screen()
     lines = "\n".join(map(str, range(30)))
-    shown.show(ToolAnswer(choice=0, id="1", name="f", status="error", is_error=True, text=lines))
+    shown.show(ToolResultPart(choice=0, id="1", name="f", status="error", is_error=True, text=lines))
     assert "| 11\n| ... 18 more lines: /tools\n(error)\n" in out.getvalue()
 
 
 def test_answers_are_compared_by_what_they_box() -> None:
     assert final_answer("x \\boxed{1} so \\boxed{\\frac{1}{2}}") == "\\frac{1}{2}"
     assert final_answer("one\ntwo \n") == "two" and final_answer("") == ""
-    assert votes(["\\boxed{1}", "2", "it is \\boxed{1}"]) == [("1", 2), ("2", 1)]
+    assert count_votes(["\\boxed{1}", "2", "it is \\boxed{1}"]) == [("1", 2), ("2", 1)]
 
 
 def test_an_answer_for_a_program() -> None:
-    answer = HeardAnswer()
-    for told in (Said(0, "content", "4"), ChoiceEnd(0, "stop"), AnswerEnd("i", {"turns": 1}, {"seed": 2})):
-        answer.hear(told)
+    answer = ReceivedAnswer()
+    for payload in (
+        TextPart(0, "content", "4"),
+        ChoiceEnd(0, "stop"),
+        AnswerEnd("i", {"turns": 1}, {"seed": 2}),
+    ):
+        answer.receive(payload)
     told_json = answer.as_json("q")
     assert (told_json["content"], told_json["finish_reason"], told_json["seed"]) == ("4", "stop", 2)
     assert "choices" not in told_json
@@ -339,5 +349,5 @@ def test_an_answer_for_a_program() -> None:
 )
 def test_a_file_without_a_talk_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "t").write_text(text)
-    with pytest.raises(TalkError, match="holds no talk"):
-        Talk.load(tmp_path / "t")
+    with pytest.raises(ChatHistoryError, match="give a file of /save"):
+        ChatHistory.load(tmp_path / "t")

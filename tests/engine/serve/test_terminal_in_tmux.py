@@ -51,8 +51,8 @@ async def chatting(
     """
     rocstar = [sys.executable, "-c", ROCSTAR] if cold else [str(warm().executable.with_name("rocstar"))]
     command = [*rocstar, "chat", f"{client.listening.url}/v1"]
-    told = {"NO_COLOR": "1", "ROCSTAR_CHAT_HISTORY": "", "LC_ALL": "C.UTF-8"} | environment
-    terminal = await tmux.open(command, columns=columns, environment=told)
+    payload = {"NO_COLOR": "1", "ROCSTAR_CHAT_HISTORY": "", "LC_ALL": "C.UTF-8"} | environment
+    terminal = await tmux.open(command, columns=columns, environment=payload)
     await terminal.ending("/help lists commands\nyou>")
     yield terminal
     await terminal.ending("you>")  # before, Ctrl-C would be of the answer
@@ -62,7 +62,7 @@ async def chatting(
     assert await terminal.ended() == 0
 
 
-def asked(client: Client) -> list[str]:
+def request(client: Client) -> list[str]:
     """What the policy read, request by request."""
     return [client.agent.chat.decode(request.ids) for request in client.agent.inference.requests]
 
@@ -97,7 +97,7 @@ async def test_an_answer_comes_word_by_word_at_any_width_until_ctrl_c(
         shown = await terminal.showing("word", times=120)
         await terminal.type("C-c")
         stopped = await terminal.ending("(stopped)\nyou> typed meanwhile")
-        await client.desk._idle.wait()
+        await client.conversations._idle.wait()
         await terminal.type("Enter")
         await terminal.showing("you> typed meanwhile\nword word")
         await terminal.type("C-c")
@@ -105,7 +105,7 @@ async def test_an_answer_comes_word_by_word_at_any_width_until_ctrl_c(
     assert "typed" not in shown
     said = re.search(r"you> Go on\.\n(.*)\n\(stopped\)", stopped)
     assert said and re.fullmatch(r"(word )+(w|wo|wor|word)?", said[1] + " " * said[1].endswith("d"))
-    assert "word word" in asked(client)[-1] and "typed meanwhile" in asked(client)[-1]
+    assert "word word" in request(client)[-1] and "typed meanwhile" in request(client)[-1]
 
 
 async def test_ctrl_c_ends_a_tool_and_keeps_the_turn(tmux: TmuxServer, serving: Serving) -> None:
@@ -118,12 +118,12 @@ async def test_ctrl_c_ends_a_tool_and_keeps_the_turn(tmux: TmuxServer, serving: 
         await terminal.ending("> calc\n1")
         await terminal.type("C-c")
         text = await terminal.ending("(stopped)\nyou>")
-        await client.desk._idle.wait()
+        await client.conversations._idle.wait()
         tool.gate.set()
         await terminal.type("And now?", "Enter")
         await terminal.ending("Second.\nyou>")
     assert tool.noted[0] == "cancelled" and "^C" not in text
-    assert any("First." in read and "And now?" in read for read in asked(client))
+    assert any("First." in read and "And now?" in read for read in request(client))
 
 
 async def test_ctrl_c_ends_a_command_and_not_the_chat(tmux: TmuxServer, serving: Serving) -> None:
@@ -132,9 +132,9 @@ async def test_ctrl_c_ends_a_command_and_not_the_chat(tmux: TmuxServer, serving:
     async with serving(scripted(["4"]), keeps=True) as client, chatting(tmux, client) as terminal:
         await terminal.type("2+2?", "Enter")
         await terminal.ending("4\nyou>")
-        await client.desk._idle.wait()
-        assert client.desk.kept is not None
-        client.desk.kept._thread.submit(gate.wait)
+        await client.conversations._idle.wait()
+        assert client.conversations.store is not None
+        client.conversations.store._thread.submit(gate.wait)
         try:
             await terminal.type("/good", "Enter")
             await terminal.ending("you> /good")
@@ -155,9 +155,9 @@ async def test_every_command(tmux: TmuxServer, serving: Serving, tmp_path: Path)
     script = lambda request: texts[request.sibling] if request.turn > 1 else call("1")  # noqa: E731
     async with serving(script) as client, chatting(tmux, client, columns=80) as terminal:
 
-        async def do(line: str, told: str) -> None:
+        async def do(line: str, payload: str) -> None:
             await terminal.type(line, "Enter")
-            await terminal.ending(f"{told}\nyou>")
+            await terminal.ending(f"{payload}\nyou>")
 
         await do("/system Be brief.", "system: Be brief.")
         await do("/n 8", "you> /n 8")
@@ -165,47 +165,47 @@ async def test_every_command(tmux: TmuxServer, serving: Serving, tmp_path: Path)
         await do("/tools", "> calc\n1\n| 4")
         await do(f"/save {tmp_path / 'talk.json'}", f"saved in {tmp_path / 'talk.json'}")
         await do("/undo", "taken back: What?")
-        await do("/undo", "error: there is nothing to take back")
+        await do("/undo", "error: there is nothing to undo")
         await do(f"/load {tmp_path / 'talk.json'}", "system: Be brief.\nuser: What?\nassistant: \\boxed{4}")
         await do("/n 1", "you> /n 1")
         await do("/save /nowhere/talk", "error: '/nowhere/talk' cannot be written: No such file or directory")
         await do("More?", "> calc\n1\n| 4\n\\boxed{5}")
     saved = json.loads((tmp_path / "talk.json").read_text())
     assert [one["role"] for one in saved["messages"]] == ["system", "user", "assistant"]
-    assert all(text in asked(client)[-1] for text in ("Be brief.", "What?", "\\boxed{4}", "More?"))
+    assert all(text in request(client)[-1] for text in ("Be brief.", "What?", "\\boxed{4}", "More?"))
 
 
 async def test_what_was_asked_comes_back_and_pasted_lines_are_one_message(
     tmux: TmuxServer, serving: Serving, tmp_path: Path
 ) -> None:
     pasted = "\n".join(f"line {k}" for k in range(200))
-    kept = {"ROCSTAR_CHAT_HISTORY": str(tmp_path / "state" / "history")}
+    store = {"ROCSTAR_CHAT_HISTORY": str(tmp_path / "state" / "history")}
     async with serving(scripted(["yes"])) as client:
-        async with chatting(tmux, client, **kept) as terminal:
+        async with chatting(tmux, client, **store) as terminal:
             await terminal.paste(pasted)
             await terminal.showing("line 199")
             await terminal.type("Enter")
             await terminal.ending("yes\nyou>")
             await terminal.type("First,", "M-Enter", "then.", "Enter")
             await terminal.showing("yes", times=2)
-        async with chatting(tmux, client, **kept) as terminal:
+        async with chatting(tmux, client, **store) as terminal:
             await terminal.type("Up")
             await terminal.ending("you> First,\nthen.")
             await terminal.type("Enter")
             await terminal.ending("yes\nyou>")
-    assert [pasted in read for read in asked(client)] == [True, True, False]
-    assert "First,\nthen." in asked(client)[1] and "First,\nthen." in asked(client)[2]
+    assert [pasted in read for read in request(client)] == [True, True, False]
+    assert "First,\nthen." in request(client)[1] and "First,\nthen." in request(client)[2]
 
 
 @pytest.mark.parametrize("is_ascii", [False, True], ids=["UTF-8 in the C locale", "ASCII"])
 async def test_a_terminal_that_can_do_nothing(tmux: TmuxServer, serving: Serving, is_ascii: bool) -> None:
-    told = {"TERM": "dumb", "LC_ALL": "C", "NO_COLOR": None}
+    payload = {"TERM": "dumb", "LC_ALL": "C", "NO_COLOR": None}
     if is_ascii:
-        told |= {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+        payload |= {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     replies = [call("print('é → 年')"), "é → 年 \\boxed{4}"]
     async with (
         serving(scripted(replies), tool=_opened(SlowTool(text="é → 年"))) as client,
-        chatting(tmux, client, cold=is_ascii, **told) as terminal,
+        chatting(tmux, client, cold=is_ascii, **payload) as terminal,
     ):
         await terminal.type("2+2?", "Enter")
         text = await terminal.ending("\\boxed{4}\nyou>")

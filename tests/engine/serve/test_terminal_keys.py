@@ -18,9 +18,9 @@ from prompt_toolkit.input.typeahead import clear_typeahead
 from prompt_toolkit.output import DummyOutput
 from rich.console import Console
 
-from rocstar.engine.serve.terminal.keys import held_keys, unseen_keys
-from rocstar.engine.serve.terminal.lines import EditedLines
-from rocstar.engine.serve.terminal.remote import RemoteChat
+from rocstar.engine.serve.terminal.client import ChatClient
+from rocstar.engine.serve.terminal.line_editor import LineEditor
+from rocstar.engine.serve.terminal.raw_mode import no_echo, raw_mode
 from rocstar.engine.serve.terminal.screen import Screen
 from rocstar.engine.serve.terminal.session import ChatSession
 
@@ -60,17 +60,17 @@ def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Keyboard]:
 
 
 @pytest.fixture
-def lines(keyboard: Keyboard, monkeypatch: pytest.MonkeyPatch) -> Iterator[EditedLines]:
+def lines(keyboard: Keyboard, monkeypatch: pytest.MonkeyPatch) -> Iterator[LineEditor]:
     monkeypatch.setenv("TERM", "xterm")
     source = create_input(keyboard.file)
     with create_app_session(input=source, output=DummyOutput()):
-        yield EditedLines(None)
+        yield LineEditor(None)
     clear_typeahead(source)  # it is kept by the number of the file, which the next test's may have
 
 
 def test_keys_are_seen_again_however_the_answer_ends(keyboard: Keyboard) -> None:
     before = termios.tcgetattr(keyboard.file)
-    with contextlib.suppress(ZeroDivisionError), held_keys(), unseen_keys():
+    with contextlib.suppress(ZeroDivisionError), raw_mode(), no_echo():
         assert not keyboard.does(termios.ECHO)
         raise ZeroDivisionError
     assert termios.tcgetattr(keyboard.file) == before and keyboard.does(termios.ECHO)
@@ -79,33 +79,33 @@ def test_keys_are_seen_again_however_the_answer_ends(keyboard: Keyboard) -> None
 def test_another_jobs_terminal_is_left_alone(keyboard: Keyboard, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel would stop a job in the background that changes it."""
     monkeypatch.setattr(os, "tcgetpgrp", lambda descriptor: os.getpgrp() + 1)
-    with held_keys(), unseen_keys():
+    with raw_mode(), no_echo():
         assert keyboard.does(termios.ECHO)
 
 
 def test_what_is_no_terminal_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("a question"))
-    with held_keys(), unseen_keys():
+    with raw_mode(), no_echo():
         pass
 
 
 @pytest.mark.parametrize("together", ["2+2?\rab\x03cd", "2+2?\r"], ids=["read with Enter", "not yet read"])
 async def test_of_keys_behind_enter_ctrl_c_is_told_once_and_the_others_begin_the_next_line(
-    keyboard: Keyboard, lines: EditedLines, together: str
+    keyboard: Keyboard, lines: LineEditor, together: str
 ) -> None:
-    with held_keys():
+    with raw_mode():
         keyboard.type(together.encode())
         assert await lines.next() == "2+2?"
         keyboard.type(b"2+2?\rab\x03cd".removeprefix(together.encode()))
-        with unseen_keys():
+        with no_echo():
             assert lines.interrupted() and not lines.interrupted()
         keyboard.type(b"\x1b\refg\r")
         assert await lines.next() == "abcd\nefg"
         assert not lines.interrupted()
 
 
-async def test_a_pasted_control_is_no_key(keyboard: Keyboard, lines: EditedLines) -> None:
-    with held_keys():
+async def test_a_pasted_control_is_no_key(keyboard: Keyboard, lines: LineEditor) -> None:
+    with raw_mode():
         keyboard.type(b"2+2?\r\x1b[200~a\x03b\x1b[201~\r")
         assert await lines.next() == "2+2?"
         assert not lines.interrupted()
@@ -134,7 +134,7 @@ class Watched:
 async def test_ctrl_c_is_a_signal_only_where_one_is_waited_for(keyboard: Keyboard) -> None:
     """And what was pressed before that ends the answer, of which nothing is asked."""
     watched, out = Watched(keyboard), io.StringIO()
-    async with RemoteChat(url="http://127.0.0.1:1/v1") as nobody:
+    async with ChatClient(url="http://127.0.0.1:1/v1") as nobody:
         await ChatSession(nobody, Screen(Console(file=out))).run(watched)
     assert watched.noted == [("before Enter", False), ("behind Enter", True)] * 2 + [("before Enter", False)]
     assert out.getvalue() == "(stopped)\n" * 2 and keyboard.does(termios.ISIG)

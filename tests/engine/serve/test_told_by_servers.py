@@ -15,7 +15,7 @@ from aiohttp import web
 from rocstar.engine.inference.openai import OpenAIEndpoint
 from rocstar.engine.inference.openai_forms import EndpointForm
 from rocstar.engine.serve.endpoint import ServeOptions
-from rocstar.engine.serve.opened import open_endpoint
+from rocstar.engine.serve.server import open_endpoint
 from rocstar.engine.testing.policy import Request
 from tests.fakes.openai_endpoint import STOP, TOKENIZER, VOCAB, Endpoint
 
@@ -88,7 +88,7 @@ async def test_what_was_written_is_shown_before_the_rest_is(until: Any) -> None:
                 if thought == "I add two and two.":
                     break
         await server.closed.wait()
-        await until(lambda: client.desk.in_flight == 0)
+        await until(lambda: client.conversations.in_flight == 0)
 
 
 class EndsAtOnce(SaysIds):
@@ -119,7 +119,7 @@ async def test_what_is_checked_with_real_servers_when_a_client_goes_away() -> No
         asking = Asking(session=client.session, listening=client.listening)
         with unending({"min_tokens": 9}):
             await check_leaving(asking, "1 + 1 =", running, tokens=40)
-        assert server.running == client.desk.in_flight == 0 and server.closed.is_set()
+        assert server.running == client.conversations.in_flight == 0 and server.closed.is_set()
         assert all(body.get("min_tokens") for body in server.requests[-2:])
 
 

@@ -13,9 +13,9 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rocstar.sandbox.loopback.tokens import Owner, Owners
+from rocstar.sandbox.http.guard import Owner, Owners
 from rocstar.sandbox.service.app import Service, ServiceOptions
-from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.service.service_limits import ServiceLimits
 
 from ...patience import PATIENCE_S
 
@@ -52,20 +52,20 @@ class Running:
         return next((s.value for s in samples if (s.name, s.labels) == (wanted, labels)), None)
 
 
-def make_rules(**fields: Any) -> Rules:
-    return Rules(flavours=FLAVOURS, **fields)
+def make_rules(**fields: Any) -> ServiceLimits:
+    return ServiceLimits(flavours=FLAVOURS, **fields)
 
 
 @asynccontextmanager
 async def serving(sandbox: Any, **options: Any) -> AsyncIterator[Running]:
-    options.setdefault("rules", make_rules())
+    options.setdefault("service_limits", make_rules())
     if token := options.pop("token", None):
         options["owners"] = Owners((Owner(name="", token=token),))
     service = Service(sandbox, ServiceOptions(**options))
     async with service.opened(shutdown_s=1.0) as server:
         listening = socket.create_server(("127.0.0.1", 0))
         port = listening.getsockname()[1]
-        service.door.open([listening], server)
+        service.connections.open([listening], server)
         limit = aiohttp.ClientTimeout(total=PATIENCE_S)  # a test fails rather than hangs
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", timeout=limit) as http:
             yield Running(service, http, port)
@@ -99,5 +99,5 @@ def until_fixture() -> Callable[[Callable[[], object]], Awaitable[None]]:
 
 
 @pytest.fixture
-def rules() -> Rules:
+def service_limits() -> ServiceLimits:
     return make_rules()

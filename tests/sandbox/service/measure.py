@@ -17,7 +17,7 @@ import uvloop
 
 from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.service.app import Service, ServiceOptions
-from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.service.service_limits import ServiceLimits
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, ExecResult
 
@@ -55,9 +55,9 @@ class Immediate(FakeSandbox):
 
 
 async def serve() -> None:
-    service = Service(Immediate({}), ServiceOptions(rules=Rules(flavours=tuple(FLAVOURS))))
+    service = Service(Immediate({}), ServiceOptions(service_limits=ServiceLimits(flavours=tuple(FLAVOURS))))
     async with service.opened() as server:
-        service.door.open([socket.create_server(("127.0.0.1", PORT))], server)
+        service.connections.open([socket.create_server(("127.0.0.1", PORT))], server)
         await asyncio.Event().wait()
 
 

@@ -13,38 +13,44 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocstar.sandbox.loopback import apart
-from rocstar.sandbox.loopback.apart import Apart
-from rocstar.sandbox.loopback.parcel import APART_CHARS, pack, unpack
+from rocstar.sandbox.http import decode_process
+from rocstar.sandbox.http.decode_process import DecodePool
+from rocstar.sandbox.http.errors import RequestError, SchemaError
+from rocstar.sandbox.http.memfd_pickle import LONG_TEXT_CHARS, dump, load_pickle
 from rocstar.sandbox.pool.event_loop_priority import PROGRAMS_NICE
-from rocstar.sandbox.service.decode import BatchCall, decode_batch, decode_cell, decode_run, decode_session
-from rocstar.sandbox.service.decode_code_judge import JudgeOptions, decode_submission, decode_submissions
-from rocstar.sandbox.service.decode_sandbox_fusion import decode_run_code, decode_run_jupyter
-from rocstar.sandbox.service.decode_verl_tool import decode_actions
-from rocstar.sandbox.service.errors import Refused, SchemaError
-from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.service.dialects.code_judge import JudgeOptions, decode_submission, decode_submissions
+from rocstar.sandbox.service.dialects.native import (
+    BatchCall,
+    decode_batch,
+    decode_cell,
+    decode_run,
+    decode_session,
+)
+from rocstar.sandbox.service.dialects.sandbox_fusion import decode_run_code, decode_run_jupyter
+from rocstar.sandbox.service.dialects.verl_tool import decode_actions
+from rocstar.sandbox.service.service_limits import ServiceLimits
 from rocstar.sandbox.types import ExecRequest, SandboxError
 
 from .test_decode import BODIES, HOSTILE
 
-RULES = Rules(flavours=("stdlib", "numeric"))
-JUDGED = {"rules": RULES, "limits": JudgeOptions().limits, "owner": "somebody"}
+RULES = ServiceLimits(flavours=("stdlib", "numeric"))
+JUDGED = {"service_limits": RULES, "limits": JudgeOptions().limits, "owner": "somebody"}
 DECODE: dict[str, Callable[[bytes], Any]] = {
-    "run": partial(decode_run, rules=RULES, owner="somebody"),
-    "batch": partial(decode_batch, rules=RULES, owner="somebody"),
-    "session": partial(decode_session, rules=RULES),
-    "cell": partial(decode_cell, rules=RULES),
+    "run": partial(decode_run, service_limits=RULES, owner="somebody"),
+    "batch": partial(decode_batch, service_limits=RULES, owner="somebody"),
+    "session": partial(decode_session, service_limits=RULES),
+    "cell": partial(decode_cell, service_limits=RULES),
     "submission": partial(decode_submission, **JUDGED),
     "submissions": partial(decode_submissions, **JUDGED),
-    "run_code": partial(decode_run_code, rules=RULES),
-    "run_jupyter": partial(decode_run_jupyter, rules=RULES),
-    "actions": partial(decode_actions, rules=RULES, owner="somebody"),
+    "run_code": partial(decode_run_code, service_limits=RULES),
+    "run_jupyter": partial(decode_run_jupyter, service_limits=RULES),
+    "actions": partial(decode_actions, service_limits=RULES, owner="somebody"),
 }
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[Apart]:
-    made = Apart(RULES, Refused)
+def processes() -> Iterator[DecodePool]:
+    made = DecodePool(RULES, RequestError)
     yield made
     made.close()
 
@@ -58,7 +64,7 @@ def thread() -> Iterator[ThreadPoolExecutor]:
 def shown(value: Any) -> Any:
     """An outcome as it can be compared, but for names of classes that are made for each service, and ids that
     are drawn."""
-    if isinstance(value, Refused):
+    if isinstance(value, RequestError):
         details = value.answer if isinstance(value, SchemaError) else b""
         return type(value).__name__, str(value), value.field, value.status, value.kind, details
     if isinstance(value, BatchCall):
@@ -70,18 +76,18 @@ def shown(value: Any) -> Any:
 def outcome(act: Callable[[], Any]) -> Any:
     try:
         return shown(act())
-    except Refused as refusal:
-        return shown(refusal)
+    except RequestError as error:
+        return shown(error)
 
 
-def check(processes: Apart, thread: ThreadPoolExecutor, name: str, body: bytes) -> None:
+def check(processes: DecodePool, thread: ThreadPoolExecutor, name: str, body: bytes) -> None:
     decode = DECODE[name]
     here = outcome(lambda: thread.submit(decode, body).result())
     assert outcome(lambda: processes.call(decode, body)) == here
 
 
 LONG = st.sampled_from(["a", "\u00e9", "\u6f22", "\U0001f600", "\0", "\ud800", "\\", '"', "[", "{"]).map(
-    lambda text: text * APART_CHARS
+    lambda text: text * LONG_TEXT_CHARS
 )
 ITEMS = st.fixed_dictionaries(
     {"code": LONG | st.text(max_size=9)}, optional={"stdin": LONG | st.text(max_size=9), "x": st.none()}
@@ -99,7 +105,7 @@ BATCHES = st.builds(
 @settings(max_examples=60, deadline=None)
 @given(name=st.sampled_from(sorted(DECODE)), body=BODIES)
 def test_any_body_has_the_same_verdict(
-    processes: Apart, thread: ThreadPoolExecutor, name: str, body: bytes
+    processes: DecodePool, thread: ThreadPoolExecutor, name: str, body: bytes
 ) -> None:
     check(processes, thread, name, body)
 
@@ -107,13 +113,15 @@ def test_any_body_has_the_same_verdict(
 @settings(max_examples=40, deadline=None)
 @given(body=BATCHES)
 def test_a_batch_of_long_texts_has_the_same_verdict(
-    processes: Apart, thread: ThreadPoolExecutor, body: bytes
+    processes: DecodePool, thread: ThreadPoolExecutor, body: bytes
 ) -> None:
     check(processes, thread, "batch", body)
 
 
 @pytest.mark.parametrize("name", sorted(DECODE))
-def test_a_hostile_body_has_the_same_verdict(processes: Apart, thread: ThreadPoolExecutor, name: str) -> None:
+def test_a_hostile_body_has_the_same_verdict(
+    processes: DecodePool, thread: ThreadPoolExecutor, name: str
+) -> None:
     for body in HOSTILE.values():
         check(processes, thread, name, body)
     for depth in range(970, 1000, 3):
@@ -123,10 +131,10 @@ def test_a_hostile_body_has_the_same_verdict(processes: Apart, thread: ThreadPoo
 @pytest.mark.parametrize(
     ("name", "body"),
     [
-        ("run", {"code": "1", "files": {"a/b": "aGlp" * APART_CHARS}, "fetch_files": ["a"]}),
-        ("cell", {"code": "1" * APART_CHARS, "wall_s": 1.5, "files": {"a": "aGk="}}),
-        ("run_jupyter", {"cells": ["1", "2" * APART_CHARS], "total_timeout": 9, "files": {"a": "aGk="}}),
-        ("actions", {"trajectory_ids": ["a"], "actions": ["<python>" + "1" * APART_CHARS + "</python>"]}),
+        ("run", {"code": "1", "files": {"a/b": "aGlp" * LONG_TEXT_CHARS}, "fetch_files": ["a"]}),
+        ("cell", {"code": "1" * LONG_TEXT_CHARS, "wall_s": 1.5, "files": {"a": "aGk="}}),
+        ("run_jupyter", {"cells": ["1", "2" * LONG_TEXT_CHARS], "total_timeout": 9, "files": {"a": "aGk="}}),
+        ("actions", {"trajectory_ids": ["a"], "actions": ["<python>" + "1" * LONG_TEXT_CHARS + "</python>"]}),
         (
             "submissions",
             {"submissions": [{"type": "python", "solution": "1", "sub_id": "a"}]},
@@ -134,7 +142,7 @@ def test_a_hostile_body_has_the_same_verdict(processes: Apart, thread: ThreadPoo
     ],
 )
 def test_what_is_right_comes_whole(
-    processes: Apart, thread: ThreadPoolExecutor, name: str, body: dict[str, Any]
+    processes: DecodePool, thread: ThreadPoolExecutor, name: str, body: dict[str, Any]
 ) -> None:
     check(processes, thread, name, json.dumps(body).encode())
     assert not isinstance(outcome(lambda: processes.call(DECODE[name], json.dumps(body).encode())), tuple)
@@ -142,19 +150,19 @@ def test_what_is_right_comes_whole(
 
 def test_no_text_of_some_size_is_within_the_pickle() -> None:
     """Each is made by a call of its own, or the interpreter's lock would be kept for all of them."""
-    files = {"a": b"x" * APART_CHARS}
-    value = [ExecRequest(code=mark * APART_CHARS, files=files) for mark in "a\u6f22\ud800"]
-    parcel = pack(value)
+    files = {"a": b"x" * LONG_TEXT_CHARS}
+    value = [ExecRequest(code=mark * LONG_TEXT_CHARS, files=files) for mark in "a\u6f22\ud800"]
+    parcel = dump(value)
     try:
-        assert parcel.total_bytes - parcel.text_bytes < APART_CHARS
-        assert unpack(parcel) == value
+        assert parcel.total_bytes - parcel.text_bytes < LONG_TEXT_CHARS
+        assert load_pickle(parcel) == value
     finally:
         os.close(parcel.fd)
 
 
 def test_a_process_leads_a_session_of_its_own_and_stands_back() -> None:
     """In the service's, which is one to the scheduler, the loop would wait for what decoding took."""
-    processes = Apart(RULES, Refused)
+    processes = DecodePool(RULES, RequestError)
     try:
         processes.call(DECODE["session"], b"{}")
         (one,) = processes._all
@@ -166,7 +174,7 @@ def test_a_process_leads_a_session_of_its_own_and_stands_back() -> None:
 
 
 def test_a_process_that_is_killed_at_its_work_costs_no_answer() -> None:
-    processes = Apart(RULES, Refused)
+    processes = DecodePool(RULES, RequestError)
     body = json.dumps({"code": "x" * 9}).encode()
     try:
         assert processes.call(DECODE["run"], body).request.code == "x" * 9
@@ -184,8 +192,8 @@ def test_a_process_that_is_killed_at_its_work_costs_no_answer() -> None:
 
 
 def test_one_that_ended_for_want_of_work_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apart, "TRIES", 1)  # it is seen before
-    processes = Apart(RULES, Refused)
+    monkeypatch.setattr(decode_process, "TRIES", 1)  # it is seen before
+    processes = DecodePool(RULES, RequestError)
     try:
         processes.call(DECODE["session"], b"{}")
         (first,) = processes._all
@@ -199,14 +207,14 @@ def test_one_that_ended_for_want_of_work_is_replaced(monkeypatch: pytest.MonkeyP
 
 def test_two_that_end_for_want_of_work_together_cost_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """As those do that were last asked together: each is still there when it is asked."""
-    processes = Apart(RULES, Refused)
+    processes = DecodePool(RULES, RequestError)
     try:
         together = [processes._taken(fresh=True) for _ in range(2)]
         processes._idle += together
         for one in together:
             one._process.kill()
             one._process.wait()
-        monkeypatch.setattr(apart.Decoder, "lives", True)
+        monkeypatch.setattr(decode_process.DecodeProcess, "lives", True)
         assert processes.call(DECODE["session"], b"{}").seed is None
     finally:
         monkeypatch.undo()
@@ -215,8 +223,8 @@ def test_two_that_end_for_want_of_work_together_cost_no_answer(monkeypatch: pyte
 
 def test_without_a_process_nothing_is_refused_that_may_be_right(monkeypatch: pytest.MonkeyPatch) -> None:
     for program in ("/bin/false", "/no/such/python"):
-        monkeypatch.setattr(apart.sys, "executable", program)
-        processes = Apart(RULES, Refused)
+        monkeypatch.setattr(decode_process.sys, "executable", program)
+        processes = DecodePool(RULES, RequestError)
         with pytest.raises(SandboxError, match="has ended") as failure:
             processes.call(DECODE["session"], b"{}")
         assert failure.value.retryable and not processes._all
@@ -227,7 +235,7 @@ def test_where_no_file_can_be_opened_it_may_be_asked_again(monkeypatch: pytest.M
     def none_left(name: str, flags: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    processes = Apart(RULES, Refused)
+    processes = DecodePool(RULES, RequestError)
     try:
         with monkeypatch.context() as patch:
             patch.setattr(os, "memfd_create", none_left)
@@ -241,7 +249,7 @@ def test_where_no_file_can_be_opened_it_may_be_asked_again(monkeypatch: pytest.M
 
 def test_the_interrupt_of_a_terminal_is_for_the_service_alone() -> None:
     """Which then answers what it has: bodies that are decoded among it."""
-    processes = Apart(RULES, Refused)
+    processes = DecodePool(RULES, RequestError)
     try:
         processes.call(DECODE["session"], b"{}")
         (one,) = processes._all
@@ -251,7 +259,7 @@ def test_the_interrupt_of_a_terminal_is_for_the_service_alone() -> None:
 
 
 def test_closing_ends_the_processes_and_what_they_do() -> None:
-    processes = Apart(RULES, Refused)
+    processes = DecodePool(RULES, RequestError)
     processes.call(DECODE["session"], b"{}")
     (one,) = processes._all
     os.kill(one.pid, signal.SIGSTOP)

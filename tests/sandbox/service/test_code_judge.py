@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox.service.decode_code_judge import EARLY_S, SCRIPT_END, JudgeOptions
+from rocstar.sandbox.service.dialects.code_judge import EARLY_S, JudgeOptions
+from rocstar.sandbox.service.validation import SCRIPT_END
 from rocstar.sandbox.testing import FakeSandbox, error, ok, output_limit, signaled, timeout
 from rocstar.sandbox.types import ExecRequest, SandboxError
 

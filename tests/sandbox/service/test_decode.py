@@ -1,4 +1,4 @@
-"""Request decoding: whatever the bytes are, typed calls or `Refused`, and nothing else."""
+"""Request decoding: whatever the bytes are, typed calls or `RequestError`, and nothing else."""
 
 import json
 from typing import Any
@@ -8,29 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocstar.sandbox.service.app import refused
-from rocstar.sandbox.service.decode import (
+from rocstar.sandbox.http.errors import RequestError, SchemaError
+from rocstar.sandbox.service.app import error_response
+from rocstar.sandbox.service.dialects.code_judge import JudgeOptions, decode_submission, decode_submissions
+from rocstar.sandbox.service.dialects.native import (
     BatchCall,
     decode_batch,
     decode_cell,
     decode_run,
     decode_session,
-    parse_json,
 )
-from rocstar.sandbox.service.decode_code_judge import (
-    SCRIPT_END,
-    JudgeOptions,
-    decode_submission,
-    decode_submissions,
-)
-from rocstar.sandbox.service.decode_sandbox_fusion import decode_run_code, decode_run_jupyter
-from rocstar.sandbox.service.errors import Refused, SchemaError
-from rocstar.sandbox.service.mistakes import mistakes
-from rocstar.sandbox.service.models import BodyModel, models_of
-from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.service.dialects.sandbox_fusion import decode_run_code, decode_run_jupyter
+from rocstar.sandbox.service.openapi import body_models
+from rocstar.sandbox.service.service_limits import ServiceLimits
+from rocstar.sandbox.service.validation import SCRIPT_END, BodyModel, find_field_errors, parse_json
 from rocstar.sandbox.types import ExecRequest, Limits
 
-RULES = Rules(flavours=("stdlib", "numeric"))
+RULES = ServiceLimits(flavours=("stdlib", "numeric"))
 LIMITS = JudgeOptions().limits
 DECODERS = {
     "/v1/run": lambda body: decode_run(body, RULES),
@@ -94,13 +88,13 @@ def decoded(path: str, body: bytes) -> Any:
     """The typed calls, or None after a refusal that can be answered."""
     try:
         return DECODERS[path](body)
-    except Refused as caught:
-        refusal = caught
-    answer = refused(path, refusal)
+    except RequestError as caught:
+        error = caught
+    answer = error_response(path, error)
     assert 400 <= answer.status < 500
     assert isinstance(answer.body, bytes)
     json.loads(answer.body, parse_constant=no_constant)
-    assert refusal.field, "a refusal names the field at fault"
+    assert error.field, "a refusal names the field at fault"
     assert len(answer.body) < 100_000
     return None
 
@@ -138,7 +132,7 @@ def test_an_item_of_a_batch_is_judged_as_if_it_were_alone(items: list[Any]) -> N
         if isinstance(outcome, ExecRequest):
             assert outcome == alone
         else:
-            assert isinstance(alone, Refused)
+            assert isinstance(alone, RequestError)
             assert str(outcome).replace(f"requests[{index}]", "requests[0]") == str(alone)
 
 
@@ -173,10 +167,7 @@ def test_every_request_can_be_sent(requests: list[ExecRequest]) -> None:
     assert decode_batch(json.dumps({"requests": items}).encode(), RULES).requests == requests
 
 
-MODELS = models_of(RULES)
-KINDS: dict[str, BodyModel[Any]] = {
-    name: model for name, model in vars(MODELS).items() if isinstance(model, BodyModel)
-}
+KINDS: dict[str, BodyModel[Any]] = {model.type.__name__: model for model in body_models(RULES)}
 
 
 @settings(max_examples=600, deadline=None)
@@ -187,7 +178,7 @@ def test_what_is_decoded_at_once_has_no_mistake(name: str, body: bytes) -> None:
     found = model.decode(body)
     if found is not None:
         value = parse_json(body)
-        assert list(mistakes(value, model.type)) == []
+        assert list(find_field_errors(value, model.type)) == []
         assert msgspec.structs.asdict(msgspec.convert(value, model.type)) == msgspec.structs.asdict(found)
 
 
@@ -198,7 +189,9 @@ def test_every_field_is_looked_at(name: str) -> None:
     for item in msgspec.structs.fields(model.type):
         wrong = {item.name: {"no": {"such": "value"}}} if item.name != "options" else {item.name: 5}
         assert model.decode(json.dumps(wrong).encode()) is None
-        (found, *_) = [mistake for mistake in mistakes(wrong, model.type) if mistake.loc[:1] == (item.name,)]
+        (found, *_) = [
+            mistake for mistake in find_field_errors(wrong, model.type) if mistake.loc[:1] == (item.name,)
+        ]
         assert found.msg and found.fix, found
 
 
@@ -229,7 +222,7 @@ def test_a_hostile_body_of_61_kb_has_one_short_answer(name: str, path: str) -> N
     call = decoded(path, HOSTILE[name])
     if call is not None:  # each item of a batch has its own
         assert (name, path) == ("many bad items", "/v1/batch")
-        assert all(isinstance(item, Refused) and len(str(item)) < 200 for item in call.requests)
+        assert all(isinstance(item, RequestError) and len(str(item)) < 200 for item in call.requests)
 
 
 @pytest.mark.parametrize(
@@ -241,14 +234,14 @@ def test_a_hostile_body_of_61_kb_has_one_short_answer(name: str, path: str) -> N
     ],
 )
 def test_a_refusal_is_short_also_of_names_that_are_long(path: str, body: Any) -> None:
-    with pytest.raises(SchemaError) as refusal:
+    with pytest.raises(SchemaError) as error:
         DECODERS[path](json.dumps(body).encode())
-    assert len(refusal.value.answer) < 4096 and len(refusal.value.field) < 200
-    assert json.loads(refusal.value.answer)["detail"][0]["loc"][0] == "body"
+    assert len(error.value.answer) < 4096 and len(error.value.field) < 200
+    assert json.loads(error.value.answer)["detail"][0]["loc"][0] == "body"
 
 
 def test_what_is_no_base64_is_not_called_missing() -> None:
-    with pytest.raises(Refused, match=r"^files\.x: the content is not base64; give base64$"):
+    with pytest.raises(RequestError, match=r"^files\.x: the content is not base64; give base64$"):
         decode_run(b'{"code":"x","files":{"x":"!!"}}', RULES)
 
 
@@ -274,8 +267,8 @@ def test_of_a_field_that_comes_twice_the_last_counts(path: str) -> None:
 
 def test_an_answer_to_mistakes_stays_small() -> None:
     body = b'{"submissions":[' + b",".join([b"{}"] * 100_000) + b"]}"
-    rules = Rules(flavours=RULES.flavours, max_calls_per_batch=200_000)
-    with pytest.raises(Refused) as refusal:
-        decode_submissions(body, rules, LIMITS)
-    answer = refused("/run/batch", refusal.value)
+    service_limits = ServiceLimits(flavours=RULES.flavours, max_calls_per_batch=200_000)
+    with pytest.raises(RequestError) as error:
+        decode_submissions(body, service_limits, LIMITS)
+    answer = error_response("/run/batch", error.value)
     assert isinstance(answer.body, bytes) and len(answer.body) < 20_000

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from aiohttp import StreamReader
 
-from rocstar.sandbox.loopback.door import Connection, Door, DoorFull
-from rocstar.sandbox.loopback.tokens import Owner, Owners
+from rocstar.sandbox.http.connections import Connection, ConnectionLimiter, ConnectionsExhausted
+from rocstar.sandbox.http.guard import Owner, Owners
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, ExecResult
 
@@ -37,9 +37,9 @@ class Hall:
 
     def __init__(self, *, guests: int = 100, strangers: int = 100, **weights: int) -> None:
         self.now_s = 0.0
-        self.door = Door(
-            max_guests=guests,
-            max_strangers=strangers,
+        self.connections = ConnectionLimiter(
+            max_owned=guests,
+            max_anonymous=strangers,
             weights=weights,
             header_s=10.0,
             idle_s=75.0,
@@ -48,17 +48,17 @@ class Hall:
 
     def come(self, owner: str | None = None, *, rests: bool = False) -> tuple[Connection, Pipe]:
         pipe = Pipe()
-        connection = Connection(self.door, asyncio.Protocol())
+        connection = Connection(self.connections, asyncio.Protocol())
         connection.connection_made(pipe)
         if owner is not None:
-            self.door.begins(connection.inner, owner)
+            self.connections.begin_request(connection.inner, owner)
         if rests:
-            self.door.ends(connection.inner)
+            self.connections.end_request(connection.inner)
         return connection, pipe
 
     def after(self, seconds: float) -> None:
         self.now_s += seconds
-        self.door.sweep()
+        self.connections.sweep()
 
 
 def test_a_stranger_has_ten_seconds_for_a_request() -> None:
@@ -68,7 +68,7 @@ def test_a_stranger_has_ten_seconds_for_a_request() -> None:
     hall.after(9.9)
     assert not silent.aborted
     hall.after(0.2)
-    assert silent.aborted and not asking.aborted and len(hall.door) == 1
+    assert silent.aborted and not asking.aborted and len(hall.connections) == 1
 
 
 def test_strangers_give_way_to_strangers_and_guests_to_none_of_them() -> None:
@@ -76,18 +76,18 @@ def test_strangers_give_way_to_strangers_and_guests_to_none_of_them() -> None:
     _, guest = hall.come("a", rests=True)
     pipes = [hall.come()[1] for _ in range(10)]
     assert [pipe.aborted for pipe in pipes] == [True] * 7 + [False] * 3 and not guest.aborted
-    assert hall.door.turned_away == 7
+    assert hall.connections.turned_away == 7
 
 
 def test_an_owner_finds_its_share_of_connections_however_many_another_keeps_busy() -> None:
     hall = Hall(guests=40, a=1, b=1)
     for _ in range(30):
         hall.come("a")
-    with pytest.raises(DoorFull):
+    with pytest.raises(ConnectionsExhausted):
         hall.come("a")
     for _ in range(10):
         hall.come("b")
-    with pytest.raises(DoorFull):
+    with pytest.raises(ConnectionsExhausted):
         hall.come("b")
 
 
@@ -104,7 +104,7 @@ def test_a_connection_that_rests_is_closed_and_one_that_works_is_not() -> None:
     working, pipe = hall.come("a")
     hall.after(76)
     assert resting.aborted and not pipe.aborted
-    hall.door.ends(working.inner)
+    hall.connections.end_request(working.inner)
     hall.after(74)
     assert not pipe.aborted
     hall.after(2)
@@ -127,8 +127,8 @@ def test_whoever_leaves_gives_its_place_back() -> None:
     for _ in range(3):
         connection, _ = hall.come("a")
         connection.connection_lost(None)
-        hall.door.ends(connection.inner)
-    assert len(hall.door) == 0
+        hall.connections.end_request(connection.inner)
+    assert len(hall.connections) == 0
 
 
 TOKENS = Owners(tuple(Owner(name=name, token=f"token-of-{name}-0123456789") for name in ("one", "two")))
@@ -189,7 +189,7 @@ async def test_little_is_read_of_what_follows_a_request_that_is_answered(serve: 
         for _ in range(40):
             writer.write(head + b"X-Long: %b\r\n" % (b"x" * 8000) * 8 + b'\r\n{"code":"x"}')
         await until(lambda: service.service.metrics.in_flight)
-        (protocol,) = service.service.door._of
+        (protocol,) = service.service.connections._of
         await until(lambda: not protocol.transport.is_reading())
         assert len(protocol._messages) <= 2
         gate.set()

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox.loopback.shares import Shares
-from rocstar.sandbox.service.followed import EVENTS, Output, followed
-from rocstar.sandbox.service.http import NDJSON
-from rocstar.sandbox.service.models import MAX_JSON_FILES_BYTES
-from rocstar.sandbox.service.outputs import HeldOutput
+from rocstar.sandbox.http.owner_budget import OwnerBudget
+from rocstar.sandbox.http.responses import NDJSON
+from rocstar.sandbox.service.results import (
+    EVENTS,
+    MAX_JSON_FILES_BYTES,
+    OutputBuffer,
+    OutputEvent,
+    stream_cell,
+)
 from rocstar.sandbox.testing import FakeSandbox, error, ok
 from rocstar.sandbox.types import Display, ExecRequest, ExecResult, SandboxError
 
@@ -100,10 +104,10 @@ async def test_who_stops_following_ends_the_cell() -> None:
         finally:
             ended.set()
 
-    shares = Shares(1, {})
-    with HeldOutput(shares, "") as held:
-        events = followed(start, held)
-        assert await anext(events) == Output("stdout", "x")
+    shares = OwnerBudget(1, {})
+    with OutputBuffer(shares, "") as held:
+        events = stream_cell(start, held)
+        assert await anext(events) == OutputEvent("stdout", "x")
         await events.aclose()
     assert ended.is_set() and not shares.taken
 

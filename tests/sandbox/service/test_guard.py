@@ -14,10 +14,10 @@ import pytest
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
-from rocstar.sandbox.loopback import malformed
-from rocstar.sandbox.loopback.tokens import Owner, Owners
-from rocstar.sandbox.service import batches
-from rocstar.sandbox.service.decode_code_judge import JudgeOptions
+from rocstar.sandbox.http import malformed
+from rocstar.sandbox.http.guard import Owner, Owners
+from rocstar.sandbox.service.dialects import native
+from rocstar.sandbox.service.dialects.code_judge import JudgeOptions
 from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
@@ -188,7 +188,7 @@ async def test_bodies_that_are_not_complete_count_as_held(serve: Any) -> None:
             writer.write(b"7d0\r\n" + b" " * 2000 + b"\r\n")
             begun.append(writer)
         async with asyncio.timeout(PATIENCE_S):
-            while service.service._incoming.held_bytes < 8000:
+            while service.service._body_reader.held_bytes < 8000:
                 await service.get("/healthz")
         assert (await service.post("/v1/run", {"code": "x" * 4000}))[0] == 429
         for writer in begun:
@@ -214,8 +214,8 @@ async def test_a_large_body_is_decoded_beside_the_loop(serve: Any, monkeypatch: 
         assert read.wait(PATIENCE_S)
         return real(body, **more)
 
-    real = batches.decode_batch
-    monkeypatch.setattr(batches, "decode_batch", decode)
+    real = native.decode_batch
+    monkeypatch.setattr(native, "decode_batch", decode)
     async with serve(FakeSandbox({}, otherwise=ok())) as service:
         body = {"requests": [{"code": "x" * 1000}] * 50}
         large = asyncio.create_task(service.post("/v1/batch", body))
@@ -360,14 +360,14 @@ async def test_a_stream_that_has_begun_is_refused_no_more(
 ) -> None:
     """Between the refusals of a batch others have turns, and took its places: the head of a 429 stood among
     its lines then."""
-    began, goes_on, write = asyncio.Event(), asyncio.Event(), batches.write
+    began, goes_on, write = asyncio.Event(), asyncio.Event(), native.write
 
     async def slow(*arguments: Any) -> None:
         began.set()
         await goes_on.wait()
         await write(*arguments)
 
-    monkeypatch.setattr(batches, "write", slow)
+    monkeypatch.setattr(native, "write", slow)
     body = {"requests": [{"code": 5}] * 2 + [{"code": "x"}] * 2, "stream": True}
     async with serve(FakeSandbox({}, otherwise=ok()), max_calls=2) as service:
         async with service.http.post("/v1/batch", json=body):

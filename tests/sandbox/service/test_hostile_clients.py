@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox.loopback.tokens import Owner, Owners
-from rocstar.sandbox.service.auth import RUN_HEADER
+from rocstar.sandbox.http.guard import RUN_HEADER, Owner, Owners
 from rocstar.sandbox.testing import FakeSandbox, ok
 
 from ... import crooked_http
@@ -266,10 +265,10 @@ async def test_half_closed_and_reset(serve: Any, until: Any) -> None:
                 else:
                     writer.write_eof()
                 await hanging.until_running(0)
-                await until(lambda: len(service.service.door) <= 1)
+                await until(lambda: len(service.service.connections) <= 1)
                 writer.close()
         assert service.service.admission.held.taken == 0
-        assert service.service._incoming.held_bytes == 0
+        assert service.service._body_reader.held_bytes == 0
         assert service.service.metrics.in_flight == 0
 
 

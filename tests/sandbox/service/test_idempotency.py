@@ -8,14 +8,9 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox.service.errors import Refused
-from rocstar.sandbox.service.idempotency import (
-    FORGOTTEN_AT_ONCE,
-    Execution,
-    HttpAnswer,
-    IdempotencyStore,
-    key_of,
-)
+from rocstar.sandbox.http.errors import RequestError
+from rocstar.sandbox.http.responses import HttpResponse
+from rocstar.sandbox.service.idempotency import FORGOTTEN_AT_ONCE, Execution, IdempotencyStore, owner_key
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
@@ -126,21 +121,21 @@ async def test_a_body_counts_as_held_until_its_execution_has_ended(
     """A client that went away had its count back, and could send the next, while all of them still ran."""
     gated = Gated()
     async with serve(gated) as service:
-        incoming, data = service.service._incoming, json.dumps(body).encode()
+        body_reader, data = service.service._body_reader, json.dumps(body).encode()
         waiting = asyncio.create_task(service.post(path, data=data, headers=KEY))
         await gated.started.wait()
         waiting.cancel()
         await until(lambda: service.service.metrics.disconnects)
-        assert incoming.held_bytes == len(data)
+        assert body_reader.held_bytes == len(data)
         again = asyncio.create_task(service.http.post(path, data=data, headers=KEY))
         await until(lambda: service.service.keys.hits)
-        assert incoming.held_bytes == 2 * len(data)
+        assert body_reader.held_bytes == 2 * len(data)
         gated.gate.set()
         async with await again as answer:
             assert answer.status == 200 and await answer.read()
-        await until(lambda: not incoming.held_bytes)
+        await until(lambda: not body_reader.held_bytes)
         await service.post(path, data=data, headers=KEY) if "stream" not in body else None
-        assert not incoming.held_bytes
+        assert not body_reader.held_bytes
 
 
 async def test_an_execution_that_nobody_waits_for_ends_after_its_grace(serve: Any, until: Any) -> None:
@@ -210,29 +205,29 @@ async def test_a_session_cell_runs_once_per_key(serve: Any) -> None:
     assert len(fake.sessions) == 1
 
 
-async def answer(_: Execution) -> HttpAnswer:
-    return HttpAnswer(status=200, body=b"x" * 100)
+async def answer(_: Execution) -> HttpResponse:
+    return HttpResponse(status=200, body=b"x" * 100)
 
 
 async def test_kept_answers_are_bounded_in_number_and_bytes() -> None:
     store = IdempotencyStore(max_keys=3)
     for number in range(10):
-        await store.once(str(number), b"f", answer)
+        await store.run_once(str(number), b"f", answer)
     assert len(store) == 3
     store = IdempotencyStore(max_bytes=250)
     for number in range(10):
-        await store.once(str(number), b"f", answer)
+        await store.run_once(str(number), b"f", answer)
     assert len(store) == 2
-    await store.once("9", b"f", answer)
+    await store.run_once("9", b"f", answer)
     assert store.hits == 1
 
 
 async def test_many_keys_of_one_owner_take_none_of_anothers() -> None:
     store = IdempotencyStore(max_keys=5)
-    await store.once(key_of("few", "mine"), b"f", answer)
+    await store.run_once(owner_key("few", "mine"), b"f", answer)
     for number in range(50):
-        await store.once(key_of("many", str(number)), b"f", answer)
-    await store.once(key_of("few", "mine"), b"f", answer)
+        await store.run_once(owner_key("many", str(number)), b"f", answer)
+    await store.run_once(owner_key("few", "mine"), b"f", answer)
     assert len(store) == 5 and store.hits == 1
 
 
@@ -241,13 +236,13 @@ async def test_streams_of_one_owner_cut_nothing_of_anothers() -> None:
     store, gate = IdempotencyStore(max_bytes=1000, weights={"one": 1, "two": 1}), asyncio.Event()
     said = asyncio.Event()
 
-    async def much(execution: Execution) -> HttpAnswer:
+    async def much(execution: Execution) -> HttpResponse:
         execution.emit(b"x" * 2000)
         said.set()
         await gate.wait()
-        return HttpAnswer(status=200, body=b"")
+        return HttpResponse(status=200, body=b"")
 
-    running = asyncio.create_task(store.once(key_of("one", "k"), b"f", much))
+    running = asyncio.create_task(store.run_once(owner_key("one", "k"), b"f", much))
     await said.wait()
     assert store.full("one") and not store.full("two")
     gate.set()
@@ -266,7 +261,7 @@ async def test_many_answers_whose_time_is_over_are_forgotten_a_few_at_a_time() -
         store._keep(key, execution)
     left = len(store)
     # Another request by the last one's key, which is not there any more.
-    asking = asyncio.create_task(store.once(key, b"another", answer))
+    asking = asyncio.create_task(store.run_once(key, b"another", answer))
     while len(store):
         await asyncio.sleep(0)
         assert left - len(store) <= 2 * FORGOTTEN_AT_ONCE
@@ -277,7 +272,7 @@ async def test_many_answers_whose_time_is_over_are_forgotten_a_few_at_a_time() -
 async def test_an_owners_oldest_answer_is_not_looked_for_among_all() -> None:
     store = IdempotencyStore(max_bytes=300_000)
     for number in range(100):
-        await store.once(key_of("many", str(number)), b"f", answer)
+        await store.run_once(owner_key("many", str(number)), b"f", answer)
     seen = 0
 
     class Counted(OrderedDict[str, Execution]):
@@ -287,20 +282,20 @@ async def test_an_owners_oldest_answer_is_not_looked_for_among_all() -> None:
                 seen += 1
                 yield key
 
-    async def large(_: Execution) -> HttpAnswer:
-        return HttpAnswer(status=200, body=b"x" * 100_000)
+    async def large(_: Execution) -> HttpResponse:
+        return HttpResponse(status=200, body=b"x" * 100_000)
 
     store._ended = Counted(store._ended)
     for number in range(20):
-        await store.once(key_of("few", str(number)), b"f", large)
+        await store.run_once(owner_key("few", str(number)), b"f", large)
         await asyncio.sleep(0)
     assert len(store) == 102 and seen < 100
 
 
 async def test_kept_answers_are_forgotten_after_their_time() -> None:
     store = IdempotencyStore(ttl_s=0.0)
-    await store.once("a", b"f", answer)
-    await store.once("a", b"other", answer)
+    await store.run_once("a", b"f", answer)
+    await store.run_once("a", b"other", answer)
     assert store.hits == 0
 
 
@@ -308,11 +303,11 @@ async def test_an_exception_reaches_every_waiter_and_is_not_kept() -> None:
     store = IdempotencyStore()
     gate = asyncio.Event()
 
-    async def refuse(_: Execution) -> HttpAnswer:
+    async def refuse(_: Execution) -> HttpResponse:
         await gate.wait()
-        raise Refused("no", field="x")
+        raise RequestError("no", field="x")
 
-    waiting = [asyncio.create_task(store.once("a", b"f", refuse)) for _ in range(3)]
+    waiting = [asyncio.create_task(store.run_once("a", b"f", refuse)) for _ in range(3)]
     await asyncio.sleep(0)
     gate.set()
     found = await asyncio.gather(*waiting, return_exceptions=True)
@@ -323,11 +318,11 @@ async def test_an_exception_reaches_every_waiter_and_is_not_kept() -> None:
 async def test_closing_ends_what_runs() -> None:
     store = IdempotencyStore()
 
-    async def hang(_: Execution) -> HttpAnswer:
+    async def hang(_: Execution) -> HttpResponse:
         await asyncio.Event().wait()
         raise AssertionError
 
-    waiting = asyncio.create_task(store.once("a", b"f", hang))
+    waiting = asyncio.create_task(store.run_once("a", b"f", hang))
     await asyncio.sleep(0)
     await store.close()
     with pytest.raises(asyncio.CancelledError):

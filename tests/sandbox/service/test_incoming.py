@@ -9,28 +9,31 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox.loopback.apart import Apart
-from rocstar.sandbox.service.decode import decode_batch
-from rocstar.sandbox.service.errors import Refused, ServiceEnds
-from rocstar.sandbox.service.incoming import MIDDLE_BYTES, SMALL_BYTES, Incoming
-from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.http.bodies import INLINE_BYTES, THREAD_BYTES, BodyReader
+from rocstar.sandbox.http.decode_process import DecodePool
+from rocstar.sandbox.http.errors import RequestError, ShuttingDown
+from rocstar.sandbox.service.dialects.native import decode_batch
+from rocstar.sandbox.service.service_limits import ServiceLimits
 
 from ...patience import PATIENCE_S
 
-RULES = Rules(flavours=("stdlib",))
-LARGE = b"x" * (SMALL_BYTES + 1)
+RULES = ServiceLimits(flavours=("stdlib",))
+LARGE = b"x" * (INLINE_BYTES + 1)
 
 
 @pytest.fixture
-def incoming() -> Iterator[Incoming]:
-    made = Incoming(
-        max_bytes=1 << 20, max_held_bytes=1 << 20, timeout_s=PATIENCE_S, apart=Apart(RULES, Refused)
+def body_reader() -> Iterator[BodyReader]:
+    made = BodyReader(
+        max_bytes=1 << 20,
+        max_held_bytes=1 << 20,
+        timeout_s=PATIENCE_S,
+        decode_pool=DecodePool(RULES, RequestError),
     )
     yield made
     made.close()
 
 
-async def test_bodies_of_one_owner_keep_no_others_waiting(incoming: Incoming) -> None:
+async def test_bodies_of_one_owner_keep_no_others_waiting(body_reader: BodyReader) -> None:
     begun, go_on = threading.Semaphore(0), threading.Event()
 
     def slowly(body: bytes) -> str:
@@ -39,27 +42,27 @@ async def test_bodies_of_one_owner_keep_no_others_waiting(incoming: Incoming) ->
         return "slow"
 
     async with asyncio.timeout(PATIENCE_S):
-        many = [asyncio.create_task(incoming.decoded("many", LARGE, slowly)) for _ in range(9)]
+        many = [asyncio.create_task(body_reader.decode("many", LARGE, slowly)) for _ in range(9)]
         await asyncio.to_thread(begun.acquire)
-        assert await incoming.decoded("other", LARGE, len) == len(LARGE)
+        assert await body_reader.decode("other", LARGE, len) == len(LARGE)
         many[0].cancel()  # its client goes away: the thread has its work all the same
-        assert await incoming.decoded("other", LARGE, len) == len(LARGE)
+        assert await body_reader.decode("other", LARGE, len) == len(LARGE)
         assert not begun.acquire(blocking=False)
         go_on.set()
         assert await asyncio.gather(*many[1:]) == ["slow"] * 8
 
 
-async def test_a_mistake_is_raised_and_the_next_has_its_turn(incoming: Incoming) -> None:
+async def test_a_mistake_is_raised_and_the_next_has_its_turn(body_reader: BodyReader) -> None:
     def fail(body: bytes) -> None:
-        raise Refused("wrong", field="body")
+        raise RequestError("wrong", field="body")
 
     async with asyncio.timeout(PATIENCE_S):
         for _ in range(2):
-            with pytest.raises(Refused):
-                await incoming.decoded("one", LARGE, fail)
+            with pytest.raises(RequestError):
+                await body_reader.decode("one", LARGE, fail)
 
 
-async def test_what_is_being_decoded_at_the_end_is_refused(incoming: Incoming) -> None:
+async def test_what_is_being_decoded_at_the_end_is_refused(body_reader: BodyReader) -> None:
     """Also what waits for its turn, and what comes later."""
     begun, go_on = threading.Semaphore(0), threading.Event()
 
@@ -68,21 +71,21 @@ async def test_what_is_being_decoded_at_the_end_is_refused(incoming: Incoming) -
         go_on.wait(PATIENCE_S)
 
     async with asyncio.timeout(PATIENCE_S):
-        decoding = [asyncio.create_task(incoming.decoded("one", LARGE, slowly)) for _ in range(2)]
+        decoding = [asyncio.create_task(body_reader.decode("one", LARGE, slowly)) for _ in range(2)]
         await asyncio.to_thread(begun.acquire)
-        incoming.end()
+        body_reader.end()
         outcomes = await asyncio.gather(*decoding, return_exceptions=True)
         go_on.set()
-        with pytest.raises(ServiceEnds):
-            await incoming.decoded("one", LARGE, len)
-    assert [type(outcome) for outcome in outcomes] == [ServiceEnds] * 2
+        with pytest.raises(ShuttingDown):
+            await body_reader.decode("one", LARGE, len)
+    assert [type(outcome) for outcome in outcomes] == [ShuttingDown] * 2
 
 
 def test_refused_calls_of_a_batch_keep_no_frames() -> None:
     """Thirty thousand that did held the loop for five seconds, most of it the collector's."""
     body = json.dumps({"requests": [{"code": 1}, {"code": "a\0"}, {"code": "1"}]}).encode()
-    calls = decode_batch(body, Rules(flavours=("stdlib",))).requests
-    refused = [call for call in calls if isinstance(call, Refused)]
+    calls = decode_batch(body, ServiceLimits(flavours=("stdlib",))).requests
+    refused = [call for call in calls if isinstance(call, RequestError)]
     assert len(refused) == 2
     assert all(one.__traceback__ is None and one.__context__ is None for one in refused)
 
@@ -91,31 +94,38 @@ async def test_a_large_body_is_decoded_in_another_process() -> None:
     """The JSON parser would hold the interpreter's lock for as long as it takes, in whatever thread."""
     sizes: list[int] = []
 
-    class Watched(Apart):
+    class Watched(DecodePool):
         def call(self, decode: Callable[[bytes], Any], body: bytes) -> Any:
             sizes.append(len(body))
             return super().call(decode, body)
 
-    incoming = Incoming(
-        max_bytes=1 << 20, max_held_bytes=1 << 20, timeout_s=PATIENCE_S, apart=Watched(RULES, Refused)
+    body_reader = BodyReader(
+        max_bytes=1 << 20,
+        max_held_bytes=1 << 20,
+        timeout_s=PATIENCE_S,
+        decode_pool=Watched(RULES, RequestError),
     )
     try:
-        for size in (MIDDLE_BYTES, MIDDLE_BYTES + 1):
+        for size in (THREAD_BYTES, THREAD_BYTES + 1):
             body = b'{"requests":[{"code":"1"}]}'.ljust(size)
-            call = await incoming.decoded("one", body, partial(decode_batch, rules=RULES, owner="one"))
+            call = await body_reader.decode(
+                "one", body, partial(decode_batch, service_limits=RULES, owner="one")
+            )
             assert call.requests[0].code == "1"
-        with pytest.raises(Refused, match="not JSON: Extra data at character 28"):
-            await incoming.decoded(
-                "one", b'{"requests":[{"code":"1"}]} x'.ljust(size), partial(decode_batch, rules=RULES)
+        with pytest.raises(RequestError, match="not JSON: Extra data at character 28"):
+            await body_reader.decode(
+                "one",
+                b'{"requests":[{"code":"1"}]} x'.ljust(size),
+                partial(decode_batch, service_limits=RULES),
             )
     finally:
-        incoming.close()
-    assert sizes == [MIDDLE_BYTES + 1] * 2
+        body_reader.close()
+    assert sizes == [THREAD_BYTES + 1] * 2
 
 
-async def test_a_short_body_of_very_many_items_is_decoded_beside_the_loop(incoming: Incoming) -> None:
+async def test_a_short_body_of_very_many_items_is_decoded_beside_the_loop(body_reader: BodyReader) -> None:
     """8 KiB of `{}`, each of which is refused, took 40 ms of the loop."""
     for body, beside in ((b"[" + b"{}," * 2000 + b"{}]", True), (b"[" + b"x" * 8000 + b"]", False)):
-        assert len(body) <= SMALL_BYTES
-        thread = await incoming.decoded("one", body, lambda body: threading.current_thread())
+        assert len(body) <= INLINE_BYTES
+        thread = await body_reader.decode("one", body, lambda body: threading.current_thread())
         assert (thread is not threading.main_thread()) is beside

@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from rocstar.sandbox.loopback.access import client_of, networks
-from rocstar.sandbox.loopback.listening import LOOPBACK, Address, bind, listen
+from rocstar.sandbox.http.access_log import find_client_address, parse_networks
+from rocstar.sandbox.http.listening import LOOPBACK, Address, bind, listen
 
-PROXIES = networks(["10.0.0.0/8", "fd00::1"])
+PROXIES = parse_networks(["10.0.0.0/8", "fd00::1"])
 
 
 def families(address: Address) -> list[tuple[int, str, int]]:
@@ -84,7 +84,7 @@ def test_a_unix_socket_of_a_group_is_open_to_it(short_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "group", "why"),
     [
-        ("file", "", "no socket"),
+        ("file", "", "not a socket"),
         ("nowhere/s", "", "No such file or directory"),
         ("x" * 200, "", "path too long"),
         ("s", "nobody-has-this-group", "no group"),
@@ -122,9 +122,9 @@ def request_of(peer: str, **headers: str) -> web.BaseRequest:
     ],
 )
 def test_the_client_is_who_a_trusted_peer_says(peer: str, headers: dict[str, str], client: str) -> None:
-    assert client_of(request_of(peer, **headers), PROXIES) == client
+    assert find_client_address(request_of(peer, **headers), PROXIES) == client
 
 
 def test_a_proxy_that_is_no_network_is_refused() -> None:
     with pytest.raises(ValueError, match=r"--trusted-proxy example\.org"):
-        networks(["10.0.0.1", "example.org"])
+        parse_networks(["10.0.0.1", "example.org"])

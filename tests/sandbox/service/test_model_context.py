@@ -28,11 +28,11 @@ import httpx2
 import mcp
 from mcp.client.streamable_http import streamable_http_client
 
-from rocstar.sandbox.loopback import malformed
-from rocstar.sandbox.loopback.listening import Address, bind, listen
-from rocstar.sandbox.loopback.tokens import Owner, Owners
+from rocstar.sandbox.http import malformed
+from rocstar.sandbox.http.guard import Owner, Owners
+from rocstar.sandbox.http.listening import Address, bind, listen
 from rocstar.sandbox.service.model_context import guard, server
-from rocstar.sandbox.service.model_context.answer import of_result
+from rocstar.sandbox.service.model_context.tools import to_call_result
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import Display, Status
 
@@ -307,9 +307,9 @@ async def in_pieces(number: int) -> AsyncIterator[bytes]:
 
 
 async def test_the_sdk_parses_no_large_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed, replay = [], guard._replay
+    parsed, replay = [], guard._replay_body
     monkeypatch.setattr(
-        guard, "_replay", lambda body, receive: parsed.append(len(body)) or replay(body, receive)
+        guard, "_replay_body", lambda body, receive: parsed.append(len(body)) or replay(body, receive)
     )
     sandbox = FakeSandbox(lambda request: ok("ran\n"))
     code, stdin, text, content = "x = 1\n" * 20_000, "é" * 100_000, "\n" * 300_000, os.urandom(200_000)
@@ -328,7 +328,7 @@ async def test_the_sdk_parses_no_large_body(monkeypatch: pytest.MonkeyPatch) -> 
         await client.call_tool("write_file", {"session": "", "name": "c", "content_base64": encoded})
         assert sandbox.requests[-1].files == {"c": content}
         wrong = {"session": "", "name": "c", "content_base64": encoded + "?"}
-        assert "is no base64" in text_of(await client.call_tool("write_file", wrong))
+        assert "is not base64" in text_of(await client.call_tool("write_file", wrong))
         assert "code has 1048577 characters; at most 1048576" in text_of(
             await client.call_tool("run_python", {"code": "x" * 1048577})
         )
@@ -384,7 +384,7 @@ async def test_what_is_no_http_has_the_form_of_other_errors(
 
 def test_a_picture_needs_no_text() -> None:
     drawn = dataclasses.replace(ok(""), displays=(Display("image/png", PNG),))
-    assert [part.type for part in of_result(drawn).content] == ["image"]
+    assert [part.type for part in to_call_result(drawn).content] == ["image"]
 
 
 async def test_a_cell_that_ends_its_session_says_so() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.service.service_limits import ServiceLimits
 from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError
 
@@ -234,8 +234,8 @@ async def test_a_flavour_is_chosen_by_the_imports_unless_it_is_named(serve: Any)
 async def test_a_limit_out_of_bounds_is_told_those_of_this_service(
     serve: Any, limits: dict[str, Any], message: str
 ) -> None:
-    rules = Rules(flavours=("stdlib",), max_wall_s=20.0, max_memory_bytes=1 << 30)
-    async with serve(echo(), rules=rules) as service:
+    service_limits = ServiceLimits(flavours=("stdlib",), max_wall_s=20.0, max_memory_bytes=1 << 30)
+    async with serve(echo(), service_limits=service_limits) as service:
         for path, body in (("/v1/run", {"code": "x"}), ("/v1/sessions", {})):
             status, answer = await service.post(path, {**body, "limits": limits})
             assert (status, message in answer["error"]["message"]) == (400, True), answer
@@ -243,8 +243,8 @@ async def test_a_limit_out_of_bounds_is_told_those_of_this_service(
 
 async def test_limits_that_are_not_named_are_the_services_own(serve: Any) -> None:
     own = Limits(memory_bytes=200 << 20)
-    rules = Rules(flavours=("stdlib",), max_memory_bytes=200 << 20, default_limits=own)
+    service_limits = ServiceLimits(flavours=("stdlib",), max_memory_bytes=200 << 20, default_limits=own)
     fake = echo()
-    async with serve(fake, rules=rules) as service:
+    async with serve(fake, service_limits=service_limits) as service:
         status, _ = await service.post("/v1/run", {"code": "x", "limits": {"wall_s": 1.0}})
     assert (status, fake.requests[0].limits) == (200, Limits(wall_s=1.0, memory_bytes=200 << 20))

@@ -9,16 +9,15 @@ import msgspec
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from rocstar.sandbox.service.mistakes import mistakes
-from rocstar.sandbox.service.models import BodyModel, models_of
-from rocstar.sandbox.service.native import LIST_FILES
-from rocstar.sandbox.service.openapi import ROUTES, Route, document
-from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.service.dialects.native import LIST_FILES
+from rocstar.sandbox.service.openapi import ROUTES, Route, body_models, build_document
+from rocstar.sandbox.service.service_limits import ServiceLimits
+from rocstar.sandbox.service.validation import find_field_errors
 from rocstar.sandbox.testing import FakeSandbox, error, ok
 from rocstar.sandbox.types import ExecResult, Limits
 
-RULES = Rules(flavours=("stdlib", "numeric"), max_wall_s=20.0)
-DOCUMENT = document(RULES)
+RULES = ServiceLimits(flavours=("stdlib", "numeric"), max_wall_s=20.0)
+DOCUMENT = build_document(RULES)
 
 
 @pytest.fixture
@@ -46,9 +45,9 @@ def answer_of(request: Any) -> ExecResult:
     return replace(ok("9\n", value=value), files=dict.fromkeys(request.fetch, b"x"))
 
 
-@pytest.mark.parametrize("rules", [RULES, Rules(flavours=("stdlib",), max_wall_s=5.0)])
-def test_it_is_a_valid_description(rules: Rules) -> None:
-    OpenAPIV31SpecValidator(document(rules)).validate()
+@pytest.mark.parametrize("service_limits", [RULES, ServiceLimits(flavours=("stdlib",), max_wall_s=5.0)])
+def test_it_is_a_valid_description(service_limits: ServiceLimits) -> None:
+    OpenAPIV31SpecValidator(build_document(service_limits)).validate()
 
 
 async def test_it_has_the_routes_of_the_router_and_no_others(serve: Any) -> None:
@@ -65,7 +64,7 @@ async def test_what_a_route_takes_and_answers_is_described(serve: Any, route: Ro
     assert (route.body is None) == (route.example is None)
     if route.body is not None:
         check(route.example, route.body)
-    async with serve(FakeSandbox(answer_of), rules=RULES) as service:
+    async with serve(FakeSandbox(answer_of), service_limits=RULES) as service:
         _, opened = await service.post("/v1/sessions", {})
         path = route.path.replace("{id}", opened["id"])
         body = None if route.example is None else json.dumps(route.example)
@@ -82,10 +81,10 @@ async def test_what_a_route_takes_and_answers_is_described(serve: Any, route: Ro
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if route.body], ids=lambda route: route.path)
 async def test_a_refusal_is_described_too(serve: Any, route: Route) -> None:
-    async with serve(FakeSandbox({}), rules=RULES) as service:
+    async with serve(FakeSandbox({}), service_limits=RULES) as service:
         _, opened = await service.post("/v1/sessions", {})
         status, answer = await service.post(route.path.replace("{id}", opened["id"]), {"unknown": 1})
-    schema = route.answers.get(status) or ("Failure" if route.path.startswith("/v1/") else "Refusal")
+    schema = route.answers.get(status) or ("Failure" if route.path.startswith("/v1/") else "ServiceErrorBody")
     check(answer, schema)
     assert status in (400, 422)
 
@@ -98,7 +97,7 @@ async def test_the_token_is_asked_for_where_the_description_says(serve: Any, pat
             status, text = answer.status, await answer.text()
     assert (status != 401) == route.open
     if not route.open:
-        check(json.loads(text), "Failure" if path.startswith("/v1/") else "Refusal")
+        check(json.loads(text), "Failure" if path.startswith("/v1/") else "ServiceErrorBody")
 
 
 ODD: tuple[Any, ...] = (
@@ -117,9 +116,7 @@ ODD: tuple[Any, ...] = (
     ),
     *({"cpu_s": 1.5}, {"x": 1}, [{}], [{"code": "x"}], [{"type": "python", "solution": "x"}], ["x"] * 1001),
 )
-MODELS = {
-    model.type.__name__: model for model in vars(models_of(RULES)).values() if isinstance(model, BodyModel)
-}
+MODELS = {model.type.__name__: model for model in body_models(RULES)}
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
@@ -129,11 +126,11 @@ def test_what_is_described_is_taken_and_nothing_else(name: str) -> None:
     for field in (*(item.name for item in msgspec.structs.fields(model.type)), "unknown"):
         for odd in ODD:
             value = {**example, field: odd}
-            taken = not list(mistakes(value, model.type))
+            taken = not list(find_field_errors(value, model.type))
             assert taken != fails(value, name), f"{field} is {odd!r}"
         if field in example:
             rest = {other: example[other] for other in example if other != field}
-            assert (not list(mistakes(rest, model.type))) != fails(rest, name), f"without {field}"
+            assert (not list(find_field_errors(rest, model.type))) != fails(rest, name), f"without {field}"
 
 
 def test_the_bounds_are_those_of_the_service() -> None:

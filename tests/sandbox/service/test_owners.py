@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox.loopback.tokens import Owner, Owners, read_owners
-from rocstar.sandbox.service.auth import RUN_HEADER, TOKEN_VARIABLE
+from rocstar.sandbox.http.guard import RUN_HEADER, TOKEN_VARIABLE, Owner, Owners, load_owners
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest
 
@@ -40,23 +39,23 @@ def test_a_file_that_others_can_read_is_warned_of(
 ) -> None:
     path = written(tmp_path, f"{ONE}\n")
     Path(path).chmod(mode)
-    assert read_owners(path, {})
+    assert load_owners(path, {})
     told = capsys.readouterr().err
     assert told == ("" if mode == 0o600 else f"rocstar: others can read {path}: chmod 600 {path}\n")
 
 
 def test_a_file_names_owners_their_tokens_and_weights(tmp_path: Path) -> None:
     path = written(tmp_path, f"# who may call\none {ONE}\n\ntwo {TWO} 3  # twice\n")
-    assert read_owners(path, {}) == OWNERS
+    assert load_owners(path, {}) == OWNERS
     assert OWNERS.weights() == {"one": 1, "two": 3}
 
 
 def test_a_file_of_one_word_is_a_token(tmp_path: Path) -> None:
-    assert read_owners(written(tmp_path, f"\ufeff{ONE}\r\n"), {}).known[0].token == ONE
-    assert read_owners(written(tmp_path, f"{ONE}\n"), {}) == Owners((Owner(name="", token=ONE),))
+    assert load_owners(written(tmp_path, f"\ufeff{ONE}\r\n"), {}).known[0].token == ONE
+    assert load_owners(written(tmp_path, f"{ONE}\n"), {}) == Owners((Owner(name="", token=ONE),))
     environment = {TOKEN_VARIABLE: ONE}
-    assert read_owners(None, environment, TOKEN_VARIABLE).known[0].token == ONE and not environment
-    assert not read_owners(None, {})
+    assert load_owners(None, environment, TOKEN_VARIABLE).known[0].token == ONE and not environment
+    assert not load_owners(None, {})
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,7 @@ def test_a_file_of_one_word_is_a_token(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_no_use_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        read_owners(written(tmp_path, text), {})
+        load_owners(written(tmp_path, text), {})
 
 
 POSTS: list[tuple[str, dict[str, Any]]] = [
@@ -227,14 +226,14 @@ async def unread(service: Any, path: str, body: Any, headers: dict[str, str]) ->
     plain = socket.socket()
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     plain.connect(("127.0.0.1", service.port))
-    number = len(service.service.door) + 1
+    number = len(service.service.connections) + 1
     _, writer = await asyncio.open_connection(sock=plain, limit=1024)
-    await until_true(lambda: len(service.service.door) >= number)
+    await until_true(lambda: len(service.service.connections) >= number)
     sent = json.dumps(body).encode()
     lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(sent)}"]
     lines += [f"{name}: {text}" for name, text in headers.items()]
     writer.write("\r\n".join([*lines, "", ""]).encode() + sent)
-    for connection in service.service.door._of.values():  # else the kernel would take a megabyte
+    for connection in service.service.connections._of.values():  # else the kernel would take a megabyte
         connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     return writer
 
@@ -251,9 +250,9 @@ async def test_kept_answers_that_an_owner_does_not_take_cut_nothing_of_anothers(
         assert (await service.post("/v1/run", body, headers=headers))[0] == 200
         clients = []
         while held.fits("one", 0):
-            before = held.of("one")
+            before = held.used_by("one")
             clients.append(await unread(service, "/v1/run", body, headers))
-            await until(lambda before=before: held.of("one") >= before + size)
+            await until(lambda before=before: held.used_by("one") >= before + size)
         assert (await service.post("/v1/run", body, headers=headers))[0] == 429
         for _ in range(2):
             status, answer = await service.post("/v1/run", {"code": "some"}, headers=by(TWO))

@@ -8,24 +8,24 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocstar.sandbox.service.decode import decode_batch
-from rocstar.sandbox.service.decode_code_judge import JudgeOptions, decode_submissions
-from rocstar.sandbox.service.errors import Refused
-from rocstar.sandbox.service.packed import (
+from rocstar.sandbox.http.errors import RequestError
+from rocstar.sandbox.http.packed_items import (
     LONG_BYTES,
-    MANY,
+    PACKED_FROM,
     RECENT,
-    Chosen,
     PackedBytes,
     PackedItems,
-    packed,
-    places,
+    SelectedItems,
+    matching_indices,
+    pack_items,
 )
-from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.service.dialects.code_judge import JudgeOptions, decode_submissions
+from rocstar.sandbox.service.dialects.native import decode_batch
+from rocstar.sandbox.service.service_limits import ServiceLimits
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, Limits
 
-RULES = Rules(flavours=("stdlib", "numeric"))
+RULES = ServiceLimits(flavours=("stdlib", "numeric"))
 
 REQUESTS = st.builds(
     ExecRequest,
@@ -58,50 +58,55 @@ def test_bytes_are_what_was_given(items: list[bytes], asked: list[int]) -> None:
 
 def test_many_are_few_objects_and_some_of_those_that_were_asked_for() -> None:
     """Or the collector goes through all of them while nobody else has a turn."""
-    made = packed([ExecRequest(code=str(number), seed=number) for number in range(MANY)])
+    made = pack_items([ExecRequest(code=str(number), seed=number) for number in range(PACKED_FROM)])
     gc.collect()
     before = len(gc.get_objects())
     again = PackedItems(made)
     assert len(gc.get_objects()) - before < 4 * RECENT  # a request and its limits, and what was asked for
-    assert [again[number].seed for number in range(MANY)] == list(range(MANY))
+    assert [again[number].seed for number in range(PACKED_FROM)] == list(range(PACKED_FROM))
     assert isinstance(made, PackedItems) and len(again._recent) == RECENT and not again._long
 
 
 def test_few_are_as_they_are() -> None:
-    items = [1] * (MANY - 1)
-    assert packed(items) is items
+    items = [1] * (PACKED_FROM - 1)
+    assert pack_items(items) is items
 
 
 def test_what_is_chosen_has_the_order_of_its_places() -> None:
     items = ["a", 1, "b", 2, "c"]
-    chosen = Chosen(places(items, lambda item: isinstance(item, str)), lambda place: items[place])
+    chosen = SelectedItems(
+        matching_indices(items, lambda item: isinstance(item, str)), lambda place: items[place]
+    )
     assert (list(chosen), chosen[-1], chosen[1:]) == (["a", "b", "c"], "c", ["b", "c"])
 
 
 def test_a_batch_of_many_is_packed_with_its_mistakes() -> None:
-    items: list[Any] = [{"code": f"{number}"} for number in range(MANY)]
+    items: list[Any] = [{"code": f"{number}"} for number in range(PACKED_FROM)]
     items[7], items[-1] = {"code": 7}, {"code": "\ud800"}
     call = decode_batch(json.dumps({"requests": items}).encode(), RULES)
     assert isinstance(call.requests, PackedItems)
     sent = call.sent()
-    told = [json.loads(refusal)["error"]["field"] for refusal in call.refusals]
-    wrong = [*zip(call.refused, told, strict=True)]
-    assert wrong == [(7, "requests[7].code"), (MANY - 1, f"requests[{MANY - 1}].code")]
-    assert [sent[0].code, sent[7].code, sent[-1].code] == ["0", "8", str(MANY - 2)]
-    assert [*call.runnable] == [place for place in range(MANY - 1) if place != 7]
-    assert all(isinstance(call.requests[place], Refused) for place in call.refused)
+    told = [json.loads(error)["error"]["field"] for error in call.error_bodies]
+    wrong = [*zip(call.invalid, told, strict=True)]
+    assert wrong == [(7, "requests[7].code"), (PACKED_FROM - 1, f"requests[{PACKED_FROM - 1}].code")]
+    assert [sent[0].code, sent[7].code, sent[-1].code] == ["0", "8", str(PACKED_FROM - 2)]
+    assert [*call.runnable] == [place for place in range(PACKED_FROM - 1) if place != 7]
+    assert all(isinstance(call.requests[place], RequestError) for place in call.invalid)
 
 
 def test_submissions_of_many_are_packed() -> None:
-    items = [{"type": "math" if number == 5 else "python", "solution": str(number)} for number in range(MANY)]
+    items = [
+        {"type": "math" if number == 5 else "python", "solution": str(number)}
+        for number in range(PACKED_FROM)
+    ]
     batch = decode_submissions(json.dumps({"submissions": items}).encode(), RULES, JudgeOptions().limits)
-    assert isinstance(batch.items, PackedItems) and len(batch.items) == MANY
-    assert len(batch.runnable) == MANY - 1 and batch.sent()[5].code.startswith("6")
+    assert isinstance(batch.items, PackedItems) and len(batch.items) == PACKED_FROM
+    assert len(batch.runnable) == PACKED_FROM - 1 and batch.sent()[5].code.startswith("6")
 
 
 async def test_a_large_batch_is_answered_in_its_order(serve: Any) -> None:
     """Through the process in which it is decoded."""
-    items: list[dict[str, Any]] = [{"code": f"{number:0120}"} for number in range(MANY + 1)]
+    items: list[dict[str, Any]] = [{"code": f"{number:0120}"} for number in range(PACKED_FROM + 1)]
     items[3]["code"] = 3
     async with serve(FakeSandbox(lambda request: ok(request.code))) as service:
         status, answer = await service.post("/v1/batch", {"requests": items})
@@ -109,7 +114,7 @@ async def test_a_large_batch_is_answered_in_its_order(serve: Any) -> None:
         submissions[5] |= {"type": "math", "sub_id": "five"}
         judged = await service.post("/run/long-batch", {"submissions": submissions, "sub_id": "all"})
     assert status == 200 and answer["results"].pop(3)["error"]["field"] == "requests[3].code"
-    assert [int(one["stdout"]) for one in answer["results"]] == [0, 1, 2, *range(4, MANY + 1)]
+    assert [int(one["stdout"]) for one in answer["results"]] == [0, 1, 2, *range(4, PACKED_FROM + 1)]
     assert judged[1]["sub_id"] == "all" and judged[1]["results"].pop(5)["sub_id"] == "five"
     numbers = [int(one["stdout"].split()[0]) for one in judged[1]["results"]]
-    assert numbers == [0, 1, 2, 4, 5, *range(7, MANY + 1)]
+    assert numbers == [0, 1, 2, 4, 5, *range(7, PACKED_FROM + 1)]

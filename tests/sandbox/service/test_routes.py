@@ -6,9 +6,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from rocstar.sandbox.service import routes as module
-from rocstar.sandbox.service.request import HttpRequest
-from rocstar.sandbox.service.routes import UNKNOWN, HttpRoute, Routes
+from rocstar.sandbox.http import routes as module
+from rocstar.sandbox.http.routes import UNKNOWN_ROUTE, HttpRequest, HttpRoute, Routes
 
 
 async def nothing(request: HttpRequest) -> web.Response:
@@ -54,14 +53,14 @@ async def test_what_has_no_route_says_so_each_time_and_is_not_remembered(
     routes = made()
     for _ in range(2):
         found = await routes.find(asked(method, target))
-        assert found.place == UNKNOWN and routes.known(asked(method, target)) is None
-        with pytest.raises(web.HTTPException) as refusal:
+        assert found.place == UNKNOWN_ROUTE and routes.known(asked(method, target)) is None
+        with pytest.raises(web.HTTPException) as error:
             await found.handler(asked(method, target))
-        assert refusal.value.status == status
+        assert error.value.status == status
 
 
 async def test_so_many_targets_are_remembered_and_none_that_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_KNOWN", 3)
+    monkeypatch.setattr(module, "MAX_CACHED", 3)
     routes = made()
     targets = [f"/v1/sessions/{number}/run" for number in range(7)]
     for target in targets:
@@ -85,7 +84,7 @@ async def test_a_path_of_thousands_of_parts_is_not_looked_for(monkeypatch: pytes
     monkeypatch.setattr(routes._dispatcher, "resolve", looked)
     for target in ("/" * 4000, "/v1/sessions/a/files" + "/a" * 2000):
         found = await routes.find(asked("GET", target))
-        assert (found.place, found.open) == (UNKNOWN, False)
+        assert (found.place, found.open) == (UNKNOWN_ROUTE, False)
         with pytest.raises(web.HTTPNotFound):
             await found.handler(asked("GET", target))
 
@@ -94,4 +93,4 @@ async def test_a_slash_at_the_end_makes_no_other_path() -> None:
     routes = Routes([HttpRoute("GET", "/v1/{name}", something)])
     found = await routes.find(asked("GET", "/v1/a%20b/"))
     assert (found.place, dict(found.names)) == ("/v1/{name}", {"name": "a b"})
-    assert (await routes.find(asked("GET", "/v2/"))).place == UNKNOWN
+    assert (await routes.find(asked("GET", "/v2/"))).place == UNKNOWN_ROUTE

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox.child.import_scan import MAX_SCANNED
-from rocstar.sandbox.service import sandbox_fusion
-from rocstar.sandbox.service.decode_code_judge import SCRIPT_END
-from rocstar.sandbox.service.models import MAX_GIVEN_BYTES, MAX_JSON_FILES_BYTES
-from rocstar.sandbox.service.rules import Rules
-from rocstar.sandbox.service.written import written
+from rocstar.sandbox.http.responses import encode_json
+from rocstar.sandbox.service.dialects import sandbox_fusion
+from rocstar.sandbox.service.dialects.sandbox_fusion import MAX_GIVEN_BYTES
+from rocstar.sandbox.service.results import MAX_JSON_FILES_BYTES
+from rocstar.sandbox.service.service_limits import ServiceLimits
+from rocstar.sandbox.service.validation import SCRIPT_END
 from rocstar.sandbox.testing import FakeSandbox, error, ok, signaled, timeout
 from rocstar.sandbox.types import MAX_TEXT_BYTES, Display, ExecRequest, ExecResult, SandboxError, SessionLost
 
@@ -134,7 +135,7 @@ async def test_mistakes_name_the_field(serve: Any, fields: Any, kind: str, loc: 
 
 async def test_a_service_that_allows_little_time_gives_that_by_default(serve: Any) -> None:
     fake = FakeSandbox({}, otherwise=ok())
-    async with serve(fake, rules=Rules(flavours=("stdlib",), max_wall_s=2.0)) as service:
+    async with serve(fake, service_limits=ServiceLimits(flavours=("stdlib",), max_wall_s=2.0)) as service:
         assert (await service.post("/run_code", {"code": "x", "language": "python"}))[0] == 200
         assert (await service.post("/run_jupyter", {"cells": ["x"]}))[0] == 200
         status, _ = await service.post("/run_jupyter", {"cells": ["x"], "total_timeout": 45})
@@ -329,9 +330,9 @@ async def test_a_long_notebook_is_written_beside_the_loop(
 
     async def watched(answer: Any, num_chars: int) -> bytes:
         sizes.append(num_chars)
-        return await written(answer, num_chars)
+        return await encode_json(answer, num_chars)
 
-    monkeypatch.setattr(sandbox_fusion, "written", watched)
+    monkeypatch.setattr(sandbox_fusion, "encode_json", watched)
     async with serve(FakeSandbox({}, otherwise=result)) as service:
         assert (await service.post("/run_jupyter", {"cells": ["x"]}))[0] == 200
     assert sizes[0] >= 300_000
@@ -347,5 +348,5 @@ async def test_a_program_that_is_too_long_with_its_end_is_refused(serve: Any) ->
 
 def test_a_notebooks_flavour_is_chosen_by_its_beginning() -> None:
     """Cells may be 64 MiB, and four times that as one text."""
-    assert len(sandbox_fusion.beginning_of(["x" * 100_000] * 600)) <= MAX_SCANNED
-    assert sandbox_fusion.beginning_of(["a", "b"]) == "a\nb"
+    assert len(sandbox_fusion.scanned_source(["x" * 100_000] * 600)) <= MAX_SCANNED
+    assert sandbox_fusion.scanned_source(["a", "b"]) == "a\nb"

@@ -18,7 +18,7 @@ import pytest
 
 from rocstar.sandbox import cli
 from rocstar.sandbox.command_line import require_own_users
-from rocstar.sandbox.loopback.tokens import Owner, Owners, require_token_unless_loopback
+from rocstar.sandbox.http.guard import Owner, Owners, require_token_unless_loopback
 
 from ...patience import PATIENCE_S
 

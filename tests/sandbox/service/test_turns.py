@@ -5,14 +5,14 @@ import json
 
 import pytest
 
-from rocstar.sandbox.service.answers import Outcomes
-from rocstar.sandbox.service.http import LARGE_BYTES, filled, to_json
-from rocstar.sandbox.service.turns import Turns
+from rocstar.sandbox.http.bodies import LoopYielder
+from rocstar.sandbox.http.responses import LARGE_BYTES, fill_list, to_json
+from rocstar.sandbox.service.dialects.native import Outcomes
 
 
 async def test_others_have_a_turn_once_the_time_of_a_piece_is_over() -> None:
     now_s = 0.0
-    turns = Turns(1.0, clock=lambda: now_s)
+    yielder = LoopYielder(1.0, clock=lambda: now_s)
     others: list[float] = []
 
     async def other() -> None:
@@ -23,12 +23,12 @@ async def test_others_have_a_turn_once_the_time_of_a_piece_is_over() -> None:
     beside = asyncio.create_task(other())
     for _ in range(12):
         now_s += 0.25
-        await turns.pause()
+        await yielder.pause()
     beside.cancel()
     assert others == [1.0, 2.0, 3.0]
 
 
 @pytest.mark.parametrize("items", [[], ["a"], ["a", 2], [{"x": [1, "\u00e4"]}, None, "z" * LARGE_BYTES]])
 async def test_a_list_of_texts_is_the_text_of_the_list(items: list[object]) -> None:
-    text = await filled(to_json(Outcomes([])), [to_json(item) for item in items])
+    text = await fill_list(to_json(Outcomes([])), [to_json(item) for item in items])
     assert json.loads(text) == {"results": items} and text == to_json(Outcomes(items))

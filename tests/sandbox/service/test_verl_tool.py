@@ -7,18 +7,23 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox._native import MOST_SHELL_BYTES
+from rocstar.sandbox.http.packed_items import PACKED_FROM, PackedItems
 from rocstar.sandbox.pool.pool import check_bash
-from rocstar.sandbox.service.decode_verl_tool import decode_actions, input_of, program_of
-from rocstar.sandbox.service.packed import MANY, PackedItems
-from rocstar.sandbox.service.rules import Rules
-from rocstar.sandbox.service.verl_tool import MAX_OBSERVATION_CHARS, text_of
+from rocstar.sandbox.service.dialects.verl_tool import (
+    MAX_OBSERVATION_CHARS,
+    decode_actions,
+    extract_input,
+    extract_program,
+    format_observation,
+)
+from rocstar.sandbox.service.service_limits import ServiceLimits
 from rocstar.sandbox.testing import FakeSandbox, denied, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
 CLIENT = json.loads((Path(__file__).parent / "recordings" / "verl_tool.json").read_text())
 LOOP = [sent for sent in CLIENT["requests"] if sent["path"] == "/get_observation"]
 TOOL = [sent for sent in CLIENT["requests"] if sent["path"] == "/run_code"]
-RULES = Rules(flavours=("stdlib", "bash"))
+RULES = ServiceLimits(flavours=("stdlib", "bash"))
 INVALID = {"obs": "", "invalid_reason": "no program was found"}
 
 
@@ -45,7 +50,7 @@ async def test_what_its_agent_loop_sends_is_answered_as_its_server_does(
     serve: Any, number: int, observation: Any, done: bool, valid: bool
 ) -> None:
     sent = LOOP[number]
-    async with serve(FakeSandbox(answer_of), rules=RULES) as service:
+    async with serve(FakeSandbox(answer_of), service_limits=RULES) as service:
         status, answer = await service.post(sent["path"], sent["body"], headers=sent["headers"])
     assert status == 200
     assert answer.pop("processing_time_ms") >= 0
@@ -56,7 +61,7 @@ async def test_what_its_agent_loop_sends_is_answered_as_its_server_does(
 async def test_its_tool_for_sandboxfusion_finds_what_it_formats(serve: Any, sent: Any) -> None:
     """It sends two fields, and prints execution_time with four digits: null would end it."""
     fake = FakeSandbox(lambda request: ok("42\n"))
-    async with serve(fake, rules=RULES) as service:
+    async with serve(fake, service_limits=RULES) as service:
         status, answer = await service.post(sent["path"], sent["body"], headers=sent["headers"])
     assert (status, answer["status"], answer["compile_result"]) == (200, "Success", None)
     assert f"{answer['run_result']['execution_time']:.4f}" and answer["run_result"]["stdout"] == "42\n"
@@ -73,7 +78,7 @@ async def test_actions_of_many_keep_their_order(serve: Any) -> None:
         "actions": actions,
         "finish": [n == 4 for n in range(9)],
     }
-    async with serve(FakeSandbox(answer_of), rules=RULES) as service:
+    async with serve(FakeSandbox(answer_of), service_limits=RULES) as service:
         _, answer = await service.post("/get_observation", body)
     for n, observation in enumerate(answer["observations"]):
         expected = "" if n == 4 else f"\n<result>\n|{n}\n</result>\n" if n % 3 else INVALID
@@ -95,7 +100,7 @@ async def test_actions_of_many_keep_their_order(serve: Any) -> None:
     ],
 )
 def test_the_program_of_an_action(action: str, program: tuple[str, str]) -> None:
-    assert program_of(action) == program
+    assert extract_program(action) == program
 
 
 class Watched(str):
@@ -114,19 +119,19 @@ class Watched(str):
 )
 def test_blocks_that_are_only_begun_are_looked_through_once(begun: str) -> None:
     text = Watched(begun * 2000)
-    program_of(text)
+    extract_program(text)
     assert text.looked <= 4 * len(text)
 
 
 def test_the_input_of_an_action() -> None:
-    assert input_of("```input\n1 2\n\n```") == "1 2"
-    assert input_of("```input\n\n```") == "" and input_of("```input\n```") is None
-    assert input_of("x") is None and input_of("```input\nno end") is None
+    assert extract_input("```input\n1 2\n\n```") == "1 2"
+    assert extract_input("```input\n\n```") == "" and extract_input("```input\n```") is None
+    assert extract_input("x") is None and extract_input("```input\nno end") is None
 
 
 async def test_a_shell_is_no_tool_where_there_is_none(serve: Any) -> None:
     body = {"trajectory_ids": ["a"], "actions": ["```bash\nls\n```"]}
-    async with serve(FakeSandbox({}), rules=Rules(flavours=("stdlib",))) as service:
+    async with serve(FakeSandbox({}), service_limits=ServiceLimits(flavours=("stdlib",))) as service:
         assert (await service.post("/get_observation", body))[1]["observations"] == [INVALID]
         assert (await service.get("/health"))[1]["tools"] == ["python_code", "finish"]
 
@@ -142,7 +147,7 @@ async def test_a_shell_program_that_is_too_long_fails_alone(serve: Any) -> None:
     longest = "#" * MOST_SHELL_BYTES
     actions = ["<python>1</python>", f"<bash>{longest}#</bash>", f"<bash>{longest[2:]}\u00e9</bash>"]
     body = {"trajectory_ids": ["a", "b", "c"], "actions": actions}
-    async with serve(FakeSandbox(refused), rules=RULES) as service:
+    async with serve(FakeSandbox(refused), service_limits=RULES) as service:
         status, answer = await service.post("/get_observation", body)
     assert status == 200 and answer["valids"] == [True, False, True]
     invalid = {**INVALID, "invalid_reason": "a bash program of more than 131071 bytes is not run"}
@@ -150,18 +155,18 @@ async def test_a_shell_program_that_is_too_long_fails_alone(serve: Any) -> None:
 
 
 def test_what_the_policy_is_shown() -> None:
-    assert text_of(ok("1\n", stderr="note\n")) == "1\n\nnote"
-    assert text_of(error("ValueError: x\n")) == "ValueError: x"
-    assert text_of(timeout()) == "Execution timed out after 10 seconds."
-    assert text_of(denied()) == "the program ended by denied"
-    assert len(text_of(ok("x" * (MAX_OBSERVATION_CHARS + 5)))) == MAX_OBSERVATION_CHARS
+    assert format_observation(ok("1\n", stderr="note\n")) == "1\n\nnote"
+    assert format_observation(error("ValueError: x\n")) == "ValueError: x"
+    assert format_observation(timeout()) == "Execution timed out after 10 seconds."
+    assert format_observation(denied()) == "the program ended by denied"
+    assert len(format_observation(ok("x" * (MAX_OBSERVATION_CHARS + 5)))) == MAX_OBSERVATION_CHARS
 
 
 @pytest.mark.parametrize("retryable", [True, False])
 async def test_a_failure_of_ours_is_no_observation(serve: Any, retryable: bool) -> None:
     """Its client retries whatever is not 200."""
     failure = SandboxError("no zygote", kind="zygote_died", retryable=retryable)
-    async with serve(FakeSandbox({}, otherwise=failure), rules=RULES) as service:
+    async with serve(FakeSandbox({}, otherwise=failure), service_limits=RULES) as service:
         status, answer = await service.post(LOOP[0]["path"], LOOP[0]["body"])
     assert status >= 500 and "observations" not in answer
 
@@ -189,7 +194,7 @@ async def test_a_failure_of_ours_is_no_observation(serve: Any, retryable: bool) 
 async def test_a_body_that_does_not_fit_is_a_422_that_names_the_field(
     serve: Any, body: Any, loc: list[Any]
 ) -> None:
-    async with serve(FakeSandbox({}), rules=RULES) as service:
+    async with serve(FakeSandbox({}), service_limits=RULES) as service:
         status, answer = await service.post("/get_observation", body)
     assert status == 422
     assert loc in [[part for part in one["loc"] if part != "body"] for one in answer["detail"]]
@@ -197,8 +202,8 @@ async def test_a_body_that_does_not_fit_is_a_422_that_names_the_field(
 
 async def test_many_actions_are_one_text_until_their_turn_comes(serve: Any) -> None:
     """60,000 of them, as objects, held everybody up for 56 ms."""
-    texts = [f"<python>{number}</python>" if number % 3 else "nothing" for number in range(MANY)]
-    body = {"trajectory_ids": ["a"] * MANY, "actions": texts}
+    texts = [f"<python>{number}</python>" if number % 3 else "nothing" for number in range(PACKED_FROM)]
+    body = {"trajectory_ids": ["a"] * PACKED_FROM, "actions": texts}
     assert isinstance(decode_actions(json.dumps(body).encode(), RULES, "").steps, PackedItems)
     fake = FakeSandbox(lambda request: ok(request.code))
     async with serve(fake) as service:
@@ -208,4 +213,4 @@ async def test_many_actions_are_one_text_until_their_turn_comes(serve: Any) -> N
             assert (observation, valid) == (f"\n<result>\n{number}\n</result>\n", True)
         else:
             assert (observation["obs"], valid) == ("", False)
-    assert len(fake.requests) == MANY - (MANY + 2) // 3
+    assert len(fake.requests) == PACKED_FROM - (PACKED_FROM + 2) // 3

@@ -18,8 +18,8 @@ import pytest_asyncio
 
 import rocstar.sandbox
 from rocstar.sandbox.pool.pool import SandboxPool
-from rocstar.sandbox.service.decode_code_judge import JudgeOptions
-from rocstar.sandbox.service.rules import Rules
+from rocstar.sandbox.service.dialects.code_judge import JudgeOptions
+from rocstar.sandbox.service.service_limits import ServiceLimits
 
 from ... import needs
 from ...patience import PATIENCE_S
@@ -43,7 +43,9 @@ RACY = ("timeout /", "timeout_long_output /")
 async def service(serve_module: Any) -> AsyncIterator[Any]:
     async with (
         SandboxPool(("stdlib",)) as pool,
-        serve_module(pool, rules=Rules(flavours=("stdlib",)), judge=JudgeOptions(execution_s=1)) as running,
+        serve_module(
+            pool, service_limits=ServiceLimits(flavours=("stdlib",)), judge=JudgeOptions(execution_s=1)
+        ) as running,
     ):
         yield running
 
@@ -262,7 +264,7 @@ async def test_calls_outlive_the_supervisor_and_sessions_say_that_they_did_not(
 ) -> None:
     async with (
         SandboxPool(("stdlib",)) as pool,
-        serve_module(pool, rules=Rules(flavours=("stdlib",))) as service,
+        serve_module(pool, service_limits=ServiceLimits(flavours=("stdlib",))) as service,
     ):
         _, opened = await service.post("/v1/sessions", {})
         requests = [{"code": f"import time; time.sleep(0.3); print({i})"} for i in range(6)]

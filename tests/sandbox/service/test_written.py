@@ -7,19 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocstar.sandbox.service import http, written
-from rocstar.sandbox.service.answers import (
-    CellAnswer,
-    CellFault,
-    Command,
-    Failure,
-    FailureFields,
-    InvalidAction,
-    NotebookAnswer,
-    Observations,
-)
-from rocstar.sandbox.service.http import to_json
-from rocstar.sandbox.service.written import in_pieces
+from rocstar.sandbox.http import responses
+from rocstar.sandbox.http.responses import encode_in_chunks, to_json
+from rocstar.sandbox.service.dialects.sandbox_fusion import CellAnswer, CellFault, Command, NotebookAnswer
+from rocstar.sandbox.service.dialects.verl_tool import InvalidAction, Observations
+from rocstar.sandbox.service.results import Failure, FailureFields
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import Display, ExecResult, Status
 
@@ -74,18 +66,18 @@ ANSWERS = st.one_of(RESULTS, FAILURES, NOTEBOOKS, OBSERVATIONS, RESULTS.map(lamb
 
 @pytest.fixture(autouse=True)
 def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(written, "PIECE_CHARS", PIECE)
+    monkeypatch.setattr(responses, "CHUNK_CHARS", PIECE)
 
 
 @settings(max_examples=150, deadline=None)
 @given(answer=ANSWERS)
 def test_it_is_the_same_to_the_byte(answer: Any) -> None:
-    assert in_pieces(answer) == to_json(answer)
+    assert encode_in_chunks(answer) == to_json(answer)
 
 
 @given(text=st.text(st.sampled_from(["\ud800", "\udc00", "a", "\u6f22"]), max_size=70))
 def test_half_a_pair_is_written_too(text: str) -> None:
-    assert json.loads(in_pieces({"sub_id": text})) == json.loads(to_json({"sub_id": text}))
+    assert json.loads(encode_in_chunks({"sub_id": text})) == json.loads(to_json({"sub_id": text}))
 
 
 def test_no_call_of_the_encoder_takes_a_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,19 +88,21 @@ def test_no_call_of_the_encoder_takes_a_long_text(monkeypatch: pytest.MonkeyPatc
         pieces.append(str(value))
         return to_json(value)
 
-    monkeypatch.setattr(written, "to_json", watched)
+    monkeypatch.setattr(responses, "to_json", watched)
     long = "a\u6f22" * 500
     cell = CellAnswer(stdout=long, stderr="", display=[{"text/plain": long}], error=[])
-    in_pieces({"result": NotebookAnswer(status="Success", driver=None, cells=[cell], files={"a": long})})
+    encode_in_chunks(
+        {"result": NotebookAnswer(status="Success", driver=None, cells=[cell], files={"a": long})}
+    )
     assert sum(map(len, pieces)) > 3000 and max(map(len, pieces)) <= PIECE
 
 
 async def test_a_long_answer_is_written_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """And a short one at once."""
     asked: list[Any] = []
-    monkeypatch.setattr(written, "in_pieces", lambda value: asked.append(value) or b"pieces")
-    assert await written.written({"a": 1}, written.LONG_CHARS - 1) == b'{"a":1}' and not asked
-    assert await written.written({"a": 1}, written.LONG_CHARS) == b"pieces" and asked == [{"a": 1}]
+    monkeypatch.setattr(responses, "encode_in_chunks", lambda value: asked.append(value) or b"pieces")
+    assert await responses.encode_json({"a": 1}, responses.LONG_CHARS - 1) == b'{"a":1}' and not asked
+    assert await responses.encode_json({"a": 1}, responses.LONG_CHARS) == b"pieces" and asked == [{"a": 1}]
 
 
 ASKED = {
@@ -132,13 +126,13 @@ async def test_an_answer_that_is_sent_in_pieces_is_the_same(
         writes += 1
         await write(response, content, timeout_s)
 
-    write = http.write
-    monkeypatch.setattr(http, "write", watched)
+    write = responses.write
+    monkeypatch.setattr(responses, "write", watched)
     async with serve(FakeSandbox({}, otherwise=ok(stdout="out\n" * 9))) as service:
         whole = await service.post(path, ASKED[path])
         assert not writes
-        monkeypatch.setattr(http, "WHOLE_BYTES", 1)
-        monkeypatch.setattr(http, "PIECE_BYTES", PIECE)
+        monkeypatch.setattr(responses, "SINGLE_WRITE_BYTES", 1)
+        monkeypatch.setattr(responses, "CHUNK_BYTES", PIECE)
         status, answer = await service.post(path, ASKED[path])
     for known in (whole[1], answer):
         known.pop("processing_time_ms", None)

@@ -57,7 +57,7 @@ def test_a_place_is_the_tokens_before_it(records: Path) -> None:
             start = recorded_start(f"{path}:0{turn}")
             assert (start.ids, start.text) == (ids, text_of(ids))
             assert start.goes_on == bool(turn)
-            talk = start.talk()
+            talk = start.history()
             assert talk.ids == ids and [m["content"] for m in talk.messages] == ["q"] + (
                 [] if turn else ["y"]
             )

@@ -35,7 +35,7 @@ def test_a_target_is_a_run_a_model_or_a_recipe(tmp_path: Path) -> None:
 MISTAKES = [
     (["serve", "quickstart", "--host", "0.0.0.0"], "a token is needed"),
     (["serve", "quickstart", "--token-file", "nowhere"], "nowhere: No such file"),
-    (["serve", "quickstart", "--port", "70000"], "'70000' is no port; give 0 to 65535"),
+    (["serve", "quickstart", "--port", "70000"], "'70000' is not a port; give 0 to 65535"),
     (["serve", "nowhere"], "'nowhere' does not exist; give a run, a model's folder or a recipe: a TOML"),
     (["serve", "/"], "'/' is a folder of something else; give a run, a model's folder or a recipe: "),
     (["eval", "nowhere"], "'nowhere' does not exist; give a model's folder or a recipe: a TOML file"),

@@ -1,1 +1,1 @@
-"""The page that people look at: `rocstar view`. It reads what runs wrote, and writes nothing."""
+"""The web page of `rocstar view`. It reads the files of runs and writes none."""

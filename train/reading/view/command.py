@@ -16,7 +16,7 @@ from rocstar.train.record.targets import check_file
 
 if TYPE_CHECKING:
     from rocstar.train.reading.view.reader import RunReader
-    from rocstar.train.reading.view.shelf import Shelf
+    from rocstar.train.reading.view.run_index import RunIndex
 
 HOST, PORT = "127.0.0.1", 8089
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help=text)
     text = f"where the page is, on this machine alone; 0 takes a free one; default {PORT}, or a free one"
     parser.add_argument("--port", type=int, metavar="P", help=text)
-    text = "answer every user of this machine; default: only you, and who has the address that is printed"
+    text = "accept every user of this machine; default: only you, and clients with the printed address"
     parser.add_argument("--no-token", action="store_true", help=text)
     parser.add_argument("--open", action="store_true", help="open it in the browser of this machine")
     text = "also questions of sets whose licence asks that they are not shown"
@@ -41,14 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM, or export. ConfigError for a path or port that is not usable."""
     from rocstar.train.reading.view.reader import RunReader
-    from rocstar.train.reading.view.shelf import Shelf
+    from rocstar.train.reading.view.run_index import RunIndex
 
     if options.port is not None and not 0 <= options.port < 65536:
-        raise ConfigError(f"--port {options.port} is no port; give 1 to 65535, or 0 for a free one")
-    shelf = Shelf(options.runs or [Path("runs")])
-    reader = RunReader(shelf, reveal=options.reveal)
+        raise ConfigError(f"--port {options.port} is not a port; give 1 to 65535, or 0 for a free one")
+    run_index = RunIndex(options.runs or [Path("runs")])
+    reader = RunReader(run_index, reveal=options.reveal)
     if options.export is not None:
-        _export(reader, shelf, options.export)
+        _export(reader, run_index, options.export)
         return 0
     import uvloop
 
@@ -57,18 +57,18 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _export(reader: RunReader, shelf: Shelf, file: Path) -> None:
+def _export(reader: RunReader, run_index: RunIndex, file: Path) -> None:
     """Write the page of the one run that was named."""
     from rocstar.train.reading.view.export_page import MOST, export_page, now_as_text
     from rocstar.train.reading.view.reader import NothingThereError
 
-    names = list(shelf.runs())
+    names = list(run_index.runs())
     if len(names) != 1:
         raise ConfigError(f"--export writes the page of one run, these are {len(names)}; name one of them")
     if file.suffix != ".html":
         raise ConfigError(f"--export {str(file)!r}: give a name that ends in .html")
     check_file(file, force=True, option="--export")
-    collection = next(iter(shelf.runs()[names[0]].collections()), "")
+    collection = next(iter(run_index.runs()[names[0]].collections()), "")
     try:
         places = reader.sample(names[0], collection, MOST)
         text = export_page(reader, names[0], collection, places, made=now_as_text())
@@ -99,6 +99,6 @@ async def _serve(reader: RunReader, options: argparse.Namespace) -> None:
     except OSError as error:
         if options.port is not None:
             raise ConfigError(
-                f"--port {options.port} cannot be had: {error.strerror}; take another"
+                f"cannot listen on port {options.port}: {error.strerror}. Pass another --port."
             ) from None
         await PageServer(reader, token=token).serve(HOST, 0, ready, stop)

@@ -19,7 +19,7 @@ from rocstar.train.record.report.trajectories import pieces, why
 Record = Mapping[str, Any]
 Column = npt.NDArray[Any]
 TokenTexts = Callable[[Sequence[int]], list[str] | None]
-"""The text of each token by itself; None where nothing knows it."""
+"""Returns the text of each token, or None without a tokenizer."""
 
 PAGE_TOKENS: Final = 4096
 """Tokens of one answer at most."""
@@ -27,7 +27,7 @@ MAX_BINS: Final = 2000
 
 
 class WithheldError(Exception):
-    """A record of a task that nobody is to be shown."""
+    """A record of a withheld task."""
 
 
 def check_shown(record: Record, *, reveal: bool) -> None:
@@ -39,7 +39,7 @@ def check_shown(record: Record, *, reveal: bool) -> None:
 
 
 def conversation(record: Record, *, reveal: bool) -> dict[str, Any]:
-    """What was asked, what the policy did turn by turn, and what became of it.
+    """Return the question, the turns and the outcome of a trajectory.
 
     WithheldError for a hidden task without `reveal`.
     """
@@ -82,7 +82,7 @@ def conversation(record: Record, *, reveal: bool) -> dict[str, Any]:
 
 
 def _times(record: Record) -> dict[str, Any] | None:
-    """When it began, in seconds since 1970, and how long it took, waited for a place and was judged."""
+    """Return the start (seconds since 1970) and the durations of running, waiting and judging."""
     times = decode_times(record.get("times"))
     if times is None:
         return None
@@ -97,7 +97,7 @@ def _times(record: Record) -> dict[str, Any] | None:
 
 
 def _times_of_turns(record: Record, number: int) -> list[dict[str, Any]]:
-    """Of each turn when it was written and how long each of its calls ran; None where that is not known."""
+    """Return the times of each turn and of its calls, or None if unknown."""
     times = decode_times(record.get("times"))
     known = () if times is None else times.turns
     told: list[dict[str, Any]] = [
@@ -111,7 +111,7 @@ def _times_of_turns(record: Record, number: int) -> list[dict[str, Any]]:
 
 
 def _advantage(advantage: Any) -> Any:
-    """One number, or of one per token the least and the greatest."""
+    """Return a single advantage, or the minimum and maximum over the tokens."""
     if isinstance(advantage, list):
         return [min(advantage), max(advantage)] if advantage else None
     return advantage
@@ -190,11 +190,11 @@ def _policy_places(record: Record) -> Column:
 
 
 def overview(record: Record, learned: LearnedTokens | None, bins: int) -> dict[str, Any]:
-    """The whole trajectory in at most `bins` parts of equal length, and who wrote most of each.
+    """Return the trajectory in at most `bins` parts of equal length, with the main origin of each.
 
-    `measures` has by name the greatest and the mean value of each part: the surprise of its tokens (minus
-    log-prob), and where the learner learned from it their entropy, how far learner and rollout lie apart,
-    how far the ratio is from 1, and the share of tokens that a bound held.
+    `measures` has the maximum and mean of each part by name: the surprise of its tokens (minus log-prob),
+        and, if the learner used it, the entropy, the difference of learner and rollout log-probs, the
+        distance of the ratio from 1, and the share of clipped tokens.
     """
     logprobs = _numbers(record)
     total = len(logprobs)
@@ -244,7 +244,7 @@ def _origins(record: Record) -> list[tuple[int, int, str]]:
 
 
 def _spread(num: int, first: int, spans: Any, default: Any) -> list[Any]:
-    """For each of `num` tokens from `first` on the value of its span."""
+    """Return the span's value for each of `num` tokens from `first` on."""
     values = [default] * num
     for start, end, value in spans:
         a, b = max(start, first) - first, min(end, first + num) - first
@@ -254,7 +254,7 @@ def _spread(num: int, first: int, spans: Any, default: Any) -> list[Any]:
 
 
 def _advantages(record: Record, start: int, is_policy: Sequence[bool]) -> list[float | None]:
-    """Of each token; None where it carries none."""
+    """Return the advantage of each token, or None for a token without one."""
     advantage = record.get("advantage")
     if advantage is None:
         return [None] * len(is_policy)

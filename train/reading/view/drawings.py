@@ -32,17 +32,17 @@ def charts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """A run's curves, time budget and ledger, and how its tool calls ended, as the report draws them; each
     for a screen and for a phone."""
     bars = (time_bars(rows), ledger_bars(rows), status_bars(rows))
-    return [told(one) for one in (*drawn_curves(rows), *bars) if one is not None]
+    return [chart_data(one) for one in (*drawn_curves(rows), *bars) if one is not None]
 
 
-def told(drawn: Drawn) -> dict[str, Any]:
-    """A drawing as JSON; the page builds its elements anew from the text."""
+def chart_data(drawn: Drawn) -> dict[str, Any]:
+    """Return a drawing as JSON, from which the page builds its elements."""
     screen, phone = drawn.svgs()
     return {"screen": screen, "phone": phone, "caption": drawn.caption, "wide": drawn.is_wide}
 
 
 def overlay(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Drawn:
-    """One plot of several runs, of which one metric stands for it; of one run all metrics of the plot."""
+    """Return one plot with a metric of several runs, or with all metrics of one run."""
     keys = _shown_keys(plot, rows_by_run)
     series: list[Series] = []
     intervals: list[Interval] = []
@@ -52,7 +52,7 @@ def overlay(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Drawn:
         for key, label in keys.items():
             points = [(row["step"], number(row, key)) for row in steps]
             if any(y is not None for _, y in points):
-                # A run has one colour in all drawings, also beside others that lack what this one shows.
+                # A run has the same colour in all drawings, also beside runs that lack this metric.
                 color = len(series) if alone else place
                 series.append(Series(label=run or label, color=color, points=points))
         main = main_set_of(evaluations(rows))
@@ -81,9 +81,9 @@ def _shown_keys(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Mapping
 
 
 def overlays(rows_by_run: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
-    """Every plot that one of the runs has something for, and their evaluations."""
-    found = [told(overlay(plot, rows_by_run)) for plot in (REWARD, *PLOTS) if _has(plot, rows_by_run)]
-    return found + [told(one) for one in _evaluation_overlays(rows_by_run)]
+    """Return every plot that one of the runs has data for, and their evaluations."""
+    found = [chart_data(overlay(plot, rows_by_run)) for plot in (REWARD, *PLOTS) if _has(plot, rows_by_run)]
+    return found + [chart_data(one) for one in _evaluation_overlays(rows_by_run)]
 
 
 def _has(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> bool:
@@ -120,12 +120,12 @@ def task_drawing(over_steps: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[
     chart = Chart(
         title="Solved", subtitle="share of the attempts at this task", unit="share", series=series, top=1.0
     )
-    caption = "Of all attempts of a step, the failed ones too."
-    return told(Drawn(partial(line_chart, chart), caption, is_wide=True))
+    caption = "All attempts of a step, including failed ones."
+    return chart_data(Drawn(partial(line_chart, chart), caption, is_wide=True))
 
 
 def pass_rate_drawing(groups: Sequence[int], step: int) -> dict[str, Any]:
-    """How many groups of a step have 0, 1, 2 and so on correct siblings."""
+    """Return the number of groups by their number of correct siblings."""
     draw = partial(
         stacked_bars,
         f"Groups of step {step}",
@@ -136,7 +136,7 @@ def pass_rate_drawing(groups: Sequence[int], step: int) -> dict[str, Any]:
         over="correct",
     )
     caption = "From the left: groups with no correct sibling, with one, and so on. The ends teach nothing."
-    return told(Drawn(draw, caption))
+    return chart_data(Drawn(draw, caption))
 
 
 def summary(run: ViewedRun) -> dict[str, Any]:

@@ -1,9 +1,8 @@
-"""The viewer as one file: some trajectories of a run, with all that the page shows of it, to be kept or sent.
+"""The viewer as one file: some trajectories of a run, with the page's data about them.
 
-    places ──kept_answers.py──> answers ──document.py──> one HTML
+    places ──exported_responses.py──> responses ──document.py──> one HTML
 
-What is hidden is left out, and so is what a page of five megabytes has no room for: tokens first, then whole
-trajectories.
+Withheld tasks are left out, and so is data beyond the size limit: tokens first, then whole trajectories.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from rocstar.train.reading.view.document import document
-from rocstar.train.reading.view.kept_answers import (
-    KeptAnswers,
+from rocstar.train.reading.view.document import build_document
+from rocstar.train.reading.view.exported_responses import (
+    ExportedResponses,
     Place,
     keep_conversations,
     keep_evaluation,
@@ -33,11 +32,11 @@ MOST: Final = 50
 def export_page(
     reader: RunReader, run: str, collection: str, places: Sequence[Place], *, made: str, start: str = "run"
 ) -> str:
-    """The page of these trajectories of a collection; `made` says when, and `start` is the page that it opens
-    with. NothingThereError for none of them, or for more than MOST."""
+    """Return the page of these trajectories of a collection; `made` is the creation time, and `start` the
+    first page. NothingThereError for no trajectories, or more than MOST."""
     if not 0 < len(places) <= MOST:
         raise NothingThereError(f"choose 1 to {MOST} trajectories, these are {len(places)}")
-    kept, mine = KeptAnswers(), {"run": run}
+    kept, mine = ExportedResponses(), {"run": run}
     told = kept.ask("run", mine, partial(reader.run, run))
     if told is None:
         raise NothingThereError(f"there is no run {run!r}")
@@ -59,16 +58,16 @@ def export_page(
         "start": f"#/{start}?{urlencode({'run': run, **of})}",
         "left_out": len(places) - len(shown),
     }
-    return document(f"rocstar: {run}", about, kept.texts)
+    return build_document(f"rocstar: {run}", about, kept.texts)
 
 
 def now_as_text() -> str:
-    """What a page says of when it was made."""
+    """Return the creation time of a page."""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
 
 
 def _keep_surroundings(
-    kept: KeptAnswers, reader: RunReader, run: str, rows: Sequence[Mapping[str, Any]]
+    kept: ExportedResponses, reader: RunReader, run: str, rows: Sequence[Mapping[str, Any]]
 ) -> None:
     """The groups, tasks and steps that these rows are of."""
     keep_groups(kept, reader, run, rows)

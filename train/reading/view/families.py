@@ -1,4 +1,4 @@
-"""Reward by where tasks come from: a curve for each family over the steps, and a table of them all."""
+"""Rewards by source of the tasks: a curve over the steps for each family, and a table."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rocstar.train.record.report.page import Drawn
 from rocstar.train.record.report.svg import Chart, Series, line_chart
 
 MOST_CURVES: Final = 9
-"""So many colours there are; the families with the most trajectories are drawn."""
+"""The number of colours; only the largest families are drawn."""
 QUARTER: Final = 4
 CHUNK_ROWS: Final = 1 << 16
 
 
 def families(listing: Listing) -> list[dict[str, Any]]:
-    """Each family with its trajectories, share of correct ones and mean reward, over all steps, in the first
-    quarter of its steps and in the last; the largest first. Of failed ones there is no reward."""
+    """Return the trajectories, pass rate and mean reward of each family, over all steps and over the first
+    and last quarter; largest first. Failed trajectories have no reward."""
     steps = np.unique(listing.rows["step"])
     number, correct, reward, tokens = _sums(listing, steps)
     told = []
@@ -49,8 +49,8 @@ def families(listing: Listing) -> list[dict[str, Any]]:
 
 
 def _sums(listing: Listing, steps: npt.NDArray[Any]) -> list[npt.NDArray[np.float64]]:
-    """Of each family at each step: how many were scored, how many correct, their rewards and tokens; rows
-    by chunks, as a copy of a million of them is large."""
+    """Return the sums of each family and step: scored, correct, rewards and tokens. Rows are processed in
+    chunks, because a copy of a million of them is large."""
     shape = max(1, len(listing.families)), len(steps)
     sums = [np.zeros(shape) for _ in range(4)]
     for start in range(0, len(listing.rows), CHUNK_ROWS):

@@ -1,10 +1,10 @@
-"""What a list of trajectories shows of each, in one table; the files themselves are opened one at a time.
+"""The table of trajectories; the files of their records are opened one at a time.
 
-    step_N.index, NAME.jsonl ──read once──> LISTED rows ──choosing.py──> which, in which order
+    step_N.index, NAME.jsonl ──read once──> LISTED rows ──trajectory_filter.py──> selection and order
     step_N.columns, NAME.jsonl ──one place──> the record of a row
 
-A row takes LISTED.itemsize bytes, so that a million of them fit into memory; what a row does not say is read
-from the trajectory's own place.
+A row takes LISTED.itemsize bytes, so that a million of them fit into memory; other data is read from the
+trajectory's record.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ LISTED = np.dtype([
     ("bucket", "u1"), ("kept", "?"), ("is_correct", "?"), ("is_truncated", "?"), ("hidden", "?"),
     ("reward", "<f8"), ("penalty_error", "<f8"), ("penalty_format", "<f8"), ("advantage", "<f8"),
 ])  # fmt: skip
-"""One trajectory. `file` is a number of `Listing.files`, `row` the place in it, `task` a number by which
-`Listing.names` has its name; NaN is a number that is not there."""
+"""A trajectory. `file`: an index into `Listing.files`; `row`: the index in the file; `task`: the number of
+its name in `Listing.names`; NaN: a missing number."""
 EMPTY: Final[npt.NDArray[Any]] = np.zeros(0, LISTED)
 
 _RENAMED: Final = {
@@ -67,15 +67,16 @@ class OpenRecords(Protocol):
     def record(self, row: int) -> dict[str, Any]: ...
 
     def searched(self, row: int) -> bytes:
-        """JSON in which the record's texts stand, escaped as ASCII."""
+        """Return JSON with the texts of the record, escaped as ASCII."""
         ...
 
     def times(self, row: int) -> TrajectoryTimes | None:
-        """When it happened; None where nobody knows."""
+        """Return the times, or None if unknown."""
         ...
 
     def learned(self, name: str) -> LearnedTokens | None:
-        """What the learner made of the tokens of the record with this `id`; None where nobody says."""
+        """Return the learner's values for the tokens of the record with this `id`, or None if there are
+        none."""
         ...
 
 
@@ -92,21 +93,21 @@ class FramesFile:
         return self._step.record(row)
 
     def searched(self, row: int) -> bytes:
-        """What its frame tells besides tokens."""
+        """Return the metadata of the frame."""
         return self._step.told(row)
 
     def times(self, row: int) -> TrajectoryTimes | None:
-        """When it happened."""
+        """Return the times."""
         return decode_times(json.loads(self._step.told(row)).get("times"))
 
     def learned(self, name: str) -> LearnedTokens | None:
-        """Looked up beside the frames each time: a rank may write later than the index is there."""
+        """Look the values up each time: a rank may write them after the index."""
         return LearnedStep(self._step.path).find(name)
 
 
 @dataclass(frozen=True, slots=True)
 class _FileRows:
-    """Where the rows of a file lie in the table, as the file was at `stamp`."""
+    """The rows of a file in the table, for the file's `stamp`."""
 
     stamp: tuple[int, int]
     start: int
@@ -116,37 +117,37 @@ class _FileRows:
 
 
 class Listing:
-    """The trajectories of some files, in the files' order; `refresh` takes in what was written since.
+    """The trajectories of some files, in the order of the files; `refresh` adds new rows.
 
-    For one thread. Invariant: `rows` has the rows of every file of `files` that could be read, and of those
-    that could not `problems` has a sentence. A row is in memory once, also while files come: a table that is
-    joined from parts would be there twice.
+    Not thread-safe. Invariant: `rows` has the rows of every readable file of `files`, and `problems` a
+        sentence for each other file. A row is in memory once, also during a refresh; joining tables would
+        copy it.
     """
 
     def __init__(self) -> None:
         self.rows = EMPTY
-        """To be looked at, and not kept over a `refresh`."""
+        """Do not keep it over a `refresh`."""
         self.files: list[Path] = []
         self.names: dict[int, str] = {}
         self.buckets: list[str] = []
         self.families: list[str] = []
-        """Where tasks come from, at most MOST_FAMILIES; `family` of a row is a place in it."""
+        """The sources of tasks, at most MOST_FAMILIES; `family` of a row is an index."""
         self.problems: list[str] = []
         self.generation = 0
         """Grows with every change."""
         self._table: npt.NDArray[Any] = np.zeros(0, LISTED)
-        """`rows`, and room behind them."""
+        """The buffer of `rows`, with spare capacity."""
         self._read: dict[Path, _FileRows] = {}
         self._open: OrderedDict[Path, tuple[tuple[int, int], OpenRecords]] = OrderedDict()
 
     def refresh(self, files: Iterable[Path]) -> bool:
-        """Read what is new among these files, which are all; whether there was anything."""
+        """Read the new rows of these files, the complete list. Return True if there were any."""
         stamps = {path: stamp for path in files if (stamp := stamp_of(path)) is not None}
         known = [(path, found.stamp) for path, found in self._read.items()]
         if known == list(stamps.items()):
             return False
         old, before = EMPTY, self._read
-        if known != list(stamps.items())[: len(known)]:  # not only more of them: put together anew
+        if known != list(stamps.items())[: len(known)]:  # files were replaced: rebuild the table
             old, self._table, self._read = self.rows, np.zeros(0, LISTED), {}
         self.rows, self.files = EMPTY, list(stamps)
         for number, (path, stamp) in enumerate(stamps.items()):
@@ -172,7 +173,7 @@ class Listing:
     def _append(
         self, path: Path, stamp: tuple[int, int], number: int, rows: npt.NDArray[Any], problem: str = ""
     ) -> None:
-        """The rows of the file with this number, behind all others."""
+        """Append the rows of a file."""
         start = self._end()
         end = start + len(rows)
         if end > len(self._table):
@@ -183,8 +184,8 @@ class Listing:
 
     def _make_room(self, num: int) -> None:
         try:
-            self._table.resize(num)  # where it lies, or moved by its pages: no second copy
-        except ValueError:  # somebody still looks at rows
+            self._table.resize(num)  # in place or by remapping pages, without a second copy
+        except ValueError:  # a view of the rows exists
             table = np.zeros(num, LISTED)
             table[: len(self._table)] = self._table
             self._table = table
@@ -214,7 +215,7 @@ class Listing:
         return rows
 
     def opened(self, number: int) -> OpenRecords:
-        """A file of `files`. RecordError where it is not whole, or gone."""
+        """Open a file of `files`. RecordError if it is incomplete or missing."""
         path = self.files[number]
         stamp = stamp_of(path)
         if stamp is None:
@@ -257,7 +258,7 @@ class Listing:
 
 
 def open_records(path: Path) -> OpenRecords:
-    """RecordError where it is not whole, or gone."""
+    """Open a file. RecordError if it is incomplete or missing."""
     try:
         return FramesFile(path) if path.suffix == FRAMES else LinesFile(path)
     except FileNotFoundError:
@@ -265,7 +266,7 @@ def open_records(path: Path) -> OpenRecords:
 
 
 def stamp_of(path: Path) -> tuple[int, int] | None:
-    """What changes when the file is written again; None where it is gone."""
+    """Return a stamp that changes when the file is written, or None if it is missing."""
     file = path.with_suffix(INDEX) if path.suffix == FRAMES else path
     try:
         found = file.stat()

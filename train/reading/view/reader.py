@@ -1,70 +1,117 @@
-"""What the page asks for, in plain values: one method for each question. For one thread, see web.py.
+"""The requests of the page as methods that return plain values. Not thread-safe, see web.py.
 
-NothingThereError for what is not there (any more), FilterError and ConfigError for what cannot be answered,
-WithheldError for what nobody is to be shown, RecordError for a file that is not whole.
+Raises NothingThereError for objects that do not exist (any more), FilterError and ConfigError for invalid
+requests, WithheldError for withheld tasks, and RecordError for incomplete files.
 """
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final, Protocol
 
+import numpy as np
+
 from rocstar.engine.record.learned import LearnedTokens
 from rocstar.engine.record.reading import RecordError
+from rocstar.train.reading.diagnosis.diagnose import diagnose
+from rocstar.train.reading.diagnosis.doctor_command import as_plain
 from rocstar.train.reading.view import drawings
-from rocstar.train.reading.view.alarms import alarms
-from rocstar.train.reading.view.choosing import Places, chosen
 from rocstar.train.reading.view.conversation import WithheldError, check_shown, conversation, overview, tokens
-from rocstar.train.reading.view.evaluated import evaluation_page, grid, paired
+from rocstar.train.reading.view.evaluation_page import compare_page, evaluation_page, grid
 from rocstar.train.reading.view.families import families, families_drawing
+from rocstar.train.reading.view.group_page import RocSettings, group, pass_rates, task_over_steps
 from rocstar.train.reading.view.listing import Listing
-from rocstar.train.reading.view.sample import sample
-from rocstar.train.reading.view.siblings import Draw, group, pass_rates, task_over_steps
 from rocstar.train.reading.view.text_search import search
-from rocstar.train.reading.view.timeline import trajectory_timeline
-from rocstar.train.reading.view.timeline_of_step import timeline_of_step
+from rocstar.train.reading.view.timeline import timeline_of_step, trajectory_timeline
+from rocstar.train.reading.view.trajectory_filter import Places, filter_trajectories
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
-from rocstar.train.record.metrics import Row
+from rocstar.train.record.manifest import ManifestError
+from rocstar.train.record.metrics import MetricsFileError, Row
 from rocstar.train.record.report.headline import tiles_of
+from rocstar.train.record.report.sample import BUCKETS, OTHER, RecordPlace, Step, choose_of_both, kind_of_fate
+from rocstar.train.record.run_directory import METRICS
+
+
+def read_alarms(run: ViewedRun) -> dict[str, Any]:
+    """Return the diagnosis as of `rocstar doctor --json`; `problem` is the reason if there is none, else "".
+
+    RecordError, ConfigError: a record or an evaluation of the run is damaged.
+    """
+    if not (run.path / METRICS).is_file():
+        return {"problem": "no metrics.jsonl: what did not train has no alarms"}
+    try:
+        return {**as_plain(diagnose(run.path)), "problem": ""}
+    except (MetricsFileError, ManifestError) as error:
+        return {"problem": str(error)}
+
+
+def sample_listing(listing: Listing, most: int) -> list[tuple[int, int]]:
+    """Return the file number and row of at most `most` trajectories of the first and last step, of all kinds.
+
+    Deterministic for equal files. Withheld trajectories are excluded.
+    """
+    if not len(listing.rows):
+        return []
+    first, last = int(listing.rows["step"].min()), int(listing.rows["step"].max())
+    filter_trajectories = choose_of_both(
+        _places(listing, first, most), _places(listing, last, most) if last != first else {}, most
+    )
+    return [(place.file, place.line) for place in filter_trajectories]
+
+
+def _places(listing: Listing, step: int, most: int) -> Step:
+    """The places of a step that may be chosen, by kind and whether a tool call failed."""
+    found: Step = {}
+    for at in np.flatnonzero((listing.rows["step"] == step) & ~listing.rows["hidden"]).tolist():
+        row = listing.rows[at]
+        kind = kind_of_fate(listing.buckets[row["bucket"]], bool(row["is_correct"]))
+        name = f"{row['step']}/{row['task']}/{row['sibling']}/{row['row']}"
+        key = hashlib.blake2b(name.encode(), digest_size=8).digest()
+        place = RecordPlace(key, int(row["file"]), int(row["row"]), str(row["task"]))
+        found.setdefault((kind if kind in BUCKETS else OTHER, bool(row["errors"])), []).append(place)
+    return {kind: sorted(places)[:most] for kind, places in found.items()}
+
 
 MAX_PAGE: Final = 500
 """Rows of one answer."""
+
 MAX_ORDERS: Final = 4
 MAX_RECORDS: Final = 8
 
 
 class NothingThereError(LookupError):
-    """What was asked for is not there; the message names it."""
+    """The requested object does not exist; the message names it."""
 
 
 class RunShelf(Protocol):
     """The runs that there are to read."""
 
     def runs(self) -> Mapping[str, ViewedRun]:
-        """All of them by name; a name keeps its object while its run is there."""
+        """Return all runs by name; a name keeps its object while its run exists."""
         ...
 
 
 class RunReader:
-    """The runs of a shelf, with what was asked for last kept in memory."""
+    """The runs of an index, with a cache of recent requests."""
 
-    def __init__(self, shelf: RunShelf, *, reveal: bool) -> None:
+    def __init__(self, run_index: RunShelf, *, reveal: bool) -> None:
         """`reveal`: show tasks whose licence asks that they are not shown."""
-        self._shelf = shelf
+        self._run_index = run_index
         self._reveal = reveal
         self._orders: OrderedDict[tuple[Any, ...], Places] = OrderedDict()
         self._records: OrderedDict[tuple[Any, ...], Mapping[str, Any]] = OrderedDict()
 
     def stamps(self) -> dict[str, str]:
-        """What changes with each run, by its name."""
-        return {name: run.stamp() for name, run in self._shelf.runs().items()}
+        """Return a stamp per run that changes with it."""
+        return {name: run.stamp() for name, run in self._run_index.runs().items()}
 
     def runs(self) -> dict[str, Any]:
         """The list of runs."""
-        return {"runs": [drawings.summary(run) for run in self._shelf.runs().values()]}
+        return {"runs": [drawings.summary(run) for run in self._run_index.runs().values()]}
 
     def run(self, name: str) -> dict[str, Any]:
         """A run's own page."""
@@ -80,7 +127,7 @@ class RunReader:
         }
 
     def groups_of(self, name: str, step: int | None = None) -> dict[str, Any]:
-        """How the groups of a step came out; of the last where none is named."""
+        """Return the group results of a step, by default the last."""
         listing = self._listing(name, STEPS)
         if not len(listing.rows):
             raise NothingThereError(f"{name} has no finished step")
@@ -119,7 +166,7 @@ class RunReader:
         return search(listing, places, text, start=start, reveal=self._reveal)
 
     def conversation(self, name: str, collection: str, stem: str, row: int) -> dict[str, Any]:
-        """One trajectory, with the command that computes its step again."""
+        """Return a trajectory, with the command that recomputes its step."""
         run, record = self._run(name), self._record(name, collection, stem, row)
         told = conversation(record, reveal=self._reveal)
         listing = self._listing(name, collection)
@@ -132,7 +179,7 @@ class RunReader:
             "listed": listed,
             "replay": replay if is_step else None,
             "chat": _chat_command(run, listing, stem, row),
-            "timeline": None if timeline is None else drawings.told(timeline),
+            "timeline": None if timeline is None else drawings.chart_data(timeline),
         }
 
     def tokens(
@@ -144,29 +191,29 @@ class RunReader:
         return tokens(record, self._run(name).texts, learned, start=start, stop=stop)
 
     def strip(self, name: str, collection: str, stem: str, row: int, *, bins: int) -> dict[str, Any]:
-        """A whole trajectory in so many parts."""
+        """Return a trajectory in `bins` parts."""
         record = self._shown(name, collection, stem, row)
         return overview(record, self._learned(name, collection, stem, record), bins)
 
     def alarms(self, name: str) -> dict[str, Any]:
-        """What is wrong with a run, as `rocstar doctor` says it."""
-        return alarms(self._run(name))
+        """Return the alarms of a run, as of `rocstar doctor`."""
+        return read_alarms(self._run(name))
 
     def families(self, name: str) -> dict[str, Any]:
-        """Reward by where the tasks come from."""
+        """Return the rewards by source of the tasks."""
         found = families(self._listing(name, STEPS))
         drawing = families_drawing(found)
-        return {"families": found, "drawing": None if drawing is None else drawings.told(drawing)}
+        return {"families": found, "drawing": None if drawing is None else drawings.chart_data(drawing)}
 
     def timeline(self, name: str, step: int) -> dict[str, Any]:
-        """Who waited when in a step of the learner."""
+        """Return the timeline of a step."""
         return timeline_of_step(self._listing(name, STEPS), step)
 
     def group(self, name: str, *, step: int, task: int) -> dict[str, Any]:
-        """Siblings side by side, with what they were asked; None where that is not to be shown."""
+        """Return the trajectories of a group and their question, None if it is withheld."""
         run, listing = self._run(name), self._listing(name, STEPS)
         found = group(
-            listing, step=step, task=task, draw=Draw.of(run.config(step)), ledger=_ledger(run, step)
+            listing, step=step, task=task, draw=RocSettings.of(run.config(step)), ledger=_ledger(run, step)
         )
         if not found["siblings"]:
             raise NothingThereError(f"{name} has no group of this task at step {step}")
@@ -175,7 +222,7 @@ class RunReader:
     def _asked(self, name: str, sibling: Mapping[str, Any]) -> dict[str, Any] | None:
         try:
             task = self._shown(name, STEPS, sibling["file"], sibling["row"]).get("task") or {}
-        except (WithheldError, RecordError):  # the index tells of the group all the same
+        except (WithheldError, RecordError):  # the index has the group's data anyway
             return None
         return {part: task.get(part) for part in ("question", "answer")}
 
@@ -184,7 +231,7 @@ class RunReader:
         found = {name: task_over_steps(self._listing(name, STEPS), task)}
         if not found[name]:
             raise NothingThereError(f"{name} has no trajectory of this task")
-        for other, run in self._shelf.runs().items():
+        for other, run in self._run_index.runs().items():
             listing = run.listing(STEPS) if other != name else None
             if listing is not None and (steps := task_over_steps(listing, task)):
                 found[other] = steps
@@ -206,15 +253,15 @@ class RunReader:
 
     def paired(self, a: tuple[str, str], b: tuple[str, str]) -> dict[str, Any]:
         """Two evaluations (run, step), question by question."""
-        return paired(self._evaluation(*a), self._evaluation(*b))
+        return compare_page(self._evaluation(*a), self._evaluation(*b))
 
     def sample(self, name: str, collection: str, most: int) -> list[tuple[str, int]]:
-        """Some trajectories that tell much of the run: file and row of each."""
+        """Return the file and row of a sample of trajectories."""
         listing = self._listing(name, collection)
-        return [(listing.files[file].stem, row) for file, row in sample(listing, most)]
+        return [(listing.files[file].stem, row) for file, row in sample_listing(listing, most)]
 
     def _run(self, name: str) -> ViewedRun:
-        runs = self._shelf.runs()
+        runs = self._run_index.runs()
         if name not in runs:
             raise NothingThereError(f"there is no run {name!r}")
         return runs[name]
@@ -235,7 +282,7 @@ class RunReader:
         key = (name, collection, id(listing), listing.generation, words, sort)
         places = self._orders.pop(key, None)
         if places is None:
-            places = chosen(listing, words, sort)
+            places = filter_trajectories(listing, words, sort)
         self._orders[key] = places
         if len(self._orders) > MAX_ORDERS:
             self._orders.popitem(last=False)
@@ -269,7 +316,7 @@ class RunReader:
 
 
 def _chat_command(run: ViewedRun, listing: Listing, stem: str, row: int) -> str:
-    """What goes on from this trajectory's end in a terminal; with @TURN behind it from before that turn."""
+    """Return the command to chat from the end of this trajectory; @TURN after it starts before that turn."""
     number = listing.number_of(stem)
     file = listing.files[0 if number is None else number]
     model = shlex.quote(str(run.path)) if run.has_checkpoint() else "MODEL"

@@ -1,6 +1,6 @@
-"""Records as JSON Lines, of which any one can be taken: their index is made by reading them once.
+"""Records as JSON Lines, with random access by an index that is built by reading them once.
 
-An export and the attempts of an evaluation have no index beside them. Only what a list shows is decoded.
+An export and the attempts of an evaluation have no index file. Only the fields of the list are decoded.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _DECODER: Final = msgspec.json.Decoder(_RecordLine)
 
 
 class LinesFile:
-    """A file of lines. RecordError names a line that is no record; an unfinished last line is left out."""
+    """A file of JSON lines. RecordError names an invalid line; an incomplete last line is ignored."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -154,11 +154,11 @@ class LinesFile:
             return file.read(size)
 
     def times(self, row: int) -> TrajectoryTimes | None:
-        """When it happened; None where the line does not say."""
+        """Return the times, or None if the line has none."""
         return decode_times(self.record(row).get("times"))
 
     def learned(self, name: str) -> LearnedTokens | None:
-        """None: lines have what was rolled out, and nothing of a learner."""
+        """Return None: lines have no values of a learner."""
         return None
 
     def record(self, row: int) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class LinesFile:
 
 
 def _times(told: _TimesLine | None) -> tuple[float, float, float, float]:
-    """What a row says of them, from `began` to `tools_s`."""
+    """Return the times of a row, from `began` to `tools_s`."""
     if told is None:
         return (float("nan"),) * 4
     tools_s = sum(

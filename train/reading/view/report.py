@@ -1,15 +1,15 @@
-"""report.html of a run: the viewer as one file, whose first page is drawn already.
+"""report.html of a run: the viewer as one file, with a prerendered first page.
 
     metrics.jsonl, config.toml, manifest.json ──> sections of markup (record/report)   ─┐
-    ten trajectories of first and last step ──> answers, as `view --export` has them ───┴─> report.html
+    ten trajectories of first and last step ──> responses, as of `view --export` ───────┴─> report.html
 
     python -m rocstar.train.reading.view.report RUN                     writes RUN/report.html
-    python -m rocstar.train.reading.view.report RUN --svg PICTURE.svg   writes the rising curve as a picture
+    python -m rocstar.train.reading.view.report RUN --svg PICTURE.svg   writes the reward curve as a picture
 
-Markup can be read, searched and printed where no script runs; where scripts run, each of the ten leads to its
-tokens, its times and its group. Of the steps only the files in which the ten lie are opened, and of these
-only such as have an index: memory does not grow with the run. Reads only the run directory, so it can be made
-again at any time, also while the run goes on.
+The markup can be read, searched and printed without scripts; with scripts, each of the ten trajectories links
+to its tokens, times and group. Only the files of these ten are opened, and only if they have an index, so
+memory does not grow with the run. It reads only the run directory, so it can be made at any time, also
+while the run continues.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Final
 from urllib.parse import urlencode
 
 from rocstar.engine.record.files import FRAMES
-from rocstar.train.reading.view.document import document
+from rocstar.train.reading.view.document import build_document
 from rocstar.train.reading.view.export_page import now_as_text
-from rocstar.train.reading.view.kept_answers import (
-    KeptAnswers,
+from rocstar.train.reading.view.exported_responses import (
+    ExportedResponses,
     Place,
     keep_conversations,
     keep_evaluation,
@@ -45,7 +45,7 @@ HOME: Final = "report"
 
 
 class _OneRun:
-    """A shelf with one run, of whose steps only some files are looked at."""
+    """An index with one run, which reads only some files of its steps."""
 
     def __init__(self, run: ViewedRun) -> None:
         self._run = run
@@ -55,34 +55,35 @@ class _OneRun:
 
 
 def write_report(run_dir: Path) -> Path:
-    """Write `run_dir/report.html` and return its path; the file appears whole or not at all. Raises as
-    `report_page`."""
+    """Write `run_dir/report.html` atomically and return its path. Raises as `report_page`."""
     path = run_dir / REPORT
     replace_text(path, report_page(run_dir))
     return path
 
 
 def report_page(run_dir: Path) -> str:
-    """The page of a run as it is now; it needs no other file.
+    """Return the page of a run, which needs no other file.
 
     Raises:
-        ReportError: the directory holds no metrics.jsonl, or one without rows.
+        ReportError: the directory has no metrics.jsonl, or one without rows.
         MetricsFileError: metrics.jsonl is damaged before its last line.
     """
     rows, sampled, name = rows_to_report(run_dir), sample(run_dir), run_dir.resolve().name
     kept, addresses = _answers(run_dir, name, sampled)
     about = {"made": now_as_text(), "home": HOME, "start": _address(HOME, run=name), "left_out": 0}
     sections = report_sections(run_dir, rows, sampled, addresses)
-    text = document(f"rocstar: {name}", about, kept.texts, sections)
+    text = build_document(f"rocstar: {name}", about, kept.texts, sections)
     # A policy may write half a surrogate pair in its arguments; it is shown as its escape.
     return text.encode(errors="backslashreplace").decode()
 
 
-def _answers(run_dir: Path, name: str, sampled: ReportSample) -> tuple[KeptAnswers, dict[RecordAt, str]]:
-    """What the page answers, and the addresses in it of the trajectories that it shows."""
+def _answers(
+    run_dir: Path, name: str, sampled: ReportSample
+) -> tuple[ExportedResponses, dict[RecordAt, str]]:
+    """Return the responses for the page, and the page's addresses of its trajectories."""
     indexed = {(path.stem, row): (path, row) for (path, row), _ in sampled.shown if path.suffix == FRAMES}
     run = ViewedRun(name, run_dir, only=list(dict.fromkeys(path for path, _ in indexed.values())))
-    reader, kept = RunReader(_OneRun(run), reveal=False), KeptAnswers()
+    reader, kept = RunReader(_OneRun(run), reveal=False), ExportedResponses()
     kept.ask("runs", {}, reader.runs)
     for step in _ends(list(run.evaluations())):
         keep_evaluation(kept, reader, name, step)

@@ -1,4 +1,4 @@
-"""A text looked for in all records, a slice of time at a time: who asks goes on from where it stopped.
+"""Search for a text in all records, one slice of time per request; the next request continues.
 
 places in the list's order ──JSON of each, as bytes──> contains the text? ──read──> hits with context
 """
@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from rocstar.engine.record.reading import RecordError
-from rocstar.train.reading.view.choosing import FilterError, Places
 from rocstar.train.reading.view.listing import Listing
+from rocstar.train.reading.view.trajectory_filter import FilterError, Places
 
 SLICE_S: Final = 0.15
-"""How long one slice looks."""
+"""The duration of one slice."""
 MAX_HITS: Final = 50
-"""Of one slice."""
+"""The maximum hits of one slice."""
 CONTEXT: Final = 60
-"""Characters of text on either side of what was found."""
+"""The characters of context on either side of a hit."""
 MAX_TEXT: Final = 200
 
 
@@ -32,10 +32,10 @@ def search(
     reveal: bool,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
-    """The hits from `start` on among these places, until the slice is over; `next` is None at the end.
+    """Return the hits among these places from `start` on, until the slice is over; `next` is None at the end.
 
-    Case counts for no ASCII letter. Every slice looks at one record at least. What cannot be read is counted
-    in `unread`. FilterError for no text, or one that is too long.
+    ASCII letters match in any case. Every slice reads at least one record. Unreadable records are counted
+        in `unread`. FilterError for an empty text, or one that is too long.
     """
     if not text or len(text) > MAX_TEXT:
         raise FilterError(f"a text to look for has 1 to {MAX_TEXT} characters, this one has {len(text)}")
@@ -59,7 +59,7 @@ def search(
 def _found(
     listing: Listing, place: int, text: str, needle: bytes, *, reveal: bool
 ) -> Mapping[str, str] | None:
-    """Where the first text of the record has it, with what stands around; None where none has."""
+    """Return the first hit in the record with its context, or None."""
     row = listing.rows[place]
     if row["hidden"] and not reveal:
         return None
@@ -85,7 +85,7 @@ def _found(
 
 
 def _texts(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The texts of a record, or of what a frame tells, that a person would look for."""
+    """Yield the searchable texts of a record or of a frame's metadata."""
     task = record.get("task") or {}
     yield "question", str(task.get("question", ""))
     yield "expected answer", str(task.get("answer", ""))

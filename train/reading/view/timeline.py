@@ -1,39 +1,50 @@
-"""Who waited when: the times of trajectories, as lanes of one drawing.
+"""The times of trajectories, as lanes of one drawing.
 
-    a trajectory: its turns and calls on lanes of their own        a step: a lane for each of the last to end
+    a trajectory: a lane for its turns and one for its calls     a step: a lane for each of the last to end
 
-What is not the policy's, a tool's or the judge's time is waiting: for a place in the engine before the first
-grant, else for whoever comes next. A drawing has at most as many parts as can be told apart.
+Time outside the policy, the tools and the judge is waiting: for a slot in the engine before the first grant,
+else for the next component. A drawing has at most as many parts as can be distinguished. Of a step only the
+frames of the trajectories that ended last are read.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
 from rocstar.engine.charts import escape, nice_ticks
+from rocstar.engine.record.reading import RecordError
 from rocstar.engine.record.times import decode_times
 from rocstar.engine.types import TrajectoryTimes
+from rocstar.train.reading.view.drawings import chart_data
+from rocstar.train.reading.view.listing import Listing
 from rocstar.train.record.report.page import Drawn
 from rocstar.train.record.report.svg import NARROW, svg_element
+from rocstar.train.record.run_directory import records_file
 
 COLORS: Final = {"queued": 7, "policy": 0, "tool": 2, "judge": 4}
 WORDS: Final = {"queued": "waits for a place", "policy": "policy", "tool": "tools", "judge": "judge"}
 LANE, TOP, FOOT = 16, 46, 24
 MOST_LANES: Final = 64
 """Trajectories of a step's drawing."""
+
 MOST_CALL_LANES: Final = 4
 CHAR: Final = 7
 """User units of a character of a lane's name."""
+
 APART: Final = 1.0
 """Pixels below which two parts of one kind are drawn as one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What happened on a lane from one moment to another, in seconds."""
+    """A span on a lane, in seconds."""
 
     lane: int
     kind: str
@@ -43,7 +54,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineLanes:
-    """What one drawing shows."""
+    """The lanes of one drawing."""
 
     title: str
     names: Sequence[str]
@@ -67,34 +78,34 @@ def trajectory_timeline(record: Mapping[str, Any]) -> Drawn | None:
         bars.append(Bar(1 + width, "judge", times.judged.start_s, times.judged.end_s))
     names = ["policy", *tools, *(["judge"] if times.judged is not None else [])]
     lanes = TimelineLanes(title="Turns and calls", names=names, bars=bars, end_s=times.ended_s)
-    caption = "Seconds since the trajectory began. What is blank on every lane is waiting."
+    caption = "Seconds since the start of the trajectory. Time without a bar on any lane is waiting."
     return Drawn(partial(drawn_lanes, lanes), caption, is_wide=True)
 
 
-def step_timeline(told: Sequence[tuple[str, TrajectoryTimes]], *, of: int) -> Drawn | None:
+def step_timeline(shown: Sequence[tuple[str, TrajectoryTimes]], *, of: int) -> Drawn | None:
     """A lane for each of these trajectories by name, on one clock; `of`: so many the step has."""
-    if not told:
+    if not shown:
         return None
-    first = min(times.began for _, times in told)
+    first = min(times.began for _, times in shown)
     bars: list[Bar] = []
-    for lane, (_, times) in enumerate(told):
+    for lane, (_, times) in enumerate(shown):
         shift_s = times.began - first
         bars += [Bar(lane, kind, shift_s + a, shift_s + b) for kind, (a, b) in _spans(times)]
     lanes = TimelineLanes(
         title="Who waited when",
-        names=[name for name, _ in told],
+        names=[name for name, _ in shown],
         bars=bars,
-        end_s=max(times.began - first + times.ended_s for _, times in told),
+        end_s=max(times.began - first + times.ended_s for _, times in shown),
     )
     caption = (
-        f"The {len(told)} of {of} trajectories that ended last, in seconds since the first of them began. "
-        "Blank: between the policy, tools and the judge. Of several nodes, by each one's own clock."
+        f"The {len(shown)} of {of} trajectories that ended last, in seconds since their first start. "
+        "Blank: between the policy, tools and the judge. Each node has its own clock."
     )
     return Drawn(partial(drawn_lanes, lanes), caption, is_wide=True)
 
 
 def _policy_spans(times: TrajectoryTimes) -> Iterator[tuple[str, tuple[float, float]]]:
-    """What its requests took, the wait for the first place apart."""
+    """Yield the spans of the requests, with the wait for the first slot apart."""
     granted_s = times.granted_s
     for k, turn in enumerate(times.turns):
         start_s, end_s = turn.written.start_s, turn.written.end_s
@@ -105,7 +116,7 @@ def _policy_spans(times: TrajectoryTimes) -> Iterator[tuple[str, tuple[float, fl
 
 
 def _spans(times: TrajectoryTimes) -> Iterator[tuple[str, tuple[float, float]]]:
-    """All on one lane."""
+    """Yield all spans of one lane."""
     yield from _policy_spans(times)
     for turn in times.turns:
         yield from (("tool", (call.start_s, call.end_s)) for call in turn.calls if call is not None)
@@ -114,7 +125,7 @@ def _spans(times: TrajectoryTimes) -> Iterator[tuple[str, tuple[float, float]]]:
 
 
 def _shortened(name: str, chars: int) -> str:
-    """A name in at most so many characters; of siblings the number stays, which tells them apart."""
+    """Return a name of at most `chars` characters that keeps the sibling's number."""
     if len(name) <= chars:
         return name
     head, mark, sibling = name.rpartition(" #")
@@ -123,7 +134,7 @@ def _shortened(name: str, chars: int) -> str:
 
 
 def drawn_lanes(lanes: TimelineLanes, *, width: int, height: int) -> str:
-    """The lanes as one <svg>, as high as they need; `height` is that of curves."""
+    """Return the lanes as one <svg>; `height` is that of curves."""
     is_narrow = width <= NARROW
     left, right = (64, 8) if is_narrow else (150, 14)
     end_s = lanes.end_s or 1.0
@@ -166,7 +177,7 @@ def _legend(bars: Sequence[Bar], width: int) -> str:
 
 
 def _joined(bars: Sequence[Bar], scale: float) -> Iterator[Bar]:
-    """The bars of each lane in order, those too close to be told apart as one."""
+    """Merge bars of a lane that are too close to be distinguished."""
     last: Bar | None = None
     for bar in sorted(bars, key=lambda one: (one.lane, one.kind, one.start_s)):
         if (
@@ -181,3 +192,77 @@ def _joined(bars: Sequence[Bar], scale: float) -> Iterator[Bar]:
         last = bar
     if last is not None:
         yield last
+
+
+def timeline_of_step(listing: Listing, step: int) -> dict[str, Any]:
+    """The trajectories of a step of the learner that ended last, those that began first on top, and what all
+    of the step spent. `drawing` is None where no times are known.
+
+    RecordError: the step is not there.
+    """
+    files = [path.stem for path in listing.files]
+    stem = records_file(listing.files[0].parent, step).stem if files else ""
+    number = listing.number_of(stem)
+    if number is None:
+        raise RecordError(f"there are no records of a step {step}")
+    records = listing.opened(number)
+    rows = records.rows
+    first = int(listing.rows["file"].searchsorted(number))
+    chosen = _last_to_end(rows)
+    times = {row: found for row in chosen if (found := records.times(row)) is not None}
+    shown = [row for row in chosen if row in times]
+    began = min((times[row].began for row in shown), default=0.0)
+    at = files.index(stem)
+    told_rows = [
+        {
+            **listing.told(first + row),
+            "began_s": times[row].began - began,
+            "writing_s": float(rows["writing_s"][row]),
+        }
+        for row in shown
+    ]
+    names = [f"{one['name']} #{one['sibling']}" for one in told_rows]
+    known = ~np.isnan(rows["began"])
+    drawing = step_timeline(
+        [(name, times[row]) for name, row in zip(names, shown, strict=True)], of=int(known.sum())
+    )
+    return {
+        "step": step,
+        "before": _step_of(files[at - 1]) if at else None,
+        "after": _step_of(files[at + 1]) if at + 1 < len(files) else None,
+        "drawing": None if drawing is None else chart_data(drawing),
+        "rows": told_rows,
+        "sums": _sums(rows[known]),
+    }
+
+
+def _last_to_end(rows: npt.NDArray[Any]) -> list[int]:
+    """The rows that ended last, in the order in which they began."""
+    known = np.flatnonzero(~np.isnan(rows["began"]))
+    ends = rows["began"][known] + rows["seconds"][known]
+    last = known[np.argsort(-ends, kind="stable")[:MOST_LANES]]
+    ordered: list[int] = last[np.argsort(rows["began"][last], kind="stable")].tolist()
+    return ordered
+
+
+def _sums(rows: npt.NDArray[Any]) -> dict[str, Any] | None:
+    """Return the summed seconds of all trajectories and the duration of the step, or None without rows."""
+    if not len(rows):
+        return None
+    seconds, writing_s, tools_s = (
+        math.fsum(rows[name].tolist()) for name in ("seconds", "writing_s", "tools_s")
+    )
+    whole = float((rows["began"] + rows["seconds"]).max() - rows["began"].min())
+    return {
+        "trajectories": len(rows),
+        "whole_s": whole,
+        "seconds": seconds,
+        "policy": writing_s,
+        "tools": tools_s,
+        "rest": max(0.0, seconds - writing_s - tools_s),
+    }
+
+
+def _step_of(stem: str) -> int | None:
+    number = stem.removeprefix("step_")
+    return int(number) if number.isdecimal() else None

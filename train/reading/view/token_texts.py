@@ -1,4 +1,4 @@
-"""The text of each token by itself, by the tokenizer that lies beside a run's weights."""
+"""The text of each token, by the tokenizer of a run's weights."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ TOKENIZER: Final = "tokenizer.json"
 
 
 class TokenTextsOfRun:
-    """Looks for the tokenizer when the first text is asked for: in the run's last checkpoint.
+    """Loads the tokenizer of the run's last checkpoint at the first use.
 
-    None where there is no checkpoint, or the package tokenizers is not installed: a record has the ids alone.
+    It is None without a checkpoint or without the package tokenizers: a record has only ids.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -1,9 +1,9 @@
-"""A folder that a run, an evaluation or a rollout wrote, as the page reads it, while it may still grow.
+"""The folder of a run, an evaluation or a rollout, which may still grow.
 
     metrics.jsonl ──> rows (read again when it grew)
     trajectories/ ──> the listing `steps`           evaluations/step_N/attempts/NAME.jsonl ──> one for each
 
-For one thread: what is read stays in memory until the file changes.
+Not thread-safe: data stays in memory until its file changes.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from rocstar.train.record.run_directory import (
 )
 
 STEPS: Final = "steps"
-"""The collection of what the learner's steps rolled out; of an evaluation it is `STEP:SET`."""
+"""The collection of the learner's steps; an evaluation's is `STEP:SET`."""
 MAX_LISTINGS: Final = 4
 TICK_NS: Final = 100_000_000
 EVALUATION: Final = "evaluations"
 
 
 class ViewedRun:
-    """What one folder, or one file of records, has to show."""
+    """The contents of one run folder or file of records."""
 
     def __init__(self, name: str, path: Path, *, only: Sequence[Path] | None = None) -> None:
         """`only`: the files of steps that it knows of; default: all that lie there."""
@@ -81,24 +81,24 @@ class ViewedRun:
             return {}
 
     def has_checkpoint(self) -> bool:
-        """Whether a model of it can be opened."""
+        """Return True if a checkpoint of the run can be loaded."""
         return self.path.is_dir() and bool(complete_checkpoints(self.path))
 
     def status(self) -> str:
-        """How the last start ended, as manifest.json has it; "" where it has none. One that nobody works on
-        and that never said its end was killed."""
+        """Return how the last start ended, by manifest.json, or "" without one. A start without an end and
+        without a running process was killed."""
         try:
             starts = read_manifest(self.path) if self.path.is_dir() else []
         except ManifestError:
             return ""
         told = str(starts[-1].get("status", "")) if starts else ""
-        with contextlib.suppress(OSError):  # a lock that is another user's tells nothing
+        with contextlib.suppress(OSError):  # another user's lock says nothing about the run
             if told == "running" and not is_held(self.path):
                 return "killed"
         return told
 
     def listing(self, collection: str) -> Listing | None:
-        """The trajectories of a collection, as far as they are written; None: no such one."""
+        """Return the trajectories of a collection written so far, or None for an unknown one."""
         files = self._files(collection)
         if files is None:
             return None
@@ -112,20 +112,20 @@ class ViewedRun:
         return listing
 
     def _folder_date(self, collection: str) -> int | None:
-        """When a file last came into the folder of the steps; None where that says nothing yet: a file that
-        comes within the same tick of the clock leaves no trace."""
+        """Return when the folder of the steps last changed, or None if that was in the current tick of the
+        clock, within which a further change is not visible."""
         if collection != STEPS or not (self.path / TRAJECTORIES).is_dir():
             return None
         date = (self.path / TRAJECTORIES).stat().st_mtime_ns
         return date if time.time_ns() - date > TICK_NS else None
 
     def _files(self, collection: str) -> Callable[[], list[Path]] | None:
-        """What gives the files of a collection; None if there is none of this name."""
+        """Return the function that lists a collection's files, or None for an unknown name."""
         if collection == STEPS:
             return lambda: records_of(self.path) if self._only is None else self._only
         step, _, name = collection.partition(":")
         folder = self.evaluations().get(step)
-        # Only a name that the folder has: it may hold no path.
+        # Only a name of the folder: it may contain no path.
         if folder is None or name not in sets_of(folder):
             return None
         return lambda: [EvaluationFolder(folder).attempts(name)]
@@ -159,7 +159,7 @@ class ViewedRun:
         return {"step": step, "bytes": size}
 
     def stamp(self) -> str:
-        """Changes when there is something new to show; looks at no more than a few files' dates."""
+        """Return a stamp that changes with new data; it reads the dates of a few files only."""
         parts = [_dated(self.path / METRICS), _dated(self.path / TRAJECTORIES), _dated(self.path)]
         parts += [_dated(self.path / EVALUATION)]
         parts += [_dated(self.path / EVALUATION / name / RESULTS) for name, _ in _last_folders(self.path)]
@@ -182,7 +182,7 @@ def sets_of(folder: Path) -> list[str]:
 
 
 def is_viewable(path: Path) -> bool:
-    """Whether a folder or file has something to show."""
+    """Return True if a folder or file can be viewed."""
     if path.is_file():
         return path.suffix == LINES
     if any((path / name).is_file() for name in (METRICS, RESULTS)) or (path / TRAJECTORIES).is_dir():

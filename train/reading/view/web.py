@@ -1,10 +1,10 @@
-"""`rocstar view` as a server on this machine: files of the page, answers as JSON, and a stream of news.
+"""The server of `rocstar view`: files of the page, JSON responses, and a stream of changes.
 
-    browser ──GET──> guard ──> a question ──the one thread that reads──> RunReader ──> JSON, with an ETag
-            <──/events── Watcher
+    browser ──GET──> guard ──> request ──the reading thread──> RunReader ──> JSON, with an ETag
+            <──/events── RunWatcher
 
-Who waits: an answer for the reading thread, at most READ_S; a stream for news. Nothing is written anywhere,
-and there is no route but GET.
+A request waits for the reading thread, at most READ_S; a stream waits for changes. The server writes no files
+and has only GET routes.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ import msgspec
 from aiohttp import web
 
 from rocstar.engine.record.reading import RecordError
-from rocstar.sandbox.loopback.door import Door
-from rocstar.sandbox.loopback.malformed import protocols
-from rocstar.train.reading.view.answers import encoded
-from rocstar.train.reading.view.choosing import FilterError
+from rocstar.sandbox.http.connections import ConnectionLimiter
+from rocstar.sandbox.http.malformed import protocol_factory
+from rocstar.train.reading.view.change_events import PING_S, OpenPage, RunWatcher, TooManyPagesError
 from rocstar.train.reading.view.conversation import PAGE_TOKENS, WithheldError
+from rocstar.train.reading.view.document import page_files
 from rocstar.train.reading.view.export_page import MOST, export_page, now_as_text
-from rocstar.train.reading.view.guard import PageGuard, add_headers, refused_page
-from rocstar.train.reading.view.live import PING_S, OpenPage, TooManyPagesError, Watcher
-from rocstar.train.reading.view.page_files import page_files
+from rocstar.train.reading.view.exported_responses import encode_json
+from rocstar.train.reading.view.guard import PageGuard, add_headers, error_page
 from rocstar.train.reading.view.reader import MAX_PAGE, NothingThereError, RunReader
+from rocstar.train.reading.view.trajectory_filter import FilterError
 from rocstar.train.reading.view.viewed_run import STEPS
 from rocstar.train.recipe.errors import ConfigError
 
@@ -50,10 +50,10 @@ class PageServer:
         """token: asked of requests that are not of this user's own processes; None = of none."""
         self._reader = reader
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="view")
-        self._watcher = Watcher(self._stamps)
+        self._watcher = RunWatcher(self._stamps)
         self._ending = asyncio.Event()
-        self._door = Door.for_one()
-        self.app = web.Application(middlewares=[PageGuard(token, self._door).answered])
+        self._connections = ConnectionLimiter.single_owner()
+        self.app = web.Application(middlewares=[PageGuard(token, self._connections).answered])
         self.app.on_response_prepare.append(add_headers)
         self.app.on_shutdown.append(self._end)
         self.app.add_routes(self._routes())
@@ -107,7 +107,7 @@ class PageServer:
 
     def _asked(self, answer: Answer) -> Callable[[web.Request], Any]:
         async def handle(request: web.Request) -> web.Response:
-            body = await self._read(lambda: encoded(answer(request)))
+            body = await self._read(lambda: encode_json(answer(request)))
             if isinstance(body, web.Response):
                 return body
             tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
@@ -121,7 +121,7 @@ class PageServer:
         return handle
 
     async def _read(self, work: Callable[[], Any]) -> Any:
-        """What the reading thread makes of it; a response where it cannot."""
+        """Run `work` in the reading thread. Return its result, or an error response."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(READ_S):
@@ -190,14 +190,14 @@ class PageServer:
         self._ending.set()
 
     async def serve(self, host: str, port: int, ready: Callable[[int], None], stop: asyncio.Event) -> None:
-        """Serve until `stop`; `ready` is told the port. OSError where it cannot be had."""
+        """Serve until `stop`; `ready` receives the port. OSError if the port is not available."""
         runner = web.AppRunner(self.app, access_log=None, shutdown_timeout=2.0)
         await runner.setup()
         try:
             listening = socket.create_server((host, port), backlog=BACKLOG)
             assert runner.server is not None
-            made = protocols(runner.server, refused_page)
-            async with self._door.opened([listening], made), asyncio.TaskGroup() as group:
+            made = protocol_factory(runner.server, error_page)
+            async with self._connections.opened([listening], made), asyncio.TaskGroup() as group:
                 ready(listening.getsockname()[1])
                 watching = group.create_task(self._watcher.run())
                 await stop.wait()
@@ -218,7 +218,7 @@ def _mistake(status: int, message: str) -> web.Response:
 
 
 def _text(text: str, suffix: str, *, is_for_ever: bool = False) -> Callable[[web.Request], Any]:
-    """`is_for_ever`: what lies at this address never changes, as its address has a digest."""
+    """`is_for_ever`: the content at this address never changes, as the address has a digest."""
     body = text.encode()
     more = {"Cache-Control": "max-age=31536000, immutable"} if is_for_ever else {}
     tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
@@ -261,7 +261,7 @@ def _file_and_row(text: str) -> tuple[str, int]:
 
 
 def _number(request: web.Request, name: str, default: int | None = None, *, base: int = 10) -> int:
-    """FilterError for what is no whole number of at least 0."""
+    """Parse a query parameter. FilterError unless it is a whole number of at least 0."""
     text = request.query.get(name)
     if text is None and default is not None:
         return default

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from rocstar.train.cli import main
-from rocstar.train.reading.view import kept_answers
-from rocstar.train.reading.view.answers import encoded
-from rocstar.train.reading.view.bundle import bundle
+from rocstar.train.reading.view import exported_responses
+from rocstar.train.reading.view.document import bundle_scripts, page_files
 from rocstar.train.reading.view.export_page import MOST, export_page
-from rocstar.train.reading.view.page_files import page_files
+from rocstar.train.reading.view.exported_responses import encode_json
 from rocstar.train.reading.view.reader import NothingThereError, RunReader
-from rocstar.train.reading.view.shelf import Shelf
+from rocstar.train.reading.view.run_index import RunIndex
 from rocstar.train.reading.view.viewed_run import STEPS
 
 from ...evaluation.eval_folders import MadeSet, make_folder
@@ -42,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def reader_of(run: Path) -> RunReader:
-    return RunReader(Shelf([run]), reveal=False)
+    return RunReader(RunIndex([run]), reveal=False)
 
 
 def test_a_page_answers_what_a_server_would(run: Path) -> None:
@@ -54,7 +53,7 @@ def test_a_page_answers_what_a_server_would(run: Path) -> None:
     for row in rows:
         where = f"file={row['file']}&row={row['row']}&run=made"
         asked = reader.conversation("made", STEPS, row["file"], row["row"])
-        assert answers[f"conversation&{where}"] == json.loads(encoded(asked))
+        assert answers[f"conversation&{where}"] == json.loads(encode_json(asked))
         exact = reader.tokens("made", STEPS, row["file"], row["row"], start=0, stop=4096)
         shown = answers[f"tokens&file={row['file']}&from=0&row={row['row']}&run=made"]
         assert shown["ids"] == exact["ids"] and shown["logprobs"] == [
@@ -91,7 +90,7 @@ def test_what_has_no_room_is_left_out_and_counted(
     reader = reader_of(run)
     places = reader.sample("made", STEPS, MOST)
     room = int(share * size_of(export_page(reader, "made", STEPS, places, made="today")))
-    monkeypatch.setattr(kept_answers, "ROOM", room)
+    monkeypatch.setattr(exported_responses, "ROOM", room)
     page = export_page(reader, "made", STEPS, places, made="today")
     told = kept_in(page)
     kept = [asked.partition("&")[0] for asked in told["answers"]]
@@ -132,7 +131,7 @@ def test_the_command_writes_one_file(
 
 def test_every_script_of_the_page_is_in_the_bundle() -> None:
     files = page_files()
-    script = bundle(files, "app.js")
+    script = bundle_scripts(files, "app.js")
     assert all(
         f'modules["{name}"] =' in script for name in files if name.endswith(".js") and name != "hover.js"
     )
@@ -151,4 +150,4 @@ def test_every_script_of_the_page_is_in_the_bundle() -> None:
 )
 def test_what_cannot_be_bundled_is_named(modules: dict[str, str], why: str) -> None:
     with pytest.raises(ValueError, match=re.escape(why)):
-        bundle(modules, "a.js")
+        bundle_scripts(modules, "a.js")

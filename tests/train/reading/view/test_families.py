@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from rocstar.engine.record.reading import export_lines
-from rocstar.train.reading.view.choosing import chosen
 from rocstar.train.reading.view.families import families, families_drawing
 from rocstar.train.reading.view.listing import Listing
+from rocstar.train.reading.view.trajectory_filter import filter_trajectories
 from rocstar.train.reading.view.viewed_run import records_of
 
 from .view_runs import MadeSibling, groups_of, write_step
@@ -58,7 +58,7 @@ def test_lines_have_the_same_families_and_times(run: Path, tmp_path: Path) -> No
 
 def test_a_filter_takes_a_family_and_seconds(run: Path) -> None:
     listing = listed(run)
-    assert len(chosen(listing, "family=gcd", "")) == 40
-    assert len(chosen(listing, "family!=gcd step=1", "")) == 8
-    assert len(chosen(listing, "family=none", "")) == 0
-    assert len(chosen(listing, "seconds>3", "-seconds")) == len(listing.rows)
+    assert len(filter_trajectories(listing, "family=gcd", "")) == 40
+    assert len(filter_trajectories(listing, "family!=gcd step=1", "")) == 8
+    assert len(filter_trajectories(listing, "family=none", "")) == 0
+    assert len(filter_trajectories(listing, "seconds>3", "-seconds")) == len(listing.rows)

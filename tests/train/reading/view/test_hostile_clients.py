@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from rocstar.train.reading.view.reader import RunReader
-from rocstar.train.reading.view.shelf import Shelf
+from rocstar.train.reading.view.run_index import RunIndex
 from rocstar.train.reading.view.web import PageServer
 
 from .... import crooked_http
@@ -24,7 +24,7 @@ USUAL = {"run": "made", "file": "step_000001", "row": "0", "step": "1", "task": 
 
 
 def routes_of(folder: Path) -> list[str]:
-    resources = PageServer(RunReader(Shelf((folder,)), reveal=False)).app.router.resources()
+    resources = PageServer(RunReader(RunIndex((folder,)), reveal=False)).app.router.resources()
     return [path.canonical for path in resources if path.canonical.startswith("/api/")]
 
 

@@ -14,11 +14,11 @@ from typing import Literal
 
 import pytest
 
-from rocstar.train.reading.view import live
+from rocstar.train.reading.view import change_events
 from rocstar.train.reading.view.export_page import export_page
 from rocstar.train.reading.view.reader import RunReader
 from rocstar.train.reading.view.report import report_page
-from rocstar.train.reading.view.shelf import Shelf
+from rocstar.train.reading.view.run_index import RunIndex
 from rocstar.train.reading.view.web import PageServer
 
 from ....needs import BROWSER, package
@@ -64,7 +64,7 @@ class ServedPage:
     """A server in a thread of its own, and a browser."""
 
     def __init__(self, *paths: Path) -> None:
-        self._server = PageServer(RunReader(Shelf(paths), reveal=False))
+        self._server = PageServer(RunReader(RunIndex(paths), reveal=False))
         self._ports: queue.Queue[int] = queue.Queue()
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -322,7 +322,7 @@ def opened_alone(browser: Browser, path: Path) -> Iterator[Page]:
 
 def test_an_exported_page_runs_nothing_foreign(browser: Browser, folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "hostile.html"
-    reader = RunReader(Shelf([folder / "hostile"]), reveal=False)
+    reader = RunReader(RunIndex([folder / "hostile"]), reveal=False)
     places = reader.sample("hostile", "steps", 2)
     path.write_text(export_page(reader, "hostile", "steps", places, made="today"), encoding="utf-8")
     with opened_alone(browser, path) as alone:
@@ -390,7 +390,7 @@ def test_a_tab_does_not_grow_with_updates(
     page: Page, served: ServedPage, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is as large after many as after a few: nodes, listeners, and what its scripts hold."""
-    monkeypatch.setattr(live, "PERIOD_S", 0.01)
+    monkeypatch.setattr(change_events, "PERIOD_S", 0.01)
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable")
     metrics = folder / "plain" / "metrics.jsonl"

@@ -10,8 +10,8 @@ import pytest
 from rocstar.engine.record.reading import RecordError, export_lines, read_folder
 from rocstar.engine.record.step_file import ROW, FrameFile
 from rocstar.train.reading.view import listing as listing_module
-from rocstar.train.reading.view.choosing import FilterError, chosen
 from rocstar.train.reading.view.listing import LISTED, Listing
+from rocstar.train.reading.view.trajectory_filter import FilterError, filter_trajectories
 from rocstar.train.reading.view.viewed_run import ViewedRun, records_of
 from rocstar.train.record.run_directory import records_file
 
@@ -83,7 +83,7 @@ def test_an_attempt_that_is_being_written_is_left_out(tmp_path: Path, viewed: Pa
 def test_a_filter_lets_through_what_holds(viewed: Path, words: str, sort: str, holds: object) -> None:
     listing = listed(viewed)
     records = list(read_folder(viewed / "trajectories"))
-    found = chosen(listing, words, sort).tolist()
+    found = filter_trajectories(listing, words, sort).tolist()
     assert found == [at for at, record in enumerate(records) if holds(record)]  # type: ignore[operator]
     assert found
 
@@ -91,7 +91,7 @@ def test_a_filter_lets_through_what_holds(viewed: Path, words: str, sort: str, h
 @pytest.mark.parametrize("column", ["reward", "tokens", "name", "bucket", "verdict", "step", "penalty"])
 def test_a_sort_turns_round_and_loses_nobody(viewed: Path, column: str) -> None:
     listing = listed(viewed)
-    up, down = chosen(listing, "", column), chosen(listing, "", f"-{column}")
+    up, down = filter_trajectories(listing, "", column), filter_trajectories(listing, "", f"-{column}")
     assert sorted(up) == sorted(down) == list(range(24))
     if column == "reward":
         rewards = listing.rows["reward"][down]
@@ -109,7 +109,7 @@ def test_a_sort_turns_round_and_loses_nobody(viewed: Path, column: str) -> None:
 )
 def test_what_means_nothing_is_named(viewed: Path, words: str, sort: str, why: str) -> None:
     with pytest.raises(FilterError, match=why):
-        chosen(listed(viewed), words, sort)
+        filter_trajectories(listed(viewed), words, sort)
 
 
 def test_a_new_step_is_taken_in_and_what_was_read_is_not_read_again(viewed: Path, tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from urllib.parse import parse_qs
 import pytest
 
 from rocstar.train.reading.view import listing
-from rocstar.train.reading.view.answers import encoded
 from rocstar.train.reading.view.drawings import charts
+from rocstar.train.reading.view.exported_responses import encode_json
 from rocstar.train.reading.view.listing import OpenRecords
 from rocstar.train.reading.view.reader import RunReader
 from rocstar.train.reading.view.report import report_page
-from rocstar.train.reading.view.shelf import Shelf
+from rocstar.train.reading.view.run_index import RunIndex
 from rocstar.train.reading.view.viewed_run import STEPS
 from rocstar.train.record.metrics import MetricsWriter, read_metrics
 from rocstar.train.record.report.sample import sample
@@ -48,7 +48,7 @@ def addresses(page: str) -> list[dict[str, str]]:
 
 def test_each_card_leads_to_what_a_server_would_answer(run: Path, page: str) -> None:
     answers: dict[str, Any] = kept_in(page)["answers"]
-    reader = RunReader(Shelf([run]), reveal=False)
+    reader = RunReader(RunIndex([run]), reveal=False)
     led = addresses(page)
     drawn = [(path.stem, str(row)) for (path, row), _ in sample(run).shown]
     assert len(drawn) == 10 == page.count('<details class="trajectory')
@@ -57,13 +57,13 @@ def test_each_card_leads_to_what_a_server_would_answer(run: Path, page: str) -> 
         where = f"file={at['file']}&row={at['row']}&run={run.name}"
         told = answers[f"conversation&{where}"]
         alone = reader.conversation(run.name, STEPS, at["file"], int(at["row"]))
-        assert told == json.loads(encoded(alone))
+        assert told == json.loads(encode_json(alone))
         assert f"strip&{where}" in answers
         assert f"tokens&file={at['file']}&from=0&row={at['row']}&run={run.name}" in answers
         listed = told["listed"]
         group = answers[f"group&run={run.name}&step={listed['step']}&task={listed['task']}"]
         assert group == json.loads(
-            encoded(reader.group(run.name, step=listed["step"], task=int(listed["task"], 16)))
+            encode_json(reader.group(run.name, step=listed["step"], task=int(listed["task"], 16)))
         )
 
 

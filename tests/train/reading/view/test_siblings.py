@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rocstar.train.reading.view.group_page import RocSettings, pass_rates, task_over_steps
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.reader import RunReader
-from rocstar.train.reading.view.shelf import Shelf
-from rocstar.train.reading.view.siblings import Draw, pass_rates, task_over_steps
+from rocstar.train.reading.view.run_index import RunIndex
 
 from .view_runs import SIBLINGS, decided
 
 
 @pytest.fixture(scope="module")
 def reader(viewed: Path) -> RunReader:
-    return RunReader(Shelf([viewed]), reveal=False)
+    return RunReader(RunIndex([viewed]), reveal=False)
 
 
 def number_of(reader: RunReader, name: str) -> int:
@@ -48,7 +48,7 @@ def test_a_group_without_a_signal_had_no_draw(reader: RunReader) -> None:
 
 @pytest.mark.parametrize("reveal", [False, True])
 def test_a_group_tells_its_question_where_that_may_be_shown(viewed: Path, reveal: bool) -> None:
-    reader = RunReader(Shelf([viewed]), reveal=reveal)
+    reader = RunReader(RunIndex([viewed]), reveal=reveal)
     asked = reader.group("made", step=1, task=number_of(reader, "gcd-1"))["asked"]
     assert asked == {"question": "gcd of 84 and 36?", "answer": "12"}
     hidden = reader.group("made", step=1, task=number_of(reader, "secret"))
@@ -58,7 +58,7 @@ def test_a_group_tells_its_question_where_that_may_be_shown(viewed: Path, reveal
 
 def test_a_group_whose_records_are_damaged_has_no_question(viewed: Path, tmp_path: Path) -> None:
     shutil.copytree(viewed, tmp_path / "made")
-    reader = RunReader(Shelf([tmp_path / "made"]), reveal=False)
+    reader = RunReader(RunIndex([tmp_path / "made"]), reveal=False)
     task = number_of(reader, "gcd-1")
     path = tmp_path / "made" / "trajectories" / "step_000001.columns"
     path.write_bytes(path.read_bytes()[:200])
@@ -77,8 +77,8 @@ def test_a_group_whose_records_are_damaged_has_no_question(viewed: Path, tmp_pat
     ],
 )
 def test_what_is_not_known_is_not_shown(mode: str | None, is_correct: bool, weight: float | None) -> None:
-    assert Draw(mode, 0.1, 4).weight(0.5, is_correct=is_correct) == weight
-    assert Draw.of({}) == Draw(None, None, None)
+    assert RocSettings(mode, 0.1, 4).weight(0.5, is_correct=is_correct) == weight
+    assert RocSettings.of({}) == RocSettings(None, None, None)
 
 
 def test_a_task_over_the_steps_and_groups_by_correct_siblings(viewed: Path) -> None:

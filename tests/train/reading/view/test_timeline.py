@@ -12,8 +12,13 @@ from rocstar.engine.record.times import encode_times
 from rocstar.engine.types import Span, TrajectoryTimes, TurnTimes
 from rocstar.train.reading.view.conversation import conversation
 from rocstar.train.reading.view.listing import Listing
-from rocstar.train.reading.view.timeline import MOST_LANES, TimelineLanes, drawn_lanes, trajectory_timeline
-from rocstar.train.reading.view.timeline_of_step import timeline_of_step
+from rocstar.train.reading.view.timeline import (
+    MOST_LANES,
+    TimelineLanes,
+    drawn_lanes,
+    timeline_of_step,
+    trajectory_timeline,
+)
 from rocstar.train.reading.view.viewed_run import records_of
 from rocstar.train.record.report.svg import NARROW
 

@@ -17,15 +17,15 @@ import aiohttp
 import pytest
 
 from rocstar.engine.record.reading import from_record, read_records
-from rocstar.sandbox.loopback import user_of_peer
-from rocstar.sandbox.loopback.door import Door
+from rocstar.sandbox.http.connections import ConnectionLimiter
+from rocstar.sandbox.http.guard import find_peer_user
 from rocstar.train.cli import main
 from rocstar.train.reading.diagnosis.diagnose import diagnose
 from rocstar.train.reading.diagnosis.doctor_command import as_plain
-from rocstar.train.reading.view.live import MAX_PAGES, TooManyPagesError, Watcher
-from rocstar.train.reading.view.page_files import page_files
+from rocstar.train.reading.view.change_events import MAX_PAGES, RunWatcher, TooManyPagesError
+from rocstar.train.reading.view.document import page_files
 from rocstar.train.reading.view.reader import RunReader
-from rocstar.train.reading.view.shelf import Shelf
+from rocstar.train.reading.view.run_index import RunIndex
 from rocstar.train.reading.view.web import PageServer
 from rocstar.train.served.recorded_start import recorded_start
 
@@ -42,7 +42,7 @@ async def served(
 ) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
     """A client and the server's address."""
     server, stop, ports = (
-        PageServer(RunReader(Shelf(paths), reveal=reveal), token=token),
+        PageServer(RunReader(RunIndex(paths), reveal=reveal), token=token),
         asyncio.Event(),
         asyncio.Queue[int](),
     )
@@ -89,7 +89,7 @@ async def test_another_user_of_this_machine_needs_the_token(
 ) -> None:
     async with served(viewed, token="a-token") as (client, address):
         assert (await asked(client, address + "/api/runs"))[0] == 200, "this user's own process"
-    monkeypatch.setattr(Door, "peer_user", lambda door, inner: os.getuid() + 1)
+    monkeypatch.setattr(ConnectionLimiter, "peer_user", lambda connections, inner: os.getuid() + 1)
     async with served(viewed, token="a-token") as (client, address):
         for path in ("/", "/api/runs", "/events", "/export?run=made", "/nothing"):
             for words in ("", "token=", "token=another"):
@@ -117,7 +117,7 @@ def test_the_user_at_the_other_end_is_known() -> None:
 
         class Looking(asyncio.Protocol):
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
-                found.set_result(user_of_peer(transport))
+                found.set_result(find_peer_user(transport))
 
         server = await asyncio.get_running_loop().create_server(Looking, "127.0.0.1", 0)
         with socket.create_connection(server.sockets[0].getsockname()):
@@ -245,7 +245,7 @@ async def test_the_watcher_tells_each_change_once() -> None:
     async def look() -> dict[str, str]:
         return dict(stamps)
 
-    watcher = Watcher(look)
+    watcher = RunWatcher(look)
     with watcher.watching() as page, watcher.watching() as slow:
         await watcher.look_once()
         assert await page.news() == {"a": "1", "b": "1"}
@@ -266,7 +266,7 @@ async def test_only_so_many_pages_watch() -> None:
     async def look() -> dict[str, str]:
         return {}
 
-    watcher = Watcher(look)
+    watcher = RunWatcher(look)
     pages = [watcher.watching() for _ in range(MAX_PAGES)]
     for page in pages:
         page.__enter__()
@@ -340,7 +340,7 @@ async def test_runs_are_overlaid_and_a_task_is_found_in_all(viewed: Path, run_di
     [
         (["no/such/run"], "does not exist"),
         (["."], "has nothing to show"),
-        ([".", "--port", "99999"], "is no port"),
+        ([".", "--port", "99999"], "is not a port"),
         ([".", "--fast"], "'--fast' is not known"),
     ],
 )
@@ -373,4 +373,4 @@ def test_a_port_that_is_taken_is_named(viewed: Path, capsys: pytest.CaptureFixtu
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert main(["view", str(viewed), "--port", port]) == 2
-    assert f"--port {port} cannot be had" in capsys.readouterr().err
+    assert f"cannot listen on port {port}" in capsys.readouterr().err

@@ -1,0 +1,330 @@
+"""Wrappers of the engine and the tools that record a conversation for its client.
+
+    run_trajectory -> RecordingEngine.generate -> engine    tokens ──> parts
+                   -> RecordingTools.execute   -> sandbox   calls and results ──> parts
+
+Serving therefore runs the same turn loop as training. Recording adds no waiting. `stop` ends the current
+generation or tool call immediately, including the sandbox's child; the record keeps the text so far.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from rocstar.engine.chat.chat import ChatFormat
+from rocstar.engine.inference.base import (
+    Generation,
+    Inference,
+    InferenceError,
+    KvLoad,
+    PromptScores,
+    Sampling,
+    ScoresPrompts,
+    StopReason,
+    TellsTokens,
+)
+from rocstar.engine.inference.weights import WeightSource
+from rocstar.engine.serve.stream_parser import RawStreamParser, StopSequences, StreamParser, TurnText
+from rocstar.engine.serve.stream_parts import Part, TextPart, ToolCallPart, ToolResultPart
+from rocstar.engine.tools.box import ToolBox, Tools
+from rocstar.engine.tools.results import cut_middle
+from rocstar.engine.tools.tool import ToolFailure
+from rocstar.engine.types import ToolCall, ToolResult
+
+Emit = Callable[[Part], None]
+STOPPED = "aborted"
+"""The kind of failure of a conversation that its client ended."""
+
+
+class ConversationRecorder:
+    """Records one choice of a conversation, and stops it for its client.
+
+    Invariant: the parts of a turn depend only on its tokens, not on their timing; after a stop sequence
+        nothing is emitted or recorded; the parts of a turn are those of its record.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        choice: int,
+        chat: ChatFormat,
+        emit: Emit,
+        *,
+        stops: Sequence[str],
+        parser: StreamParser | RawStreamParser,
+        in_one_batch: bool = False,
+        scores_prompt: bool = False,
+    ) -> None:
+        """Args:
+        name: the unique id of the request in the engine: the response's id and the choice.
+        choice: the number of the choice.
+        chat: the chat format, to decode tokens.
+        emit: receives each part.
+        stops: the stop sequences, which end the turn and the conversation.
+        parser: splits text into content, thinking and calls.
+        in_one_batch: parts are needed only when a turn has ended.
+        scores_prompt: compute the log-probs of the first prompt.
+        """
+        self.name, self.choice, self.chat, self.emit = name, choice, chat, emit
+        self.is_stopped = False
+        self.is_truncated = False
+        """A stop text ended it."""
+        self.cached_tokens: int | None = None
+        """The cached tokens of the first prompt."""
+        self.scores: PromptScores | None = None
+        """The log-probs of the first prompt, if requested."""
+        self.turns = 0
+        self._scores_prompt = scores_prompt
+        self._stops, self._parser = tuple(stops), parser
+        self.records_tokens = bool(stops) or not in_one_batch
+        """Tokens are parsed as they are generated."""
+        self._received: list[int] = []
+        """Tokens of the present turn so far."""
+        self._read = 0
+        """The number of parsed tokens."""
+        self._truncate_at: int | None = None
+        self._text, self._stop_filter = TurnText(chat.decode, chat.token_text), StopSequences(stops)
+        self._engine: Inference | None = None
+        self._tool_wait: asyncio.Timeout | None = None
+        self._aborts: set[asyncio.Task[None]] = set()
+
+    # ---- the policy ----
+
+    def begin_turn(self, engine: Inference) -> None:
+        """A generation begins. InferenceError if the client has gone."""
+        self.check()
+        self._engine = engine
+        self.turns += 1
+        self._received, self._read, self._truncate_at = [], 0, None
+        self._text, self._stop_filter = (
+            TurnText(self.chat.decode, self.chat.token_text),
+            StopSequences(self._stops),
+        )
+        self._parser.begin_turn(self.chat.boundaries.opening)
+
+    def check(self) -> None:
+        """InferenceError if the client has gone."""
+        if self.is_stopped:
+            raise InferenceError(STOPPED, "its client ended it", retryable=True)
+
+    def receive(self, place: int, token: int) -> None:
+        """Receive a token of the current turn; a token received before is ignored."""
+        if place != len(self._received) or self._truncate_at is not None:
+            return
+        self._received.append(token)
+        if place == self._read:  # tokens of one loop iteration are parsed together
+            asyncio.get_running_loop().call_soon(self._read_new)
+
+    def _read_new(self) -> None:
+        """Parse the received tokens that are not parsed yet."""
+        begin, new = self._read, self._received[self._read :]
+        self._read = len(self._received)
+        ends = self.chat.stop_ids
+        if not self._stops:
+            self._emit_text("".join([self._text.add(token) for token in new if token not in ends]))
+            return
+        for place, token in enumerate(new, begin):
+            self._emit_text(self._stop_filter.add("" if token in ends else self._text.add(token)))
+            if self._stop_filter.is_truncated:
+                self._truncate_at = place + 1
+                self._abort()
+                return
+
+    def end_turn(self, generation: Generation) -> Generation:
+        """Emit the rest of the turn. Return the turn for the record."""
+        if not self.records_tokens and self.chat.joins_tokens:  # the text does not depend on the chunks
+            self._emit_text(self.chat.turn_text(generation.ids))
+        else:
+            self._check_received(generation)
+            for place in range(len(self._received), len(generation.ids)):
+                self.receive(place, generation.ids[place])
+            self._read_new()
+        if self._truncate_at is None:
+            self._emit_text(self._stop_filter.add(self._text.rest()))
+        if self._stop_filter.is_truncated and self._truncate_at is None:
+            self._truncate_at = len(self._received)
+        self._emit_text(self._stop_filter.rest())
+        for kind, text in self._parser.end_turn():
+            self.emit(TextPart(self.choice, kind, text))
+        if self.cached_tokens is None:
+            self.cached_tokens = generation.cached_tokens
+        if self._truncate_at is None or self.is_stopped:
+            return generation
+        self.is_truncated = True
+        return truncate_generation(generation, self._truncate_at)
+
+    def _check_received(self, generation: Generation) -> None:
+        """Raise InferenceError if the engine has restarted and generated other tokens than it had
+        streamed."""
+        streamed = self._received[: self._truncate_at]
+        if not self.is_stopped and list(generation.ids[: len(streamed)]) != streamed:
+            raise InferenceError(
+                "told_otherwise",
+                "the engine restarted and generated other tokens than it had streamed",
+                retryable=True,
+            )
+
+    @property
+    def wants_scores(self) -> bool:
+        """The present turn is the first, and the log-probs of its prompt are wanted."""
+        return self._scores_prompt and self.turns == 1
+
+    def _emit_text(self, text: str) -> None:
+        if not text:
+            return
+        for kind, said in self._parser.add(text):
+            self.emit(TextPart(self.choice, kind, said))
+
+    # ---- its tools ----
+
+    def call_id(self, index: int) -> str:
+        """Return the id of a call of the current turn, unique over all responses."""
+        return f"call_{self.name.replace('/', '_')}_{self.turns}_{index}"
+
+    def call_begins(self, calls: Sequence[ToolCall]) -> None:
+        """The calls of the present turn are about to be made."""
+        for index, call in enumerate(calls):
+            self.emit(
+                ToolCallPart(
+                    choice=self.choice, id=self.call_id(index), name=call.name, arguments=call.arguments
+                )
+            )
+
+    def call_ended(self, calls: Sequence[ToolCall], results: Sequence[ToolResult], max_tokens: int) -> None:
+        """Their results, as the policy reads them."""
+        for index, (call, result) in enumerate(zip(calls, results, strict=True)):
+            self.emit(
+                ToolResultPart(
+                    choice=self.choice,
+                    id=self.call_id(index),
+                    name=call.name,
+                    status=result.status,
+                    is_error=result.is_error,
+                    text=cut_middle(result.text, self.chat.tokenizer, max_tokens),
+                )
+            )
+
+    async def until_stopped(
+        self, tools: Tools, calls: Sequence[ToolCall], *, turn: int, deadline: float | None
+    ) -> tuple[ToolResult, ...]:
+        """The results; ToolFailure if the client ends it meanwhile, and the calls are over then."""
+        self.check()
+        try:
+            async with asyncio.timeout(None) as self._tool_wait:
+                return await tools.execute(calls, turn=turn, deadline=deadline)
+        except TimeoutError:
+            if self.is_stopped:
+                raise ToolFailure("its client ended it while a tool ran") from None
+            raise
+        finally:
+            self._tool_wait = None
+
+    # ---- its client ----
+
+    def stop(self) -> None:
+        """Stop the choice: the loop returns a failed trajectory with the tokens so far."""
+        if self.is_stopped:
+            return
+        self.is_stopped = True
+        if self._tool_wait is not None:
+            self._tool_wait.reschedule(asyncio.get_running_loop().time())
+        self._abort()
+
+    def _abort(self) -> None:
+        if self._engine is not None:
+            task = asyncio.ensure_future(self._engine.abort(self.name))
+            self._aborts.add(task)
+            task.add_done_callback(self._aborts.discard)
+
+
+def truncate_generation(generation: Generation, end: int) -> Generation:
+    """The first `end` tokens, ended by a limit of the client's."""
+    return replace(
+        generation,
+        ids=generation.ids[:end],
+        logprobs=generation.logprobs[:end],
+        version_spans=tuple((a, min(b, end), v) for a, b, v in generation.version_spans if a < end),
+        finish=StopReason.length,
+    )
+
+
+class RecordingEngine:
+    """Implements `Inference` for one trajectory, under the name that its request has at the engine."""
+
+    def __init__(self, engine: Inference, recorder: ConversationRecorder) -> None:
+        self._inner, self._recorder = engine, recorder
+
+    async def generate(
+        self,
+        ids: list[int],
+        *,
+        max_new_tokens: int,
+        stop_ids: frozenset[int],
+        sampling: Sampling,
+        seed: int,
+        request_id: str,
+        deadline: float | None,
+    ) -> Generation:
+        self._recorder.begin_turn(self._inner)
+        if self._recorder.wants_scores and isinstance(self._inner, ScoresPrompts):
+            self._recorder.scores = await self._inner.score(
+                ids, sampling=sampling, request_id=self._recorder.name, deadline=deadline
+            )
+        generation = await self._inner.generate(
+            ids,
+            max_new_tokens=max_new_tokens,
+            stop_ids=stop_ids,
+            sampling=sampling,
+            seed=seed,
+            request_id=self._recorder.name,
+            deadline=deadline,
+        )
+        return self._recorder.end_turn(generation)
+
+    def load(self) -> KvLoad:
+        return self._inner.load()
+
+    async def publish(self, version: int, source: WeightSource | None = None) -> None:
+        await self._inner.publish(version, source)
+
+    async def abort(self, request_id: str) -> None:
+        await self._inner.abort(self._recorder.name)
+
+    def join(self, request_ids: Sequence[str]) -> None:
+        """Do nothing: served requests do not wait for a batch."""
+
+    def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
+        self._inner.on_grant(self._recorder.name, granted)
+        if self._recorder.records_tokens and isinstance(
+            self._inner, TellsTokens
+        ):  # `release` follows from here on
+            self._inner.on_tokens(self._recorder.name, self._recorder.receive)
+
+    def release(self, request_id: str) -> None:
+        self._inner.release(self._recorder.name)
+
+
+class RecordingTools:
+    """A tool box of which a client sees every call. Implements `ToolBox` and, when open, `Tools`."""
+
+    def __init__(self, box: ToolBox, recorder: ConversationRecorder, *, max_tokens: int) -> None:
+        """max_tokens: of a result, as the policy reads it."""
+        self._box, self._recorder, self._max_tokens = box, recorder, max_tokens
+        self._tools: Tools | None = None
+
+    @asynccontextmanager
+    async def open(self, *, seed: int) -> AsyncIterator[Tools]:
+        async with self._box.open(seed=seed) as self._tools:
+            yield self
+
+    async def execute(
+        self, calls: Sequence[ToolCall], *, turn: int, deadline: float | None
+    ) -> tuple[ToolResult, ...]:
+        assert self._tools is not None, "the tools are not open"
+        self._recorder.call_begins(calls)
+        results = await self._recorder.until_stopped(self._tools, calls, turn=turn, deadline=deadline)
+        self._recorder.call_ended(calls, results, self._max_tokens)
+        return results

@@ -1,0 +1,254 @@
+"""Read request bodies outside the event loop, within the limits of the model.
+
+    body ──small──> parsed in the event loop
+         ──large──> parsed in a process (decode_process.py): the JSON parser holds the interpreter's lock
+    order, ids, text ──> a thread; tokenizers release the lock
+
+A prompt must fit the model's context before it is tokenized: a token has a bounded number of characters, so
+the length of a text gives a lower bound of its tokens. The same holds for ids, messages and special tokens.
+
+At most `THREADS` jobs run and `MAX_WAITING` wait, each for `WORK_S` at most. A thread cannot be interrupted,
+so `RequestLimits` bounds the work of each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from pydantic import BaseModel
+
+from rocstar.engine.chat.chat import Tokenizer, special_tokens
+from rocstar.engine.serve.requests import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    GenerationRequest,
+    RequestMessage,
+    TokenizeRequest,
+    parse_request,
+)
+from rocstar.sandbox.http.decode_process import DecodePool
+from rocstar.sandbox.http.errors import RequestError
+from rocstar.sandbox.types import SandboxError
+
+M = TypeVar("M", bound=BaseModel)
+MAX_FIELDS = 128
+"""The maximum number of unknown fields of a request, and of entries of its `metadata`."""
+
+MAX_ITEMS = 1 << 20
+"""Objects, lists and values of a request's tools and calls, if the context is not known."""
+
+ITEMS_PER_TOKEN = 4
+UNKNOWN_TOKEN_CHARS = 256
+"""Characters of the longest token of a tokenizer without a list of its tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLimits:
+    """Limits of one model and server. Pickled to the processes that read large bodies.
+
+    Attributes:
+        max_tokens: of a prompt and its answer together; None if the engine does not report it.
+        token_chars: characters of the longest token.
+        special: texts that the tokenizer turns into one control token each.
+        max_choices: choices of one request.
+    """
+
+    max_tokens: int | None
+    token_chars: int = UNKNOWN_TOKEN_CHARS
+    special: frozenset[str] = frozenset()
+    max_choices: int = 1024
+
+    def check(self, request: BaseModel) -> None:
+        """Raise RequestError for a request that cannot fit, whatever the tokenizer returns."""
+        if isinstance(request, GenerationRequest):
+            for name, fields in (("the body", request.model_extra), ("metadata", request.metadata)):
+                if len(fields or {}) > MAX_FIELDS:
+                    raise RequestError(
+                        f"{name} has {len(fields or {})} fields beside the known ones, at most "
+                        f"{MAX_FIELDS} are read: leave the others out",
+                        kind="invalid_value",
+                    )
+        if isinstance(request, ChatRequest):
+            for name in ("tool_choice", "response_format"):
+                self._check_text(_all_texts(getattr(request, name)), name)
+            self._check_ids(request.prefix_token_ids or (), "prefix_token_ids")
+            self._check_messages(request.messages)
+            self._check_text(_all_texts(request.tools or []), "tools")
+        elif isinstance(request, CompletionRequest):
+            self._check_prompts(request)
+        elif isinstance(request, TokenizeRequest):
+            self._check_messages(request.messages or [])
+            self._check_text([request.prompt or ""], "prompt")
+        elif isinstance(request, DetokenizeRequest):
+            self._check_ids(request.tokens, "tokens")
+
+    def _check_prompts(self, request: CompletionRequest) -> None:
+        prompts: list[Any] = request.prompt if isinstance(request.prompt, list) else [request.prompt]
+        if prompts and isinstance(prompts[0], int):
+            prompts = [prompts]
+        if len(prompts) * request.num_choices > self.max_choices:
+            raise RequestError(
+                f"prompt has {len(prompts)} entries of {request.num_choices} choices each; one request may "
+                f"have {self.max_choices} choices: send fewer prompts per request",
+                field="prompt",
+                kind="invalid_value",
+            )
+        for k, prompt in enumerate(prompts):
+            if isinstance(prompt, str):
+                self._check_text([prompt], f"prompt.{k}")
+            else:
+                self._check_ids(prompt, f"prompt.{k}")
+
+    def _check_messages(self, messages: list[RequestMessage]) -> None:
+        if self.max_tokens is not None and len(messages) > self.max_tokens:
+            raise self._too_long(
+                f"messages has {len(messages)} entries of at least one token each", "messages"
+            )
+        texts = [
+            text
+            for message in messages
+            for text in _all_texts(message.model_dump(exclude={"role"}, exclude_none=True))
+        ]
+        self._check_text(texts, "messages")
+
+    def _check_ids(self, ids: Any, param: str) -> None:
+        if self.max_tokens is not None and len(ids) > self.max_tokens:
+            raise self._too_long(f"{param} has {len(ids)} tokens", param)
+
+    def _check_text(self, texts: list[str], param: str) -> None:
+        most = MAX_ITEMS if self.max_tokens is None else ITEMS_PER_TOKEN * self.max_tokens + MAX_FIELDS
+        if len(texts) > most:
+            raise self._too_long(f"{param} has {len(texts)} values, at most {most} are read", param)
+        if self.max_tokens is None:
+            return
+        chars = sum(map(len, texts))
+        if chars > self.max_tokens * self.token_chars:
+            raise self._too_long(
+                f"{param} has {chars} characters, and the longest token has {self.token_chars}", param
+            )
+        begins = {mark[:1] for mark in self.special}  # few, where there may be a thousand special tokens
+        if sum(text.count(begin) for text in texts for begin in begins) <= self.max_tokens:
+            return
+        marks = sum(text.count(mark) for text in texts for mark in self.special)
+        if marks > self.max_tokens:
+            raise self._too_long(f"{param} holds {marks} special tokens as text", param)
+
+    def _too_long(self, what: str, param: str) -> RequestError:
+        return RequestError(
+            f"{what}: it cannot fit into the {self.max_tokens or 'many'} tokens that the model takes with "
+            "its answer; send fewer or shorter texts",
+            field=param,
+            kind="context_length_exceeded",
+        )
+
+
+def limits_for_tokenizer(tokenizer: Tokenizer, *, max_tokens: int | None, max_choices: int) -> RequestLimits:
+    """The limits that follow from a tokenizer."""
+    list_vocab = getattr(tokenizer, "get_vocab", None)
+    vocab: Iterable[str] = list_vocab() if callable(list_vocab) else ()
+    return RequestLimits(
+        max_tokens=max_tokens,
+        token_chars=max(map(len, vocab), default=UNKNOWN_TOKEN_CHARS),
+        special=special_tokens(tokenizer),
+        max_choices=max_choices,
+    )
+
+
+def parse_within_limits(body: bytes, model: type[M], bounds: RequestLimits) -> M:
+    """Parse a body within the limits. Raises RequestError for the first invalid field."""
+    request = parse_request(model, body)
+    bounds.check(request)
+    for name in request.model_extra or {}:  # unused, and possibly most of the body
+        (request.model_extra or {})[name] = None
+    return request
+
+
+def _all_texts(value: Any) -> list[str]:
+    """Return the texts of a JSON value, including names, and "" for each other value."""
+    found: list[str] = []
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            found.append(one)
+        elif isinstance(one, Mapping):
+            found.append("")
+            left += [*one, *one.values()]
+        elif isinstance(one, list):
+            found.append("")
+            left += one
+        else:
+            found.append("")
+    return found
+
+
+THREADS = 4
+MAX_WAITING = 256
+WORK_S = 60.0
+SMALL_BYTES, FEW_ITEMS = 1 << 16, 1000
+"""A body of at most this size and number of commas takes about a millisecond to parse."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class RequestReader:
+    """The threads and processes of one endpoint. Invariant: `close` leaves none that waits."""
+
+    def __init__(self, bounds: RequestLimits) -> None:
+        self._bounds = bounds
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="requests")
+        self._apart = DecodePool(bounds, RequestError)
+        self._in_flight = 0
+
+    def close(self) -> None:
+        """Stop the processes; each thread ends after its current job."""
+        self._apart.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def read(self, model: type[M], body: bytes) -> M:
+        """Parse the body within the limits. Raises RequestError."""
+        reading = partial(parse_within_limits, model=model, bounds=self._bounds)
+        if len(body) <= SMALL_BYTES and body.count(b",") <= FEW_ITEMS:
+            return reading(body)
+        try:
+            return await self.run(self._apart.call, reading, body)
+        except SandboxError as error:
+            raise RequestError(
+                f"the body was not read: {error}; ask again", status=503, kind="busy"
+            ) from None
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `work` in a thread. Raises RequestError if too many jobs wait, or at the timeout."""
+        if self._in_flight >= THREADS + MAX_WAITING:
+            raise RequestError(
+                f"{self._in_flight} requests are being read; ask again later", status=429, kind="queue_full"
+            )
+        self._in_flight += 1
+        loop = asyncio.get_running_loop()
+        doing = self._threads.submit(work, *args, **kwargs)
+        doing.add_done_callback(lambda _: _call_soon(loop, self._ended))
+        try:
+            async with asyncio.timeout(WORK_S):
+                return await asyncio.wrap_future(doing)
+        except TimeoutError:
+            raise RequestError(
+                f"the request was not read within {WORK_S:g} s; ask again later", status=503, kind="busy"
+            ) from None
+
+    def _ended(self) -> None:
+        self._in_flight -= 1
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+    """Schedule a call from any thread, unless the loop is closed."""
+    try:
+        loop.call_soon_threadsafe(work)
+    except RuntimeError:
+        return

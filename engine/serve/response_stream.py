@@ -1,0 +1,337 @@
+"""OpenAI's response objects and stream chunks of a conversation.
+
+Fields that OpenAI does not define are ignored by its clients: `server_tool_event` in a chunk,
+`server_tool_events` in a message, `rocstar` beside the choices, `tool_tokens` and `turns` in `usage`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rocstar.engine.inference.base import PromptScores
+from rocstar.engine.serve.conversation import ServedConversation
+from rocstar.engine.serve.stream_parts import Kind, Part, TextPart, ToolCallPart, ToolResultPart, join_texts
+from rocstar.engine.types import Origin, Scored, Trajectory
+
+
+class TokenColumns:
+    """Invariant: a place per token in every column, and `text_offset` is where its text begins in the text of
+    all tokens before it. A log-prob that is not known is null.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        """decode: text of ids."""
+        self._decode = decode
+        self._tokens: list[str] = []
+        self._logprobs: list[float | None] = []
+        self._tops: list[dict[str, float | None] | None] = []
+        self._offsets: list[int] = []
+        self._end = 0
+
+    def add_prompt(self, ids: Sequence[int], scores: PromptScores) -> None:
+        """Add a prompt, with the most likely token at each position if it is another one."""
+        self._add(ids[0], None, None)
+        for token, logprob, best, best_logprob in zip(
+            ids[1:], scores.logprobs, scores.best_ids, scores.best_logprobs, strict=True
+        ):
+            text = self._decode([token])
+            other = self._decode([best])
+            if best != token and other == text:  # parts of a character decode to the same text
+                other = f"token_id:{best}"
+            tops = {} if best == token else {other: _finite_or_none(best_logprob)}
+            self._add(token, logprob, {**tops, text: _finite_or_none(logprob)})
+
+    def add_written(self, trajectory: Trajectory) -> None:
+        """Add the tokens of the policy."""
+        for segment in trajectory.segments:
+            if segment.origin is Origin.policy:
+                for at in range(segment.start, segment.end):
+                    token, logprob = int(trajectory.ids[at]), float(trajectory.logprobs[at])
+                    self._add(token, logprob, {self._decode([token]): _finite_or_none(logprob)})
+
+    def _add(self, token: int, logprob: float | None, tops: dict[str, float | None] | None) -> None:
+        text = self._decode([token])
+        self._tokens.append(text)
+        self._logprobs.append(None if logprob is None else _finite_or_none(logprob))
+        self._tops.append(tops)
+        self._offsets.append(self._end)
+        self._end += len(text)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the field `logprobs` of a choice."""
+        return {
+            "tokens": self._tokens,
+            "token_logprobs": self._logprobs,
+            "top_logprobs": self._tops,
+            "text_offset": self._offsets,
+        }
+
+
+def _finite_or_none(logprob: float) -> float | None:
+    return logprob if math.isfinite(logprob) else None
+
+
+DONE = b"data: [DONE]\n\n"
+PING = b": ping\n\n"
+_HALF = re.compile("[\ud800-\udfff]")
+_encoder = msgspec.json.Encoder()
+
+
+def encode_json(value: Any) -> bytes:
+    """Return the value as JSON. An unpaired surrogate, which a policy may write, becomes U+FFFD: many
+    parsers, including this server's, reject its escape, and clients send responses back."""
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        return _HALF.sub("\ufffd", text).encode()
+
+
+def encode_event(value: Any) -> bytes:
+    """Return one event of a stream."""
+    return b"data: " + encode_json(value) + b"\n\n"
+
+
+GAP = "\x00"
+"""Stands for a text in an event that is encoded once for many texts; nothing else of one holds it."""
+
+
+class JsonEnvelope(NamedTuple):
+    """An event of which only one text changes."""
+
+    before: bytes
+    behind: bytes
+
+    @classmethod
+    def of(cls, whole: bytes) -> JsonEnvelope:
+        """Split an event that has GAP in place of the text."""
+        before, gap, behind = whole.partition(encode_json(GAP))
+        assert gap, "the event has no gap"
+        return cls(before, behind)
+
+    def put(self, text: str) -> bytes:
+        """The event with this text."""
+        return self.before + encode_json(text) + self.behind
+
+
+def response_metadata(conversation: ServedConversation, isolation: str) -> dict[str, Any]:
+    """Return the field `rocstar` of a response: seed, task and rewards."""
+    order = conversation.order
+    payload: dict[str, Any] = {"seed": order.seed, "task_id": order.task.id}
+    if isolation:
+        payload["isolation"] = isolation
+    rewards = [t.outcome.reward for t in conversation.trajectories if isinstance(t.outcome, Scored)]
+    if order.is_judged and len(rewards) == len(conversation.trajectories) and rewards:
+        payload["rewards"] = rewards
+    return payload
+
+
+class ChatResponse:
+    """The answers of /v1/chat/completions to one request."""
+
+    def __init__(
+        self,
+        conversation: ServedConversation,
+        model: str,
+        isolation: str,
+        *,
+        with_token_ids: bool = False,
+    ) -> None:
+        """with_token_ids: each choice has its token ids at its end, so that a client can continue from
+        them."""
+        self._conversation, self._isolation = conversation, isolation
+        self._with_token_ids = with_token_ids
+        self._client_calls = conversation.order.served_model == "raw"
+        self._id, self._model, self._created = chat_id(conversation.order.id), model, int(time.time())
+        self._calls: dict[int, int] = {}
+        """The number of calls sent per choice."""
+        self._envelopes: dict[tuple[int, Kind], JsonEnvelope] = {}
+        """The envelope of text chunks, by choice and kind."""
+
+    def whole(self, parts: Sequence[Part]) -> dict[str, Any]:
+        """The answer as one object."""
+        conversation = self._conversation
+        return {
+            **self._head("chat.completion"),
+            "choices": [self._choice(parts, k) for k in range(len(conversation.choices))],
+            "usage": conversation.usage(),
+            "rocstar": response_metadata(conversation, self._isolation),
+            **self._prompt_ids(),
+        }
+
+    def _prompt_ids(self) -> dict[str, Any]:
+        """Return the field of the prompt's ids, if requested."""
+        return {"prompt_token_ids": self._conversation.order.prompt_ids} if self._with_token_ids else {}
+
+    def _token_ids(self, k: int) -> dict[str, Any]:
+        """Return the field of all ids after the prompt, including tool results, if requested."""
+        if not self._with_token_ids:
+            return {}
+        trajectory = self._conversation.trajectories[k]
+        return {"token_ids": trajectory.ids[trajectory.prompt_length :].tolist()}
+
+    def _choice(self, parts: Sequence[Part], k: int) -> dict[str, Any]:
+        texts = join_texts(parts, k)
+        message: dict[str, Any] = {"role": "assistant", "content": texts["content"]}
+        if texts["reasoning_content"]:
+            message["reasoning_content"] = texts["reasoning_content"]
+        tool_parts = [part for part in parts if part.choice == k and not isinstance(part, TextPart)]
+        if self._client_calls:
+            calls = [_call_object(part) for part in tool_parts if isinstance(part, ToolCallPart)]
+            message |= {"tool_calls": calls} if calls else {}
+        elif tool_parts:
+            message["server_tool_events"] = [part.event() for part in tool_parts]
+        finish = self._conversation.finish(k)
+        told_choice = {"index": k, "message": message, "logprobs": None, "finish_reason": finish}
+        return told_choice | self._token_ids(k)
+
+    def first(self) -> bytes:
+        """The chunk that opens every choice."""
+        delta = {"role": "assistant", "content": ""}
+        choices = [_delta_choice(k, delta) for k in range(len(self._conversation.choices))]
+        metadata = response_metadata(self._conversation, self._isolation)
+        return encode_event({**self._head("chat.completion.chunk"), "choices": choices, "rocstar": metadata})
+
+    def chunks(self, parts: Iterable[Part]) -> bytes:
+        """A chunk per part."""
+        return b"".join(
+            self._text_chunk(part) if isinstance(part, TextPart) else self._chunk(part) for part in parts
+        )
+
+    def _text_chunk(self, part: TextPart) -> bytes:
+        """Encode a text chunk; only its text differs between tokens."""
+        envelope = self._envelopes.get((part.choice, part.kind))
+        if envelope is None:
+            delta = _delta_choice(part.choice, {part.kind: GAP})
+            whole = encode_event({**self._head("chat.completion.chunk"), "choices": [delta]})
+            envelope = self._envelopes[part.choice, part.kind] = JsonEnvelope.of(whole)
+        return envelope.put(part.text)
+
+    def _chunk(self, part: ToolCallPart | ToolResultPart) -> bytes:
+        head = self._head("chat.completion.chunk")
+        if not self._client_calls:
+            choices = [_delta_choice(part.choice, {})]
+            return encode_event({**head, "choices": choices, "server_tool_event": part.event()})
+        assert isinstance(part, ToolCallPart)
+        number = self._calls[part.choice] = self._calls.get(part.choice, -1) + 1
+        calls = [{"index": number, **_call_object(part)}]
+        return encode_event({**head, "choices": [_delta_choice(part.choice, {"tool_calls": calls})]})
+
+    def last(self, *, with_usage: bool) -> bytes:
+        """The chunks that end every choice, and the stream."""
+        conversation, head = self._conversation, self._head("chat.completion.chunk")
+        metadata = response_metadata(conversation, self._isolation)
+        ends = [
+            encode_event(
+                {
+                    **head,
+                    "choices": [_delta_choice(k, {}, conversation.finish(k)) | self._token_ids(k)],
+                    "rocstar": metadata,
+                    **self._prompt_ids(),
+                }
+            )
+            for k in range(len(conversation.choices))
+        ]
+        if with_usage:
+            ends.append(encode_event({**head, "choices": [], "usage": conversation.usage()}))
+        return b"".join([*ends, DONE])
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+
+
+def _delta_choice(choice: int, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    return {"index": choice, "delta": delta, "logprobs": None, "finish_reason": finish}
+
+
+def _call_object(part: ToolCallPart) -> dict[str, Any]:
+    arguments = json.dumps(dict(part.arguments or {}), ensure_ascii=False)
+    try:
+        arguments.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which no JSON parser takes back as a character
+        arguments = json.dumps(dict(part.arguments or {}))
+    return {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": arguments}}
+
+
+def chat_id(name: str) -> str:
+    """A conversation's id on the wire."""
+    return f"chatcmpl-{name}"
+
+
+def conversation_id(wire: str) -> str:
+    """The conversation that an id of the wire names."""
+    return wire.removeprefix("chatcmpl-").removeprefix("cmpl-")
+
+
+class CompletionResponse:
+    """The answers of /v1/completions to one request, which may have several prompts."""
+
+    def __init__(
+        self, conversations: Sequence[ServedConversation], model: str, *, echo: bool, with_logprobs: bool
+    ):
+        self._conversations, self._echo, self._with_logprobs = conversations, echo, with_logprobs
+        self._head = {
+            "id": f"cmpl-{conversations[0].order.id}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": model,
+        }
+        self._envelopes = JsonEnvelope.of(encode_event({**self._head, "choices": [_text_choice(0, GAP)]}))
+
+    def whole(self, parts: Sequence[Sequence[Part]]) -> dict[str, Any]:
+        """The choices of every prompt, one prompt after the other; `parts` are those of each."""
+        choices: list[dict[str, Any]] = []
+        usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+        for conversation, choice_parts in zip(self._conversations, parts, strict=True):
+            for k in range(len(conversation.choices)):
+                text = self._echoed(conversation) + join_texts(choice_parts, k)["content"]
+                choices.append(
+                    _text_choice(len(choices), text, conversation.finish(k), self._logprobs(conversation, k))
+                )
+            counted = conversation.usage()
+            usage = {name: value + counted[name] for name, value in usage.items()}
+        seed = self._conversations[0].order.seed
+        return {**self._head, "choices": choices, "usage": usage, "rocstar": {"seed": seed}}
+
+    def first(self) -> bytes:
+        """Return the chunk with the prompt, if requested."""
+        text = self._echoed(self._conversations[0])
+        return encode_event({**self._head, "choices": [_text_choice(0, text)]}) if text else b""
+
+    def chunks(self, parts: Iterable[Part]) -> bytes:
+        """A chunk per part."""
+        return b"".join(self._envelopes.put(part.text) for part in parts if isinstance(part, TextPart))
+
+    def last(self, *, with_usage: bool) -> bytes:
+        """The chunks that end the stream."""
+        conversation = self._conversations[0]
+        choice = _text_choice(0, "", conversation.finish(0), self._logprobs(conversation, 0))
+        ends = [encode_event({**self._head, "choices": [choice]})]
+        if with_usage:
+            ends.append(encode_event({**self._head, "choices": [], "usage": conversation.usage()}))
+        return b"".join([*ends, DONE])
+
+    def _echoed(self, conversation: ServedConversation) -> str:
+        return conversation.choices[0].chat.decode(conversation.order.prompt_ids) if self._echo else ""
+
+    def _logprobs(self, conversation: ServedConversation, choice: int) -> dict[str, Any] | None:
+        if not self._with_logprobs:
+            return None
+        columns = TokenColumns(conversation.choices[choice].chat.decode)
+        if self._echo and (scores := conversation.choices[0].scores) is not None:
+            columns.add_prompt(conversation.order.prompt_ids, scores)
+        columns.add_written(conversation.trajectories[choice])
+        return columns.to_json()
+
+
+def _text_choice(
+    choice: int, text: str, finish: str | None = None, logprobs: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    return {"index": choice, "text": text, "logprobs": logprobs, "finish_reason": finish}

@@ -1,0 +1,93 @@
+"""A server from its socket to its drain.
+
+sockets ──> Endpoint in a TaskGroup ──SIGTERM, SIGINT──> no new requests, active ones may finish ──> closed
+                                          └─ a second signal, or the drain timeout: active ones are stopped
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from rocstar.engine.rollout.rollout import Agent
+from rocstar.engine.serve.conversation_store import ConversationStore
+from rocstar.engine.serve.endpoint import Endpoint, ServeOptions, logged_owner
+from rocstar.engine.serve.errors import error_object
+from rocstar.sandbox.http.access_log import make_access_logger
+from rocstar.sandbox.http.drain import StopSignals, wait_until
+from rocstar.sandbox.http.errors import RequestError
+from rocstar.sandbox.http.listening import Address, bind, listen
+from rocstar.sandbox.http.malformed import protocol_factory
+
+ANY_PORT = Address(hosts=("127.0.0.1",), port=0)
+CLOSE_S = 5.0
+"""The time for connections to close after all responses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningServer:
+    """A server that answers."""
+
+    url: str
+    """The first address, without /v1; unix:PATH if the server has no TCP address."""
+    endpoint: Endpoint
+
+
+@contextlib.asynccontextmanager
+async def open_endpoint(
+    agent: Agent,
+    options: ServeOptions,
+    *,
+    address: Address = ANY_PORT,
+    access: logging.Logger | None = None,
+    drain_s: float = 0.0,
+    store: ConversationStore | None = None,
+    note: Callable[[str], None] = lambda line: None,
+) -> AsyncIterator[RunningServer]:
+    """Serve the agent while the block runs; then drain for `drain_s`. ValueError for an address in use.
+    `access`: takes a line per request."""
+    with contextlib.ExitStack() as stack:
+        listening = bind(address)
+        for one in listening:
+            stack.callback(one.close)
+        async with asyncio.TaskGroup() as tasks:
+            endpoint = Endpoint(agent, tasks, options, store=store, note=note)
+            runner = web.AppRunner(
+                endpoint.app,
+                access_log=access,
+                access_log_class=make_access_logger(logged_owner, options.trusted_proxies),
+                handler_cancellation=True,
+                shutdown_timeout=CLOSE_S,
+                auto_decompress=False,  # a body is counted while it arrives
+            )
+            await runner.setup()
+            try:
+                assert runner.server is not None
+                names = listen(listening)
+                async with endpoint.connections.opened(
+                    listening, protocol_factory(runner.server, malformed_response)
+                ):
+                    yield RunningServer(url=names[0], endpoint=endpoint)
+            finally:
+                await endpoint.conversations.drain(drain_s)
+                await runner.cleanup()
+                endpoint.close()
+
+
+def malformed_response(status: int, why: str) -> web.Response:
+    refusal = RequestError(why, status=status, kind="not_http" if status < 500 else "")
+    return web.json_response(error_object(refusal), status=status)
+
+
+async def serve_until_signal(endpoint: Endpoint, drain_s: float, note: Callable[[str], None]) -> None:
+    """Return after a signal, when the active conversations have ended or a second signal arrives."""
+    with StopSignals().installed() as signals:
+        await signals.stop.wait()
+        in_flight = endpoint.conversations.in_flight
+        note(f"ending: {in_flight} choices may end within {drain_s:g} s; a second signal stops them")
+        await wait_until(endpoint.conversations.drain(drain_s), signals.hurry)

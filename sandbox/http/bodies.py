@@ -1,0 +1,220 @@
+"""Bounded reading of request bodies: the size of each, the total of all, and the time to arrive."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+from rocstar.sandbox.http.decode_process import DecodePool
+from rocstar.sandbox.http.errors import Overloaded, RequestError, RequestTooLarge, ShuttingDown
+from rocstar.sandbox.http.owner_budget import NO_WEIGHTS, OwnerBudget
+from rocstar.sandbox.http.routes import HttpRequest
+from rocstar.sandbox.pool.event_loop_priority import set_short_slice
+
+MAX_HOLD_S = 0.0005
+"""A call of another client waits several times for up to this long: to arrive, to be sent, to be answered."""
+
+
+class LoopYielder:
+    """Invariant: between two returns of `pause` that did not wait the loop was held for less than `piece_s`,
+    besides the one piece that went beyond it."""
+
+    def __init__(self, piece_s: float = MAX_HOLD_S, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._piece_s = piece_s
+        self._clock = clock
+        self._since_s = clock()
+
+    async def pause(self) -> None:
+        """After each piece: gives others a turn if it is time."""
+        if self._clock() - self._since_s >= self._piece_s:
+            await asyncio.sleep(0)
+            self._since_s = self._clock()
+
+
+D = TypeVar("D")
+LARGE_BYTES = 1 << 22
+"""Larger bodies are joined outside the event loop."""
+
+INLINE_BYTES = 1 << 13
+"""Bodies up to this size and with few items are decoded in the event loop, in ten milliseconds at most."""
+
+INLINE_COMMAS = 500
+"""Each comma may be an invalid item, and describing one takes 15 µs."""
+
+THREAD_BYTES = 1 << 16
+"""Bodies up to this size are decoded in a thread, where the JSON parser holds the interpreter's lock for a
+millisecond. Larger ones are decoded in another process: that costs 20 µs more per program, but no CPU time of
+the event loop's session."""
+
+DECODERS = 4
+"""Owners whose bodies are decoded at the same time."""
+
+
+class BodyReader:
+    """Reads and decodes bodies. Invariant: `held_bytes` is the size of all received parts of bodies that are
+    not released, at most `max_held_bytes`, shared by the owners. After `end` no request waits."""
+
+    def __init__(
+        self,
+        *,
+        max_bytes: int,
+        max_held_bytes: int,
+        timeout_s: float,
+        decode_pool: DecodePool,
+        weights: Mapping[str, int] = NO_WEIGHTS,
+    ) -> None:
+        """
+        Args:
+            max_bytes: The largest body.
+            max_held_bytes: The most of all bodies of requests under way.
+            timeout_s: For a body to arrive, in seconds.
+            apart: Where large bodies are decoded; closed with this.
+            weights: Of the owners.
+        """
+        self._max_bytes = max_bytes
+        self._shares = OwnerBudget(max_held_bytes, weights)
+        self._timeout_s = timeout_s
+        self._decode_pool = decode_pool
+        self._beside = ThreadPoolExecutor(DECODERS, thread_name_prefix="decode", initializer=set_short_slice)
+        # By owner, while a request holds or awaits it.
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._waits: set[asyncio.Timeout] = set()
+        self._ending = False
+
+    @property
+    def held_bytes(self) -> int:
+        return self._shares.taken
+
+    async def read(self, request: HttpRequest) -> bytes:
+        """Return the body. Its size counts as held until `release`, because the decoded text lives as long;
+        the request does not keep the body itself. Raises RequestError."""
+        self.check_head(request)
+        if request.content.is_eof():  # a short body arrives with its head
+            body = request.content.read_nowait()
+            self._hold(request, len(body))
+            return body
+        length = request.content_length
+        self._check_held(length or 0, request.owner)
+        chunks: list[bytes] = []
+        try:
+            async with self._wait(self._timeout_s):
+                await self._take(request, chunks)
+        except TimeoutError:
+            message = f"the body did not arrive within {self._timeout_s:g} s"
+            raise RequestError(message, field="body", status=408, kind="slow_body") from None
+        if len(chunks) == 1:
+            return chunks[0]
+        if sum(map(len, chunks)) < LARGE_BYTES:
+            return b"".join(chunks)
+        return await asyncio.to_thread(b"".join, chunks)
+
+    def check_head(self, request: HttpRequest) -> None:
+        """Raise RequestError for a body that is too large or encoded by its head, before it is read."""
+        encoding = request.headers.get("Content-Encoding", "identity").lower()
+        if encoding != "identity":
+            message = f"Content-Encoding is {encoding[:60]!r}; send the body as it is"
+            raise RequestError(message, field="Content-Encoding", status=415, kind="encoded_body")
+        if (request.content_length or 0) > self._max_bytes:
+            raise self._too_large()
+
+    async def decode(self, owner: str, body: bytes, decode: Callable[[bytes], D]) -> D:
+        """Return the result of `decode`, or raise its error. A large body is decoded outside the event loop;
+        the bodies of one owner are decoded one after another, so that they do not delay other owners. See
+        `DecodePool.call` for the requirements of `decode`."""
+        if len(body) <= INLINE_BYTES and body.count(b",") <= INLINE_COMMAS:
+            return decode(body)
+        async with self._wait(None):
+            return await self._decode_outside_loop(owner, body, decode)
+
+    async def _decode_outside_loop(self, owner: str, body: bytes, decode: Callable[[bytes], D]) -> D:
+        loop = asyncio.get_running_loop()
+        turn = self._turns.setdefault(owner, asyncio.Lock())
+        await turn.acquire()
+        beside = decode if len(body) <= THREAD_BYTES else partial(self._decode_pool.call, decode)
+        decoding = self._beside.submit(beside, body)
+
+        def ended(_: Future[D]) -> None:
+            with suppress(RuntimeError):  # the loop is gone
+                loop.call_soon_threadsafe(turn.release)
+
+        decoding.add_done_callback(
+            ended
+        )  # not before: a client that goes away does not end the thread's work
+        return await asyncio.wrap_future(decoding)
+
+    @asynccontextmanager
+    async def _wait(self, timeout_s: float | None) -> AsyncIterator[None]:
+        """A deadline for the block. Raises TimeoutError, or ShuttingDown if `end` was called."""
+        if self._ending:
+            raise ShuttingDown()
+        try:
+            async with asyncio.timeout(timeout_s) as wait:
+                self._waits.add(wait)
+                try:
+                    yield
+                finally:
+                    self._waits.discard(wait)
+        except TimeoutError:
+            if self._ending:
+                raise ShuttingDown() from None
+            raise
+
+    def end(self) -> None:
+        """Reject the bodies that have not arrived or are not decoded yet; none of their calls has run."""
+        self._ending = True
+        now = asyncio.get_running_loop().time()
+        for wait in [wait for wait in self._waits if not wait.expired()]:
+            wait.reschedule(now)
+
+    def close(self) -> None:
+        self._decode_pool.close()
+        self._beside.shutdown(wait=False, cancel_futures=True)
+
+    def release(self, request: HttpRequest) -> None:
+        """The request is answered. Also for one whose body was not read."""
+        if size := request.held_bytes:
+            request.held_bytes = 0
+            self._shares.give(request.owner, size)
+
+    def keep(self, request: HttpRequest) -> Callable[[], None]:
+        """Keep the body counted beyond the end of its request, until the returned function is called."""
+        size, owner = request.held_bytes, request.owner
+        request.held_bytes = 0
+        return partial(self._shares.give, owner, size)
+
+    def _check_held(self, more_bytes: int, owner: str) -> None:
+        if not self._shares.fits(owner, more_bytes):
+            raise self._full()
+
+    def _full(self) -> Overloaded:
+        held, most = self._shares.taken, self._shares.total
+        return Overloaded(
+            f"programs of {held} bytes are in flight and at most {most} may be; ask again later"
+        )
+
+    def _hold(self, request: HttpRequest, more_bytes: int) -> None:
+        """Count received bytes of the body."""
+        if request.held_bytes + more_bytes > self._max_bytes:
+            raise self._too_large()
+        if not self._shares.try_take(request.owner, more_bytes):
+            raise self._full()
+        request.held_bytes += more_bytes
+
+    async def _take(self, request: HttpRequest, chunks: list[bytes]) -> None:
+        """Receive the body and count each chunk. Data that is already there does not wait, so yield to the
+        event loop."""
+        yielder = LoopYielder()
+        while chunk := await request.content.readany():
+            self._hold(request, len(chunk))
+            chunks.append(chunk)
+            if request.content.at_eof():
+                return
+            await yielder.pause()
+
+    def _too_large(self) -> RequestTooLarge:
+        message = f"the body is larger than the {self._max_bytes} bytes that this service takes"
+        return RequestTooLarge(message, field="body")

@@ -1,0 +1,217 @@
+"""Processes that decode large request bodies.
+
+    DecodePool.call (in a thread) --function, arguments, body--> process: body --> value, or an error
+           ^                                                        |
+           +-- unpickled in small steps (memfd_pickle.py) <---------+
+
+The JSON parser holds the interpreter's lock for a whole body, so a large body would block the event loop from
+any thread. A process starts when all others are busy and exits after `IDLE_S` without work. It runs the same
+function as for a small body, so the result is equal. It leads its own session and lowers its priority: the
+scheduler shares the CPU by session, and decoding must not take the event loop's share.
+
+`python -m rocstar.sandbox.http.decode_process FD` is such a process; FD is its socket.
+"""
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from typing import Any, TypeVar
+
+from rocstar.sandbox.http.memfd_pickle import MemfdPickle, dump, load_pickle
+from rocstar.sandbox.pool.event_loop_priority import lower_priority
+from rocstar.sandbox.types import SandboxError
+
+T = TypeVar("T")
+ANSWER_S = 60.0
+"""No body takes so long."""
+
+IDLE_S = 60.0
+MESSAGE_BYTES = 1 << 16
+TRIES = 2
+"""A process may exit at its idle timeout when it gets a body; the second try starts a new one."""
+
+SHARED = "known"
+
+
+class DecodeProcessExited(Exception):
+    """The process is gone, or does not answer."""
+
+
+class DecodePool:
+    """The processes of a server. Invariant: each has one body at a time, and `close` leaves none."""
+
+    def __init__(self, known: object, error_bodies: type[Exception]) -> None:
+        """Args:
+        known: a value that both sides have, so that it is not sent with each body.
+        error_bodies: the type of the errors that a function may raise; any other error ends the
+            process.
+        """
+        self._known, self._refusals = known, error_bodies
+        self._lock = threading.Lock()
+        self._idle: list[DecodeProcess] = []
+        self._all: set[DecodeProcess] = set()
+        self._closed = False
+
+    def call(self, decode: Callable[[bytes], T], body: bytes) -> T:
+        """Return the result of `decode`, or raise its error of the type `error_type`. `decode` is a function
+        of a module, or a partial of one. Blocks. Raises SandboxError if no process answers."""
+        for tried in range(TRIES):
+            with suppress(DecodeProcessExited, OSError):  # of files and memory that there are not, too
+                outcome: T = self._unpacked(self._asked(decode, body, fresh=tried > 0))
+                return outcome
+        raise SandboxError("the process that reads large bodies has ended", kind="decoder", retryable=True)
+
+    def _asked(self, decode: Callable[[bytes], Any], body: bytes, *, fresh: bool) -> MemfdPickle:
+        decoder, lives = self._taken(fresh), False
+        try:
+            answer = decoder.ask(decode, body)
+            lives = True
+            return answer
+        finally:
+            if not lives:
+                decoder.close()
+            with self._lock:
+                if lives and not self._closed:
+                    self._idle.append(decoder)
+                else:
+                    self._all.discard(decoder)
+
+    def _taken(self, fresh: bool) -> "DecodeProcess":
+        with self._lock:
+            if self._closed:
+                raise SandboxError("the service is closed", kind="closed", retryable=False)
+            while self._idle and not fresh:
+                decoder = self._idle.pop()
+                if decoder.lives:
+                    return decoder
+                decoder.close()
+                self._all.discard(decoder)
+            try:
+                decoder = DecodeProcess(self._known, self._refusals)
+            except OSError as error:
+                raise DecodeProcessExited(f"it cannot be started: {error}") from None
+            self._all.add(decoder)
+            return decoder
+
+    def _unpacked(self, answer: MemfdPickle) -> Any:
+        """Return the decoded value, or raise the error."""
+        try:
+            outcome = load_pickle(answer, {SHARED: self._known})
+        finally:
+            os.close(answer.fd)
+        if isinstance(outcome, self._refusals):
+            raise outcome
+        return outcome
+
+    def close(self) -> None:
+        """Kill all processes, also busy ones."""
+        with self._lock:
+            self._closed = True
+            ended, self._all, self._idle = list(self._all), set(), []
+        for decoder in ended:
+            decoder.close()
+
+
+class DecodeProcess:
+    """One decoding process and its socket."""
+
+    def __init__(self, known: object, error_bodies: type[Exception]) -> None:
+        """Raises OSError."""
+        self._known = {id(known): SHARED}
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._line.settimeout(ANSWER_S)
+        with theirs, ExitStack() as undo:
+            undo.callback(self._line.close)
+            self._line.send(pickle.dumps((known, error_bodies)))  # it waits there
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "rocstar.sandbox.http.decode_process", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                # The terminal's Ctrl-C is for the server, which may still have bodies to decode.
+                start_new_session=True,
+            )
+            undo.pop_all()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, decode: Callable[[bytes], Any], body: bytes) -> MemfdPickle:
+        """Raises DecodeProcessExited."""
+        question = dump((decode, body), self._known)
+        try:
+            send_pickle(self._line, question)
+            return receive_pickle(self._line)
+        except OSError as error:  # TimeoutError is one
+            raise DecodeProcessExited(str(error)) from None
+        finally:
+            os.close(question.fd)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._line.close()
+
+
+def send_pickle(line: socket.socket, parcel: MemfdPickle) -> None:
+    numbers = pickle.dumps((parcel.text_bytes, parcel.total_bytes))
+    socket.send_fds(line, [numbers], [parcel.fd])
+
+
+def receive_pickle(line: socket.socket) -> MemfdPickle:
+    """Receive a pickle, whose file the caller closes. Raises OSError, and DecodeProcessExited at the end of
+    the connection."""
+    numbers, fds, _, _ = socket.recv_fds(line, MESSAGE_BYTES, 1)
+    if not numbers or not fds:
+        raise DecodeProcessExited("it has ended")
+    return MemfdPickle(fds[0], *pickle.loads(numbers))
+
+
+MAX_KNOWN_BYTES = 1 << 16
+
+
+def main() -> None:
+    """Decode bodies until the server has exited, or `IDLE_S` passes without work. An error of another type
+    than the expected one is a bug and ends the process."""
+    line = socket.socket(fileno=int(sys.argv[1]))
+    known, error_bodies = pickle.loads(line.recv(MAX_KNOWN_BYTES))
+    line.settimeout(IDLE_S)
+    stands_back = False
+    with ThreadPoolExecutor(1) as thread:
+        while True:
+            stands_back = stands_back or lower_priority()
+            try:
+                answer = run_decode(receive_pickle(line), known, error_bodies, thread)
+                send_pickle(line, answer)
+            except (DecodeProcessExited, OSError):  # nothing came, or the service is gone
+                return
+            os.close(answer.fd)
+
+
+def run_decode(
+    question: MemfdPickle, known: object, error_bodies: type[Exception], thread: ThreadPoolExecutor
+) -> MemfdPickle:
+    """Return the result, or the error. Closes the file of the question. Decoding runs in a thread, because
+    the nesting depth that the parser accepts depends on the depth of the stack, and smaller bodies are
+    decoded in a thread too."""
+    decode, body = load_pickle(question, {SHARED: known})
+    os.close(question.fd)
+    try:
+        return dump(thread.submit(decode, body).result())
+    except error_bodies as error:
+        return dump(error)
+
+
+if __name__ == "__main__":
+    main()

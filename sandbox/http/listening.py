@@ -1,0 +1,200 @@
+"""Listening sockets: TCP addresses and Unix sockets, and their command-line options."""
+
+import argparse
+import contextlib
+import errno
+import grp
+import os
+import socket
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+BACKLOG = 4096
+LOOPBACK = ("127.0.0.1", "::1")
+EVERY_ADDRESS = ("", "::")
+PORT_TRIES = 16
+"""A port that is free in one family may be taken in the other."""
+
+_NO_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """hosts: () = loopback of both families, or none where there is a `unix` path. port: 0 = one that is free
+    for all hosts. unix_group: the group whose users may connect; "" = this user alone."""
+
+    hosts: tuple[str, ...] = ()
+    port: int
+    unix: str = ""
+    unix_group: str = ""
+
+    @property
+    def tcp_hosts(self) -> tuple[str, ...]:
+        return self.hosts or (() if self.unix else LOOPBACK)
+
+
+def add_listening_options(parser: argparse._ActionsContainer, port: int) -> None:
+    """`parse_address` reads them, `tokens.read_owners` the token file."""
+    add = parser.add_argument
+    add(
+        "--host",
+        action="append",
+        default=[],
+        help="address to bind, several times for several; :: is every address of both families; any but "
+        "loopback needs a token (default: 127.0.0.1 and ::1, or none with --unix)",
+    )
+    add(
+        "--port",
+        type=port_number,
+        default=port,
+        help="port to bind (default: %(default)s); 0 takes a free one",
+    )
+    add("--unix", default="", metavar="PATH", help="Unix socket to listen on, for this user alone")
+    add("--unix-group", default="", metavar="GROUP", help="group whose users may use the Unix socket, too")
+    add(
+        "--token-file",
+        metavar="FILE",
+        help="file with the token that clients send as a bearer token, or lines of NAME TOKEN [WEIGHT] for "
+        "owners who share what there is; read again on SIGHUP",
+    )
+
+
+def add_access_log_options(parser: argparse.ArgumentParser) -> None:
+    """Read `--trusted-proxy` by `access.networks`."""
+    add = parser.add_argument
+    add("--access-log", action="store_true", help="a line per request on standard error")
+    add(
+        "--trusted-proxy",
+        action="append",
+        default=[],
+        metavar="NETWORK",
+        help="addresses of proxies whose X-Forwarded-For the access log believes; a Unix socket's is "
+        "believed always",
+    )
+
+
+def parse_address(options: argparse.Namespace) -> Address:
+    """Raises ValueError for options that do not go together."""
+    if options.unix_group and not options.unix:
+        raise ValueError(f"--unix-group {options.unix_group}: of a Unix socket; give --unix PATH, too")
+    return Address(
+        hosts=tuple(options.host), port=options.port, unix=options.unix, unix_group=options.unix_group
+    )
+
+
+def port_number(text: str) -> int:
+    """Parse a port, for argparse."""
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; give 0 to 65535")
+    return int(text)
+
+
+def bind(address: Address) -> list[socket.socket]:
+    """Return bound sockets, which refuse connections until `listen` is called on them. Raises ValueError."""
+    for tries_left in range(PORT_TRIES, 0, -1):
+        try:
+            return _bind(address, last_try=address.port != 0 or tries_left == 1)
+        except _PortTaken:
+            continue
+    raise AssertionError("the last try returns or raises ValueError")
+
+
+class _PortTaken(Exception):
+    """The port that one family gave is taken in the other."""
+
+
+def _bind(address: Address, *, last_try: bool) -> list[socket.socket]:
+    bound: list[socket.socket] = []
+    port = address.port
+    with contextlib.ExitStack() as opened:
+        for family, host in _resolve_addresses(address):
+            try:
+                bound.append(opened.enter_context(_bind_tcp(family, host, port)))
+            except OSError as error:
+                if bound and not address.hosts and error.errno in _NO_FAMILY:
+                    continue  # a machine without IPv6
+                if not last_try and bound and error.errno == errno.EADDRINUSE:
+                    raise _PortTaken from None
+                reason = (error.strerror or str(error)).lower()
+                raise ValueError(
+                    f"cannot listen on {host}:{port}: {reason}; give another --port or --host, --port 0 "
+                    "takes a free one"
+                ) from None
+            port = bound[0].getsockname()[1]
+        if address.unix:
+            bound.append(opened.enter_context(_bind_unix(address.unix, address.unix_group)))
+        opened.pop_all()  # all are bound: none is closed here
+    return bound
+
+
+def _resolve_addresses(address: Address) -> list[tuple[int, str]]:
+    """Family and numeric address of each socket. Raises ValueError."""
+    places: dict[tuple[int, str], None] = {}
+    for host in address.tcp_hosts:
+        name = None if host in EVERY_ADDRESS else host
+        try:
+            found = socket.getaddrinfo(name, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except socket.gaierror as error:
+            raise ValueError(
+                f"cannot listen on {host}: {error.strerror}; give an address of this machine as --host"
+            ) from None
+        places.update(((family, str(place[0])), None) for family, _, _, _, place in found)
+    return list(places)
+
+
+def _bind_tcp(family: int, host: str, port: int) -> socket.socket:
+    one = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        one.bind((host, port))
+    except OSError:
+        one.close()
+        raise
+    return one
+
+
+def _bind_unix(path: str, group: str) -> socket.socket:
+    """Replace a socket that nothing listens on. Raises ValueError."""
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        group_id = grp.getgrnam(group).gr_gid if group else -1
+        _remove_stale(path)
+        one.bind(path)
+        if group:
+            os.chown(path, -1, group_id)
+        os.chmod(path, 0o660 if group else 0o600)  # before `listen`
+    except (OSError, KeyError) as error:
+        one.close()
+        why = error.strerror or str(error) if isinstance(error, OSError) else f"there is no group {group!r}"
+        raise ValueError(f"cannot listen on --unix {path}: {why}; give a path in a folder of yours") from None
+    return one
+
+
+def _remove_stale(path: str) -> None:
+    """Remove a socket on which no process listens. Raises OSError for one in use, and for another file."""
+    with suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise OSError(errno.EEXIST, "a file that is not a socket exists")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)
+            if probe.connect_ex(path) != errno.ECONNREFUSED:
+                raise OSError(errno.EADDRINUSE, "a process listens on it")
+        os.unlink(path)
+
+
+def listen(bound: Sequence[socket.socket]) -> list[str]:
+    """Start listening. Return the name of each socket: http://HOST:PORT, or unix:PATH."""
+    names = []
+    for one in bound:
+        one.listen(BACKLOG)
+        name = one.getsockname()
+        if one.family == socket.AF_UNIX:
+            names.append(f"unix:{name}")
+        else:
+            host = f"[{name[0]}]" if one.family == socket.AF_INET6 else name[0]
+            names.append(f"http://{host}:{name[1]}")
+    return names

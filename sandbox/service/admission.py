@@ -1,0 +1,192 @@
+"""Admission of calls to the sandbox, and the readiness probe.
+
+    handler --> Admission.run / Admission.run_batch --> sandbox (queues what cannot run yet)
+                  ^ Overloaded when `max_in_flight` would be exceeded
+
+A handler that is cancelled because its client disconnected closes the sandbox's iterator, which kills its
+programs.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import NoReturn, cast
+
+from rocstar.sandbox.http.errors import Overloaded, RequestError
+from rocstar.sandbox.http.owner_budget import NO_WEIGHTS, OwnerBudget
+from rocstar.sandbox.service.metrics import ServiceMetrics
+from rocstar.sandbox.types import BatchSandbox, ExecRequest, ExecResult, SandboxError, Status
+
+Outcome = ExecResult | SandboxError
+_Outcomes = AsyncGenerator[tuple[int, Outcome], None]
+MAX_CALL_S = 7200.0
+"""Deadline of a call whose caller gave none: no call outlives its client's patience for ever."""
+
+
+class Admission:
+    """Invariant: at most `max_in_flight` calls are in the sandbox, of which each owner finds its share;
+    `metrics.in_flight` is their number. The calls of a batch are one owner's."""
+
+    def __init__(
+        self,
+        sandbox: BatchSandbox,
+        metrics: ServiceMetrics,
+        *,
+        max_in_flight: int,
+        max_held_chars: int = 1 << 30,
+        weights: Mapping[str, int] = NO_WEIGHTS,
+    ) -> None:
+        """`max_held_chars`: of outputs that wait for the rest of their answers."""
+        if max_in_flight < 1:
+            raise ValueError(f"max_in_flight is {max_in_flight}; at least 1 is needed")
+        self._sandbox = sandbox
+        self._metrics = metrics
+        self._shares = OwnerBudget(max_in_flight, weights)
+        self.held = OwnerBudget(max_held_chars, weights)
+        self._idle: asyncio.Event | None = None  # set while `drained` waits
+
+    async def run(self, request: ExecRequest, deadline_s: float | None = None) -> ExecResult:
+        """Run one call. Raises Overloaded, or the SandboxError of a call without a result."""
+        with self.admitted(request.owner):
+            result = await self._sandbox.run(request, deadline=self.deadline(deadline_s))
+        self._metrics.saw_result(request.flavour, result)
+        return result
+
+    async def run_batch(
+        self, requests: Sequence[ExecRequest], deadline_s: float | None = None, *, entered: bool = False
+    ) -> AsyncIterator[tuple[int, Outcome]]:
+        """Yield (index, outcome) as calls end, each index exactly once; a call without an outcome of the
+        sandbox yields a SandboxError. Raises Overloaded before anything runs, unless the caller has called
+        `enter`."""
+        owner = requests[0].owner if requests else ""
+        if not entered:
+            self.enter(len(requests), owner)
+        waits = bytearray(b"\1" * len(requests))  # by index, 1 while the outcome is pending
+        failure = SandboxError("the sandbox gave this call no outcome", kind="lost", retryable=True)
+        try:
+            given = cast(_Outcomes, self._sandbox.run_batch(requests, deadline=self.deadline(deadline_s)))
+            try:
+                async with aclosing(given) as outcomes:
+                    async for index, outcome in outcomes:
+                        if waits[index]:
+                            waits[index] = 0
+                            if isinstance(outcome, ExecResult):
+                                self._metrics.saw_result(requests[index].flavour, outcome)
+                            else:
+                                self.failed(outcome)
+                            self.leave(1, owner)
+                            yield index, outcome
+            except SandboxError as error:
+                failure = error
+            for index, waiting in enumerate(waits):
+                if waiting:
+                    waits[index] = 0
+                    self.failed(failure)
+                    self.leave(1, owner)
+                    yield index, failure
+        finally:
+            self.leave(waits.count(1), owner)
+
+    def admitted(self, owner: str) -> "AdmittedCall":
+        """Counts one call that runs inside, a session's cell say. Entering it raises Full."""
+        return AdmittedCall(self, owner)
+
+    def admit(self, num_calls: int, owner: str) -> None:
+        """Raise Overloaded if the calls of `owner` could not start now."""
+        if not self._shares.fits(owner, num_calls):
+            self._refuse(num_calls, owner)
+
+    def _refuse(self, num_calls: int, owner: str) -> NoReturn:
+        in_flight, most = self._shares.taken, self._shares.limit_of(owner)
+        if num_calls > most:
+            raise RequestError(
+                f"{num_calls} calls never fit: this service holds at most {most} of yours",
+                kind="too_large",
+                status=413,
+            )
+        raise Overloaded(
+            f"{in_flight} calls are in flight, {self._shares.used_by(owner)} of them yours; ask again later"
+        )
+
+    async def drained(self) -> None:
+        """Returns once no call is in flight."""
+        if self._metrics.in_flight:
+            self._idle = self._idle or asyncio.Event()
+            await self._idle.wait()
+
+    def enter(self, num_calls: int, owner: str) -> None:
+        """Count calls that start. Raises Overloaded."""
+        if not self._shares.try_take(owner, num_calls):
+            self._refuse(num_calls, owner)
+        self._metrics.in_flight += num_calls
+
+    def leave(self, num_calls: int, owner: str) -> None:
+        """Count calls that have ended."""
+        self._shares.give(owner, num_calls)
+        self._metrics.in_flight -= num_calls
+        if self._idle is not None and self._metrics.in_flight == 0:
+            self._idle.set()
+            self._idle = None
+
+    def failed(self, error: SandboxError) -> None:
+        """A call has no result."""
+        self._metrics.failures[(error.kind,)] += 1
+
+    @staticmethod
+    def deadline(deadline_s: float | None) -> float:
+        """Absolute `loop.time()`."""
+        return asyncio.get_running_loop().time() + (MAX_CALL_S if deadline_s is None else deadline_s)
+
+
+class AdmittedCall:
+    """Counts one call while it runs. A generator's context manager takes three times as long."""
+
+    __slots__ = ("_admission", "_owner")
+
+    def __init__(self, admission: Admission, owner: str) -> None:
+        self._admission = admission
+        self._owner = owner
+
+    def __enter__(self) -> None:
+        self._admission.enter(1, self._owner)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._admission.leave(1, self._owner)
+        if isinstance(error, SandboxError):
+            self._admission.failed(error)
+
+
+READY_S = 10.0
+READY_KEPT_S = 1.0
+READINESS = " readiness"
+"""The owner of that program, under a name that no token can have: it waits for no owner's calls."""
+
+
+class ReadinessProbe:
+    """Invariant: at most one program a second is run, however many ask."""
+
+    def __init__(self, sandbox: BatchSandbox, flavour: str) -> None:
+        self._sandbox = sandbox
+        self._flavour = flavour
+        self._lock = asyncio.Lock()
+        self._looked_s = float("-inf")
+        self._problem = ""
+
+    async def problem(self) -> str:
+        """Return why the sandbox cannot run a program, or ""."""
+        async with self._lock:
+            now_s = asyncio.get_running_loop().time()
+            if now_s - self._looked_s > READY_KEPT_S:
+                self._problem = await self._probe(now_s + READY_S)
+                self._looked_s = asyncio.get_running_loop().time()
+            return self._problem
+
+    async def _probe(self, deadline: float) -> str:
+        request = ExecRequest(code="print(1)", flavour=self._flavour, owner=READINESS)
+        try:
+            result = await self._sandbox.run(request, deadline=deadline)
+        except SandboxError as error:
+            return f"{error.kind}: {error}"
+        if result.status is Status.OK and result.stdout == "1\n":
+            return ""
+        return f"print(1) gave {result.status}"

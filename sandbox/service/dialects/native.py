@@ -1,0 +1,815 @@
+"""The native dialect: /v1/run, /v1/batch and /v1/sessions."""
+
+import ast
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache, partial
+from typing import Annotated, Any, Literal, TypeVar, cast
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from rocstar.sandbox import files as program_files
+from rocstar.sandbox.files import DISPLAY_FOLDER, fault_of
+from rocstar.sandbox.files import MAX_FILES as MOST_FILES
+from rocstar.sandbox.http.bodies import BodyReader, LoopYielder
+from rocstar.sandbox.http.errors import Overloaded, RequestError, RequestTooLarge
+from rocstar.sandbox.http.openapi import REF
+from rocstar.sandbox.http.packed_items import PackedBytes, SelectedItems, matching_indices, pack_items
+from rocstar.sandbox.http.responses import (
+    JSON,
+    LARGE_BYTES,
+    LONG_CHARS,
+    NDJSON,
+    HttpResponse,
+    encode_json,
+    fill_list,
+    finish,
+    open_stream,
+    to_json,
+    to_response,
+    write,
+)
+from rocstar.sandbox.http.routes import HttpRequest, HttpRoute
+from rocstar.sandbox.service.admission import Admission
+from rocstar.sandbox.service.idempotency import Execution, IdempotencyStore, compute_fingerprint, owner_key
+from rocstar.sandbox.service.results import (
+    MAX_JSON_FILES_BYTES,
+    TRUNCATED_CHARS,
+    OutputBuffer,
+    check_files_fit,
+    count_chars,
+    count_file_bytes,
+    encode_event,
+    failure_response,
+    fit_to_budget,
+    send_buffered,
+    stream_cell,
+    stream_type,
+    to_failure,
+    truncate_output,
+)
+from rocstar.sandbox.service.service_limits import AUTO, MAX_DEADLINE_S, ServiceLimits
+from rocstar.sandbox.service.sessions import OpenSession, SessionTable
+from rocstar.sandbox.service.validation import (
+    LISTS,
+    BodyModel,
+    FieldError,
+    Loc,
+    check_text,
+    find_field_errors,
+    narrow_model,
+    parse_json,
+)
+from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, OnOutput, SandboxError, Status
+
+Deadline = Annotated[float, Meta(gt=0, le=MAX_DEADLINE_S)] | None
+Seed = Annotated[int, Meta(ge=0)] | None
+"""The upper bound 2**64 is checked separately: msgspec compares signed 64-bit numbers."""
+
+_TAKEN = Meta(
+    max_length=MOST_FILES, description=f"name to base64; together at most {MAX_JSON_FILES_BYTES} bytes"
+)
+
+GivenFiles = Annotated[dict[str, bytes], _TAKEN]
+WantedFiles = Annotated[list[str], Meta(max_length=MOST_FILES)]
+
+
+class RequestBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A program."""
+
+    code: str
+    stdin: str | None = ""
+    limits: Any = None
+    seed: Seed = None
+    flavour: str | None = AUTO
+
+
+class RunBody(RequestBody, kw_only=True, forbid_unknown_fields=True):
+    """A program with its deadline. `displays`: return figures and the values given to `display`."""
+
+    deadline_s: Deadline = None
+    files: GivenFiles = {}
+    fetch_files: WantedFiles = []
+    displays: bool = False
+
+
+class BatchBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Many programs."""
+
+    requests: list[RequestBody]
+    stream: bool = False
+    deadline_s: Deadline = None
+
+
+class SessionBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """An interpreter that keeps its state."""
+
+    limits: Any = None
+    seed: Seed = None
+    flavour: str | None = AUTO
+
+
+class CellBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A cell of a session."""
+
+    code: str
+    wall_s: float | None = None
+    deadline_s: Deadline = None
+    files: GivenFiles = {}
+    fetch_files: WantedFiles = []
+    displays: bool = False
+
+
+class NativeBodies:
+    """The models of the native bodies, within the limits of one service."""
+
+    def __init__(self, service_limits: ServiceLimits) -> None:
+        limits = make_limits_model(service_limits)
+        program = {"limits": limits | None, "flavour": Literal[(AUTO, *service_limits.flavours)] | None}
+        wall_s = Annotated[float, Meta(gt=0, le=service_limits.max_wall_s)] | None
+        many = Meta(min_length=1, max_length=service_limits.max_calls_per_batch)
+        self.request = narrow_model(RequestBody, **program)
+        self.run = BodyModel(narrow_model(RunBody, **program))
+        self.batch = BodyModel(narrow_model(BatchBody, requests=Annotated[LISTS[self.request], many]))
+        self.batch_of_any = narrow_model(BatchBody, requests=Annotated[list[Any], many])
+        self.session = BodyModel(narrow_model(SessionBody, **program))
+        self.cell = BodyModel(narrow_model(CellBody, wall_s=wall_s))
+
+
+@lru_cache(maxsize=16)
+def native_bodies(service_limits: ServiceLimits) -> NativeBodies:
+    """Return the models of a service with these limits."""
+    return NativeBodies(service_limits)
+
+
+def make_limits_model(service_limits: ServiceLimits) -> type[Struct]:
+    """`Limits`, by the bounds and defaults of the service."""
+    kinds = []
+    for item in fields(Limits):
+        kind: Any = item.type
+        low, high = service_limits.limit_bounds(item.name)
+        default = getattr(service_limits.default_limits, item.name)
+        kinds.append((item.name, Annotated[kind, Meta(ge=low, le=high)], default))
+    return msgspec.defstruct("Limits", kinds, kw_only=True, forbid_unknown_fields=True)
+
+
+_EITHER = [{"$ref": REF.format(name=name)} for name in ("Result", "Failure")]
+ResultOrFailure = Annotated[Any, Meta(extra_json_schema={"oneOf": _EITHER})]
+"""One of two models that differ only by their fields, which msgspec cannot express as a union."""
+
+
+class Outcomes(Struct, forbid_unknown_fields=True):
+    """A Result or a Failure for each request, in their order."""
+
+    results: list[ResultOrFailure]
+
+
+class OutcomeLine(Struct):
+    """A Result or a Failure, with the place of its request."""
+
+    index: int
+
+
+class SessionId(Struct, forbid_unknown_fields=True):
+    """The name of a session."""
+
+    id: str
+
+
+class SessionList(Struct, forbid_unknown_fields=True):
+    """The sessions of the caller, least recently used first."""
+
+    sessions: list[OpenSession]
+
+
+class SessionFile(Struct, forbid_unknown_fields=True):
+    """A file of a session."""
+
+    name: str
+    bytes: int
+
+
+class SessionFiles(Struct, forbid_unknown_fields=True):
+    """Files that can be fetched, by name."""
+
+    files: list[SessionFile]
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCall:
+    request: ExecRequest
+    deadline_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCall:
+    """A batch. `runnable`, `invalid`: the indices of both kinds of calls. `error_bodies`: the outcomes of the
+    invalid calls as JSON, encoded where the body is decoded."""
+
+    requests: Sequence[ExecRequest | RequestError]
+    runnable: Sequence[int]
+    invalid: Sequence[int]
+    error_bodies: Sequence[bytes]
+    deadline_s: float | None
+    stream: bool
+
+    def sent(self) -> Sequence[ExecRequest]:
+        """Return the calls that can run."""
+        if not self.invalid:
+            return cast(Sequence[ExecRequest], self.requests)
+        return SelectedItems(self.runnable, lambda index: cast(ExecRequest, self.requests[index]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionCall:
+    flavour: str
+    limits: Limits
+    seed: int | None
+
+
+def decode_run(body: bytes, service_limits: ServiceLimits, owner: str = "") -> RunCall:
+    run = _parse_body(body, native_bodies(service_limits).run)
+    request = _to_exec_request(run, "", service_limits, owner)
+    if run.files or run.fetch_files or run.displays:
+        check_files(run.files, run.fetch_files)
+        request = replace(request, files=run.files, fetch=tuple(run.fetch_files), displays=run.displays)
+    return RunCall(request=request, deadline_s=run.deadline_s)
+
+
+def check_files(files: Mapping[str, bytes], fetch: Sequence[str]) -> None:
+    """Raises RequestError for invalid file names, and for files that are too large for one JSON text."""
+    if not files and not fetch:
+        return
+    try:
+        program_files.check(files)
+        program_files.check_fetch(fetch)
+    except ValueError as error:
+        raise RequestError(
+            str(error), field="files" if str(error).startswith("files") else "fetch_files"
+        ) from None
+    total = sum(map(len, files.values()))
+    if total > MAX_JSON_FILES_BYTES:
+        message = f"files has {total} bytes; at most {MAX_JSON_FILES_BYTES} are taken in one request"
+        raise RequestTooLarge(f"{message}, more by PUT /v1/sessions/ID/files/NAME", field="files")
+
+
+def decode_batch(body: bytes, service_limits: ServiceLimits, owner: str = "") -> BatchCall:
+    models = native_bodies(service_limits)
+    batch = models.batch.decode(body)
+    if batch is not None:
+        items = [_decode_item(item, i, service_limits, owner) for i, item in enumerate(batch.requests)]
+    else:
+        batch = _convert(parse_json(body), models.batch_of_any)
+        items = [
+            _decode_invalid_item(item, i, service_limits, owner) for i, item in enumerate(batch.requests)
+        ]
+    return BatchCall(
+        requests=pack_items(items),
+        runnable=matching_indices(items, lambda item: isinstance(item, ExecRequest)),
+        invalid=matching_indices(items, lambda item: isinstance(item, RequestError)),
+        error_bodies=PackedBytes([item.encode_outcome() for item in items if isinstance(item, RequestError)]),
+        deadline_s=batch.deadline_s,
+        stream=batch.stream,
+    )
+
+
+def _decode_invalid_item(
+    value: Any, index: int, service_limits: ServiceLimits, owner: str
+) -> ExecRequest | RequestError:
+    """Decode a call of a batch with at least one invalid call."""
+    try:
+        item = _convert(value, native_bodies(service_limits).request, ("requests", index))
+    except RequestError as error:
+        return drop_traceback(error)
+    return _decode_item(item, index, service_limits, owner)
+
+
+def _decode_item(
+    item: RequestBody, index: int, service_limits: ServiceLimits, owner: str
+) -> ExecRequest | RequestError:
+    try:
+        return _to_exec_request(item, f"requests[{index}].", service_limits, owner)
+    except RequestError as error:
+        return drop_traceback(error)
+
+
+def drop_traceback(error: RequestError) -> RequestError:
+    """Return the error without its frames. There may be thousands, whose frames the garbage collector would
+    traverse repeatedly while the event loop is blocked."""
+    error.__context__ = None
+    return error.with_traceback(None)
+
+
+def decode_session(body: bytes, service_limits: ServiceLimits) -> SessionCall:
+    session = _parse_body(body or b"{}", native_bodies(service_limits).session)
+    return SessionCall(
+        flavour=AUTO
+        if session.flavour in (None, AUTO)
+        else _select_flavour(session.flavour, "", service_limits),
+        limits=_to_limits(session.limits, service_limits),
+        seed=_check_seed(session.seed, ""),
+    )
+
+
+def decode_cell(body: bytes, service_limits: ServiceLimits) -> CellBody:
+    cell = _parse_body(body, native_bodies(service_limits).cell)
+    _check_code(cell.code, "")
+    if cell.files or cell.fetch_files:
+        check_files(cell.files, cell.fetch_files)
+    return cell
+
+
+def _parse_body(body: bytes, model: BodyModel[S]) -> S:
+    found = model.decode(body)
+    return _convert(parse_json(body), model.type) if found is None else found
+
+
+def _convert(value: Any, model: type[S], loc: Loc = ()) -> S:
+    """Convert a JSON value. Raises RequestError for the first error."""
+    try:
+        return msgspec.convert(value, model)
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter: half a pair in a name
+        for field_error in find_field_errors(value, model, loc):
+            raise _to_request_error(field_error) from None
+        raise RequestError(f"the body does not fit: {error}", field="body") from None
+
+
+def _to_request_error(field_error: FieldError) -> RequestError:
+    path = ""
+    for part in field_error.loc:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    path = ascii(path)[1:-1][:120]
+    if field_error.kind == "extra_forbidden":
+        path = path or "''"
+        return RequestError(f"{path} is not a field of this request; {field_error.fix}", field=path)
+    if field_error.kind in ("too_short", "too_long"):
+        number = field_error.ctx["actual_length"]
+        refused = RequestTooLarge if field_error.kind == "too_long" else RequestError
+        what = "calls" if path == "requests" else "entries"
+        return refused(f"{path} has {number} {what}; {field_error.fix}", field=path)
+    if field_error.kind == "value_error":
+        return RequestError(f"{path}: {field_error.msg}; {field_error.fix}", field=path)
+    shown = "missing" if field_error.kind == "missing" else _format_value(field_error.value)
+    kind = "unknown_flavour" if field_error.loc[-1:] == ("flavour",) else ""
+    return RequestError(
+        f"{path or 'the body'} is {shown}; {field_error.fix}", field=path or "body", kind=kind
+    )
+
+
+def _to_exec_request(
+    body: RequestBody, prefix: str, service_limits: ServiceLimits, owner: str
+) -> ExecRequest:
+    """Check what the model cannot express, and select the flavour."""
+    code, stdin, seed = body.code, body.stdin or "", body.seed
+    _check_code(code, prefix)
+    if stdin:
+        check_text(stdin, prefix + "stdin")
+    return ExecRequest(
+        code=code,
+        stdin=stdin,
+        limits=service_limits.default_limits
+        if body.limits is None
+        else _to_limits(body.limits, service_limits),
+        flavour=_select_flavour(body.flavour, code, service_limits),
+        seed=None if seed is None else _check_seed(seed, prefix),
+        owner=owner,
+    )
+
+
+def _check_code(code: str, prefix: str) -> None:
+    check_text(code, prefix + "code")
+    if "\0" in code:
+        message = f"{prefix}code has a NUL at {code.index(chr(0))}; Python reads none"
+        raise RequestError(message, field=prefix + "code")
+
+
+def _select_flavour(name: str | None, code: str, service_limits: ServiceLimits) -> str:
+    return service_limits.select_flavour(code) if name is None or name == AUTO else name
+
+
+def _to_limits(body: msgspec.Struct | None, service_limits: ServiceLimits) -> Limits:
+    return service_limits.default_limits if body is None else Limits(**msgspec.structs.asdict(body))
+
+
+def _check_seed(seed: int | None, prefix: str) -> int | None:
+    if seed is not None and seed >= 1 << 64:
+        shown = _format_value(seed)
+        raise RequestError(
+            f"{prefix}seed is {shown}; give a whole number in [0, 2**64)", field=prefix + "seed"
+        )
+    return seed
+
+
+def _format_value(value: Any) -> str:
+    """A value as a message can carry it: short, whatever it is. Containers are named, not printed: they can
+    be nested beyond what repr takes."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, str):
+        return ascii(value[:60]) + ("..." if len(value) > 60 else "")
+    if value is None:
+        return "missing"
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "a huge number"
+    return repr(value)
+
+
+BYTES = "application/octet-stream"
+
+LIST_FILES = f"""{{
+    os.path.relpath(path, home): os.lstat(path).st_size
+    for os in [__import__("os")]
+    for stat in [__import__("stat")]
+    for home in [os.path.expanduser("~")]
+    for top, _, names in os.walk(home)
+    if not os.path.relpath(top, home).startswith({DISPLAY_FOLDER!r})
+    for name in names
+    for path in [os.path.join(top, name)]
+    if stat.S_ISREG(os.lstat(path).st_mode)
+}}"""
+"""An expression, whose names are no variables of the session."""
+
+
+class Native:
+    """The handlers. They return responses and raise RequestError."""
+
+    def __init__(
+        self,
+        admission: Admission,
+        sessions: SessionTable,
+        keys: IdempotencyStore,
+        service_limits: ServiceLimits,
+        body_reader: BodyReader,
+        *,
+        write_timeout_s: float,
+    ) -> None:
+        self._write_timeout_s = write_timeout_s
+        self._held = admission.held
+        self._admission = admission
+        self._sessions = sessions
+        self._keys = keys
+        self._service_limits = service_limits
+        self._body_reader = body_reader
+
+    def routes(self) -> list[HttpRoute]:
+        return [
+            HttpRoute("POST", "/v1/run", self.run),
+            HttpRoute("POST", "/v1/batch", self.batch),
+            HttpRoute("POST", "/v1/sessions", self.open_session),
+            HttpRoute("GET", "/v1/sessions", self.list_sessions),
+            HttpRoute("GET", "/v1/sessions/{id}/files", self.list_files),
+            HttpRoute("POST", "/v1/sessions/{id}/run", self.run_cell),
+            HttpRoute("POST", "/v1/sessions/{id}/branch", self.branch_session),
+            HttpRoute("PUT", "/v1/sessions/{id}/files/{name:.+}", self.put_file),
+            HttpRoute("GET", "/v1/sessions/{id}/files/{name:.+}", self.get_file, head=False),
+            HttpRoute("DELETE", "/v1/sessions/{id}", self.close_session),
+        ]
+
+    async def run(self, request: HttpRequest) -> web.StreamResponse:
+        body = await self._body_reader.read(request)
+
+        async def work(held: OutputBuffer) -> HttpResponse:
+            owner = request.owner
+            decode = partial(decode_run, service_limits=self._service_limits, owner=owner)
+            call = await self._body_reader.decode(owner, body, decode)
+            return await self._answer(held, self._admission.run(call.request, call.deadline_s))
+
+        return await self._send_result(request, body, work)
+
+    async def _write(self, response: web.StreamResponse, content: bytes) -> None:
+        """Write to the client; while it does not read, no more programs start."""
+        await write(response, content, self._write_timeout_s)
+
+    async def _send_result(
+        self, request: HttpRequest, body: bytes, work: Callable[[OutputBuffer], Awaitable[HttpResponse]]
+    ) -> web.StreamResponse:
+        """Run the work and send its response. A result counts as held until the client has read it."""
+        key, owner = request.headers.get("Idempotency-Key"), request.owner
+        with OutputBuffer(self._held, owner) as held:
+            if key is None:
+                return await send_buffered(request, await work(held), held, self._write_timeout_s)
+
+            async def execute(_: Execution) -> HttpResponse:
+                with OutputBuffer(self._held, owner) as its_own:
+                    return await work(its_own)
+
+            answer = await self._by_key(request, key, body, execute)
+            return await send_buffered(request, answer, held, self._write_timeout_s, kept=True)
+
+    async def open_session(self, request: HttpRequest) -> web.Response:
+        body = await self._body_reader.read(request)
+        owner = request.owner
+
+        async def work(_: Execution | None = None) -> HttpResponse:
+            decode = partial(decode_session, service_limits=self._service_limits)
+            call = await self._body_reader.decode(owner, body, decode)
+            with self._admission.admitted(owner):
+                return await self._id_answer(self._sessions.open(call.flavour, call.limits, call.seed, owner))
+
+        return to_response(await self._once(request, body, work))
+
+    async def run_cell(self, request: HttpRequest) -> web.StreamResponse:
+        body = await self._body_reader.read(request)
+        session_id, owner = request.names["id"], request.owner
+        decode = partial(decode_cell, service_limits=self._service_limits)
+
+        async def work(held: OutputBuffer) -> HttpResponse:
+            call = await self._body_reader.decode(owner, body, decode)
+            with self._admission.admitted(owner):
+                return await self._answer(held, self._cell(session_id, call, owner))
+
+        kind = stream_type(request.headers.get("Accept", ""))
+        if kind:
+            if "Idempotency-Key" in request.headers:
+                raise RequestError(
+                    "a streamed cell runs again on each request; leave the key out", field="Accept"
+                )
+            call = await self._body_reader.decode(owner, body, decode)
+            with self._admission.admitted(owner):
+                return await self._stream_cell(
+                    request, kind, lambda tell: self._cell(session_id, call, owner, tell)
+                )
+        return await self._send_result(request, body, work)
+
+    def _cell(
+        self, session_id: str, call: CellBody, owner: str, tell: OnOutput | None = None
+    ) -> Coroutine[None, None, ExecResult]:
+        return self._sessions.run(
+            session_id,
+            call.code,
+            wall_s=call.wall_s,
+            deadline=self._admission.deadline(call.deadline_s),
+            owner=owner,
+            files=call.files,
+            fetch=call.fetch_files,
+            displays=call.displays,
+            on_output=tell,
+        )
+
+    async def _stream_cell(
+        self,
+        request: HttpRequest,
+        kind: str,
+        start: Callable[[OnOutput], Coroutine[None, None, ExecResult]],
+    ) -> web.StreamResponse:
+        """Stream the output, then the result. A failure before the first event is a normal error response."""
+        response: web.StreamResponse | None = None
+        with OutputBuffer(self._held, request.owner) as held:
+            async with aclosing(stream_cell(start, held)) as events:
+                async for event in events:
+                    if isinstance(event, SandboxError) and response is None:
+                        return to_response(failure_response(event))
+                    response = response or await open_stream(request, kind)
+                    await self._write(response, await encode_event(kind, event))
+        assert response is not None, "the last event is the result"
+        return await finish(response, self._write_timeout_s)
+
+    async def list_sessions(self, request: HttpRequest) -> web.Response:
+        return web.Response(body=to_json(SessionList(self._sessions.of(request.owner))), content_type=JSON)
+
+    async def list_files(self, request: HttpRequest) -> web.Response:
+        """List the files by a cell: their names are visible only in the program's namespace."""
+        result = await self._touch(request, code=LIST_FILES)
+        try:
+            found = msgspec.convert(ast.literal_eval(result.value or ""), dict[str, int])
+        except (SyntaxError, ValueError):  # truncated, or replaced by the session's code
+            why = result.stderr.strip().rpartition("\n")[2] or f"their list is cut: {result.status}"
+            raise RequestError(f"the files cannot be listed: {why}", status=409, kind="no_list") from None
+        files = [SessionFile(name, size) for name, size in sorted(found.items()) if not fault_of(name)]
+        return web.Response(body=to_json(SessionFiles(files)), content_type=JSON)
+
+    async def put_file(self, request: HttpRequest) -> web.Response:
+        """Write the body to a file of the session's directory."""
+        content = await self._body_reader.read(request)
+        self._check_name(request)
+        result = await self._touch(request, files={request.names["name"]: content})
+        if result.status is Status.OK:
+            return web.Response(status=204)
+        raise RequestError(
+            result.stderr.strip() or f"the file cannot be written: {result.status}", field="name"
+        )
+
+    async def get_file(self, request: HttpRequest) -> web.StreamResponse:
+        name = request.names["name"]
+        self._check_name(request)
+        content = (await self._touch(request, fetch=(name,))).files.get(name)
+        if content is None:
+            message = f"the session has no file {ascii(name)[1:61]} that can be fetched"
+            raise RequestError(message, field="name", status=404, kind="no_file")
+        headers = {"Content-Type": BYTES, "Content-Length": str(len(content))}
+        with OutputBuffer(self._held, request.owner) as held:
+            if held.full:
+                raise Overloaded("clients have yet to take answers of so much that this file has no room")
+            held.take(len(content))
+            response = web.StreamResponse(headers=headers)
+            await response.prepare(request)
+            await self._write(response, content)
+        return await finish(response, self._write_timeout_s)
+
+    @staticmethod
+    def _check_name(request: HttpRequest) -> None:
+        if why := fault_of(request.names["name"]):
+            raise RequestError(f"the file name is not valid: {why}", field="name")
+
+    async def _touch(
+        self,
+        request: HttpRequest,
+        *,
+        code: str = "",
+        files: Mapping[str, bytes] | None = None,
+        fetch: Sequence[str] = (),
+    ) -> ExecResult:
+        """Run a cell that writes or reads files. Raises RequestError and SandboxError."""
+        owner = request.owner
+        with self._admission.admitted(owner):
+            return await self._sessions.run(
+                request.names["id"],
+                code,
+                deadline=self._admission.deadline(None),
+                owner=owner,
+                files=files,
+                fetch=fetch,
+            )
+
+    async def branch_session(self, request: HttpRequest) -> web.Response:
+        body = await self._body_reader.read(request)
+        session_id, owner = request.names["id"], request.owner
+
+        async def work(_: Execution | None = None) -> HttpResponse:
+            deadline = self._admission.deadline(None)
+            with self._admission.admitted(owner):
+                return await self._id_answer(
+                    self._sessions.branch(session_id, deadline=deadline, owner=owner)
+                )
+
+        return to_response(await self._once(request, body, work))
+
+    async def close_session(self, request: HttpRequest) -> web.Response:
+        try:
+            await self._sessions.close(request.names["id"], request.owner)
+        except SandboxError as error:
+            return to_response(failure_response(error))
+        return web.Response(status=204)
+
+    def _once(
+        self, request: HttpRequest, body: bytes, work: Callable[[Execution | None], Awaitable[HttpResponse]]
+    ) -> Awaitable[HttpResponse]:
+        """Return the response of `work`, or the stored one of the request's key. Raises RequestError."""
+        key = request.headers.get("Idempotency-Key")
+        return work(None) if key is None else self._by_key(request, key, body, work)
+
+    async def _by_key(
+        self,
+        request: HttpRequest,
+        key: str,
+        body: bytes,
+        work: Callable[[Execution], Awaitable[HttpResponse]],
+    ) -> HttpResponse:
+        known = owner_key(request.owner, key)
+        fingerprint = await compute_fingerprint(request.path, body, False)
+        return await self._keys.run_once(known, fingerprint, work, partial(self._body_reader.keep, request))
+
+    async def _answer(self, held: OutputBuffer, running: Awaitable[ExecResult]) -> HttpResponse:
+        """Return the response of one call, with truncated texts if too much output is held."""
+        try:
+            result = await running
+            if result.files or result.displays:
+                check_files_fit(result)
+            if not self._held.fits(held.owner, 0):
+                result = fit_to_budget(result, held)
+            size = count_chars(result)
+            if result.files or result.displays:
+                size += count_file_bytes(result)
+            if size > TRUNCATED_CHARS:
+                held.take(size)
+            return HttpResponse(status=200, body=await encode_json(result, size))
+        except SandboxError as error:
+            return failure_response(error)
+
+    async def _id_answer(self, opening: Awaitable[str]) -> HttpResponse:
+        try:
+            session_id = await opening
+        except SandboxError as error:
+            return failure_response(error)
+        return HttpResponse(
+            status=201, body=to_json(SessionId(session_id)), is_current=lambda: session_id in self._sessions
+        )
+
+    async def batch(self, request: HttpRequest) -> web.StreamResponse:
+        body = await self._body_reader.read(request)
+        owner = request.owner
+        decode = partial(decode_batch, service_limits=self._service_limits, owner=owner)
+        call = await self._body_reader.decode(owner, body, decode)
+        stream = call.stream or NDJSON in request.headers.get("Accept", "")
+        key = request.headers.get("Idempotency-Key")
+        fingerprint = b"" if key is None else await compute_fingerprint(request.path, body, stream)
+        del body
+        if key is None:
+            if stream:
+                return await self._stream_batch(request, call)
+            with OutputBuffer(self._held, owner) as held:
+                answer = await self._run_batch(call, held, owner)
+                return await send_buffered(request, answer, held, self._write_timeout_s)
+        key = owner_key(owner, key)
+        if stream:
+            return await self._stream_batch_by_key(request, call, key, fingerprint)
+
+        async def work(_: Execution) -> HttpResponse:
+            with OutputBuffer(self._held, owner) as held:
+                return await self._run_batch(call, held, owner)
+
+        answer = await self._keys.run_once(key, fingerprint, work, partial(self._body_reader.keep, request))
+        with OutputBuffer(self._held, owner) as held:
+            return await send_buffered(request, answer, held, self._write_timeout_s, kept=True)
+
+    async def _run_batch(self, call: BatchCall, held: OutputBuffer, owner: str) -> HttpResponse:
+        outcomes = [b""] * len(call.requests)
+        yielder = LoopYielder()
+        for index, error in zip(call.invalid, call.error_bodies, strict=True):
+            outcomes[index] = error
+            await yielder.pause()
+        sent = call.sent()
+        if sent:
+            async for position, outcome in self._admission.run_batch(sent, call.deadline_s):
+                outcomes[call.runnable[position]] = await _encode_outcome(outcome, held)
+                await yielder.pause()
+        return HttpResponse(status=200, body=await fill_list(to_json(Outcomes([])), outcomes))
+
+    async def _stream_batch(self, request: HttpRequest, call: BatchCall) -> web.StreamResponse:
+        self._admission.admit(len(call.runnable), request.owner)
+        response = await open_stream(request)
+        yielder = LoopYielder()
+        async for line in self._lines(call, request.owner):
+            await self._write(response, line)
+            await yielder.pause()
+        return await finish(response, self._write_timeout_s)
+
+    async def _stream_batch_by_key(
+        self, request: HttpRequest, call: BatchCall, key: str, fingerprint: bytes
+    ) -> web.StreamResponse:
+        async def work(execution: Execution) -> HttpResponse:
+            # The lines are kept for retries, however many clients read them.
+            yielder = LoopYielder()
+            async for line in self._lines(call, request.owner, short=lambda: self._keys.full(request.owner)):
+                execution.emit(line)
+                await yielder.pause()
+            return HttpResponse(status=200, body=b"", content_type=NDJSON)
+
+        response: web.StreamResponse | None = None
+        yielder = LoopYielder()
+        keep = partial(self._body_reader.keep, request)
+        async for line in self._keys.follow(key, fingerprint, work, keep):
+            if response is None:  # the status is sent from here on, so no error can change it
+                response = await open_stream(request)
+            await self._write(response, line)
+            await yielder.pause()
+        assert response is not None, "a batch has at least one line"
+        return await finish(response, self._write_timeout_s)
+
+    async def _lines(self, call: BatchCall, owner: str, short: Callable[[], bool] = lambda: False) -> Any:
+        """Yield a line per call as they end, invalid calls first; the texts are truncated while `short`.
+        Raises RequestError only before the first line, because the status is sent with it."""
+        sent = call.sent()
+        self._admission.enter(len(sent), owner)
+        try:
+            for index, error in zip(call.invalid, call.error_bodies, strict=True):
+                yield await _batch_line(index, error)
+        except BaseException:  # the client has disconnected
+            self._admission.leave(len(sent), owner)
+            raise
+        if not sent:
+            return
+        async for position, outcome in self._admission.run_batch(sent, call.deadline_s, entered=True):
+            if isinstance(outcome, ExecResult) and short():
+                outcome = truncate_output(outcome)
+            yield await _batch_line(call.runnable[position], await _encode_outcome(outcome))
+
+
+async def _encode_outcome(outcome: ExecResult | SandboxError, held: OutputBuffer | None = None) -> bytes:
+    """Encode an outcome and count it as `held`; its texts are truncated while that budget is used up."""
+    if not isinstance(outcome, ExecResult):
+        return to_json(to_failure(outcome))
+    if held is not None:
+        outcome = held.truncate(outcome)
+    chars = count_chars(outcome)
+    body = to_json(outcome) if chars < LONG_CHARS else await encode_json(outcome, chars)
+    if held is not None:
+        held.take(len(body))  # JSON may take six bytes for one of the program
+    return body
+
+
+async def _batch_line(index: int, outcome: bytes) -> bytes:
+    """Return the outcome as a line, with its index as the first member."""
+    pieces = (b'{"index":%d,' % index, memoryview(outcome)[1:], b"\n")
+    if len(outcome) < LARGE_BYTES:
+        return b"".join(pieces)
+    return await asyncio.to_thread(b"".join, pieces)

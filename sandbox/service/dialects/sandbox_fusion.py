@@ -1,0 +1,550 @@
+"""The SandboxFusion dialect: /run_code and /run_jupyter, for Python, C++ and bash.
+
+The files that a request sends and fetches are files of the sandbox (`ExecRequest.files`, `fetch`). A notebook
+runs in a session.
+"""
+
+import asyncio
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Annotated, Any, Literal
+
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from rocstar.sandbox import files as program_files
+from rocstar.sandbox.child.import_scan import MAX_SCANNED
+from rocstar.sandbox.http.bodies import BodyReader
+from rocstar.sandbox.http.errors import RequestError
+from rocstar.sandbox.http.responses import HttpResponse, encode_json, send, to_json
+from rocstar.sandbox.http.routes import HttpRequest, HttpRoute
+from rocstar.sandbox.pool.wire import NO_FILES, with_files
+from rocstar.sandbox.service.admission import Admission
+from rocstar.sandbox.service.results import (
+    MAX_JSON_FILES_BYTES,
+    OutputBuffer,
+    count_chars,
+    fit_to_budget,
+    is_retryable,
+)
+from rocstar.sandbox.service.service_limits import ServiceLimits
+from rocstar.sandbox.service.validation import (
+    SCRIPT_END,
+    BodyModel,
+    FieldError,
+    check_text,
+    close_model,
+    field_error,
+    narrow_model,
+    parse_body,
+    raise_field_errors,
+)
+from rocstar.sandbox.types import (
+    Display,
+    ExecRequest,
+    ExecResult,
+    Limits,
+    SandboxError,
+    Session,
+    SessionLost,
+    SessionSandbox,
+    Status,
+)
+
+# --- SandboxFusion -----------------------------------------------------------------------------------------
+
+LANGUAGES = (
+    *("python", "cpp", "nodejs", "go", "go_test", "java", "php", "csharp", "bash", "typescript", "sql"),
+    *("rust", "cuda", "lua", "R", "perl", "D_ut", "ruby", "scala", "julia", "pytest", "junit"),
+    *("kotlin_script", "jest", "verilog", "python_gpu", "lean", "swift", "racket"),
+)
+
+DEFAULT_S = {"compile_timeout": 10, "run_timeout": 10, "total_timeout": 45}
+LEAST_S = 0.001
+MAX_CELLS = 1000
+MAX_FILES = 32
+"""The maximum number of files that are sent, and of those that are fetched."""
+
+MAX_GIVEN_BYTES = 32 << 20
+"""The maximum size of all sent files; fetched files have MAX_JSON_FILES_BYTES."""
+
+_ABOUT_FILES = Meta(
+    max_length=MAX_FILES, description=f"name to content; together at most {MAX_GIVEN_BYTES} bytes"
+)
+
+FetchFiles = Annotated[list[str], Meta(max_length=MAX_FILES)]
+
+
+class CodeRunBody(Struct, kw_only=True):
+    """A program with its files."""
+
+    compile_timeout: float
+    run_timeout: float
+    memory_limit_MB: int = -1
+    code: str
+    stdin: str | None = ""
+    language: str
+    files: Annotated[dict[str, bytes | None], _ABOUT_FILES] = {}
+    fetch_files: FetchFiles = []
+
+
+class NotebookBody(Struct, kw_only=True):
+    """The cells of a notebook. `cell_timeout`: with 0 each cell may use the rest of `total_timeout`."""
+
+    cells: Annotated[list[str], Meta(max_length=MAX_CELLS)]
+    cell_timeout: float = 0
+    total_timeout: float
+    memory_limit_MB: int = -1
+    kernel: Literal["python3"] = "python3"
+    files: Annotated[dict[str, bytes], _ABOUT_FILES] = {}
+    fetch_files: FetchFiles = []
+
+
+def timeout_fields(service_limits: ServiceLimits, *names: str) -> dict[str, Any]:
+    """Time limits that a body need not name: that API's default, unless the service allows less."""
+    kind = Annotated[float, Meta(ge=LEAST_S, le=service_limits.max_wall_s)]
+    return {name: (kind, min(DEFAULT_S[name], service_limits.max_wall_s)) for name in names}
+
+
+class FusionBodies:
+    """The models of the SandboxFusion bodies, within the limits of one service."""
+
+    def __init__(self, service_limits: ServiceLimits) -> None:
+        memory = Annotated[int, Meta(ge=-1, le=service_limits.max_memory_bytes >> 20)]
+        code_run = narrow_model(
+            CodeRunBody,
+            language=Literal[LANGUAGES],
+            memory_limit_MB=memory,
+            **timeout_fields(service_limits, "compile_timeout", "run_timeout"),
+        )
+        self.code_run = BodyModel(code_run, close_model(code_run))
+        cell_s = Annotated[float, Meta(ge=0, le=service_limits.max_wall_s)]
+        notebook = narrow_model(
+            NotebookBody,
+            cell_timeout=cell_s,
+            memory_limit_MB=memory,
+            **timeout_fields(service_limits, "total_timeout"),
+        )
+        self.notebook = BodyModel(notebook, close_model(notebook))
+
+
+@lru_cache(maxsize=16)
+def fusion_bodies(service_limits: ServiceLimits) -> FusionBodies:
+    """Return the models of a service with these limits."""
+    return FusionBodies(service_limits)
+
+
+# --- SandboxFusion -----------------------------------------------------------------------------------------
+
+FusionStatus = Literal["Success", "Failed", "SandboxError"]
+CommandStatus = Literal["Finished", "TimeLimitExceeded", "Error"]
+
+
+class Command(Struct, forbid_unknown_fields=True):
+    """A command that was run."""
+
+    status: CommandStatus
+    execution_time: float | None
+    return_code: int | None
+    stdout: str
+    stderr: str
+
+
+class CellFault(Struct, forbid_unknown_fields=True):
+    """An exception that a cell raised."""
+
+    ename: str
+    evalue: str
+    traceback: list[str]
+
+
+class CellAnswer(Struct, forbid_unknown_fields=True):
+    """The result of a cell."""
+
+    stdout: str
+    stderr: str
+    display: list[dict[str, str]]
+    error: list[CellFault]
+
+
+class CodeAnswer(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The result of a program."""
+
+    status: FusionStatus
+    message: str = ""
+    compile_result: Command | None
+    run_result: Command | None
+    executor_pod_name: None = None
+    files: dict[str, str] = {}
+
+
+class NotebookAnswer(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The result of a notebook."""
+
+    status: FusionStatus
+    message: str = ""
+    driver: Command | None
+    cells: list[CellAnswer]
+    executor_pod_name: None = None
+    files: dict[str, str] = {}
+
+
+OWN_FLAVOURS = ("cpp", "bash")
+"""Languages that are flavours of the same name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeRun:
+    """A body of /run_code. code: with the end that a script has. files: name to bytes, to exist before the
+    run. fetch_files: names to send back."""
+
+    code: str
+    language: str
+    stdin: str
+    limits: Limits
+    files: dict[str, bytes]
+    fetch_files: list[str]
+
+
+def decode_run_code(body: bytes, service_limits: ServiceLimits) -> CodeRun:
+    run = parse_body(body, fusion_bodies(service_limits).code_run)
+    files = {name: content for name, content in run.files.items() if content is not None}  # as that API does
+    stdin = run.stdin or ""
+    code = run.code if run.language in OWN_FLAVOURS else run.code + SCRIPT_END
+    found = [
+        *_check_texts({("code",): code, ("stdin",): stdin}),
+        *_check_given_files(files),
+        *_check_fetched_names(run.fetch_files),
+    ]
+    raise_field_errors(found)
+    return CodeRun(
+        code=code,
+        language=run.language,
+        stdin=stdin,
+        limits=_to_limits(run.run_timeout, run, service_limits),
+        files=files,
+        fetch_files=run.fetch_files,
+    )
+
+
+def decode_run_jupyter(body: bytes, service_limits: ServiceLimits) -> tuple[NotebookBody, Limits]:
+    """A body of /run_jupyter, and the limits of its interpreter."""
+    run = parse_body(body, fusion_bodies(service_limits).notebook)
+    cells = {("cells", index): cell for index, cell in enumerate(run.cells)}
+    raise_field_errors(
+        [*_check_texts(cells), *_check_given_files(run.files), *_check_fetched_names(run.fetch_files)]
+    )
+    return run, _to_limits(
+        run.cell_timeout or run.total_timeout, run, service_limits, cpu_s=run.total_timeout
+    )
+
+
+def _check_texts(texts: Mapping[Any, str]) -> list[FieldError]:
+    """Return the errors of texts, by their locations."""
+    found = []
+    for loc, text in texts.items():
+        try:
+            check_text(text, ".".join(map(str, loc)))
+        except RequestError as error:
+            found.append(field_error(str(error), *loc))
+    return found
+
+
+def _to_limits(
+    wall_s: float, run: CodeRunBody | NotebookBody, service_limits: ServiceLimits, *, cpu_s: float = 0.0
+) -> Limits:
+    defaults = service_limits.default_limits
+    memory_mb = run.memory_limit_MB
+    return Limits(
+        wall_s=max(LEAST_S, float(wall_s)),
+        cpu_s=min(86_400, int(max(wall_s, cpu_s)) + 1),
+        memory_bytes=memory_mb << 20 if memory_mb > 0 else defaults.memory_bytes,
+        output_bytes=defaults.output_bytes,
+        file_bytes=defaults.file_bytes,
+        files=defaults.files,
+    )
+
+
+def _check_given_files(files: Mapping[str, bytes]) -> list[FieldError]:
+    faults = {name: why for name in files if (why := program_files.fault_of(name))}
+    found = [field_error(why, "files", name) for name, why in faults.items()]
+    if name := program_files.clash({name: files[name] for name in files if name not in faults}):
+        found.append(field_error("it is a directory of another file", "files", name))
+    total, most = sum(map(len, files.values())), MAX_GIVEN_BYTES
+    if total > most:
+        largest = max(files, key=lambda name: len(files[name]))
+        msg = f"the files have {total} bytes together; at most {most} bytes are taken"
+        ctx = {"actual_length": total, "max_length": most}
+        found.append(FieldError(kind="too_long", loc=("files", largest), msg=msg, value=None, ctx=ctx))
+    return found
+
+
+def _check_fetched_names(names: list[str]) -> list[FieldError]:
+    faults = (program_files.fault_of(name, fetched=True) for name in names)
+    return [field_error(why, "fetch_files") for why in faults if why]
+
+
+RETRYABLE_STATUS = 504
+"""HTTP status of a failure of ours that may pass: the one that this API's clients retry."""
+
+_NAME = re.compile(r"\w+(?:\.\w+)*")
+MAX_NAME_CHARS = 200
+MAX_TRACE_CHARS = 1 << 16
+MAX_TRACE_LINES = 1000
+"""The maximum number of lines of a traceback, from its end: a megabyte may have as many lines."""
+
+TRACEBACK = "Traceback (most recent call last):\n"
+
+
+class SandboxFusion:
+    """The handlers."""
+
+    def __init__(
+        self,
+        admission: Admission,
+        sandbox: SessionSandbox,
+        service_limits: ServiceLimits,
+        body_reader: BodyReader,
+    ) -> None:
+        self._admission = admission
+        self._sandbox = sandbox
+        self._service_limits = service_limits
+        self._body_reader = body_reader
+
+    def routes(self) -> list[HttpRoute]:
+        return [
+            HttpRoute("POST", "/run_code", self.run_code),
+            HttpRoute("POST", "/run_jupyter", self.run_jupyter),
+            HttpRoute("GET", "/v1/ping", self.ping),
+        ]
+
+    async def ping(self, request: HttpRequest) -> web.Response:
+        return web.Response(body=b'"pong"', content_type="application/json")
+
+    async def run_code(self, request: HttpRequest) -> web.StreamResponse:
+        body = await self._body_reader.read(request)
+        decode = partial(decode_run_code, service_limits=self._service_limits)
+        run = await self._body_reader.decode(request.owner, body, decode)
+        del body
+        supported = ("python", *(name for name in OWN_FLAVOURS if name in self._service_limits.flavours))
+        if run.language not in supported:
+            message = f"the language {run.language!r} is not supported here, only {' and '.join(supported)}"
+            return _json_response(_code_failure(message))
+        if run.language == "cpp" and (run.files or run.fetch_files):
+            return _json_response(_code_failure("files and fetch_files are not supported for cpp"))
+        with OutputBuffer(self._admission.held, request.owner) as held:
+            try:
+                result = fit_to_budget(await self._admission.run(self._request(run, request.owner)), held)
+            except SandboxError as error:
+                return _json_response(_code_failure(str(error)), status=_failure_status(error))
+            held.take(count_chars(result) + sum(map(len, result.files.values())))
+            if not result.files:
+                return await _send_json(request, _to_code_answer(run, result), count_chars(result))
+            answer = await asyncio.to_thread(_to_code_answer, run, result)
+            return await _send_json(
+                request, answer, count_chars(result) + sum(map(len, answer.files.values()))
+            )
+
+    def _request(self, run: CodeRun, owner: str) -> ExecRequest:
+        is_python = run.language not in OWN_FLAVOURS
+        return ExecRequest(
+            code=run.code,
+            stdin=run.stdin,
+            limits=run.limits,
+            flavour=self._service_limits.select_flavour(run.code) if is_python else run.language,
+            files=run.files,
+            fetch=tuple(run.fetch_files),
+            owner=owner,
+        )
+
+    async def run_jupyter(self, request: HttpRequest) -> web.StreamResponse:
+        body = await self._body_reader.read(request)
+        decode = partial(decode_run_jupyter, service_limits=self._service_limits)
+        run, limits = await self._body_reader.decode(request.owner, body, decode)
+        del body
+        try:
+            owner = request.owner
+            with self._admission.admitted(owner), OutputBuffer(self._admission.held, owner) as held:
+                answer = await self._notebook(run, limits, owner, held)
+                return await _send_json(request, answer, held.chars)
+        except SandboxError as error:
+            return _json_response(_notebook_failure(error), status=_failure_status(error))
+
+    async def _notebook(
+        self, run: NotebookBody, limits: Limits, owner: str, held: OutputBuffer
+    ) -> NotebookAnswer:
+        loop = asyncio.get_running_loop()
+        start_s = loop.time()
+        flavour = self._service_limits.select_flavour(scanned_source(run.cells))
+        limits = with_files(limits, run.files)
+        session = await self._sandbox.open_session(flavour=flavour, limits=limits, owner=owner)
+        cells: list[CellAnswer] = []
+        files: dict[str, str] = {}
+        room, ran_s = MAX_JSON_FILES_BYTES, 0.0
+        status: CommandStatus = "Finished"
+        message = ""
+        try:
+            if run.files:
+                await _run_file_cell(session, files=run.files)
+            for source in run.cells:
+                left_s = run.total_timeout - ran_s  # waiting for a slot does not count
+                result = None
+                if left_s > 0:
+                    wall_s = _cell_wall_s(run, left_s)
+                    result = await session.run(source, wall_s=wall_s, displays=True)
+                    ran_s += result.wall_s
+                if result is None or result.status is Status.TIMEOUT:
+                    status = "TimeLimitExceeded"
+                    break
+                result = held.truncate(result)
+                held.take(count_chars(result))
+                shown, room = _select_displays(() if held.full else result.displays, room)
+                held.take(sum(len(one.data) for one in shown))
+                cells.append(_to_cell_answer(result, shown))
+            if run.fetch_files and status == "Finished":
+                fetched = await _run_file_cell(session, fetch=run.fetch_files)
+                files = {} if held.full else await asyncio.to_thread(_encode_files, fetched.files)
+                held.take(sum(map(len, files.values())))
+        except SessionLost as loss:
+            if loss.reason != "died":  # not by its cells, and nothing is left of them: all can run again
+                raise SandboxError(str(loss), kind="session_lost", retryable=True) from None
+            status, message = "Error", f"the interpreter is gone: {loss.reason}"
+        finally:
+            await session.close()
+        driver = Command(
+            status=status,
+            execution_time=loop.time() - start_s,
+            return_code=0 if status == "Finished" else None,
+            stdout="",
+            stderr=message,
+        )
+        return NotebookAnswer(
+            status="Success" if status == "Finished" else "Failed", driver=driver, cells=cells, files=files
+        )
+
+
+def scanned_source(cells: Sequence[str]) -> str:
+    """Return the source to select a flavour by. All cells together may have a quarter of a gigabyte."""
+    room, found = MAX_SCANNED, []
+    for cell in cells:
+        if room <= 0:
+            break
+        found.append(cell[:room])
+        room -= len(cell) + 1
+    return "\n".join(found)
+
+
+def _cell_wall_s(run: NotebookBody, left_s: float) -> float:
+    return max(0.001, min(left_s, run.cell_timeout or left_s))
+
+
+async def _run_file_cell(
+    session: Session, *, files: Mapping[str, bytes] = NO_FILES, fetch: Sequence[str] = ()
+) -> ExecResult:
+    """Writes or takes files. Raises SandboxError if that fails: no files can be written here, say."""
+    result = await session.run("", files=files, fetch=fetch)
+    if result.status is not Status.OK:
+        reason = result.stderr.strip().rpartition("\n")[2]
+        raise SandboxError(f"the files could not be handled: {reason}", kind="files", retryable=False)
+    return result
+
+
+def _encode_files(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the files that fit into one response as base64, the smallest first."""
+    room, fit_to_budget = MAX_JSON_FILES_BYTES, {}
+    for name, content in sorted(files.items(), key=lambda item: len(item[1])):
+        room -= len(content)
+        if room >= 0:
+            fit_to_budget[name] = base64.b64encode(content).decode()
+    return fit_to_budget
+
+
+def _to_code_answer(run: CodeRun, result: ExecResult) -> CodeAnswer:
+    compile_result: Command | None = None
+    run_result: Command | None = _to_command(result)
+    if run.language == "cpp":
+        compiled = not (result.status is Status.ERROR and result.wall_s == 0.0)
+        compile_result = Command(
+            status="Finished",
+            execution_time=None,
+            return_code=0 if compiled else 1,
+            stdout="",
+            stderr="" if compiled else result.stderr,
+        )
+        if not compiled:
+            run_result = None
+    return CodeAnswer(
+        status="Success" if run_result is not None and run_result.return_code == 0 else "Failed",
+        compile_result=compile_result,
+        run_result=run_result,
+        files=_encode_files(result.files),
+    )
+
+
+def _to_command(result: ExecResult) -> Command:
+    timed_out = result.status is Status.TIMEOUT
+    return_code = result.exit_code if result.signal is None else -result.signal
+    return Command(
+        status="TimeLimitExceeded" if timed_out else "Finished",
+        execution_time=result.wall_s,
+        return_code=None if timed_out else return_code,
+        stdout=result.stdout,
+        stderr=result.stderr,
+    )
+
+
+def _select_displays(displays: Sequence[Display], room: int) -> tuple[list[Display], int]:
+    """Return the displays that fit into the rest of the response, and the remaining space."""
+    fit_to_budget = []
+    for one in displays:
+        if len(one.data) <= room:
+            fit_to_budget.append(one)
+            room -= len(one.data)
+    return fit_to_budget, room
+
+
+def _to_cell_answer(result: ExecResult, displays: Sequence[Display]) -> CellAnswer:
+    """Return the result in the format of a notebook, where the traceback is not part of stderr."""
+    stderr, errors = result.stderr, []
+    if result.status is not Status.OK:
+        before, found, trace = stderr.rpartition(TRACEBACK)
+        stderr = before if found else ""
+        name, _, value = trace.strip().rpartition("\n")[2].partition(": ")
+        shown = (found + trace)[-MAX_TRACE_CHARS:]
+        if len(name) > MAX_NAME_CHARS or not _NAME.fullmatch(name):
+            name, value = str(result.status), trace[-MAX_TRACE_CHARS:]
+        errors = [CellFault(ename=name, evalue=value, traceback=shown.splitlines()[-MAX_TRACE_LINES:])]
+    display = [{one.mime: _display_text(one)} for one in displays]
+    if result.value is not None:
+        display.append({"text/plain": result.value})
+    return CellAnswer(stdout=result.stdout, stderr=stderr, display=display, error=errors)
+
+
+def _display_text(shown: Display) -> str:
+    """Return the display in the format of a notebook: base64 for an image, else the text."""
+    is_text = shown.mime.startswith("text/") or shown.mime == "image/svg+xml"
+    return shown.data.decode("utf-8", "replace") if is_text else base64.b64encode(shown.data).decode()
+
+
+def _code_failure(message: str) -> CodeAnswer:
+    return CodeAnswer(status="SandboxError", message=message, compile_result=None, run_result=None)
+
+
+def _notebook_failure(error: SandboxError) -> NotebookAnswer:
+    return NotebookAnswer(status="SandboxError", message=str(error), driver=None, cells=[])
+
+
+def _failure_status(error: SandboxError) -> int:
+    """Return the status for a failure. A call that ran but lost its files can be retried."""
+    return RETRYABLE_STATUS if is_retryable(error) or error.kind == "no_room" else 200
+
+
+async def _send_json(request: HttpRequest, answer: Any, num_chars: int) -> web.StreamResponse:
+    return await send(request, HttpResponse(status=200, body=await encode_json(answer, num_chars)))
+
+
+def _json_response(answer: Any, *, status: int = 200) -> web.Response:
+    return web.Response(body=to_json(answer), status=status, content_type="application/json")
