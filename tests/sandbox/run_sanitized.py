@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 TESTS = ("pool", "batch", "recovery", "session", "hostile_sessions", "scratch", "wire", "zygote", "bash")
 
-OF_THREADS = ("pool", "batch", "session", "hostile_sessions", "scratch", "bash", "tenants", "taken")
+OF_THREADS = ("pool", "batch", "session", "hostile_sessions", "scratch", "bash", "tenants", "call_output")
 """Those in which the supervisor's threads work beside its loop: long answers, files, displays, removal."""
 
 # Whose point is something else and which take long: a sanitized process starts slowly.
