@@ -1,1 +1,1 @@
-"""Groups of sibling trajectories: where those of a step come from, and what the learner sees of them."""
+"""Groups of sibling trajectories: the sources of a step's groups, and their selection for the learner."""

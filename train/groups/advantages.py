@@ -17,7 +17,7 @@ FIELD = "rl.advantage"
 
 
 def sample_of(trajectory: Trajectory, outcome: Scored) -> Sample:
-    """Return what an estimator may see of a trajectory."""
+    """Return the estimator's view of a trajectory."""
     return Sample(
         reward=outcome.reward,
         is_correct=outcome.is_correct,
@@ -37,7 +37,8 @@ def estimate(name: str, groups: Sequence[Sequence[Sample]]) -> list[list[float |
 
     Raises:
         ConfigError: there is no such estimator.
-        TrainingStopped: it raised, or what it gave is not one finite number, or one per loss token, a sample.
+        TrainingStopped: it raised, or its result is not a finite number, or one per loss token, for each
+            sample.
     """
     if name in ESTIMATORS:
         return _checked(ESTIMATORS[name](groups), groups)

@@ -1,13 +1,13 @@
-"""Batches that were rolled out ahead of the learner: asynchronous training with a bound on staleness.
+"""Batches rolled out ahead of the learner: asynchronous training with a bound on staleness.
 
     cursor -> tickets -> GroupFeed (engine/rollout/feed.py; the bound is buffer.py's) -> take(step)
-                journal ──^ what an earlier process had rolled out
+                journal ──^ groups of an earlier process
 
 With `rl.refill` a step takes one further group for each group without signal, and the supply grows by as many
 tickets. No group is discarded because another ended earlier: a later step takes it.
 
-Who waits: `take` for the groups of its batch, which may have been finished long ago; the rollouts for nobody.
-They go on while the learner works, evaluates or saves, as far as the engine serves meanwhile.
+`take` waits for the groups of its batch, which may be finished already. Rollouts continue while the learner
+works, evaluates or saves, as far as the engine serves meanwhile.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ class Tickets:
 class AheadGroups:
     """Rolls out up to `rl.max_staleness` steps ahead.
 
-    Invariant: no token of a batch is older than `rl.max_staleness` versions. `state` keeps the tickets of
-    what is in flight or waits; the tokens of what had ended of it are in the journal.
+    Invariant: no token of a batch is older than `rl.max_staleness` versions. `state` has the
+    tickets of groups in flight or finished; the tokens of finished ones are in the journal.
 
-    After a resume the batches that were learned from come again as they were, and nothing is rolled out
-    meanwhile; then what else had ended is taken, as old as it is.
+    After a resume the learned batches are returned again unchanged, without rollouts; then the other finished
+    groups are taken, with their age.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class AheadGroups:
         return await self._road.made(ticket)
 
     async def _begin(self) -> GroupFeed:
-        """Start to roll out, with what an earlier process had rolled out."""
+        """Start to roll out, with the groups of an earlier process."""
         bound = self._rl.max_staleness
         buffer: SlotBuffer[Group] = SlotBuffer(batch=self._tickets.batch, max_staleness=bound)
         feed = GroupFeed(self._attempts.counting(self._made), self._tickets, buffer)
@@ -227,7 +227,7 @@ class AheadGroups:
 def tickets_from(
     state: Mapping[str, Any], cursor: TaskCursor, tasks: Sequence[Task], batch: int, *, planned: int
 ) -> Tickets:
-    """The supply where `state` left it: what had been begun comes first. The stage may be longer by now."""
+    """Return the supply at `state`: groups that had been begun come first. The stage may be longer now."""
     cursor.restore(state["cursor"])
     left = state["left"] + planned - state.get("planned", planned)
     tickets = Tickets(cursor, batch=batch, planned=planned, left=left, next_step=state["next_step"])
@@ -248,7 +248,7 @@ def ahead_source(
     nodes: Nodes | None = None,
     journal: Journal | None = None,
 ) -> AheadGroups:
-    """The source, to be entered; leaving it cancels what is in flight, on every node."""
+    """Return the source, to be entered; leaving it cancels the groups in flight, on every node."""
     idle = WaitingTimes(engine)
     roll_out = roller(idle.watching(agent), rl, seed=seed, nodes=nodes)
     return AheadGroups(

@@ -1,10 +1,10 @@
-"""`rocstar train RECIPE --from-rollouts PATH`: learn what another run rolled out, step by step.
+"""`rocstar train RECIPE --from-rollouts PATH`: train on the rollouts of another run, step by step.
 
     records of step k -> groups -> (loop.py) select, pack, update, record
 
 Only the groups come from the records. Which of them are kept, with which advantage, is decided again, as it
-would be live: by this recipe's RoC and seed. The log-probs are those of the rollout; the weights that wrote
-them are nobody's business here, for the off-policy correction compares them token by token with the learner.
+would be live: by this recipe's RoC and seed. The log-probs are those of the rollout; the weights of the
+rollout are not needed, because the off-policy correction compares log-probs token by token with the learner.
 Policy versions in the records count the updates of the run that wrote them, so staleness is not known.
 """
 

@@ -1,12 +1,11 @@
-"""The records of a run while it runs: groups as they end, then what became of them.
+"""The records of a running run: groups as they end, then the decisions on them.
 
     a group ends ──> ended(step, group) ──writer thread──> step_N.columns
     step is judged ──> seal(step, verdicts) ──writer thread──> step_N.index      (engine/record/)
     resume ──> found(step, task) ──> the group that a killed process had written: it is not rolled out again
 
-One thread writes, off the event loop; at most MOST_WAITING groups wait for it. Who waits: a group until it is
-written, and only then it counts as ended; the step for nobody but the records of the step before; a
-checkpoint for all records of its step.
+One thread writes, off the event loop; at most MOST_WAITING groups wait for it. A group counts as ended when
+it is written; a step waits only for the records of the step before, a checkpoint for all records of its step.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _NEUTRAL = {
     "run": {"name", "threads", "trackers", "callbacks", "keep_records"},
     "model": {"activation_checkpointing"},
 }
-"""What of a recipe has no part in what a step's trajectories are; None: the whole section."""
+"""Recipe fields that do not affect a step's trajectories; None: the whole section."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -57,12 +56,12 @@ _Attempt = tuple[str, int]
 
 
 def may_be_tried(trajectory: Trajectory) -> bool:
-    """Whether it failed in a way that another try may mend."""
+    """Return True if it failed with a retryable kind."""
     return isinstance(trajectory.outcome, Failed) and trajectory.outcome.retryable
 
 
 def origin_of(recipe: Recipe) -> dict[str, Any]:
-    """What a journal says of itself: groups are taken from one that says the same and from no other."""
+    """Return the origin of a journal: groups are reused only from a journal with an equal origin."""
     told = recipe.model_dump(mode="json", exclude_none=True)
     for stage in told.get("stages", []):
         stage.pop("steps", None)  # a run may be made longer
@@ -93,11 +92,11 @@ class Journal:
         """Nothing is read or written before the block is entered.
 
         Args:
-            directory: of the run.
-            about: as `origin_of`.
+            directory: the run's.
+            about: see `origin_of`.
             decode: text of token ids.
-            goes_on: with what lies there from an earlier process; else that is removed.
-            keep_steps: the records of so many steps stay, and of those behind the last checkpoint; 0 = all.
+            goes_on: True to reuse the files of an earlier process; else they are removed.
+            keep_steps: number of steps whose records stay, besides those after the last checkpoint; 0 = all.
         """
         self._directory, self._about, self._decode = directory, dict(about), decode
         self.goes_on, self._keep_steps = goes_on, keep_steps
@@ -106,7 +105,7 @@ class Journal:
         self._sealing: asyncio.Future[None] | None = None
         self._files: dict[int, FrameFile] = {}
         self._places: dict[int, dict[_Attempt, FramePlace]] = {}
-        """Of the steps that were looked at: where each attempt lies."""
+        """The position of each attempt, for the steps that were read."""
         self._read: set[int] = set()
 
     @property
@@ -134,10 +133,10 @@ class Journal:
                 file.__exit__(None, None, None)
 
     async def found(self, step: int, task: Task, *, size: int) -> Group | None:
-        """The group of an earlier process; None where it has to be rolled out.
+        """Return the group of an earlier process; None if it must be rolled out.
 
-        Of a step that was not judged none with a failure that another try may mend: the end of the process
-        may have been its cause.
+        Groups of an unjudged step with a retryable failure are not reused: the end of the process may have
+        caused it.
         """
         found = await self.attempts(step, task, size=size)
         return Group(task=task, trajectories=tuple(found)) if len(found) == size else None
@@ -147,25 +146,25 @@ class Journal:
         return await self._do(self._look, step, task, size) if self.goes_on else []
 
     async def learned(self, step: int, tasks: Mapping[str, Task]) -> list[Group] | None:
-        """The batch from which a step was learned in an earlier process; None where that is not known.
+        """Return the batch of a step that an earlier process learned; None if unknown.
 
         Args:
-            step: of the learner.
-            tasks: by id; of what is none of them nothing is taken.
+            step: the learner's step.
+            tasks: tasks by id; groups of other tasks are ignored.
         """
         return await self._do(self._batch, step, tasks) if self.goes_on else None
 
     async def ended(self, step: int, group: Group) -> None:
-        """Return when the group lies on the disk."""
+        """Return when the group is on the disk."""
         await self._do(self._append, step, group.trajectories)
 
     async def seal(self, step: int, verdicts: Judgements, *, stage: str) -> None:
-        """The step is judged: write what became of its trajectories, beside the work of the next step."""
+        """Write the decisions of a judged step, in the background of the next step."""
         await self.settled()
         self._sealing = asyncio.ensure_future(self._do(self._seal, step, tuple(verdicts), stage))
 
     async def unlearned(self, step: int) -> None:
-        """Nothing was learned in this step: what a former recipe learned in it is not of its records."""
+        """Remove a former recipe's records of this step, in which nothing was learned."""
         await self._do(self._forget_learned, step)
 
     async def settled(self) -> None:
@@ -191,7 +190,7 @@ class Journal:
     # ---- in the writer's thread ----
 
     def _clear(self) -> None:
-        """Of a beginning that no checkpoint has nothing is used again: its policy is lost."""
+        """Steps without a checkpoint are not reused: their policy is lost."""
         for path in self.folder.glob("step_*"):
             if path.suffix in (FRAMES, INDEX, LEARNED):
                 path.unlink()
@@ -200,7 +199,7 @@ class Journal:
         return records_file(self._directory, step)
 
     def _known(self, step: int) -> dict[_Attempt, FramePlace]:
-        """Where each attempt lies, of an earlier process too; of two the later."""
+        """Return the position of each attempt, of an earlier process too; of two the later."""
         if step not in self._places:
             self._places[step] = {}
             for place in read_places(self._path(step), self._about):

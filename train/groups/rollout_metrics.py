@@ -1,4 +1,4 @@
-"""What a step's trajectories look like as numbers. Names: train/record/metrics.py.
+"""Metrics of a step's trajectories. Names: train/record/metrics.py.
 
 `reward/mean` and `tool/*` are over all generated trajectories, before RoC (contract 11).
 """
@@ -61,7 +61,7 @@ def rollout_metrics(selection: Selection) -> dict[str, float]:
 
 
 def _by_tool(trajectories: Iterable[Trajectory]) -> dict[str, float]:
-    """Calls and errors of each tool. A name that no tool has is none: the policy writes what it likes."""
+    """Return calls and errors of each tool. Unknown names are ignored: the policy may write any."""
     turns = [turn for t in trajectories for turn in t.turns if turn.results]
     of_tools = [
         (call.name, result.is_error)

@@ -1,4 +1,4 @@
-"""From groups to what the learner sees: RoC, advantages, and the ledger of every trajectory.
+"""From groups to the learner's samples: RoC, advantages, and the ledger of every trajectory.
 
 Invariant: every generated trajectory ends in exactly one bucket (kept, dropped_positive,
 dropped_negative, no_signal, failed), and only a Scored one can have an advantage.
@@ -44,7 +44,7 @@ class Selection:
     """Trajectories that outlived their clock, whatever bucket they are in."""
 
     def ledger(self) -> Counter[str]:
-        """Trajectories per bucket; the buckets sum to what was generated."""
+        """Trajectories per bucket; the buckets sum to the generated ones."""
         return Counter(verdict.bucket for _, verdict in self.verdicts)
 
 
@@ -60,7 +60,7 @@ def stats_of(trajectory: Trajectory) -> TrajectoryStats:
 
 
 def penalty_of(trajectory: Trajectory) -> Penalty:
-    """What Resample-on-Correct holds against a trajectory."""
+    """Return the penalty of a trajectory in Resample-on-Correct."""
     return roc_penalty(stats_of(trajectory))
 
 
@@ -114,10 +114,10 @@ def _kind(trajectory: Trajectory) -> str | None:
 
 
 def _negative_if_late(trajectory: Trajectory) -> Trajectory:
-    """Return a POLICY_TIMEOUT with reward 0, cut behind the policy's last token; any other as it is.
+    """Return a POLICY_TIMEOUT with reward 0, cut after the policy's last token; return others unchanged.
 
-    What the policy wrote of the turn in which the clock ended is lost: without an earlier turn the trajectory
-    has no token with loss and counts in the baseline of its group only.
+    The policy's text of the turn in which the clock ended is lost: without an earlier turn the trajectory has
+    no token with loss and counts only in the baseline of its group.
     """
     if _kind(trajectory) != POLICY_TIMEOUT:
         return trajectory

@@ -1,13 +1,12 @@
-"""Where the groups of a step come from. What is done with them is loop.py's and the same for all.
+"""The sources of a step's groups. loop.py treats all of them alike.
 
     LiveGroups      cursor -> tickets -> roll_out, all groups of the step at once (staleness 0)
-    AheadGroups     groups that were rolled out while the learner worked (ahead.py)
+    AheadGroups     groups rolled out while the learner works (ahead.py)
     RecordedGroups  trajectory records (from_rollouts.py)
 
 `roll_out` makes a ticket a group: in this process, or on whichever node has room (`roller`).
 
-Who waits: `take` waits for the step's last group. With LiveGroups nothing is rolled out while the learner
-works.
+`take` waits for the step's last group. With LiveGroups nothing is rolled out while the learner works.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Source(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """JSON: what a checkpoint keeps of it between two steps."""
+        """JSON: its state in a checkpoint between two steps."""
         ...
 
 

@@ -1,7 +1,6 @@
-"""What a step's texts look like as numbers, from a sample of its trajectories. Pure; diagnosis reads them.
+"""Metrics of a step's texts, from a sample of its trajectories. Pure; diagnosis reads them.
 
-At most SAMPLE trajectories are read, evenly over the step's tasks: a share needs no more, and a large step
-has gigabytes.
+At most SAMPLE trajectories are read, evenly over the step's tasks, because a large step has gigabytes.
 """
 
 from __future__ import annotations

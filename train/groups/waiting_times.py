@@ -1,10 +1,11 @@
-"""Where the time of a wait for rollouts went: decoding (with or without room for all), tools, judging alone.
+"""The time of a wait for rollouts by cause: decoding (with or without KV space for all), tools, judging
+alone.
 
     engine.busy_s, .starved_s ─┐
     tools in flight ───────────┼─> WaitingTimes ──> time/generate, time/kv_wait, time/tool_wait, time/reward
     judges in flight ──────────┘
 
-The tools and the judge of an agent are wrapped, so that it is known at every moment what is in flight.
+The tools and the judge of an agent are wrapped to count calls in flight.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Before a run: what it will do, and all that is missing for it."""
+"""Before a run: its plan, and its missing requirements."""

@@ -28,7 +28,7 @@ from rocstar.train.recipe.toml import to_toml
 
 
 class RehearsalReport(Protocol):
-    """What a rehearsal of the learner found (train/rehearsal)."""
+    """The result of a rehearsal of the learner (train/rehearsal)."""
 
     @property
     def problems(self) -> list[str]: ...
@@ -54,11 +54,11 @@ def dry_run_of_training(
     built_in: LoadSet,
     learner: Rehearse | None = None,
 ) -> int:
-    """Print recipe, plan and what cannot be seen from here. ConfigError for all that is missing.
+    """Print recipe, plan and facts that cannot be checked here. Raise ConfigError for missing requirements.
 
-    `world`: NODESxGPUS of other machines, +NODESxGPUS of those that only serve; None = this one, or
-    torchrun's. As JSON, what is missing is in the object, and the exit code, 0 or 2, is returned. `learner`
-    rehearses it, and may refuse.
+    `world`: NODESxGPUS of other machines, +NODESxGPUS of those that only serve; None: this one, or
+    torchrun's. As JSON, problems are in the object, and the exit code, 0 or 2, is returned. `learner`
+    rehearses the learner, and may refuse.
     """
     machines = Machines.parse(world)
     elsewhere = world is not None
@@ -103,7 +103,7 @@ def dry_run_alone(
     as_json: bool,
     built_in: LoadSet,
 ) -> int:
-    """The same for `eval` and `rollout`: `what` leaves of the recipe only what the verb needs."""
+    """The dry run of `eval` and `rollout`: `what` reduces the recipe to the needs of the verb."""
     found = Findings()
     path = found.of(lambda: chosen_model(recipe, model))
     nobody_listens = recipe.run.model_copy(update={"callbacks": []})

@@ -11,10 +11,10 @@ from rocstar.train.plan.node_facts import UNLIMITED, NodeFacts
 
 GIB = 1 << 30
 FREE_SHARE = 0.95
-"""Of a GPU's memory that must be free: a driver keeps a little."""
+"""Share of a GPU's memory that must be free: a driver keeps a little."""
 CLOCK_S = 1.0
 SHM_BYTES = GIB
-"""For each rank: RCCL and NCCL pass data between the GPUs of a node through shared memory."""
+"""Shared memory for each rank: RCCL and NCCL pass data between the GPUs of a node through it."""
 SCRATCH_BYTES = GIB
 NOFILE = 16_384
 """A sandbox has half a dozen descriptors for each session, a service one for each connection."""
@@ -22,7 +22,7 @@ OLDEST_TORCH = (2, 11)
 
 
 class Fitness(StrEnum):
-    """How a node stands in one respect; later ones are worse."""
+    """The result of a check; later ones are worse."""
 
     fit = "ok"
     thin = "warning"
@@ -43,13 +43,13 @@ class NodeCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNeeds:
-    """What a run wants of each of its nodes."""
+    """The requirements of a run on each of its nodes."""
 
     nodes: int = 1
     gpus: int | None = None
     """As many at least; None: no recipe was given that says it."""
     recipe_problems: list[str] = field(default_factory=list)
-    """What its engine, tools, reward and disk lack here, each with its fix."""
+    """Missing requirements of engine, tools, reward and disk, each with its fix."""
 
 
 def check_node(facts: NodeFacts, needs: NodeNeeds) -> list[NodeCheck]:

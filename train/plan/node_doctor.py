@@ -19,7 +19,7 @@ PORT = 29500
 
 
 def add_node_options(parser: argparse.ArgumentParser) -> None:
-    """What `--node` takes besides a recipe. Fields of the recipe follow as --section.field=value."""
+    """Add the options of `--node`. Fields of the recipe follow as --section.field=value."""
     text = "this node before a run, with what RECIPE needs of it where one is given"
     parser.add_argument("--node", nargs="?", const="", metavar="RECIPE", help=text)
     text = "of --node: as many nodes take part; several need more of each"
@@ -45,10 +45,10 @@ def _port(text: str) -> int:
 
 
 def node_doctor(options: argparse.Namespace, fields: Sequence[str]) -> int:
-    """Look at this node and print what was found; the exit code says how it stands.
+    """Check this node and print the results; return the exit code of the worst.
 
     Raises:
-        ConfigError: the recipe itself is wrong.
+        ConfigError: the recipe is invalid.
     """
     from rocstar.train.plan.node_checks import check_node, exit_code
     from rocstar.train.plan.node_facts import gather_node
@@ -78,7 +78,7 @@ def node_doctor(options: argparse.Namespace, fields: Sequence[str]) -> int:
 
 
 def _needs(options: argparse.Namespace, fields: Sequence[str], gpus: int) -> tuple[Any, dict[str, Any]]:
-    """What the run wants of this node, and what a launcher has to know besides: ranks of the learner here."""
+    """Return the requirements of the run on this node, and the number of learner ranks here."""
     from rocstar.train.plan.node_checks import NodeNeeds
     from rocstar.train.plan.preflight import Findings, check_disk, check_engine
     from rocstar.train.serving.placement import num_gpus_named, num_learner_gpus

@@ -1,4 +1,4 @@
-"""What of this node decides whether a run can go there. Gathered and not judged: node_checks.py does that."""
+"""Facts of this node for a run. Gathered here, judged in node_checks.py."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class NodeFacts:
     has_verbs: bool
     """libibverbs can be loaded: without it, collectives of GPUs do not find a card."""
     clock_error_s: float | None
-    """What the kernel takes its clock to be off by at most; infinity where nobody sets it."""
+    """The kernel's maximum clock error in seconds; infinity if no service sets the clock."""
     memory_available: int
     shared_memory: int
     """Bytes of /dev/shm that are free."""
@@ -70,7 +70,7 @@ class NodeFacts:
     """Where programs have their files."""
     scratch_free: int
     busy_ports: list[int] = field(default_factory=list)
-    """Of those that were asked for."""
+    """The requested ones."""
     isolation: str | None = None
     """The sandbox's tier; None: no pool starts."""
     isolation_why: str = ""
@@ -167,8 +167,8 @@ class _Timex(ctypes.Structure):
 
 
 def clock_error_s() -> float | None:
-    """Seconds by which the kernel takes its clock to be off at most; infinity where nobody sets it. Nothing
-    is changed: no mode is set."""
+    """Return the kernel's maximum clock error in seconds; infinity if no service sets the clock. Read-only:
+    no mode is set."""
     libc = ctypes.CDLL(None, use_errno=True)
     timex = _Timex()
     if libc.adjtimex(ctypes.byref(timex)) < 0:

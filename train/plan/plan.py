@@ -1,4 +1,4 @@
-"""`--dry-run`: what a recipe will do, in numbers, without building anything.
+"""`--dry-run`: the plan of a recipe in numbers, without building anything.
 
 stages | the world: ranks and nodes | memory per rank, by arithmetic | GPUs of a node | launch commands
 """
@@ -33,7 +33,7 @@ class Machines:
     ranks_per_node: int = 1
     serving_nodes: int = 0
     serving_gpus: int = 0
-    """Of each node that only serves; 0: it has none, or torchrun alone says that there are such nodes."""
+    """GPUs of each node that only serves; 0: none, or only torchrun knows of such nodes."""
 
     @property
     def ranks(self) -> int:
@@ -118,7 +118,7 @@ def _stages(recipe: Recipe) -> list[str]:
 
 
 def _learner(recipe: Recipe, size: ModelSize, machines: Machines) -> list[str]:
-    """What every rank holds, activations aside."""
+    """Return the memory of every rank, without activations."""
     ranks, dtype, params = machines.ranks, size.dtype_bytes, size.parameters
     if recipe.model.sharding == "node":
         ranks = machines.ranks_per_node
@@ -154,7 +154,7 @@ def _learner(recipe: Recipe, size: ModelSize, machines: Machines) -> list[str]:
 
 
 def _adapters(recipe: Recipe, size: ModelSize) -> list[str]:
-    """What is held where adapters learn alone."""
+    """Return the memory if only adapters are trained."""
     count = size.adapters
     return [
         row("weights", size.dtype_bytes * size.parameters, f"{recipe.model.dtype}, frozen"),

@@ -56,7 +56,7 @@ from rocstar.train.tasks.tools import tool_box
 REDIS_S = 3.0
 T = TypeVar("T")
 LoadSet = Callable[[EvalConfig], list[Task]]
-"""Reads a built-in set; train/evaluation/benchmarks/registry.py, which lies above this room, has one."""
+"""Reads a built-in set; implemented in train/evaluation/benchmarks/registry.py, a higher layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +65,10 @@ class Tasks:
 
     stages: list[list[Task]]
     heldout: Mapping[str, list[Task]]
-    """Of each set of the evaluation, by its label."""
+    """Tasks of each evaluation set, by label."""
     demonstrations: list[Task]
     learned: Learned = field(default_factory=Learned)
-    """What of the sets is in the recipe's tasks and conversations, before it is left out."""
+    """The questions of the sets in the recipe's tasks and conversations, before removal."""
     unreadable: list[str] = field(default_factory=list)
     """A line for each source with answers that the judge cannot read."""
     notes: list[str] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Tasks:
 
     @property
     def all_heldout(self) -> list[Task]:
-        """Of all sets."""
+        """The counts of all sets."""
         return [task for tasks in self.heldout.values() for task in tasks]
 
 
@@ -94,26 +94,26 @@ def check_sets(recipe: Recipe) -> None:
 
 
 def nobody_loads(config: EvalConfig) -> list[Task]:
-    """In the place of who reads built-in sets: a caller that gives none has a recipe without them."""
+    """The default reader of built-in sets, for recipes without them."""
     raise RuntimeError(f"the set {config.set!r} is built in, and the caller brought nothing that reads it")
 
 
 @dataclass(slots=True)
 class Findings:
-    """What is wrong with a recipe on this machine, all of it, and what cannot be seen from here."""
+    """All problems of a recipe on this machine, and the facts that cannot be checked here."""
 
     problems: list[str] = field(default_factory=list)
     """A line each: field, reason, fix."""
     unknown: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What was counted of the data, a line each."""
+    """Counts of the data, a line each."""
     has_template: bool = True
     """Whether it can be seen here how a conversation is put in words."""
     conversations: list[dict[str, Any]] = field(default_factory=list)
     """Those of sft.data, where they could be read."""
 
     def of(self, look: Callable[[], T]) -> T | None:
-        """What `look` gives; None where it finds something wrong, which is noted."""
+        """Return the result of `look`; None after an error, which is noted."""
         try:
             return look()
         except ConfigErrors as error:
@@ -124,7 +124,7 @@ class Findings:
         return None
 
     def refuse(self) -> None:
-        """Raise what was found, as one error."""
+        """Raise the noted problems as one error."""
         if len(self.problems) == 1:
             raise ConfigError(self.problems[0])
         if self.problems:
@@ -316,7 +316,7 @@ def _load_read(
 
 
 def hub_name(config: DataConfig) -> str | None:
-    """OWNER/NAME of a source that would be read from the hub; None for one that lies here."""
+    """Return OWNER/NAME of a source on the hub; None for a local one."""
     if not config.source.startswith("hub:"):
         return None
     name = config.source.removeprefix("hub:").partition(":")[0]
@@ -341,10 +341,10 @@ def check(
     resume: bool = False,
     built_in: LoadSet = nobody_loads,
 ) -> list[dict[str, Any]]:
-    """What can be wrong before any work; returns the conversations that were read for it. ConfigError with
-    all that is wrong; nothing was written.
+    """Check all that can be checked before any work; return the conversations read for it. Raise ConfigError
+    with all problems, before anything is written.
 
-    Every rank calls it. The run's folder and, where something else is wrong, the data are rank 0's to see: it
+    Every rank calls it. Only rank 0 checks the run's folder and, after another problem, the data, because it
     loads the data next.
     """
     found = examine(recipe)
@@ -372,9 +372,9 @@ def rehearse(
     nodes: int | None = None,
     built_in: LoadSet = nobody_loads,
 ) -> Findings:
-    """All that a run would need, for `--dry-run`; without `run_dir`, what a policy that stays would.
+    """Check the requirements of a run, for `--dry-run`; without `run_dir`, those of a fixed policy.
 
-    `elsewhere`: it is to run on other machines than this. nodes: so many of them; None = as torchrun says.
+    `elsewhere`: it will run on other machines. nodes: their number; None: torchrun's.
     """
     found = examine(recipe, learns=run_dir is not None, elsewhere=elsewhere, nodes=nodes, dry=True)
     if run_dir is not None:
@@ -437,7 +437,7 @@ def examine(
             found.of(lambda: prompts.calls(rows))
     for look in _engine_checks(recipe, found, learns=learns, elsewhere=elsewhere, nodes=nodes):
         found.of(look)
-    if os.environ.get("RANK", "0") == "0":  # who listens is rank 0's, and its code runs nowhere else
+    if os.environ.get("RANK", "0") == "0":  # listeners run only on rank 0
         found.of(lambda: check_callbacks(recipe.run.callbacks))
     found.of(lambda: tool_box(recipe))
     if recipe.tool.flavour not in (*FLAVOURS, "auto"):
@@ -454,7 +454,7 @@ def examine(
 
 
 def _examine_model(recipe: Recipe, found: Findings, *, dry: bool) -> int | None:
-    """The model's positions, where it says so. What is wrong with its parts is noted part by part."""
+    """Return the model's number of positions, if declared. Problems of its parts are noted separately."""
     model = recipe.model
     if model.path == "scratch":
         if not recipe.sft.steps:
@@ -535,7 +535,7 @@ def check_disk(recipe: Recipe, run_dir: Path) -> None:
     """ConfigError where the checkpoints that lie there at one time have no room."""
     size = measure(recipe.model, recipe.lora)
     if isinstance(size, str):
-        return  # what is missing of the model is said elsewhere
+        return  # a missing model is reported elsewhere
     there = next(path for path in (run_dir, *run_dir.absolute().parents) if path.is_dir())
     num = max(1, peak_checkpoints(recipe) - len(complete_checkpoints(run_dir)))
     each = checkpoint_bytes(size.parameters, size.adapters, size.dtype_bytes)
@@ -562,12 +562,12 @@ def peak_checkpoints(recipe: Recipe) -> int:
 
 
 def check_engine(recipe: Recipe, *, learns: bool = False, nodes: int | None = None) -> None:
-    """What engine, tools and reward need of this node. ConfigError; nothing was started.
+    """Check the requirements of engine, tools and reward on this node. Raise ConfigError; nothing is started.
 
     Args:
-        recipe: what is to run.
-        learns: the policy is to be trained.
-        nodes: as many take part; None = as torchrun says.
+        recipe: the recipe to run.
+        learns: True if the policy is trained.
+        nodes: number of nodes; None: torchrun's.
     """
     found = Findings()
     for look in _engine_checks(recipe, found, learns=learns, nodes=nodes):

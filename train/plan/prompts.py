@@ -26,7 +26,7 @@ from rocstar.train.tasks.chat_format import scratch_template, template_refused, 
 from rocstar.train.tasks.tools import tool_box
 
 ANSWER_FORMS = ("<answer>", "\\boxed")
-"""What the reward reads an answer from."""
+"""The text from which the reward reads an answer."""
 
 
 class PromptCheck:
@@ -123,7 +123,7 @@ class PromptCheck:
         return ShownCheck(template, tool_box(self._recipe).schemas, **names)
 
     def _template(self, name: str, field: str) -> tuple[str, dict[str, str]]:
-        """The source of the template that `field` names, and what it writes by name."""
+        """Return the source of the template that `field` names, and the names it may use."""
         recipe, names, own = self._recipe, {}, None
         if self._model == "scratch":
             name = scratch_template(recipe) if name == "model" else name

@@ -1,7 +1,7 @@
-"""What `--resume` goes on with: which changes of the recipe it takes, and whether anything is left to do.
+"""`--resume`: the accepted changes of the recipe, and the remaining work.
 
-recipe, config.toml of the run -> changes -> refused: what was done would no longer be what the recipe says
-                                          -> told: the rest
+recipe, config.toml of the run -> changes -> refused: the finished part would not match the recipe
+                                          -> reported: the rest
 last checkpoint, metrics.jsonl -> complete, or the rows that stay
 """
 
@@ -87,7 +87,7 @@ FREE: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One field of the recipe that is not what the run had."""
+    """A field of the recipe with another value than the run's."""
 
     field: str
     was: Any
@@ -112,9 +112,9 @@ def changes(former: Recipe, recipe: Recipe, *, step: int, done: int) -> list[Cha
 
 
 def check_changes(run_dir: Path, recipe: Recipe, saved: Path | None) -> list[Change]:
-    """What of the recipe is not as in the run's config.toml. ConfigError for what must stay.
+    """Return the fields that differ from the run's config.toml. Raise ConfigError for a fixed one.
 
-    Without a checkpoint the run begins again, and nothing must stay.
+    Without a checkpoint the run starts again, and no field is fixed.
     """
     path = run_dir / CONFIG
     if not path.is_file():
@@ -141,7 +141,7 @@ def check_changes(run_dir: Path, recipe: Recipe, saved: Path | None) -> list[Cha
 
 
 def complete(recipe: Recipe, run_dir: Path, *, live: bool) -> str | None:
-    """What to tell of a run that has nothing left to do; None where a resume has work. Nothing is written.
+    """Return the message for a complete run; None if a resume has work. Nothing is written.
 
     Raises:
         ConfigError: the folder cannot be resumed, or not with this recipe.
@@ -163,10 +163,10 @@ def complete(recipe: Recipe, run_dir: Path, *, live: bool) -> str | None:
 
 
 def take_recipe(recipe: Recipe, run_dir: Path, saved: Path | None) -> str | None:
-    """Make the recipe the run's, and keep the former one. What to tell of it; None where nothing changed.
+    """Store the recipe as the run's, and keep the former one. Return the message; None without a change.
 
     Raises:
-        ConfigError: it changes what must stay; nothing was written.
+        ConfigError: it changes a fixed field; nothing was written.
     """
     found = check_changes(run_dir, recipe, saved)
     step = checkpoint.load_progress(saved)["step"] if saved else 0
@@ -194,7 +194,8 @@ def is_complete(recipe: Recipe, run_dir: Path, saved: Path, *, live: bool) -> bo
 
 
 def bytes_to_keep(run_dir: Path, saved: Path | None) -> int:
-    """How much of metrics.jsonl stands: the checkpoint's, and an evaluation of just that policy behind it."""
+    """Return the number of valid rows of metrics.jsonl: the checkpoint's, and evaluations of its policy after
+    it."""
     if saved is None:
         return 0
     progress = checkpoint.load_progress(saved)
@@ -238,7 +239,7 @@ def _fixed(name: str) -> str | None:
 
 
 def _flat(recipe: Recipe) -> dict[str, Any]:
-    """Dotted names and values; what is None has no name."""
+    """Yield dotted names and values; None values have no name."""
 
     def walk(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
         tables = isinstance(node, list) and node and all(isinstance(item, dict) for item in node)
