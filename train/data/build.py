@@ -1,4 +1,4 @@
-"""`rocstar data build`: rows of sources become tasks or conversations, with what was decided about each.
+"""`rocstar data build`: rows of sources become tasks or conversations, with a decision on each.
 
     sources ──read each row by itself──> RowTable ──copies──> ──overlap──> ──difficulty──> ──draw──> OUT/
                                             on disk, OUT/work.db
@@ -8,8 +8,8 @@
     OUT/funnel.json                          the counts; written last: the build is finished
 
 Invariant: the bytes of these files depend on the set of rows in each source and on the file of the build; not
-on the order of rows, nor on where a build was killed. Memory depends on the evaluation sets alone. Nobody
-waits for anybody: one process, one thread; the same command goes on with a build that was killed.
+on the order of rows, nor on where a build was killed. Memory depends on the evaluation sets alone. One
+process with one thread; the same command resumes a killed build.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ COMMITTED_ROWS: Final = 2_000
 
 
 def build(config: BuildConfig, out: Path, *, commercial: bool = False, force: bool = False) -> Funnel:
-    """Build into the folder `out`, or go on with what a killed build left there.
+    """Build into the folder `out`, or resume a killed build there.
 
     Raises:
         ConfigError: a source cannot be used, nothing is left of the rows, or `out` is in use.
@@ -86,7 +86,7 @@ class _Builder:
         self._names = [one.name for one in told]
 
     def work(self) -> None:
-        """Do what is not done yet."""
+        """Run the missing phases."""
         phases: Mapping[str, Callable[[], None]] = {
             "read": self._read,
             "copies": self._copies,
@@ -211,7 +211,7 @@ class _Builder:
             self._table.finish("draw")
 
     def kept(self) -> Iterator[dict[str, Any]]:
-        """What is written, by id."""
+        """Yield the written rows, by id."""
         for source, row, id_, body, licence, told in self._table.kept():
             origin = self._told[source]
             provenance: dict[str, Any] = {"source": origin.name, "from": origin.source, "row": row}
@@ -226,7 +226,7 @@ class _Builder:
             }
 
     def dropped(self) -> Iterator[dict[str, Any]]:
-        """What is not, each row with its reason."""
+        """Yield the dropped rows, each with its reason."""
         for source, row, reason, evidence, shown in self._table.dropped():
             yield {
                 "source": self._names[source],
@@ -270,7 +270,7 @@ class _Builder:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a build would read."""
+    """The sources of a build."""
 
     config: BuildConfig
     sources: list[SourceTold]
@@ -294,7 +294,7 @@ class DryRun:
 
 
 def dry_run(config: BuildConfig, *, commercial: bool) -> DryRun:
-    """What a build of a file that was checked would read. ConfigError for a folder without its split."""
+    """Return the sources of a checked build file. Raise ConfigError for a folder without its split."""
     return DryRun(config, [told_of(source, commercial=commercial) for source in config.sources])
 
 

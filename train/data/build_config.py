@@ -104,7 +104,7 @@ class OverlapConfig(Section):
 
 
 class DifficultyConfig(Section):
-    """What is left out by the pass rate of a model, seen in its records."""
+    """The filter by the pass rate of a model, read from its records."""
 
     rollouts: list[str] = Field(min_length=1, description="files of `rocstar rollout`, or folders of records")
     solved: int = Field(
@@ -121,7 +121,7 @@ class DifficultyConfig(Section):
 
 
 class ConversationsConfig(Section):
-    """What a conversation must be able to do."""
+    """The requirements on conversations."""
 
     templates: list[str] = Field(
         ["rstar2"], min_length=1, description="chat templates that must show it: bundled names or files"
@@ -215,7 +215,7 @@ def _with_paths(config: BuildConfig, folder: Path) -> BuildConfig:
 
 
 def _problems(config: BuildConfig, raw: Mapping[str, Any], commercial: bool) -> Iterator[str]:
-    """What the types of the fields do not tell."""
+    """Checks that the types of the fields do not cover."""
     for name, count in Counter(one.name for one in config.sources).items():
         if count > 1:
             yield f"{count} sources are called {name!r}; give each a name of its own"

@@ -1,4 +1,4 @@
-"""What becomes of a row by itself: a candidate for the build, or dropped with one reason and its evidence."""
+"""Turn a row into a candidate for the build, or drop it with one reason and its evidence."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Candidate:
     row: str
     """The row's name in its source: its own id, or a hash of it."""
     id: str
-    """Hash of what is written: the task id of a recipe."""
+    """Hash of the written row: the task id of a recipe."""
     key: bytes
     """Equal for rows that are one (same_problem.py)."""
     label: str
     """The answer, which copies of a problem must share; "" of a conversation."""
     problem: str
-    """What is held against evaluation sets."""
+    """The text compared with evaluation sets."""
     body: Mapping[str, Any]
     licence: str
     told: Mapping[str, Any] = field(default_factory=dict)
-    """What was decided about it, by filter."""
+    """The decisions on it, by filter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Dropped:
     """One of funnel.REASONS."""
     evidence: Mapping[str, Any]
     shown: str = ""
-    """The beginning of what it says."""
+    """The beginning of its text."""
 
 
 class RowReader(Protocol):
@@ -52,7 +52,7 @@ class RowReader(Protocol):
 
 
 def row_name(row: Any) -> str:
-    """A row's own id, or a hash of all that it holds: the same wherever it lies in its file."""
+    """Return the row's id, or a hash of its content, independent of its position in the file."""
     given = row.get("id") if isinstance(row, Mapping) else None
     if isinstance(given, str | int) and not isinstance(given, bool):
         return str(given)
@@ -66,6 +66,6 @@ def clipped(text: str) -> str:
 
 
 def earlier(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What an earlier build decided about a row, if one wrote it."""
+    """Return an earlier build's decision on a row, if it has one."""
     told = row.get("provenance")
     return {"earlier": dict(told)} if isinstance(told, Mapping) else {}

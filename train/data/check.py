@@ -7,8 +7,8 @@ The same tasks and sets give the same bytes. The file appears whole or not at al
 
     rows ──meet──> OUT.work, which a killed check leaves ──count──> OUT.partial ──> OUT
 
-What was found of each row lies in OUT.work until all are known, so memory depends on the sets alone. The same
-command goes on with what is there: a row is taken from it if its id and its text are still the same.
+Matches of each row are in OUT.work until all are known, so memory depends only on the sets. The same command
+resumes: a row is taken from it if its id and its text are unchanged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ANSWERS: Final = ("answer", "solution", "expected_answer", "ground_truth")
 LONGEST_ANSWER: Final = 200
 """Characters; a longer text is a solution, and its answer is not known."""
 RULES: Final = 2
-"""Grows when the same row may be told otherwise; what an older version left half done is begun anew."""
+"""Version of the rule; half-done work of an older version is started again."""
 COMMITTED_ROWS: Final = 10_000
 """A killed check loses no more."""
 _SCHEMA = "CREATE TABLE met (number INTEGER PRIMARY KEY, digest BLOB, name TEXT, met BLOB);"
@@ -49,11 +49,11 @@ _Row = tuple[int, bytes, str, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What was found, by level and by set."""
+    """Counts by level and by set."""
 
     levels: Mapping[str, int]
     by_set: Mapping[str, Mapping[str, int]]
-    """Of each set: tasks of each level but clean."""
+    """For each set: tasks of each level but clean."""
     questions: Mapping[str, int]
 
     def as_json(self) -> dict[str, Any]:
@@ -79,11 +79,11 @@ def check_tasks(
     field: str | None = None,
     force: bool,
 ) -> Checked:
-    """Judge every task and write what became of it.
+    """Judge every task and write its level.
 
     Args:
         tasks: a JSONL or Parquet file, a folder of them, or a hub data set, as in a recipe.
-        against: the same of evaluation sets.
+        against: evaluation sets, in the same forms.
         out: the file to write; `force` replaces it.
         mode: paper: the plain rule of any 8 words.
         field: where a row's problem is; None: the first of FIELDS that the row has.
@@ -128,7 +128,7 @@ def make_check(questions: Sequence[EvalQuestion], mode: Mode) -> Check:
 
 
 def digest_of(questions: Sequence[EvalQuestion]) -> str:
-    """What tells these questions from others."""
+    """A digest of these questions."""
     digest = hashlib.sha256()
     for one in questions:
         digest.update(json.dumps([one.file, one.id, one.text, one.answer]).encode())
@@ -136,9 +136,9 @@ def digest_of(questions: Sequence[EvalQuestion]) -> str:
 
 
 def _meet_all(database: sqlite3.Connection, check: Check, tasks: str, field: str | None) -> int:
-    """Put what is found of every row into the database and count it; how many rows there are.
+    """Store and count the matches of every row; return the number of rows.
 
-    Rows that are there with the same id and text are not looked at again; from the first other one on all
+    Rows with an equal id and text in the database are not read again; from the first different one on all
     are.
     """
     stored = database.execute("SELECT digest, met FROM met ORDER BY number")
@@ -230,7 +230,7 @@ def _answer(row: Mapping[str, Any]) -> str:
 def _problem(row: Mapping[str, Any], field: str | None, where: str) -> str:
     names = FIELDS if field is None else (field,)
     value = next((row[name] for name in names if name in row), None)
-    if isinstance(value, list):  # a conversation: what the user said last
+    if isinstance(value, list):  # a conversation: the user's last message
         said = [m.get("content") for m in value if isinstance(m, Mapping) and m.get("role") == "user"]
         value = said[-1] if said else None
     if isinstance(value, str) and value.strip():

@@ -6,7 +6,7 @@
     instruction   {"instruction" | "prompt" | "problem", "input"?, "output" | "response" | "solution"}
 
 Tools come as a list or its JSON, as {"type": "function", "function": ...} or bare; types of parameters that
-are Python's (`str`, `dict`, `List[int]`) become those of JSON Schema. ConfigError says what is no such form.
+are Python's (`str`, `dict`, `List[int]`) become those of JSON Schema. ConfigError names an unknown form.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _type(name: str) -> str:
 
 
 def _thinking(message: Any, *, drop: bool) -> Any:
-    """A message with what was thought under the name that templates know, or without it."""
+    """Return a message with its thought under the name that templates use, or without it."""
     if not isinstance(message, Mapping):
         return message
     rest = {key: item for key, item in message.items() if key not in _THOUGHTS}

@@ -78,7 +78,7 @@ class ConversationReader:
 
 
 def _unfinished(messages: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, Any]] | None:
-    """A conversation must end with what an assistant says or calls, and answer somebody."""
+    """A conversation must end with text or a call of the assistant, and answer a user."""
     last = messages[-1]
     if last["role"] != "assistant":
         return "unfinished", {"ends_with": last["role"]}
@@ -121,5 +121,5 @@ def _call_problem(function: Mapping[str, Any], schemas: Mapping[str, Any]) -> st
 
 @lru_cache(maxsize=4096)
 def _schema_problem(parameters: str) -> str | None:
-    """What is wrong with a schema, given as JSON; data sets repeat their tools."""
+    """Return the error of a schema given as JSON, cached because data sets repeat their tools."""
     return check_parameters(json.loads(parameters))

@@ -1,4 +1,4 @@
-"""`rocstar data build|check|show`: their arguments and what they print."""
+"""`rocstar data build|check|show`: arguments and output."""
 
 from __future__ import annotations
 

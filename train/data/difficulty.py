@@ -96,13 +96,13 @@ class _Task(msgspec.Struct):
 
 
 class _Told(msgspec.Struct):
-    """What is read of a frame beside its index; the rest is skipped."""
+    """The fields read from a frame besides its index; the rest is skipped."""
 
     task: _Task
 
 
 class _Line(msgspec.Struct):
-    """What is read of a record; the rest of a line is skipped."""
+    """The fields read from a record; the rest of a line is skipped."""
 
     v: int
     task: _Task

@@ -17,7 +17,7 @@ LEFT_OUT: Final = ("duplicate", "near")
 
 
 def problem_of(task: Task) -> str:
-    """What a task asks: the turns before it and the question, without system messages."""
+    """Return the text of a task: the turns before it and the question, without system messages."""
     turns = [m for m in task.context if m["role"] not in ("system", "developer")]
     said = [f"{m['content']} {m.get('tool_calls') or ''}" for m in turns]
     return "\n".join([*said, task.question])
@@ -35,7 +35,7 @@ class EvalQuestions:
         self._asked = [EvalQuestion(file="", id="", text=text, answer=answer) for text, answer in self._names]
 
     def of(self, problems: Iterable[tuple[str, str]]) -> list[list[Question]]:
-        """For each (problem, answer) the questions that it is; answers are empty where they are not known."""
+        """Return for each (problem, answer) the questions it equals; unknown answers are empty."""
         problems = list(problems)
         if not self._asked or not problems:
             return [[] for _ in problems]

@@ -1,5 +1,5 @@
-"""What speaks for two problems being one, besides equal words: how rare the words are, which sentences only
-say how to answer, and whether the answers agree. Pure.
+"""Evidence besides equal words that two problems are one: rarity of words, sentences that only give the
+answer format, and agreement of the answers. Pure.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _WEIGHTS: Final = {
     word: weight for words, weight in zip(_COMMON.split("|"), _TIERS, strict=True) for word in words.split()
 }
 _WEIGHT_BY_DIGITS: Final = (0.1, 0.25, 0.5)
-"""Of a number of one digit, of two, and of more."""
+"""Weight of a number of one digit, of two, and of more."""
 
 _SENTENCE_END: Final = re.compile(r"[.?!\n](?:(?<=\n)|(?:\\[\])]|\$+)?\s)")
 """A set of characters comes first: the search for one is several times faster than for an alternative."""

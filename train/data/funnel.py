@@ -1,4 +1,4 @@
-"""What became of every row of a build: a table, JSON and a drawing.
+"""The outcome of every row of a build: a table, JSON and a drawing.
 
 Invariant: the rows that were read are those that were kept and those that were dropped, each for one reason.
 """
@@ -108,7 +108,7 @@ class Funnel:
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
     def as_svg(self) -> str:
-        """A bar for what is left behind each reason, in the colours of the other drawings."""
+        """A bar for the rows left after each reason, in the colours of the other drawings."""
         total = max(1, sum(self.read.values()))
         bars = [("read", 0, sum(self.read.values())), *self.steps()]
         parts = []

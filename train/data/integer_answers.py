@@ -20,7 +20,7 @@ MAX_DIGITS: Final = 30
 """Digits of a number that is not huge. The longest label of DAPO-Math-17k has 23; the report's example of a
 huge one, 6.5e27330467, has 27 million."""
 MAX_CHARACTERS: Final = 2000
-"""A longer answer is read no further: it holds no number that anybody writes."""
+"""A longer answer is not read further: it is not a plausible number."""
 Refusal = Literal["no_integer", "huge_integer"]
 
 _EXPONENT = re.compile(r"(?P<mantissa>[+-]?[0-9]+(?:\.[0-9]+)?)[eE][+]?(?P<power>[0-9]{1,18})")

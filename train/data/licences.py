@@ -1,6 +1,6 @@
-"""What licences of data sets allow, as far as a name tells it. Pure; no legal advice.
+"""Permissions of data set licences, by their names. Pure; no legal advice.
 
-Only what is listed here counts as allowed for commercial use: a licence that nobody here knows does not.
+Only licences listed here count as allowed for commercial use; unknown ones do not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def licence_name(text: str) -> str:
 
 
 def forbids_commercial_use(licence: str) -> str | None:
-    """Why rows of this licence are left out of what is used commercially; None where they are not."""
+    """Return the reason to drop rows of this licence for commercial use; None if they are allowed."""
     name = licence_name(licence)
     if name in COMMERCIAL:
         return None

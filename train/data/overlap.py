@@ -7,11 +7,11 @@
     clean      else
 
 Score of a problem against a question: the smaller of two shares of the question's words, of all words and of
-those in rare grams, that lie in grams which the problem has too. A gram that more than BOILERPLATE distinct
-problems have is no evidence: "where m and n are relatively prime positive integers" is nobody's question.
+those in rare grams, that lie in grams which the problem has too. A gram in more than BOILERPLATE distinct
+problems is no evidence: "where m and n are relatively prime positive integers" is in many questions.
 
-How rare a gram is, is known only behind the last problem. So there are two passes, and between them what was
-found of each problem lies where the caller puts it, as bytes:
+The rarity of a gram is known only after the last problem. So there are two passes, and between them the
+caller stores the matches of each problem, as bytes:
 
     problem ──meet──> bytes ──count──> how rare        close        bytes ──judge──> level
 
@@ -42,7 +42,7 @@ BOILERPLATE: Final = 5
 AGREED: Final = 0.5
 """Enough where the answers agree, too."""
 WHOLE: Final = 0.95
-"""Of both texts, where the answers differ."""
+"""Share of both texts, if the answers differ."""
 SAME_NUMBERS: Final = 0.75
 HALF_OF_NUMBERS: Final = 0.5
 """Enough where the answers agree: 0.5 may be 1/2 in the copy."""
@@ -65,7 +65,7 @@ class EvalQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskVerdict:
-    """What became of a problem."""
+    """The verdict on a problem."""
 
     level: Level
     score: float = 0.0
@@ -81,7 +81,7 @@ class Check(Protocol):
     """A rule that judges problems against questions, in two passes."""
 
     def meet(self, text: str, answer: str = "") -> bytes:
-        """What a problem has of any question; b"" if nothing. `answer`: empty where it is not known."""
+        """Return a problem's matches with any question; b"" if none. `answer`: empty if unknown."""
         ...
 
     def count(self, met: bytes) -> None:
@@ -93,12 +93,12 @@ class Check(Protocol):
         ...
 
     def judge(self, met: bytes) -> TaskVerdict:
-        """What became of a problem."""
+        """The verdict on a problem."""
         ...
 
 
 def judged(check: Check, texts: Iterable[str]) -> Iterator[TaskVerdict]:
-    """The verdict of each text, in order, with what was found of them in memory."""
+    """Return the verdict of each text, in order, with all matches in memory."""
     found = [check.meet(text) for text in texts]
     for met in found:
         check.count(met)
@@ -107,7 +107,7 @@ def judged(check: Check, texts: Iterable[str]) -> Iterator[TaskVerdict]:
 
 
 class _Met(msgspec.Struct, array_like=True, frozen=True):
-    """What was found of a problem, until it can be judged; grams as native unsigned integers."""
+    """The matches of a problem, until it can be judged; grams as native unsigned integers."""
 
     length: int
     weight: float
@@ -180,7 +180,7 @@ class _Side:
         return weight
 
     def longest_shared(self, question: int, grams: array[int]) -> str:
-        """The longest stretch of a question's words that lies in grams of these, the first of equals."""
+        """Return the longest run of a question's words in these grams, the first of equals."""
         size, chosen = gram_size(self.index.lengths[question]), frozenset(grams)
         best, begin, end = range(0), 0, 0
         for first, gram in enumerate(self.index.of_question[question]):
@@ -193,8 +193,7 @@ class _Side:
 class OverlapCheck:
     """Judges problems against questions, as `Check`.
 
-    Invariant: what a problem is told depends on the set of problems that were counted, not on their order or
-    on how often one of them came.
+    Invariant: a verdict depends on the set of counted problems, not on their order or repetition.
     """
 
     def __init__(self, questions: Sequence[EvalQuestion]) -> None:
@@ -268,7 +267,7 @@ class OverlapCheck:
         return TaskVerdict(level="clean", score=_best(found)[0])
 
     def _level(self, met: _Met, question: int, score: float, grams: array[int]) -> Level:
-        """What a problem is to one question, other numbers aside."""
+        """Return the level of a problem for one question, without regard to numbers."""
         if score <= NEAR:
             return "clean"
         if self._is_part(met, question):

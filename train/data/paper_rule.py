@@ -1,7 +1,6 @@
-"""The plain rule of the report and of its like: a problem that shares any 8 words in a row with a question.
-Pure.
+"""The plain rule of the report: a problem that shares any 8 consecutive words with a question. Pure.
 
-Words are what stands between spaces, in lower case. Questions of fewer than 8 words are invisible to it.
+Words are separated by spaces, in lower case. Questions of fewer than 8 words are invisible to it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Questions that a judge of one answer cannot use, told by phrases; each verdict has its phrase. Pure.
+"""Questions that a judge of one answer cannot use, detected by phrases; each verdict has its phrase. Pure.
 
     figure        shown in a picture that the text lacks, or drawn in code
     proof         asks to prove or to explain, and for nothing else: no answer can be compared
@@ -6,8 +6,8 @@
     choice        asks for one of listed choices
     unanswerable  asks nothing, or about a problem or a table that is not there
 
-The rules are for English, and rather keep a question than drop it: lists of conditions that are lettered like
-parts are no parts, a graph that the text defines is no figure.
+The rules are for English, and rather keep a question than drop it: lettered lists of conditions are not
+parts, a graph that the text defines is not a figure.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _ELSEWHERE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class KindFound:
-    """What a question is, and the phrase that says so."""
+    """The kind of a question, and its phrase."""
 
     kind: Kind
     phrase: str
@@ -104,7 +104,7 @@ def _unanswerable(question: str) -> KindFound | None:
 
 
 def _proof(question: str) -> KindFound | None:
-    """To prove, and no more: "find, with proof" asks for what is found."""
+    """Only a proof: "find, with proof" asks for a value."""
     found = _PROOF.search(question)
     return KindFound("proof", _shown(found[0])) if found and not _ASKS_A_VALUE.search(question) else None
 

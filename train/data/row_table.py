@@ -1,7 +1,7 @@
-"""Every row of a build in one table on disk: what it would be written as, or why it is left out.
+"""Every row of a build in one table on disk: its written form, or the reason to drop it.
 
-Invariant: a row has at most one reason, the first it was given. What is read of the table never depends on
-the order in which the rows came: `number` only tells rows apart.
+Invariant: a row has at most one reason, the first. Results never depend on the order of the rows: `number`
+only distinguishes them.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class RowTable:
         )
 
     def tell(self, row: LiveRow, told: Mapping[str, Any]) -> None:
-        """Note what was decided about a row that stays."""
+        """Store a decision on a kept row."""
         self.database.execute(
             "UPDATE rows SET told = ? WHERE number = ?", (_json({**row.told, **told}), row.number)
         )
@@ -110,7 +110,7 @@ class RowTable:
         yield from self.database.execute("SELECT reason, source, COUNT(*) FROM rows GROUP BY reason, source")
 
     def kept(self) -> Iterator[tuple[int, str, str, dict[str, Any], str, dict[str, Any]]]:
-        """(source, row, id, body, licence, told) of what is written, by id."""
+        """(source, row, id, body, licence, told) of kept rows, by id."""
         found = self.database.execute(
             "SELECT source, row, id, body, licence, told FROM rows WHERE reason IS NULL ORDER BY id"
         )
@@ -118,7 +118,7 @@ class RowTable:
             yield source, row, id_, json.loads(body), licence, json.loads(told)
 
     def dropped(self) -> Iterator[tuple[int, str, str, dict[str, Any], str]]:
-        """(source, row, reason, evidence, shown) of what is not, by source and row."""
+        """(source, row, reason, evidence, shown) of dropped rows, by source and row."""
         found = self.database.execute(
             "SELECT source, row, reason, evidence, shown FROM rows WHERE reason IS NOT NULL"
             " ORDER BY source, row, reason, evidence, shown"
@@ -155,5 +155,5 @@ def _text(value: str) -> str:
 
 
 def _draw(seed: int, id_: str) -> bytes:
-    """Where a row stands in the draw: by its id and the seed alone."""
+    """Return the rank of a row in the draw, from its id and the seed alone."""
     return hashlib.blake2b(f"{seed}\0{id_}".encode(), digest_size=8).digest()

@@ -1,7 +1,7 @@
-"""When two rows are one: their texts are the same but for typesetting. Pure.
+"""Equality of rows: their texts are equal but for typesetting. Pure.
 
-Tasks are one if their questions are; conversations if everything that is said and called in them is. System
-messages do not count: the same conversation is often given under another one.
+Tasks are equal if their questions are; conversations if all their text and calls are. System messages do not
+count: a conversation is often published with several.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ KEY_BYTES = 16
 
 
 def question_key(question: str, context: Sequence[Mapping[str, Any]] = ()) -> bytes:
-    """What two tasks have in common if they ask the same; `context` is the messages before the question."""
+    """Return the key of a task's question; `context`: the messages before the question."""
     return conversation_key([*context, {"role": "user", "content": question}])
 
 
 def conversation_key(messages: Sequence[Mapping[str, Any]]) -> bytes:
-    """What two conversations have in common if the same is said in them."""
+    """Return the key of a conversation's text."""
     said = [_said(message) for message in messages if message["role"] not in ("system", "developer")]
     text = json.dumps(said, ensure_ascii=False).encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text, digest_size=KEY_BYTES).digest()

@@ -1,4 +1,4 @@
-"""The rows of a build's sources, and what tells these rows from others."""
+"""The rows of a build's sources, and their identity."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rows_of_source(source: SourceConfig) -> Iterator[Any]:
 
 
 def told_of(source: SourceConfig, *, commercial: bool) -> SourceTold:
-    """What provenance and funnel say of a source; local files are read once, for their hash."""
+    """Return a source's entry in provenance and funnel; local files are read once, for their hash."""
     left_out = ""
     if commercial and not source.licence_field:
         left_out = forbids_commercial_use(source.licence) or ""

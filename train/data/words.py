@@ -1,6 +1,6 @@
 """A problem as words that survive another typesetting: NFKC, case, LaTeX commands and spacing. Pure.
 
-Words alone are what overlap is measured in; with signs they tell whether two problems are one.
+Overlap is measured in words alone; words with signs decide whether two problems are one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SIGNS: Final = {
 }
 """Commands that are signs; a sign is no word."""
 _COMMANDS: Final = {**_RENAMED, **dict.fromkeys((*_TYPESETTING, *_SIGNS), "")}
-"""What a LaTeX command becomes; another becomes its name. Nothing is left of signs that Unicode has, too."""
+"""Replacements of LaTeX commands; others become their names. Signs that exist in Unicode are removed."""
 _SYMBOLS: Final = str.maketrans({
     "π": " pi ", "√": " sqrt ", "∞": " infty ", "∠": " angle ", "△": " triangle ", "∑": " sum ", "∏": " "
     "prod ",

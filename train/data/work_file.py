@@ -1,7 +1,7 @@
-"""A database of half-done work, in one file: what a killed command had done is there when it is run again.
+"""A database of half-done work in one file, from which a killed command resumes.
 
-Invariant: what was committed stays, what was not is as if it had never been begun. A file of other work is
-begun anew: it holds nothing but what can be computed again.
+Invariant: committed work stays, uncommitted work leaves no trace. A file of other work is started again: its
+content can be recomputed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ CACHE_KIB = 32 << 10
 
 @contextmanager
 def open_work(path: Path, schema: str, about: Any) -> Iterator[sqlite3.Connection]:
-    """The work at `path`; transactions are begun and committed by whom it is given to.
+    """Open the work at `path`; the caller begins and commits transactions.
 
     Args:
         schema: SQL that makes the tables of work that is begun.
-        about: JSON values that tell this work from any other.
+        about: JSON values that identify this work.
 
     Raises:
         ConfigError: the disk is full or cannot be written.
@@ -81,6 +81,6 @@ def _is_database(path: Path) -> bool:
 
 
 def discard_work(path: Path) -> None:
-    """Remove the file and what lies beside it for a crash."""
+    """Remove the file and SQLite's journals."""
     for suffix in ("", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)

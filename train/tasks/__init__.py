@@ -1,1 +1,1 @@
-"""Tasks, demonstrations and rewards: what is asked, and what an answer earns. Imports no torch."""
+"""Tasks, demonstrations and rewards. Imports no torch."""

@@ -89,7 +89,7 @@ def scratch_template(recipe: Recipe) -> str:
 
 
 def template_refused(recipe: Recipe, error: ChatError, *, field: str = "model.template") -> ConfigError:
-    """What a template is refused with; if it is a file that is not there, where it may be."""
+    """Return the error of a refused template; for a missing file, with a hint."""
     name = recipe.sft.template if field == "sft.template" else recipe.model.template
     hint = elsewhere(Path(name)) if not Path(name).exists() else ""
     return ConfigError(f"{field} = {name!r}: {error}{hint}")

@@ -1,4 +1,4 @@
-"""Whether a prediction is the truth: what rules tell without a computer algebra system. Pure, exact.
+"""Compare a prediction with the truth by rules, without a computer algebra system. Pure, exact.
 
     prediction, truth ──clean──> equal as text? ──> read into forms ──> leaf by leaf:
         a number that is written out ──> numbers.py      words ──> words.py
@@ -69,7 +69,7 @@ class AnswerPair:
 
 
 class _Leaves:
-    """Compares leaves; one that only algebra could tell is equal for now, and noted in `open`."""
+    """Compares leaves; one that needs algebra counts as equal for now, and is noted in `open`."""
 
     def __init__(self, answers: Mapping[Question, bool]) -> None:
         self._answers = answers
@@ -177,7 +177,7 @@ def _leaf(prediction: str, truth: str) -> tuple[str, bool | Question]:
 
 
 def _letters(text: str) -> str:
-    """What remains of a text when wrappers of text and spaces are left out, but for those between digits."""
+    """Return the text without text wrappers and spaces, except spaces between digits."""
     return _SPACE.sub("", _TEXT.sub(r" \1 ", text).strip())
 
 

@@ -233,7 +233,7 @@ def answer_text(value: Any, name: str, where: str) -> str:
 
 
 def content_id(kind: str, question: str, answer: str) -> str:
-    """16 hexadecimal digits of a hash over what a task is: a family or the context, question, answer."""
+    """16 hexadecimal digits of a hash over a task: a family or the context, question, answer."""
     text = "\0".join((kind, question, answer))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -312,7 +312,7 @@ class TaskCursor:
 
 
 def _suggestion(name: str, known: Sequence[str], there_are: str) -> str:
-    """What was meant, if a name is near; else what there is."""
+    """Return the nearest name as a hint; else all names."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=_NEAR)
     return f"did you mean {near[0]!r}?" if near else f"{there_are} {_listed(known)}."
 

@@ -84,7 +84,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """An answer and its parts. `text` is the whole of it, `label` what stands before its equals sign."""
+    """An answer and its parts. `text` is the complete text, `label` the text before its equals sign."""
 
     kind: Kind
     text: str = ""
@@ -163,7 +163,7 @@ def _read(text: str, *, is_truth: bool, depth: int) -> Form:
 def _bracketed(
     text: str, read: Callable[[str], Form], parts: Callable[[Sequence[str]], tuple[Form, ...]]
 ) -> Form:
-    """A union, a matrix, or what stands in brackets; else a leaf."""
+    """A union, a matrix, or a bracketed text; else a leaf."""
     united = split(text, _CUP)
     if len(united) > 1:
         return Form(kind=Kind.union, text=text, parts=parts(united))

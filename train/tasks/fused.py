@@ -2,7 +2,7 @@
 
     whole transcript, tool output included ──> sandbox: grader_fused.py ──> right if one of two says so
 
-The original grades everything that stands in the transcript, cut or not, and takes 4200, 0.42 and 42% for 42.
+The original grades the complete transcript, truncated or not, and accepts 4200, 0.42 and 42% for 42.
 Source: the released code of arXiv 2508.20722, re-made from its description.
 """
 
@@ -34,7 +34,7 @@ class FusedJudge:
 
 
 def transcript(attempt: Attempt) -> str:
-    """Return what the original decodes: the policy's turns with the tool results between them."""
+    """Return the original's transcript: the policy's turns with the tool results between them."""
     parts = []
     for turn in attempt.turns:
         parts.append(turn.text)

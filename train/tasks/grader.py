@@ -1,10 +1,10 @@
-"""Run a grader in the sandbox, and say whose fault it is when it gives no verdict.
+"""Run a grader in the sandbox, and attribute a missing verdict to the prediction or to us.
 
     truth ──> "truths read" ──> predictions, nonce ──> "NONCE bits"
       | ends here: ours                | ends here: the prediction's
 
 Graders hang, and some of them evaluate the text that they grade, so they run as killable programs off the
-event loop, with the clocks kept from outside. Who waits: the judge, for one run at a time.
+event loop, with the clocks kept from outside. The judge waits for one run at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VERIFIER_FLAVOUR: Final = "verifier"
 READ: Final = "truths read"
 """The first word of a grader: from here on, what happens is the prediction's doing."""
 CPU_SHARE: Final = 2 / 3
-"""Of the wall clock: a grader without end is stopped by its processor time, on a busy machine too."""
+"""Wall-clock limit: an endless grader is stopped by its CPU time limit, on a busy machine too."""
 STARVED_SHARE: Final = 0.1
 """A grader that had less processor time than this of its wall clock was not given the time to grade."""
 

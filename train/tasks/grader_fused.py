@@ -30,7 +30,7 @@ RELATIVE = 1e-4
 
 
 def answer_in(text: str) -> str:
-    """What the first grader takes for the answer in a transcript."""
+    """Return the answer that the first grader extracts from a transcript."""
     for phrase in _BEFORE:
         at = text.lower().rfind(phrase)
         text = text[at + len(phrase) :].strip() if at >= 0 else text
@@ -59,7 +59,7 @@ def _last_box(text: str) -> str | None:
 
 
 def normalised(text: str) -> str:
-    """A text without what the first grader does not look at."""
+    """Return the text without the parts that the first grader ignores."""
     text = text.strip().removesuffix(".")
     for old, new in _SPELLINGS:
         text = text.replace(old, new)

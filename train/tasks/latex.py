@@ -1,8 +1,8 @@
-"""The text of an answer made comparable: what LaTeX writes in many ways and means once. Pure, stdlib only.
+"""Normalise the text of an answer: LaTeX has many notations for one value. Pure, stdlib only.
 
     "\\left( \\dfrac{1}{2},\\, 3 \\right)." ──clean──> "(\\frac{1}{2}, 3)" ──split──> ["\\frac{1}{2}", "3"]
 
-Nothing here is evaluated, and no value changes: an answer stays what was written.
+Nothing here is evaluated, and no value changes.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def clean(text: str) -> str:
         return text
     if "\n" in text or "\r" in text:
         text = _BREAK.sub(r"\\newline ", text)  # two lines of digits are no number
-    text = " ".join(text.split())  # first: what follows may look at a run of spaces again and again
+    text = " ".join(text.split())  # first: the next rules may scan a run of spaces repeatedly
     if not text.isascii():
         text = " ".join(from_unicode(text).split())
     if whole := _MATH.fullmatch(text.removesuffix(".")):
@@ -191,7 +191,7 @@ def closing_brace(text: str, opening: int) -> int | None:
 
 
 def split(text: str, separator: re.Pattern[str]) -> list[str]:
-    """Return what stands between the separators that lie in no bracket of any kind, stripped."""
+    """Return the parts between separators outside all brackets, stripped."""
     parts, start = list[str](), 0
     found = separator.search(text)
     inner = _depths(text) if found else []

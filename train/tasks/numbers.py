@@ -58,11 +58,11 @@ _BASES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainNumber:
-    """A number that was written out, and what was written beside it.
+    """A written number and its notation.
 
-    Invariant: `value` is exactly what the digits say. `places` counts the digits behind a decimal point (None
-    without one). A number of base 10 has `base` None; another's value is that of its digits as text, never
-    converted.
+    Invariant: `value` is exactly the value of the digits. `places` counts the digits after a decimal point
+    (None without one). A number of base 10 has `base` None; another's value is that of its digits as text,
+    never converted.
     """
 
     value: Fraction
@@ -203,7 +203,7 @@ def _integer(digits: str) -> int:
 
 
 def _beside(rest: str, prefix: str | None) -> tuple[bool, str | None] | None:
-    """(percent, unit) of what stands behind the digits; None if it is neither."""
+    """Return (percent, unit) of the text after the digits; None if it is neither."""
     rest = rest.rstrip()
     if not rest:
         return False, prefix

@@ -1,4 +1,4 @@
-"""What a prediction may be written with, given its truth: nothing that the grader would compute for it. Pure.
+"""Operators that a prediction may use, given its truth: none that the grader would compute for it. Pure.
 
 A box that restates the question ("\\sum_{k=1}^{100} k^2") would be worth as much as the answer if the grader
 evaluated it. So a prediction may use ordinary algebra, and every other operator only if the truth has it too.
@@ -43,7 +43,7 @@ MAX_RISE: Final = 1
 
 
 def refusal(prediction: str, truth: str) -> str | None:
-    """Why a clean prediction is not compared with a clean truth: what it must not use, or None."""
+    """Return the operator that excludes a prediction from comparison with a truth, or None."""
     if not is_closed(prediction):
         return "a bracket"
     if not _SAYS.search(_BARE.sub("", prediction)):
@@ -103,7 +103,7 @@ def is_closed(text: str) -> bool:
 
 
 def rise(text: str) -> int:
-    """Return how many exponents stand on one another: 1 in `2^{3}`, 2 in `2^{3^2}` and in `2^3^2`."""
+    """Return the depth of nested exponents: 1 in `2^{3}`, 2 in `2^{3^2}` and in `2^3^2`."""
     deepest, open_, stack = 0, 0, []
     previous = ""
     for character in text:

@@ -1,12 +1,12 @@
-"""A reward function of the recipe's own, `reward.kind = "module:function"`.
+"""A custom reward function, `reward.kind = "module:function"`.
 
     attempt, args [, sandbox] ──> the function ──┬─ Reward, number or bool ────────────> Scored
                                                  ├─ raised, not finite, another type ──> Failed reward_error
                                                  └─ longer than reward.timeout_s ──────> Failed reward_timeout
 
-Who waits: the trajectory, for its own call. A coroutine function runs on the event loop; a plain one in a
-thread of its own, of which at most `MAX_CALLS` run: a thread cannot be killed, so one that hangs keeps its
-place until the process ends. The function is trusted: it runs in this process (docs/guide/own-reward.md).
+The trajectory waits for its call. A coroutine function runs on the event loop; a plain one in a separate
+thread, of which at most `MAX_CALLS` run: a thread cannot be killed, so one that hangs keeps its slot until
+the process ends. The function is trusted: it runs in this process (docs/guide/own-reward.md).
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ MAX_DETAIL = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reward:
-    """What a reward function gives.
+    """The result of a reward function.
 
     Args:
         value: any finite number; siblings are compared by it.
-        is_correct: the side on which Resample-on-Correct puts the attempt, and what an evaluation counts.
-        method: a word for the record: how the verdict came about.
+        is_correct: the side in Resample-on-Correct, and the value an evaluation counts.
+        method: a word for the record: the method of the verdict.
     """
 
     value: float
@@ -67,9 +67,9 @@ class Reward:
 
 
 def as_reward(given: object) -> Reward:
-    """Return what a function's value means: a Reward itself; a bool 1 or 0; a number is correct from 1 on.
+    """Convert a function's value: a Reward stays; a bool is 1 or 0; a number is correct from 1 on.
 
-    TypeError or ValueError for anything else.
+    Raises TypeError or ValueError for other values.
     """
     if isinstance(given, Reward):
         return given
@@ -196,9 +196,9 @@ class OwnJudge:
             value, error = None, None
             try:
                 value = self._function.call(attempt, **self._given)
-            except BaseException as raised:  # handed to who waits, who knows what may pass
+            except BaseException as raised:  # passed to the waiter, which knows the allowed exceptions
                 error = raised
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: there is no waiter
                 loop.call_soon_threadsafe(end, value, error)
 
         try:

@@ -1,11 +1,11 @@
-"""The built-in reward, `reward.kind = "math"`: 0, 1, or nothing because we failed to tell.
+"""The built-in reward, `reward.kind = "math"`: 0, 1, or none after an infrastructure failure.
 
     final turn ──> the boxed value ──> rules (compare.py) ──> sandbox, flavour `verifier` ──> Outcome
                       | no box             | decided             | hang, crash      | SandboxError
                       v                    v                     v                  v
                    Scored 0            Scored 0 or 1          Scored 0            Failed
 
-Nothing that the policy wrote is evaluated for it, and equality is exact. A prediction on which the grader
+No text of the policy is evaluated, and equality is exact. A prediction on which the grader
 hangs or runs out of memory is wrong (`grader_limit`); a truth on which it does is our failure.
 """
 
@@ -70,7 +70,7 @@ class MathJudge:
         self._grader = Grader(sandbox, wall_s=wall_s)
 
     async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
-        """Grade what the policy wrote in its last turn. `deadline` is a `loop.time()`."""
+        """Grade the policy's last turn. `deadline` is a `loop.time()`."""
         task = attempt.task
         if attempt.is_truncated:
             return Scored(reward=0.0, method="truncated")

@@ -43,7 +43,7 @@ def rows_from(source: str, base: Path, *, split: str, revision: str | None = Non
 
 
 def name_of(config: DataConfig) -> str:
-    """What a source is called in metrics and records: the same wherever its files lie."""
+    """Return a source's name in metrics and records, independent of the location of its files."""
     if config.source.startswith("hub:"):
         return config.source.removeprefix("hub:")
     return Path(config.source).name or config.source
@@ -63,7 +63,7 @@ def source_files(source: str, base: Path, *, split: str) -> list[Path]:
 
 
 def local_copy(source: str, *, split: str) -> list[Path]:
-    """The files that stand in for a hub data set on this machine; none if the hub is to be asked."""
+    """Return the local files of a hub data set; empty to use the hub."""
     name, _, configuration = source.removeprefix(HUB).partition(":")
     override = os.environ.get(DATA_DIR_VARIABLE)
     if not override or not (Path(override) / name).is_dir():
@@ -100,7 +100,7 @@ def _file_rows(path: Path) -> Rows:
 
 
 def jsonl_rows(path: Path) -> Rows:
-    """The rows of a JSONL file, blank lines skipped. ConfigError names the line that is none."""
+    """Yield the rows of a JSONL file, blank lines skipped. ConfigError names an invalid line."""
     opener = gzip.open if path.name.endswith(".gz") else open
     try:
         with opener(path, "rt", encoding="utf-8-sig") as lines:

@@ -1,4 +1,4 @@
-"""The tools of a recipe: what it lists, as one box without a sandbox; agent.py gives it one."""
+"""The tools of a recipe, as one box without a sandbox; agent.py adds one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def tool_box(recipe: Recipe) -> Dispatcher:
-    """The recipe's tools, by name. Its `schemas` are what the prompt shows.
+    """Return the recipe's tools, by name. Its `schemas` are shown in the prompt.
 
     Raises:
         ConfigErrors: for every tool that cannot be made, and for every two of one name.
@@ -67,7 +67,7 @@ def demonstrated_tool(recipe: Recipe) -> PythonTool | JupyterTool:
 
 
 def _own(choice: ToolChoice, field: str) -> Tool:
-    """A tool of the recipe's author. ConfigError for what is none, or cannot be made with its arguments."""
+    """Return a custom tool. ConfigError if it is not a tool, or cannot be made with its arguments."""
     key = (choice.kind, json.dumps(choice.args, default=str, sort_keys=True))
     if key not in _OWN:
         _OWN[key] = _made(choice.kind, choice.args, field)
@@ -93,7 +93,7 @@ def _made(kind: str, args: Mapping[str, Any], field: str) -> Tool:
         raise ConfigError(f"{said}: args = {args!r} do not fit: {error}; it takes {takes}") from None
     try:
         tool = found(**args)
-    except Exception as error:  # the class is anybody's code
+    except Exception as error:  # user code
         raise ConfigError(f"{said}: args = {args!r}: {described(error)}") from error
     problems = list(_problems(tool))
     if problems:
@@ -102,7 +102,7 @@ def _made(kind: str, args: Mapping[str, Any], field: str) -> Tool:
 
 
 def _problems(tool: Tool) -> Sequence[str]:
-    """What the policy could not be told, or the engine not call."""
+    """Check that the prompt can show the tool and the engine can call it."""
     problems = []
     for name in ("name", "description"):
         if not isinstance(getattr(tool, name, None), str):

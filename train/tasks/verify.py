@@ -1,11 +1,10 @@
-"""The answer in a text: the boxed value of the last complete `<answer>` block of what is said. Pure.
+"""The answer in a text: the boxed value of the last complete `<answer>` block of the spoken text. Pure.
 
-    what the policy wrote last ──what it said──> last <answer>...</answer> ──> last \\boxed{...}
+    the policy's last turn ──spoken text──> last <answer>...</answer> ──> last \\boxed{...}
 
-The input is text that the policy wrote and nothing else: tool output in it could supply an answer, and so
-could a program that the policy sent to a tool; an answer within a thought is a draft. Several blocks are no
-failure here: they cost the penalty of format (`num_answers`), as in the paper. Source: arXiv 2508.20722, 2.1
-and 2.2.
+The input is only text of the policy: tool output could supply an answer, and so could a program sent to a
+tool; an answer within a thought is a draft. Several blocks are not a failure here: they cost the format
+penalty (`num_answers`), as in the paper. Source: arXiv 2508.20722, 2.1 and 2.2.
 """
 
 from __future__ import annotations

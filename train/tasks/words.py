@@ -44,10 +44,10 @@ def is_product(text: str) -> bool:
 
 
 def words_equal(prediction: str, truth: str) -> bool:
-    """Whether both are the same words: spaces and the case of ordinary words aside.
+    """Return True if both have equal words, without regard to spaces and the case of ordinary words.
 
-    Letters keep their order. Case tells `b` from `B` and the points `ABC` from `abc`; it does not tell `Yes`
-    from `yes`.
+    Letters keep their order. Case distinguishes `b` from `B` and the points `ABC` from `abc`, not `Yes` from
+    `yes`.
     """
     left, right = (_letters(side) for side in (prediction, truth))
     if left == right:
