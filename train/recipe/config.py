@@ -27,7 +27,7 @@ from rocstar.train.recipe.tool_config import ToolChoice, ToolConfig, check_tools
 
 
 class Recipe(Section):
-    """A whole training: what is trained, on what, and how it is watched."""
+    """A complete training: model, data, and monitoring."""
 
     run: RunConfig = RunConfig()
     model: ModelConfig = ModelConfig()
@@ -39,7 +39,7 @@ class Recipe(Section):
     tools: list[ToolChoice] = Field(
         [ToolChoice(kind="python")],
         min_length=1,
-        description="what the policy may call, in the prompt's order",
+        description="the policy's tools, in the prompt's order",
     )
 
     reward: RewardConfig = RewardConfig()

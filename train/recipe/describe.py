@@ -1,4 +1,4 @@
-"""`rocstar recipe`: what the fields say of themselves, as a short table, in full, as JSON, and as a page."""
+"""`rocstar recipe`: the documentation of the fields as a short table, in full, as JSON, and as a page."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def as_json(name: str | None) -> str:
 
 
 def find(name: str) -> tuple[SectionDoc, list[FieldDoc]]:
-    """The section of this name with all its fields, or the one with this field.
+    """Return the section of this name with all its fields, or the one with this field.
 
-    A number in the name is a stage's or a callback's, and what is below a place of tasks a task table's.
+    A number in the name is a stage's or a callback's; a field of a data source belongs to the task table.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the name is unknown.
     """
     known = sections()
     wanted = _plain(name, known)
@@ -81,7 +81,7 @@ def _plain(name: str, known: Sequence[SectionDoc]) -> str:
 
 
 def _hint(name: str, known: Sequence[SectionDoc]) -> str:
-    """Fields of this last name or of what other programs call it; else what is spelled alike."""
+    """Return fields with this last name or with this name in other programs; else similar names."""
     fields = [field.name for section in known for field in section.fields]
     last = name.rpartition(".")[2].lower()
     meant = (last, *ELSEWHERE.get(last, ()))
@@ -91,7 +91,7 @@ def _hint(name: str, known: Sequence[SectionDoc]) -> str:
 
 
 def _rows(fields: Sequence[FieldDoc]) -> Iterator[str]:
-    """A field, its default and unit on the left, what it means on the right."""
+    """Format a field: name, default and unit on the left, meaning on the right."""
     for field in fields:
         left = f"  {field.name.rpartition('.')[2]} = {field.default}"
         unit = f" [{field.unit}]" if field.unit else ""
@@ -128,8 +128,8 @@ def markdown() -> str:
         [
             "# The fields of a recipe",
             "",
-            "Made by `rocstar recipe --markdown`, and a test compares: a field's description stands where it",
-            "is declared, in `train/recipe/`. `rocstar recipe rl.lr` prints one in full.",
+            "Made by `rocstar recipe --markdown` and compared by a test: a field's description is beside its",
+            "declaration, in `train/recipe/`. `rocstar recipe rl.lr` prints one in full.",
             "",
             "A recipe is TOML. A field is set in its table, or on the command line: `--rl.lr=1e-3`,",
             "`--stages.0.steps=2`. The run's `config.toml` has every field with the value that it had.",

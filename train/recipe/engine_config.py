@@ -23,7 +23,7 @@ OWN_ARGS = ("model-path", "model", "host", "port")
 
 
 class EngineConfig(Section):
-    """What rolls out, and what it may take of the machine."""
+    """The rollout engine and its resources."""
 
     kind: str = Field(
         "embedded",
@@ -42,10 +42,10 @@ class EngineConfig(Section):
         "numbers of each: [[4, 5], [6, 7]]",
     )
     policy: Expert[str] = Field(
-        "predictive", description="what the scheduler admits and where: " + ", ".join(POLICIES)
+        "predictive", description="the scheduler's policy of admission and placement: " + ", ".join(POLICIES)
     )
     args: Expert[dict[str, Any]] = Field(
-        {}, description="arguments of sglang.launch_server, or what a 'module:Class' reads, verbatim"
+        {}, description="arguments of sglang.launch_server, or of a 'module:Class', verbatim"
     )
     publish: Expert[Literal["disk", "broadcast"]] = Field(
         "disk", description="how weights reach a server: safetensors in the run directory, or its memory"

@@ -1,4 +1,4 @@
-"""What a person is told instead of a traceback. Which exit code each means: train/record/ending.py."""
+"""Errors that are shown as a message instead of a traceback. Exit codes: train/record/ending.py."""
 
 from __future__ import annotations
 

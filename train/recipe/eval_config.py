@@ -26,7 +26,7 @@ SETS = (
 """Names of train/evaluation/benchmarks/registry.py, which a test compares: importing it takes time."""
 
 HELDOUT = "heldout"
-"""What a set of own tasks is called that has no name."""
+"""The name of an unnamed set of tasks."""
 
 
 class EvalConfig(Section):
@@ -58,7 +58,7 @@ class EvalConfig(Section):
 
     @property
     def label(self) -> str:
-        """What metrics and files call the set."""
+        """Return the name of the set in metrics and files."""
         return self.name or self.set or HELDOUT
 
     @model_validator(mode="after")

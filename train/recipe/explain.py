@@ -1,4 +1,4 @@
-"""One line for what a recipe gets wrong: field, value, reason, and what was probably meant."""
+"""One line for an error of a recipe: field, value, reason, and the probable intention."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
     "dataset": ("data", "source"),
     "path": ("source",),
 }
-"""What other programs call our fields."""
+"""Names of our fields in other programs."""
 
 
 def explain(error: Any, model: type[BaseModel] = Recipe) -> str:
-    """One pydantic error as: field, value, reason, and for an unknown key what it may have been."""
+    """One pydantic error as: field, value, reason, and for an unknown key the nearest one."""
     location = ".".join(str(part) for part in error["loc"]) or "recipe"
     if error["type"] == "extra_forbidden":
         known = _fields_at(error["loc"][:-1], model)

@@ -32,7 +32,7 @@ _TYPES: Final[Mapping[Any, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldDoc:
-    """What `rocstar recipe` says of a field."""
+    """The documentation of a field."""
 
     name: str
     """Dotted; of a list's tables without the number: stages.steps."""

@@ -84,7 +84,7 @@ def _find_recipe(path: Path) -> Path:
 
 
 def parse_recipe(raw: Mapping[str, Any], *, where: str) -> Recipe:
-    """The recipe of a table. Raises ConfigError with all that is wrong; a named table is told of once."""
+    """Return the recipe of a table. Raise ConfigError with all errors; those of a named table once."""
     try:
         Recipe.model_validate({"tasks": raw.get("tasks", {})})
         return Recipe.model_validate(in_their_places(raw, where=where))

@@ -22,7 +22,7 @@ class LoraConfig(Section):
         0, ge=0, description="rank of the adapters that learn beside frozen weights; 0 = all weights learn"
     )
     alpha: Expert[Annotated[int, Unit("factor")]] = Field(
-        32, gt=0, description="what the adapters make is scaled by alpha / rank"
+        32, gt=0, description="scale of the adapters' output: alpha / rank"
     )
     targets: Expert[list[str]] = Field(
         list(LINEARS), min_length=1, description="names of the linear modules that get an adapter"

@@ -1,4 +1,4 @@
-"""[model] of a recipe: what is trained, and how a conversation is put in words for it."""
+"""[model] of a recipe: the trained model, and the text form of its conversations."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class ModelConfig(Section):
     )
     thinking: Expert[Literal["keep", "refuse"]] = Field(
         "refuse",
-        description="what to do with a template that changes `<think>` blocks of earlier turns: keep what "
-        "the policy wrote in the context, or refuse the template",
+        description="for a template that changes `<think>` blocks of earlier turns: keep the policy's text "
+        "in the context, or refuse the template",
     )
     thoughts: Expert[Literal["skip", "read"]] = Field(
         "skip",

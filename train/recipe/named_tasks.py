@@ -1,10 +1,10 @@
-"""Tasks that are named once, [tasks.NAME], and referred to where tasks are needed.
+"""Tasks named once, [tasks.NAME], and referred to by name.
 
     data = "NAME"                            all fields of [tasks.NAME]
     data = { tasks = "NAME", limit = 64 }    those of [tasks.NAME], but this limit
 
-After loading every place has its own table and no name is left: the recipe beside a run says what it used,
-and a change of a named table is a change of the places that use it.
+After loading every reference is replaced by its table: the recipe of a run shows the used data, and a change
+of a named table is a change of all fields that use it.
 """
 
 from __future__ import annotations

@@ -22,12 +22,12 @@ from rocstar.train.recipe.paths import code_at
 
 
 def load(spec: str, *, field: str, folder: Path | None = None) -> Any:
-    """What the module holds under that name.
+    """Import and return the object that `spec` names.
 
     Args:
         spec: "module:Name", or "file.py:Name".
         field: the recipe's field, for errors.
-        folder: where a file of the module may lie, before sys.path is searched.
+        folder: searched for the module's file before sys.path.
 
     Raises:
         ConfigError: there is no such module or name, or the module cannot be imported.
@@ -48,7 +48,7 @@ def load(spec: str, *, field: str, folder: Path | None = None) -> Any:
                 f"{place.rpartition('.')[2]}.py into the recipe's folder, or its folder into PYTHONPATH"
             ) from None
         raise ConfigError(f"{said}: it needs a module {error.name!r} that is not installed") from None
-    except (Exception, SystemExit) as error:  # the module is anybody's code, and runs when it is imported
+    except (Exception, SystemExit) as error:  # user code runs at its import
         raise ConfigError(f"{said}: importing it failed: {described(error)}") from error
     if not hasattr(module, name):
         own = [

@@ -19,7 +19,7 @@ CODE_FIELDS: tuple[Place, ...] = (("reward", "kind"), ("rl", "advantage"), ("eng
 
 
 def resolve_paths(raw: dict[str, Any], folder: Path, overrides: Sequence[str]) -> None:
-    """Make the paths of a recipe's table absolute; what has not a recipe's form is left to its validation."""
+    """Make the paths of a recipe's table absolute; invalid tables are left to validation."""
     given = [tuple(option.removeprefix("--").partition("=")[0].split(".")) for option in overrides]
 
     def start_of(place: Place) -> Path:
@@ -85,7 +85,7 @@ def code_at(spec: str, folder: Path) -> str:
 
 
 def elsewhere(path: Path) -> str:
-    """A hint for a path that does not exist: what it names is in the current directory."""
+    """Return a hint for a missing path that exists in the current directory."""
     parts = path.parts[1:] if path.is_absolute() else ()
     for k in range(len(parts)):
         tail = Path(*parts[k:])
@@ -98,7 +98,7 @@ def elsewhere(path: Path) -> str:
 
 
 def _paths(raw: dict[str, Any]) -> Iterator[tuple[Place, dict[str, Any], str, Callable[[str, Path], bool]]]:
-    """Every field that may hold a path: its place, its table, its key, and what tells a path from a name."""
+    """Yield every field that may hold a path: its position, table, key, and the test for a path."""
     named, sets = raw.get("tasks"), raw.get("eval")
     sources = [*task_places(raw), *(("tasks", name) for name in (named if isinstance(named, dict) else ()))]
     fields: list[tuple[Place, Callable[[str, Path], bool]]] = [
@@ -116,7 +116,7 @@ def _paths(raw: dict[str, Any]) -> Iterator[tuple[Place, dict[str, Any], str, Ca
 
 
 def _begins(place: Place, option: Place) -> bool:
-    """Whether an override of `option` sets what is at `place`; an index may be written 0 or 00."""
+    """Return True if an override of `option` sets the field at `place`; an index may be written 0 or 00."""
 
     def plain(parts: Place) -> list[str]:
         return [str(int(part)) if part.isdecimal() else part for part in parts]

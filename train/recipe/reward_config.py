@@ -1,4 +1,4 @@
-"""[reward] of a recipe: what an attempt earns, and whether it counts as correct."""
+"""[reward] of a recipe: the reward of an attempt, and its correctness."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rocstar.train.recipe.section import Expert, Seconds, Section
 
 
 class RewardConfig(Section):
-    """What an attempt earns, and whether it counts as correct (docs/guide/own-reward.md)."""
+    """The reward of an attempt, and its correctness (docs/guide/own-reward.md)."""
 
     kind: str = Field(
         "math",

@@ -1,4 +1,4 @@
-"""[rl] and [off_policy] of a recipe: what a step rolls out, keeps and learns."""
+"""[rl] and [off_policy] of a recipe: rollouts, selection and update of a step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Ratio = Annotated[float, Unit("ratio")]
 
 
 class RlConfig(Section):
-    """What a step of reinforcement rolls out, keeps and learns."""
+    """Rollouts, selection and update of an RL step."""
 
     tasks_per_step: Tasks = Field(8, ge=1, description="groups of a step")
     rollouts_per_task: Trajectories = Field(32, description="N: siblings that are generated per task")
@@ -88,7 +88,7 @@ class RlConfig(Section):
         "(start_kl/mean); each rank then holds its part of that policy, 4 bytes a parameter; 0 = never",
     )
     tokens_per_microbatch: Tokens = Field(
-        8192, ge=16, description="of one forward and backward: what the learner's memory holds"
+        8192, ge=16, description="of one forward and backward: limits the learner's memory"
     )
 
     @model_validator(mode="after")
@@ -117,7 +117,7 @@ class RlConfig(Section):
 
 
 class OffPolicyConfig(Section):
-    """What to do where the rollout's probabilities are not the learner's (train/algorithm/off_policy.py)."""
+    """The correction for different probabilities of rollout and learner (train/algorithm/off_policy.py)."""
 
     correction: Expert[Literal["none", "token", "sequence", "icepop"]] = Field(
         "token",

@@ -1,4 +1,4 @@
-"""[run] and [checkpoint] of a recipe: the run as a whole, who watches it, and what is kept of it."""
+"""[run] and [checkpoint] of a recipe: name and seed, monitoring, and kept files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every table of a recipe is, and what its fields say of themselves beside type, default and bounds.
+"""The base of a recipe's tables, and the documentation of its fields beside type, default and bounds.
 
     lr: Expert[Annotated[float, Unit("per step")]] = Field(5e-6, gt=0, description="learning rate ...")
 
@@ -24,7 +24,7 @@ class Section(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a number counts or is measured in."""
+    """The unit of a number."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""[[tools]] and [tool] of a recipe: what the policy may call, and the settings that its tools share."""
+"""[[tools]] and [tool] of a recipe: the policy's tools, and their common settings."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class ToolChoice(Section):
 
     kind: str = Field(
         description="python (a program per call), jupyter (cells of one live interpreter per trajectory), or "
-        "'module:Class', a tool of one's own: a module on sys.path or beside the recipe"
+        "'module:Class', a custom tool: a module on sys.path or beside the recipe"
     )
-    args: Expert[dict[str, Any]] = Field({}, description="what the class is called with")
+    args: Expert[dict[str, Any]] = Field({}, description="arguments of the class")
 
     @model_validator(mode="before")
     @classmethod
@@ -48,7 +48,7 @@ class ToolChoice(Section):
 
 
 class ToolConfig(Section):
-    """What all tools share: where programs run, limits, and how results are put in words."""
+    """Common settings of tools: sandbox, limits, and the text form of results."""
 
     sandbox: Expert[Literal["local", "redis"]] = Field(
         "local",
@@ -56,16 +56,16 @@ class ToolConfig(Section):
         "the Redis of ROCSTAR_REDIS_URL",
     )
     text: Expert[Literal["brief", "plain", "rstar2"]] = Field(
-        "plain", description="how the results of programs are put in words"
+        "plain", description="text form of the results of programs"
     )
     flavour: str = Field(
         "stdlib",
-        description="what is imported beforehand: stdlib, numeric (numpy and sympy), scientific (scipy too), "
-        "or auto: chosen by what each program imports",
+        description="packages imported beforehand: stdlib, numeric (numpy and sympy), scientific (scipy "
+        "too), or auto: chosen by what each program imports",
     )
     wall_s: Seconds = Field(4.0, gt=0, description="wall time of a call; longer ones end as `timeout`")
     memory_mb: Expert[Annotated[int, Unit("MiB")]] = Field(
-        512, ge=64, description="memory of a program above what the flavour takes; beyond it: `memory_limit`"
+        512, ge=64, description="memory of a program above its flavour's; beyond it: `memory_limit`"
     )
     max_output_tokens: Expert[Tokens] = Field(256, ge=8, description="longer results are cut in the middle")
     max_parallel_calls: Expert[Annotated[int, Unit("calls")]] = Field(
