@@ -36,7 +36,7 @@ def run(workshop: Any, finished: Path, name: str, *more: str) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def refilled(workshop: Any, finished: Path) -> Path:
     return run(workshop, finished, "refilled")
 

@@ -314,7 +314,9 @@ def test_a_run_that_is_there_is_told_before_it_would_be_met(folder: Path) -> Non
 
 
 def test_a_redis_without_its_client_is_told_before_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "lacking", lambda who, extra: f"{who} needs redis of {extra}")
+    monkeypatch.setattr(
+        preflight, "missing_extra_message", lambda who, extra: f"{who} needs redis of {extra}"
+    )
     with pytest.raises(ConfigError, match=r"^tool.sandbox = 'redis' needs redis of fabric$"):
         preflight.check_redis("redis://127.0.0.1:1")
 
