@@ -21,9 +21,7 @@ class CallbackConfig(Section):
 class RunConfig(Section):
     """The run as a whole."""
 
-    name: str = Field(
-        "run", description="name of the run; its folder is runs/NAME unless --output-dir is given"
-    )
+    name: str = Field("run", description="the folder is runs/NAME unless --output-dir is given")
     seed: Seed = Field(0, description="orders the tasks and keys all noise: sampling, RoC, demonstrations")
     threads: Expert[Annotated[int, Unit("threads")]] = Field(
         0, ge=0, description="torch threads of this process; 0 = its share of the machine's physical cores"
