@@ -8,13 +8,13 @@ import pytest
 
 from rocstar.engine.chat.toolcalls import parse_tool_calls
 from rocstar.engine.record.reading import Verdict, to_record
-from rocstar.engine.testing.policy import ByteTokenizer
 from rocstar.engine.tools.jupyter import JUPYTER_SCHEMA
 from rocstar.engine.tools.python import PYTHON_SCHEMA
 from rocstar.engine.types import (
     ToolResult,
 )
 from rocstar.train.record.report.trajectories import trajectory_html
+from tests.fakes.scripted_policy import ByteTokenizer
 from tests.fakes.trajectories import FakeTurn, make_trajectory
 
 MakeRecord = Callable[..., dict[str, Any]]
