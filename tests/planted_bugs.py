@@ -288,7 +288,7 @@ BUGS = [
     Bug("judge_conversation", "Counter(message.due) - seen", "set(message.due) - set(seen)", "test_bfcl_conversation.py::test_a_result_counts_as_often_as_it_came"),
     Bug("conversation_format", "shown.stop_id != chat.stop_id", "False", "test_cold_start.py::test_its_template_is_its_own"),
     Bug("conversation_rows._bad_call", "name in schemas", "True", "test_conversations.py::test_what_could_not_be_learned_is_dropped_with_its_reason"),
-    Bug("row_table._ORDER", '"source, id, row, told, licence"', '"number"', "test_build.py::test_the_order_of_rows_does_not_matter"),
+    Bug("row_table._ORDER", '"source, id, row, decisions, licence"', '"number"', "test_build.py::test_the_order_of_rows_does_not_matter"),
     Bug("correct", "(old_logprobs_T - rollout_logprobs_T).detach()", "(rollout_logprobs_T - old_logprobs_T).detach()", "test_off_policy.py"),
     Bug("correct", "(ratio_T < floor) | (ratio_T > cap)", "ratio_T > cap", "test_off_policy.py"),
     Bug("decode", "engine._make_room(rows, tokens)", "engine._kv.reserve(rows, tokens)", "test_rehearse.py::test_kv_of_the_rehearsal_is_what_the_engine_reserves"),
