@@ -53,7 +53,8 @@ HEAD: Final = """\
 `python benchmarks/results_page.py` makes this page from `benchmarks/results/`. A section has the command, the
 machine, the commit and the date; a row has one claim. A bar is met unless its cell says **missed**. "Not
 recent": more than {recent} commits lie between the commit and `{newest}`, the newest of all results.
-`git checkout COMMIT` restores a deleted script. Of paths outside the repository the last part is shown.
+`git checkout COMMIT` restores a deleted script. Commands show the last part of paths outside the repository,
+and no `--out`.
 """
 
 
@@ -117,7 +118,9 @@ def page(results: Mapping[str, dict[str, Any]], since: Mapping[str, int]) -> str
             *([f"{number} seed{'s' * (number > 1)}"] if number else []),
             *(["**not recent**"] if since[result["commit"]] - since[newest] > RECENT else []),
         ]
-        command = textwrap.shorten(result["command"], LONGEST_COMMAND, placeholder=" ...")
+        command = textwrap.shorten(
+            re.sub(r" --out \S+", "", result["command"]), LONGEST_COMMAND, placeholder=" ..."
+        )
         lines = [f"\n## {name.removesuffix('.json')}", "", f"`{command}`: {', '.join(facts)}.", ""]
         sections.append("\n".join([*lines, *rows(result["claims"])]) + "\n")
     return HEAD.format(recent=RECENT, newest=newest[:8]) + "".join(sections)

@@ -37,8 +37,8 @@ class RunConfig(Section):
     keep_records: Expert[Steps] = Field(
         0,
         ge=0,
-        description="the trajectory records of the newest so many steps stay, and of those behind the last "
-        "checkpoint; 0 = of all",
+        description="keep the trajectory records of the newest so many steps, and of steps behind the last "
+        "checkpoint; 0 = all",
     )
 
     @field_validator("callbacks", mode="before")
