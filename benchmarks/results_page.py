@@ -4,7 +4,7 @@
     python benchmarks/results_page.py --check   # changes nothing; exit code 1: a bad result or a stale page
 
 A result must have the keys of report.py, a clean tree, and a commit that is an ancestor of HEAD. A checkout
-without the whole history skips the checks of commits, and says so. The mark "not recent" counts back from
+without the whole history skips the checks of commits, and says so. The mark "old" counts back from
 the newest commit that a result names, so that the page changes only when a result changes; `--check` lists
 the results that are more than 200 commits behind HEAD, as a note.
 """
@@ -51,8 +51,8 @@ HEAD: Final = """\
 # Results
 
 `python benchmarks/results_page.py` makes this page from `benchmarks/results/`. A section has the command, the
-machine, the commit and the date; a row has one claim. A bar is met unless its cell says **missed**. "Not
-recent": more than {recent} commits lie between the commit and `{newest}`, the newest of all results.
+machine, the commit and the date; a row has one claim. A bar is met unless its cell says **missed**. **Old**:
+more than {recent} commits lie between the commit and `{newest}`, the newest of all results.
 `git checkout COMMIT` restores a deleted script. Commands show the last part of paths outside the repository,
 and no `--out`.
 """
@@ -116,7 +116,7 @@ def page(results: Mapping[str, dict[str, Any]], since: Mapping[str, int]) -> str
             f"`{result['commit'][:8]}`",
             result["date"],
             *([f"{number} seed{'s' * (number > 1)}"] if number else []),
-            *(["**not recent**"] if since[result["commit"]] - since[newest] > RECENT else []),
+            *(["**old**"] if since[result["commit"]] - since[newest] > RECENT else []),
         ]
         command = textwrap.shorten(
             re.sub(r" --out \S+", "", result["command"]), LONGEST_COMMAND, placeholder=" ..."

@@ -72,7 +72,7 @@ def test_a_row_has_figure_bar_origin_and_age() -> None:
     first, second = results_page.page({"a.json": GOOD, "b.json": old}, since).split("\n## ")[1:]
     assert first.startswith("a\n\n`python x.py`: c, 2 cores, `00000000`, 2026-01-31.\n")
     assert "| calls per second | 2.5 calls/s | >= 2 |\n" in first
-    assert second.splitlines()[2].endswith("`11111111`, 2026-01-31, 2 seeds, **not recent**.")
+    assert second.splitlines()[2].endswith("`11111111`, 2026-01-31, 2 seeds, **old**.")
     assert second.endswith("| calls \\| lost | 45,000 | **missed**: <= 0 |\n")
 
 
