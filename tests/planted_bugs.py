@@ -205,7 +205,7 @@ BUGS = [
     Bug("WeightStream.__anext__", "self._left.pop() != name", "not self._left.pop()", "inference/test_weight_stream.py::test_weights_that_do_not_come_whole_are_an_error"),
     Bug("WeightStream.let_go", "putting is not None and not putting.done()", "False", "inference/test_weight_stream.py::test_who_gathers_goes_on_while_the_loop_stands_still"),
     Bug("WeightStream.put", "taken.result()", "taken.done()", "inference/test_weight_stream.py::test_two_buckets_are_there_at_a_time"),
-    Bug("WorkerCommands.pull", "self._redis.xreadgroup(GROUP, self._info.name, streams, count=1, block=BLOCK_MS)", "self._redis.xreadgroup(GROUP, self._info.name, streams, count=1, block=BLOCK_MS, noack=True)", "test_chaos.py::test_an_entry_is_acknowledged_only_with_its_answers"),
+    Bug("WorkerCommands.pull", "self.redis.xreadgroup(GROUP, self.info.name, streams, count=1, block=BLOCK_MS)", "self.redis.xreadgroup(GROUP, self.info.name, streams, count=1, block=BLOCK_MS, noack=True)", "test_chaos.py::test_an_entry_is_acknowledged_only_with_its_answers"),
     Bug("WorkerCommands.reclaim", "held.get(make_ref(flavour, stream_id.decode()))", "None", "fabric/test_chaos.py::test_a_worker_that_stood_still_has_not_died"),
     Bug("Written.add", "begin = self.spans.pop()[0]", "self.spans.pop()", "engine/inference/test_written.py"),
     Bug("_Builder._read", "islice(rows, self._table.position(number))", "islice(rows, 0)", "test_build.py::test_a_killed_build_goes_on_to_the_same_bytes"),

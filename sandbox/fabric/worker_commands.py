@@ -1,20 +1,19 @@
 """The Redis commands of a worker. Every method raises one of `REDIS_ERRORS` if its command fails, and
 GroupGone if it needs the consumer group and Redis does not have it."""
 
+import asyncio
 import contextlib
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from redis import exceptions
 
-from rocstar.sandbox.fabric import scripts
-from rocstar.sandbox.fabric.client_commands import REPLY_TTL_S, FabricMessage
+from rocstar.sandbox.fabric.client_commands import REPLY_TTL_S, FabricMessage, text_field
 from rocstar.sandbox.fabric.redis_connection import (
     BLOCK_MS,
     Keys,
-    RedisConnection,
     make_ref,
     split_refs,
     with_timeout,
@@ -31,6 +30,28 @@ FORGET_IDLE_S = 60
 MOST_IDS = 1000
 """The maximum of ids per command of a script: the Lua stack holds a few thousand."""
 
+STEP = """
+local at = 1
+while at <= #ARGV do
+    local last = at + ARGV[at]
+    local answer = redis.pcall(unpack(ARGV, at + 1, last))
+    if type(answer) == 'table' and answer.err and not string.find(answer.err, '^WRONGTYPE') then
+        return answer
+    end
+    at = last + 1
+end
+"""
+"""ARGV: commands, each preceded by the number of its parts. A command that frees memory may come first: Redis
+without free memory then runs the rest of the script. A key of the wrong type fails only its own command."""
+
+FORGET_CONSUMER = """
+if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2]) > 0 then return 0 end
+redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])
+return 1
+"""
+"""KEYS: stream. ARGV: group, consumer. Deletes the consumer unless it has pending entries, which would be
+lost."""
+
 _DONE = struct.Struct("<Q")
 
 
@@ -38,10 +59,19 @@ class GroupGone(Exception):
     """Redis lost the consumer group, and with it all other data."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
-    """A delivered entry. chunks: the name of the message's chunks, or "". deliveries: the number of workers
-    that received it, including this one."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class WorkerEntry:
+    """An entry that was delivered to this worker and is not finished.
+
+    Args:
+        blob: the message, until it is decoded.
+        chunks: the name of the message's chunks, or "".
+        deliveries: the number of workers that received it, including this one.
+        era: the connection's, when the entry was delivered.
+        waiting: calls without an answer.
+        pending: the number of answers not yet in Redis.
+        partial: some answers were stored before the entry was complete.
+    """
 
     flavour: str
     stream_id: str
@@ -49,56 +79,46 @@ class Delivery:
     blob: bytes
     chunks: str
     deliveries: int
+    era: int = 0
+    waiting: set[int] = field(default_factory=set)
+    pending: int = 0
+    partial: bool = False
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def ref(self) -> str:
+        return make_ref(self.flavour, self.stream_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreCommand:
-    """The answers and acknowledgements of one step.
-
-    Args:
-        messages: answers per client, in order.
-        done: answered call ids of unfinished entries.
-        finished: refs to acknowledge.
-        partial: finished refs that had ids in `done`.
-        chunks: names of the chunks of finished entries.
-    """
-
-    messages: Mapping[str, Sequence[FabricMessage]]
-    done: Mapping[str, Sequence[int]]
-    finished: Sequence[str]
-    partial: Sequence[str]
-    chunks: Sequence[str]
-
-
+@dataclass(eq=False)
 class WorkerCommands:
-    def __init__(self, connection: RedisConnection, keys: Keys, info: WorkerInfo) -> None:
-        self._redis: Any = connection.redis  # redis-py's annotations differ from release to release
-        self._keys = keys
-        self._info = info
+    redis: Any  # redis-py's annotations differ from release to release
+    keys: Keys
+    info: WorkerInfo
 
     async def server_s(self) -> float:
-        seconds, microseconds = await with_timeout(self._redis.time())
+        seconds, microseconds = await with_timeout(self.redis.time())
         return float(seconds + microseconds / 1e6)
 
     async def make_groups(self) -> None:
-        for flavour in self._info.flavours:
+        for flavour in self.info.flavours:
             try:
-                async with self._redis.pipeline(transaction=True) as pipe:  # no stream without an expiry
-                    pipe.xgroup_create(self._keys.calls(flavour), GROUP, id="0", mkstream=True)
-                    pipe.expire(self._keys.calls(flavour), KEY_TTL_S)
+                async with self.redis.pipeline(transaction=True) as pipe:  # no stream without an expiry
+                    pipe.xgroup_create(self.keys.calls(flavour), GROUP, id="0", mkstream=True)
+                    pipe.expire(self.keys.calls(flavour), KEY_TTL_S)
                     await with_timeout(pipe.execute())
             except exceptions.ResponseError as error:
                 if "BUSYGROUP" not in str(error):
                     raise
 
-    async def pull(self) -> list[Delivery]:
+    async def pull(self) -> list[WorkerEntry]:
         """Return the next entry of each flavour; wait for the first up to `BLOCK_MS`."""
-        streams = {self._keys.calls(flavour): ">" for flavour in self._info.flavours}
+        streams = {self.keys.calls(flavour): ">" for flavour in self.info.flavours}
         with _group_gone():
             found = await with_timeout(
-                self._redis.xreadgroup(GROUP, self._info.name, streams, count=1, block=BLOCK_MS)
+                self.redis.xreadgroup(GROUP, self.info.name, streams, count=1, block=BLOCK_MS)
             )
-        flavours = {self._keys.calls(flavour): flavour for flavour in self._info.flavours}
+        flavours = {self.keys.calls(flavour): flavour for flavour in self.info.flavours}
         return [
             _delivery(flavours[stream.decode()], stream_id, fields, 1)
             for stream, messages in found
@@ -107,108 +127,117 @@ class WorkerCommands:
 
     async def reclaim(
         self, flavour: str, idle_s: float, cursor: str, held: Mapping[str, int]
-    ) -> tuple[str, list[Delivery]]:
+    ) -> tuple[str, list[WorkerEntry]]:
         """Claim entries whose worker has been silent for `idle_s`. Return (next cursor, 0-0 at the end;
         entries).
 
         held: delivery counts of this worker's entries. After a pause of this process they may be among the
             claimed; no worker died then, so their counts stay.
         """
-        key = self._keys.calls(flavour)
+        key = self.keys.calls(flavour)
         with _group_gone():
             following, messages, _ = await with_timeout(
-                self._redis.xautoclaim(
-                    key, GROUP, self._info.name, round(idle_s * 1000), start_id=cursor, count=RECLAIM_COUNT
+                self.redis.xautoclaim(
+                    key, GROUP, self.info.name, round(idle_s * 1000), start_id=cursor, count=RECLAIM_COUNT
                 )
             )
             deliveries = []
             for stream_id, fields in messages:
                 if (times := held.get(make_ref(flavour, stream_id.decode()))) is not None:
                     await with_timeout(
-                        self._redis.xclaim(
-                            key, GROUP, self._info.name, 0, [stream_id], retrycount=times, justid=True
+                        self.redis.xclaim(
+                            key, GROUP, self.info.name, 0, [stream_id], retrycount=times, justid=True
                         )
                     )
                     continue
-                states = await with_timeout(self._redis.xpending_range(key, GROUP, stream_id, stream_id, 1))
+                states = await with_timeout(self.redis.xpending_range(key, GROUP, stream_id, stream_id, 1))
                 times = states[0]["times_delivered"] if states else 1
                 deliveries.append(_delivery(flavour, stream_id, fields, times))
         return following.decode(), deliveries
 
     async def answered(self, client: str, ref: str) -> set[int] | None:
         """Return the ids of an entry's calls that have stored answers, or None if its client is dead."""
-        async with self._redis.pipeline(transaction=False) as pipe:
-            pipe.exists(self._keys.client(client))
-            pipe.get(self._keys.done(ref))
+        async with self.redis.pipeline(transaction=False) as pipe:
+            pipe.exists(self.keys.client(client))
+            pipe.get(self.keys.done(ref))
             alive, done = await with_timeout(pipe.execute())
         return {call_id for (call_id,) in _DONE.iter_unpack(done or b"")} if alive else None
 
-    async def store(self, storing: StoreCommand) -> None:
-        """Write acknowledgements and answers atomically; acknowledgements first, because they free memory."""
+    async def store(
+        self,
+        messages: Mapping[str, Sequence[FabricMessage]],
+        done: Mapping[str, Sequence[int]],
+        finished: Sequence[WorkerEntry],
+    ) -> None:
+        """Write acknowledgements and answers atomically; acknowledgements first, because they free memory.
+
+        Args:
+            messages: answers per client, in order.
+            done: answered call ids of unfinished entries, by ref.
+            finished: entries to acknowledge.
+        """
         commands: list[tuple[Any, ...]] = []
-        for flavour, stream_ids in split_refs(storing.finished).items():
+        for flavour, stream_ids in split_refs(entry.ref for entry in finished).items():
             for start in range(0, len(stream_ids), MOST_IDS):
                 ids = stream_ids[start : start + MOST_IDS]
-                commands.append(("XACK", self._keys.calls(flavour), GROUP, *ids))
-                commands.append(("XDEL", self._keys.calls(flavour), *ids))
-        commands += [("DEL", self._keys.done(ref)) for ref in storing.partial]
-        commands += [("UNLINK", self._keys.chunks(name)) for name in storing.chunks]
-        for client, messages in storing.messages.items():
-            key = self._keys.reply(client)
-            commands += [("XADD", key, "*", "answers", one.blob, "pieces", one.chunks) for one in messages]
+                commands.append(("XACK", self.keys.calls(flavour), GROUP, *ids))
+                commands.append(("XDEL", self.keys.calls(flavour), *ids))
+        commands += [("DEL", self.keys.done(entry.ref)) for entry in finished if entry.partial]
+        commands += [("UNLINK", self.keys.chunks(entry.chunks)) for entry in finished if entry.chunks]
+        for client, answers in messages.items():
+            key = self.keys.reply(client)
+            commands += [("XADD", key, "*", "answers", one.blob, "pieces", one.chunks) for one in answers]
             commands.append(("EXPIRE", key, REPLY_TTL_S))
-        for ref, answered in storing.done.items():
+        for ref, answered in done.items():
             packed = b"".join(_DONE.pack(call_id) for call_id in answered)
-            commands.append(("APPEND", self._keys.done(ref), packed))
-            commands.append(("EXPIRE", self._keys.done(ref), DONE_TTL_S))
+            commands.append(("APPEND", self.keys.done(ref), packed))
+            commands.append(("EXPIRE", self.keys.done(ref), DONE_TTL_S))
         counted = [part for command in commands for part in (len(command), *command)]
-        await with_timeout(self._redis.eval(scripts.STEP, 0, *counted))
+        await with_timeout(self.redis.eval(STEP, 0, *counted))
 
     async def heartbeat(self, lease_end_s: float, held: Iterable[str]) -> tuple[float, set[str]]:
         """Renew the lease and the claims. Return (Redis's clock, the refs of `held` that Redis still has)."""
         by_flavour = split_refs(held)
-        async with self._redis.pipeline(transaction=False) as pipe:
+        async with self.redis.pipeline(transaction=False) as pipe:
             pipe.time()
-            pipe.zadd(self._keys.workers, {encode_worker(self._info): lease_end_s})
-            pipe.zremrangebyscore(self._keys.workers, "-inf", lease_end_s - KEY_TTL_S)
-            pipe.expire(self._keys.workers, KEY_TTL_S)
-            for flavour in self._info.flavours:
-                pipe.expire(self._keys.calls(flavour), KEY_TTL_S)
+            pipe.zadd(self.keys.workers, {encode_worker(self.info): lease_end_s})
+            pipe.zremrangebyscore(self.keys.workers, "-inf", lease_end_s - KEY_TTL_S)
+            pipe.expire(self.keys.workers, KEY_TTL_S)
+            for flavour in self.info.flavours:
+                pipe.expire(self.keys.calls(flavour), KEY_TTL_S)
             for flavour, ids in by_flavour.items():
-                pipe.xclaim(self._keys.calls(flavour), GROUP, self._info.name, 0, ids, justid=True)
+                pipe.xclaim(self.keys.calls(flavour), GROUP, self.info.name, 0, ids, justid=True)
             with _group_gone():
                 replies = await with_timeout(pipe.execute())
         seconds, microseconds = replies[0]
         claimed = {
             make_ref(flavour, stream_id.decode())
-            for flavour, ids in zip(by_flavour, replies[4 + len(self._info.flavours) :], strict=True)
+            for flavour, ids in zip(by_flavour, replies[4 + len(self.info.flavours) :], strict=True)
             for stream_id in ids
         }
         return seconds + microseconds / 1e6, claimed
 
     async def forget_consumers(self) -> None:
         """Remove consumers that are long gone and have no pending entries."""
-        for flavour in self._info.flavours:
-            key = self._keys.calls(flavour)
+        for flavour in self.info.flavours:
+            key = self.keys.calls(flavour)
             with _group_gone():
-                for consumer in await with_timeout(self._redis.xinfo_consumers(key, GROUP)):
+                for consumer in await with_timeout(self.redis.xinfo_consumers(key, GROUP)):
                     if consumer["pending"] == 0 and consumer["idle"] > FORGET_IDLE_S * 1000:
-                        await with_timeout(
-                            self._redis.eval(scripts.FORGET_CONSUMER, 1, key, GROUP, consumer["name"])
-                        )
+                        await with_timeout(self.redis.eval(FORGET_CONSUMER, 1, key, GROUP, consumer["name"]))
 
     async def leave(self, held: Mapping[str, int]) -> None:
         """Return the held entries, so that other workers need not wait for this one to become idle.
 
         held: delivery counts by ref. This worker did not die, so its own delivery does not count.
         """
-        await with_timeout(self._redis.zrem(self._keys.workers, encode_worker(self._info)))
+        await with_timeout(self.redis.zrem(self.keys.workers, encode_worker(self.info)))
         with _group_gone():
             for ref, deliveries in held.items():
                 ((flavour, ids),) = split_refs([ref]).items()
                 await with_timeout(
-                    self._redis.xclaim(
-                        self._keys.calls(flavour),
+                    self.redis.xclaim(
+                        self.keys.calls(flavour),
                         GROUP,
                         HANDED_BACK,
                         0,
@@ -218,18 +247,18 @@ class WorkerCommands:
                         justid=True,
                     )
                 )
-            for flavour in self._info.flavours:
-                key = self._keys.calls(flavour)
-                await with_timeout(self._redis.eval(scripts.FORGET_CONSUMER, 1, key, GROUP, self._info.name))
+            for flavour in self.info.flavours:
+                key = self.keys.calls(flavour)
+                await with_timeout(self.redis.eval(FORGET_CONSUMER, 1, key, GROUP, self.info.name))
 
 
-def _delivery(flavour: str, stream_id: bytes, fields: Mapping[bytes, bytes], deliveries: int) -> Delivery:
-    return Delivery(
+def _delivery(flavour: str, stream_id: bytes, fields: Mapping[bytes, bytes], deliveries: int) -> WorkerEntry:
+    return WorkerEntry(
         flavour=flavour,
         stream_id=stream_id.decode(),
-        client=fields.get(b"client", b"").decode("utf-8", "replace"),
+        client=text_field(fields, b"client"),
         blob=fields.get(b"calls", b""),
-        chunks=fields.get(b"pieces", b"").decode("utf-8", "replace"),
+        chunks=text_field(fields, b"pieces"),
         deliveries=deliveries,
     )
 

@@ -18,13 +18,13 @@ from rocstar.engine.inference.weights import LiveWeights
 from rocstar.engine.rollout.group import all_groups, run_group
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.scheduling.policies import POLICIES, make_policy
-from rocstar.engine.testing.policy import ByteTokenizer, check_trajectory, run_virtual
-from rocstar.engine.testing.replica import FakeReplica, Scripts
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.python import PYTHON_SCHEMA, PythonTool
 from rocstar.engine.types import Attempt, Failed, Group, Outcome, Scored, Task, Trajectory
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits
+from tests.fakes.fake_replica import FakeReplica, Scripts
+from tests.fakes.scripted_policy import ByteTokenizer, check_trajectory, run_virtual
 
 TOKENIZER = ByteTokenizer()
 CHAT = ChatFormat(TOKENIZER, load_template("compact", None), [PYTHON_SCHEMA])

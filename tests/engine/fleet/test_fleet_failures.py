@@ -14,8 +14,8 @@ from rocstar.engine.fleet.failure_count import FailureCount
 from rocstar.engine.fleet.fleet import Fleet, FleetLimits
 from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason
 from rocstar.engine.scheduling.policies import POLICIES, make_policy
-from rocstar.engine.testing.policy import run_virtual
-from rocstar.engine.testing.replica import FakeReplica, Scripts
+from tests.fakes.fake_replica import FakeReplica, Scripts
+from tests.fakes.scripted_policy import run_virtual
 
 STOP = 2
 TURNS = 10

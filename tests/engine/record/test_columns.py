@@ -27,8 +27,9 @@ from rocstar.engine.record.columns import (
 from rocstar.engine.record.packing import packed
 from rocstar.engine.record.plain import decode_turn, encode_turn
 from rocstar.engine.types import Task, Trajectory, Turn, TurnForm
+from tests.fakes.trajectories import plain_trajectory
 
-from ..record_cases import fitting_trajectories, plain_trajectory
+from ..record_cases import fitting_trajectories
 
 
 @given(made=fitting_trajectories())

@@ -198,9 +198,9 @@ async def test_what_is_delivered_twice_is_settled_once(
     async with working(redis.url, programs) as worker, client(redis.url) as fabric:
         store = worker._redis.store
 
-        async def store_twice(storing: Any) -> None:
-            await store(storing)
-            await store(storing)
+        async def store_twice(*storing: Any) -> None:
+            await store(*storing)
+            await store(*storing)
 
         worker._redis.store = store_twice
         assert await gather(fabric, [f"say {n}" for n in range(40)]) == {n: ok(str(n)) for n in range(40)}

@@ -8,21 +8,14 @@ import pytest
 
 from rocstar.engine.chat.toolcalls import parse_tool_calls
 from rocstar.engine.record.reading import Verdict, to_record
-from rocstar.engine.testing.policy import ByteTokenizer
 from rocstar.engine.tools.jupyter import JUPYTER_SCHEMA
 from rocstar.engine.tools.python import PYTHON_SCHEMA
 from rocstar.engine.types import (
-    FinishReason,
-    Origin,
-    Scored,
-    Segment,
-    Task,
     ToolResult,
-    Trajectory,
-    TrajectoryKey,
-    Turn,
 )
 from rocstar.train.record.report.trajectories import trajectory_html
+from tests.fakes.scripted_policy import ByteTokenizer
+from tests.fakes.trajectories import FakeTurn, make_trajectory
 
 MakeRecord = Callable[..., dict[str, Any]]
 
@@ -116,20 +109,9 @@ def recorded(text: str) -> dict[str, Any]:
     """The record of a trajectory of one turn that wrote `text`, with its calls parsed as a rollout does."""
     tokenizer, calls = ByteTokenizer(), parse_tool_calls(text)
     result = ToolResult(status="ok", is_error=False, text="7")
-    ids = tuple(tokenizer.encode(text))
-    trajectory = Trajectory(
-        key=TrajectoryKey(seed=0, step=1, task_id="t", sibling=0),
-        task=Task(id="t", source="s", question="q", answer="7"),
-        ids=ids,
-        logprobs=(-0.5,) * len(ids),
-        segments=(Segment(start=0, end=len(ids), origin=Origin.policy),),
-        version_spans=(),
-        turns=(
-            Turn(start=0, end=len(ids), text=text, stopped=True, calls=calls, results=(result,) * len(calls)),
-        ),
-        finish_reason=FinishReason.answered,
-        outcome=Scored(reward=1.0, method="strict"),
-    )
+    ids = tokenizer.encode(text)
+    turn = FakeTurn(ids=ids, text=text, calls=calls, results=(result,) * len(calls))
+    trajectory = make_trajectory(turn, prompt=())
     verdict = Verdict(bucket="kept", penalty_error=0.0, penalty_format=0.0, advantage=1.0)
     return to_record(trajectory, verdict, stage="rl", num_answers=1, decode=tokenizer.decode)
 

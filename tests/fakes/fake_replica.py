@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling, StopReason
-from rocstar.engine.testing.policy import logprob_of
+from tests.fakes.scripted_policy import logprob_of
 
 LOGPROBS = tuple(logprob_of(token) for token in range(1 << 16))
 """Costs by token: a fake's own cost must not hide the engine's."""

@@ -94,4 +94,4 @@ class FakeNode:
         if self.is_silent:
             await asyncio.get_running_loop().create_future()
         if self.is_dead:
-            raise NodeError("/v1/groups: ClientConnectorError: nobody listens")
+            raise NodeError("/v1/groups: ClientConnectorError: no server")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason
-from rocstar.engine.testing.policy import (
+from tests.fakes.scripted_policy import (
     ByteTokenizer,
     Reply,
     ScriptedPolicy,
