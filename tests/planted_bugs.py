@@ -432,7 +432,7 @@ BUGS = [
     Bug("token_factors", "return ratio_T.clamp(max=cap)", "return ratio_T", "test_off_policy.py"),
     Bug("token_scores.token_scores", "start += count", "start += 0", "test_token_scores.py::test_each_token_has_the_entropy_of_its_own_logits"),
     Bug("top_membership", "equal_N * (room - above_N.sum()) / equal_N.sum()", "equal_N", "analysis/test_statistics.py::test_the_top_fifth_has_a_fifth_and_no_order_gives_a_place"),
-    Bug("evaluate_sets._run_siblings", "roller.roll_out(task, size=1, seed=seed, step=step, first=sibling)", "roller.roll_out(task, size=1, seed=seed + 1, step=step, first=sibling)", "test_evaluate_sets.py::test_what_failed_is_tried_again_under_its_own_noise"),
+    Bug("evaluate_sets._run_with_retries", "roller.roll_out(task, size=1, seed=seed, step=step, first=sibling)", "roller.roll_out(task, size=1, seed=seed + 1, step=step, first=sibling)", "test_evaluate_sets.py::test_what_failed_is_tried_again_under_its_own_noise"),
     Bug("unit_behind", 'unit.strip("^23") in _PRODUCTS', "False", "test_notation.py::test_what_only_looks_like_the_truth_is_refused"),
     Bug("varlen_attention.attend", "max(2, longest[0])", "longest[0]", "test_varlen_attention.py::test_one_query_per_sequence_takes_the_same_kernel"),
     Bug("varlen_attention.takes", "torch.version.hip is None", "True", "test_varlen_attention.py::test_half_precision_on_an_nvidia_gpu_takes_it"),

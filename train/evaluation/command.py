@@ -22,7 +22,6 @@ from rocstar.train.recipe.load import load_recipe, recipe_of_model
 
 if TYPE_CHECKING:
     from rocstar.train.evaluation.rescore import RescoreResult
-    from rocstar.train.evaluation.results import Evaluation
     from rocstar.train.evaluation.verify import SetCheck, Verification
 
 T = TypeVar("T")
@@ -71,7 +70,19 @@ def run(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) -
     if options.resume and options.out is None:
         raise ConfigError("--resume needs --out DIR, the folder of the evaluation")
     recipe = build_recipe(options, rest)
-    return _dry_run(options, recipe) if options.dry_run else _evaluate(options, recipe, loading)
+    if not options.dry_run:
+        return _evaluate(options, recipe, loading)
+    from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
+    from rocstar.train.plan.dry_run import dry_run_alone, what_eval_needs
+
+    return dry_run_alone(
+        recipe,
+        options.model,
+        what=what_eval_needs,
+        out=options.out,
+        as_json=options.json,
+        built_in=load_tasks_of,
+    )
 
 
 def build_recipe(options: argparse.Namespace, rest: Sequence[str]) -> Recipe:
@@ -84,20 +95,6 @@ def build_recipe(options: argparse.Namespace, rest: Sequence[str]) -> Recipe:
     if (Path(options.recipe) / "config.json").is_file():
         return recipe_of_model(options.recipe, overrides)
     return load_recipe(options.recipe, overrides, others="a model's folder or a recipe: ")
-
-
-def _dry_run(options: argparse.Namespace, recipe: Recipe) -> int:
-    from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
-    from rocstar.train.plan.dry_run import dry_run_alone, what_eval_needs
-
-    return dry_run_alone(
-        recipe,
-        options.model,
-        what=what_eval_needs,
-        out=options.out,
-        as_json=options.json,
-        built_in=load_tasks_of,
-    )
 
 
 def _evaluate(options: argparse.Namespace, recipe: Recipe, loading: Loading) -> int:
@@ -119,20 +116,15 @@ def _evaluate(options: argparse.Namespace, recipe: Recipe, loading: Loading) -> 
             metrics["by_source"] |= result.by_source
         print(json.dumps(metrics | found.facts()))
         return 0
-    for name, result in found.results.items():
-        print("\n".join(_lines(name, result)))
+    for name, one in found.results.items():
+        passed = "no task has k attempts" if one.pass_at_k is None else f"{one.pass_at_k:.3f}"
+        print(name)
+        print(f"  avg@{one.k}   {one.avg:.3f}  95% interval [{one.ci_low:.3f}, {one.ci_high:.3f}]")
+        print(f"  pass@{one.k}  {passed}  over {one.num_tasks} tasks, {one.failed} attempts failed")
+        for source, value in one.by_source.items():
+            if source != name:
+                print(f"    {source}  {value:.3f}")
     return 0
-
-
-def _lines(name: str, result: Evaluation) -> list[str]:
-    """Return the summary of a set as text."""
-    passed = "no task has k attempts" if result.pass_at_k is None else f"{result.pass_at_k:.3f}"
-    return [
-        name,
-        f"  avg@{result.k}   {result.avg:.3f}  95% interval [{result.ci_low:.3f}, {result.ci_high:.3f}]",
-        f"  pass@{result.k}  {passed}  over {result.num_tasks} tasks, {result.failed} attempts failed",
-        *(f"    {source}  {value:.3f}" for source, value in result.by_source.items() if source != name),
-    ]
 
 
 def _run_mode(mode: str, options: argparse.Namespace, rest: Sequence[str], loading: Loading) -> int:
@@ -157,8 +149,8 @@ def _run_mode(mode: str, options: argparse.Namespace, rest: Sequence[str], loadi
     from rocstar.train.evaluation.rescore import FinishedEvaluation, rescore, rescore_into
 
     stored = FinishedEvaluation.open(options.rescore)
-    work = rescore(stored, None) if options.out is None else rescore_into(stored, options.out)
-    return _print_rescored(_run_to_end(work), options)
+    rescoring = rescore(stored, None) if options.out is None else rescore_into(stored, options.out)
+    return _print_rescored(_run_to_end(rescoring), options)
 
 
 def _run_to_end(work: Coroutine[Any, Any, T]) -> T:

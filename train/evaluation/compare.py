@@ -9,7 +9,7 @@ second difference counts them as wrong.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -68,8 +68,7 @@ class Comparison:
         """Return plain values, with difference, interval and p over all sets at the top level."""
         return {
             **_plain(self.overall),
-            "a": _origin(self.a),
-            "b": _origin(self.b),
+            **{k: {"path": str(one.path), "step": one.step} for k, one in (("a", self.a), ("b", self.b))},
             "sets": [
                 {
                     "set": each.name,
@@ -104,8 +103,8 @@ def compare(a: StoredEvaluation, b: StoredEvaluation, *, only: Sequence[str] = (
     """Compare two evaluations. ConfigError unless both have the same sets, or those of `only`, and
     questions."""
     pairs = _same_sets(a, b, only)
-    for name, (of_a, of_b) in pairs.items():
-        _check_questions(name, of_a, of_b)
+    for name, (x, y) in pairs.items():
+        _check_questions(name, x, y)
     rng = np.random.default_rng(SEED)
     scored = {name: _differences(x, y, failed_as_wrong=False) for name, (x, y) in pairs.items()}
     paired = {name: paired_difference(found, rng) for name, found in scored.items()}
@@ -205,10 +204,6 @@ def _plain(found: PairedDifference) -> dict[str, Any]:
     }
 
 
-def _origin(stored: StoredEvaluation) -> Mapping[str, Any]:
-    return {"path": str(stored.path), "step": stored.step}
-
-
 def format_comparison(found: Comparison) -> str:
     """Return a table with the detectable difference beside each difference, and notes on Failed attempts."""
     from rich.console import Console
@@ -228,14 +223,11 @@ def format_comparison(found: Comparison) -> str:
     out = io.StringIO()
     Console(file=out, width=200, color_system=None, emoji=False, markup=False, highlight=False).print(table)
     lines = [line.rstrip() for line in out.getvalue().rstrip("\n").split("\n")]
-    return "\n".join([*_header(found), "", *lines, "", *_notes(found)])
-
-
-def _header(found: Comparison) -> list[str]:
-    return [
+    header = [
         f"{letter}: {stored.path}" + ("" if stored.step is None else f" (step {stored.step})")
         for letter, stored in (("A", found.a), ("B", found.b))
     ]
+    return "\n".join([*header, "", *lines, "", *_notes(found)])
 
 
 def _notes(found: Comparison) -> list[str]:

@@ -94,8 +94,7 @@ def check_unscored(failures: Counter[str], *, total: int) -> None:
         kinds = ", ".join(f"{number} {kind}" for kind, number in failures.most_common())
         raise TrainingStopped(
             f"{count} of {total} attempts stayed without a score, more than {MOST_UNSCORED:.0%}: the mean of "
-            "the others would be biased; failures, after "
-            f"up to {TRIES} tries: {kinds}"
+            f"the others would be biased; failures, after up to {TRIES} tries: {kinds}"
         )
 
 
@@ -174,10 +173,6 @@ FindAttempts = Callable[[Task], Awaitable[Sequence[Trajectory]]]
 """Return the stored attempts at a task, k or fewer."""
 
 
-async def find_nothing(_: Task) -> Sequence[Trajectory]:
-    return ()
-
-
 async def run_attempts(
     roller: Roller,
     tasks: Sequence[Task],
@@ -187,7 +182,7 @@ async def run_attempts(
     *,
     in_flight: Window,
     on_group: Callable[[Group], Awaitable[None]],
-    found: FindAttempts = find_nothing,
+    found: FindAttempts | None = None,
     what: str = "evaluation",
 ) -> None:
     """Roll out k attempts at each task; the same (seed, step) gives the same noise.
@@ -208,7 +203,7 @@ async def run_attempts(
     with working(what, unit="tasks", total=len(tasks), attempts=counted) as work:
 
         async def group_of(task: Task) -> Group:
-            known = {t.key.sibling: t for t in await found(task)}
+            known = {t.key.sibling: t for t in await found(task)} if found is not None else {}
             counted.total -= len(known)
             group = await _run_with_retries(roller, task, known, k, seed, step, counted)
             await on_group(group)
@@ -243,21 +238,14 @@ async def _run_with_retries(
         if number:
             await asyncio.sleep(FIRST_REST_S * 4 ** (number - 1))
             counted.total += len(lost)
-        made |= await _run_siblings(roller, task, lost, k, seed, step)
+        if len(lost) == k:
+            groups = [await roller.roll_out(task, size=k, seed=seed, step=step)]
+        else:
+            async with asyncio.TaskGroup() as running:
+                siblings = [
+                    running.create_task(roller.roll_out(task, size=1, seed=seed, step=step, first=sibling))
+                    for sibling in lost
+                ]
+            groups = [one.result() for one in siblings]
+        made |= {t.key.sibling: t for group in groups for t in group.trajectories}
     return Group(task=task, trajectories=tuple(made[sibling] for sibling in range(k)))
-
-
-async def _run_siblings(
-    roller: Roller, task: Task, siblings: Sequence[int], k: int, seed: int, step: int
-) -> dict[int, Trajectory]:
-    """Roll out siblings, all k as one group or some of them one by one. Return them by number."""
-    if len(siblings) == k:
-        groups = [await roller.roll_out(task, size=k, seed=seed, step=step)]
-    else:
-        async with asyncio.TaskGroup() as running:
-            made = [
-                running.create_task(roller.roll_out(task, size=1, seed=seed, step=step, first=sibling))
-                for sibling in siblings
-            ]
-        groups = [one.result() for one in made]
-    return {t.key.sibling: t for group in groups for t in group.trajectories}

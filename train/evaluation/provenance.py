@@ -84,9 +84,18 @@ def data_facts(chosen: EvaluationSet, path: str) -> dict[str, Any]:
 
 
 def verifier_digest(recipe: Recipe, chosen: EvaluationSet) -> str:
-    """Return the digest of the code that scores the set, and of the packages that it calls."""
+    """Return the digest of the code that scores the set, and of the packages that it calls.
+
+    The code is a built-in judge's whole package, or the file of a custom function.
+    """
+    if chosen.benchmark is not None and chosen.benchmark.judge is not None:
+        files = _source_files(chosen.benchmark.judge)
+    else:
+        files = set(Path(verify.__file__).parent.glob("*.py"))
+        if recipe.reward.kind != "math":
+            files |= _source_files(own_code.load(recipe.reward.kind, field="reward.kind"), alone=True)
     digest = hashlib.sha256()
-    for path in sorted(_judge_files(recipe, chosen)):
+    for path in sorted(files):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     found = packages()
     for name in GRADERS:
@@ -98,16 +107,6 @@ def judge_facts(sets: Sequence[EvaluationSet]) -> dict[str, Any]:
     """Return the model and prompt of the judges, for sets that a model judges."""
     described = [(one.name, one.benchmark.describe) for one in sets if one.benchmark is not None]
     return {name: dict(describe()) for name, describe in described if describe is not None}
-
-
-def _judge_files(recipe: Recipe, chosen: EvaluationSet) -> set[Path]:
-    """Return the files of the judge: for a built-in one its whole package, for a custom function one file."""
-    if chosen.benchmark is not None and chosen.benchmark.judge is not None:
-        return _source_files(chosen.benchmark.judge)
-    files = set(Path(verify.__file__).parent.glob("*.py"))
-    if recipe.reward.kind != "math":
-        files |= _source_files(own_code.load(recipe.reward.kind, field="reward.kind"), alone=True)
-    return files
 
 
 def _source_files(made: Any, *, alone: bool = False) -> set[Path]:

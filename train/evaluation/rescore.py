@@ -15,7 +15,7 @@ import itertools
 import json
 import os
 import tomllib
-from collections.abc import AsyncIterator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,21 +76,16 @@ class FinishedEvaluation:
             names = list(results["sets"])
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{str(folder.results)!r} is damaged: {error!r}") from None
-        recipe = _recipe_of(directory, int(results.get("step", 0)))
+        path = directory / CONFIG
+        if not path.is_file():  # the folder is part of a run
+            path = config_of(directory.parent.parent, int(results.get("step", 0)))
+        try:
+            recipe = parse_recipe(tomllib.loads(path.read_text(encoding="utf-8")), where=str(path))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"{str(directory)!r}: cannot read its recipe {str(path)!r}: {error}") from None
         no_tasks: Mapping[str, Sequence[Task]] = {config.label: () for config in recipe.eval}
         sets = [chosen for chosen in evaluation_sets(recipe, no_tasks) if chosen.name in names]
         return cls(folder=folder, recipe=recipe, sets=sets, results=results)
-
-
-def _recipe_of(directory: Path, step: int) -> Recipe:
-    """Return the recipe beside the results, or that of the run to which they belong."""
-    path = directory / CONFIG
-    if not path.is_file():
-        path = config_of(directory.parent.parent, step)
-    try:
-        return parse_recipe(tomllib.loads(path.read_text(encoding="utf-8")), where=str(path))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{str(directory)!r}: cannot read its recipe {str(path)!r}: {error}") from None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,15 +147,6 @@ class Regrader:
                 return Failed(kind="deadline", retryable=True, detail=f"not judged within {JUDGE_S} s")
 
 
-async def rescore_records(judge: Judge, path: Path) -> AsyncIterator[tuple[dict[str, Any], Outcome]]:
-    """Yield each record of a file with its new outcome."""
-    regrader = Regrader(judge)
-    for records in _chunks(path):
-        outcomes = await regrader.outcomes([from_record(record) for record in records])
-        for record, outcome in zip(records, outcomes, strict=True):
-            yield record, outcome
-
-
 def _chunks(path: Path) -> Iterator[list[dict[str, Any]]]:
     if not path.is_file():
         raise ConfigError(f"cannot judge attempts again: {str(path)!r} does not exist")
@@ -191,14 +177,17 @@ async def rescore(stored: FinishedEvaluation, out: Path | None) -> RescoreResult
                         target.withhold(chosen.name)
                     file = stack.enter_context(path.open("w", encoding="ascii"))
                 work = stack.enter_context(working(f"judging {chosen.name} again", unit="attempts"))
-                async for record, outcome in rescore_records(judge, stored.folder.attempts(chosen.name)):
-                    found.attempts += 1
-                    work.done += 1
-                    encoded = encode_outcome(outcome)
-                    if encoded != record["outcome"]:
-                        changed.append(f"{record['id']}: was {record['outcome']}, is {encoded}")
-                    if file is not None:
-                        file.write(_line(record, outcome))
+                regrader = Regrader(judge)
+                for records in _chunks(stored.folder.attempts(chosen.name)):
+                    outcomes = await regrader.outcomes([from_record(record) for record in records])
+                    for record, outcome in zip(records, outcomes, strict=True):
+                        found.attempts += 1
+                        work.done += 1
+                        encoded = encode_outcome(outcome)
+                        if encoded != record["outcome"]:
+                            changed.append(f"{record['id']}: was {record['outcome']}, is {encoded}")
+                        if file is not None:
+                            file.write(_line(record, outcome))
     if target is not None:
         found.after = write_numbers(
             stored.sets,

@@ -172,7 +172,10 @@ def set_results(
         "failures": dict(sorted(Counter(row.failure for row in rows if row.failure).items())),
         "n_short": sum(len(question.scored) < chosen.samples for question in questions.values()),
         "truncated": sum(row.is_truncated for row in scored),
-        "unextracted": _unextracted(scored, chosen),
+        # Attempts that ended by themselves without the boxed answer that the prompt asks for.
+        "unextracted": sum(
+            chosen.asking is Asking.agent and row.answer is None and not row.is_truncated for row in scored
+        ),
         "tokens_mean": _mean([row.tokens for row in scored]),
         "turns_mean": _mean([row.turns for row in scored]),
         "calls_mean": _mean([row.calls for row in scored]),
@@ -304,12 +307,6 @@ def _withheld(answer: str | None) -> str | None:
     if answer is None or len(answer) <= 1:
         return answer
     return f"sha256:{hashlib.sha256(answer.encode(errors='surrogatepass')).hexdigest()[:12]}"
-
-
-def _unextracted(scored: Sequence[AttemptRow], chosen: EvaluationSet) -> int:
-    """Count the attempts that ended by themselves without the boxed answer that the prompt asks for."""
-    asks = chosen.asking is Asking.agent
-    return sum(asks and row.answer is None and not row.is_truncated for row in scored)
 
 
 def _mean(values: Sequence[float]) -> float | None:

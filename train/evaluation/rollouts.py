@@ -109,18 +109,15 @@ def _settle(out: Path, recipe: Recipe) -> None:
     text, path = to_toml(recipe), out / CONFIG
     if (out / METRICS).exists():
         raise ConfigError(f"{str(out)!r} holds a training run. Pass another --out.")
-    if any((out / TRAJECTORIES).glob("step_*")) and _differs(path, text):
+    has_records = any((out / TRAJECTORIES).glob("step_*"))
+    # The values are compared: the formatting may differ between versions.
+    if has_records and tomllib.loads(path.read_text(encoding="utf-8")) != tomllib.loads(text):
         raise ConfigError(
             f"{str(out)!r} was started with another recipe or model (see its {CONFIG}). "
             "Use that one, or pass another --out."
         )
     path.write_text(text, encoding="utf-8")
     (out / TRAJECTORIES).mkdir(exist_ok=True)
-
-
-def _differs(path: Path, text: str) -> bool:
-    """True if the TOML file has other values; its formatting may differ between versions."""
-    return tomllib.loads(path.read_text(encoding="utf-8")) != tomllib.loads(text)
 
 
 async def _all_steps(

@@ -137,10 +137,10 @@ def _evaluation(
                 yield work
         return
     out = order.out
-    if order.resume:
-        check_resumable(out)
-    else:
+    if not order.resume:
         make_folder(out)
+    elif not (out / CONFIG).is_file() or not (out / MANIFEST).is_file():
+        raise ConfigError(f"--out {str(out)!r} holds no evaluation to resume. Omit --resume.")
     with claim(out, resume=False):
         try:
             with _evaluation_into(out, recipe, model, order) as work:
@@ -155,22 +155,9 @@ def _evaluation(
             ) from error
         finally:
             (out / LOCK).unlink(missing_ok=True)
-            _discard_if_unused(out)
-
-
-def check_resumable(out: Path) -> None:
-    """Raise ConfigError for a folder without an evaluation."""
-    if not (out / CONFIG).is_file() or not (out / MANIFEST).is_file():
-        raise ConfigError(f"--out {str(out)!r} holds no evaluation to resume. Omit --resume.")
-
-
-def _discard_if_unused(out: Path) -> None:
-    """Remove a folder without attempts."""
-    attempts = out / ATTEMPTS
-    if any(path.stat().st_size for path in attempts.glob("*.jsonl*")):
-        return
-    shutil.rmtree(attempts, ignore_errors=True)
-    discard_if_unused(out)
+            if not any(path.stat().st_size for path in (out / ATTEMPTS).glob("*.jsonl*")):
+                shutil.rmtree(out / ATTEMPTS, ignore_errors=True)
+                discard_if_unused(out)
 
 
 @contextlib.contextmanager

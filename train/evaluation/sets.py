@@ -94,7 +94,7 @@ def agent_for_set(agent: Agent, chosen: EvaluationSet) -> Agent:
         agent.limits, max_response_tokens=chosen.max_response_tokens, max_turns=chosen.max_turns
     )
     sampling = dataclasses.replace(agent.sampling, temperature=chosen.temperature)
-    functions = {Asking.agent: None, Asking.chat: _no_functions, Asking.functions: functions_of}
+    functions = {Asking.agent: None, Asking.chat: lambda _: (), Asking.functions: functions_of}
     judge = chosen.benchmark.judge if chosen.benchmark else None
     counterpart = chosen.benchmark.counterpart if chosen.benchmark else None
     return dataclasses.replace(
@@ -106,10 +106,6 @@ def agent_for_set(agent: Agent, chosen: EvaluationSet) -> Agent:
         judge=agent.judge if judge is None else judge(),
         counterpart=None if counterpart is None else counterpart(),
     )
-
-
-def _no_functions(task: Task) -> Sequence[Mapping[str, Any]]:
-    return ()
 
 
 def functions_of(task: Task) -> Sequence[Mapping[str, Any]]:

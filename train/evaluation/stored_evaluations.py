@@ -59,7 +59,13 @@ class EvaluationLocation:
         file = self.by_step[step]
         if file.suffix in SUFFIXES:
             return StoredEvaluation(path=file, step=step, sets=load_table(file))
-        return StoredEvaluation(path=file, step=step, sets=_sets(_document(file), file))
+        try:
+            document = json.loads(file.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{str(file)!r} is not JSON: {error}") from None
+        if not isinstance(document, dict):
+            raise ConfigError(f"{str(file)!r} is not a JSON object")
+        return StoredEvaluation(path=file, step=step, sets=_sets(document, file))
 
 
 def find_evaluations(path: Path) -> EvaluationLocation:
@@ -100,11 +106,10 @@ def match_evaluations(
         raise ConfigError(f"--step {step} needs a run, and neither A nor B is a run")
     if step is None and a.is_run and b.is_run and (common := a.by_step.keys() & b.by_step.keys()):
         step = max(s for s in common if s is not None)
-    return tuple(place.read(_last(place) if step is None else step) for place in (a, b))  # type: ignore[return-value]
-
-
-def _last(place: EvaluationLocation) -> int | None:
-    return max((s for s in place.by_step if s is not None), default=None)
+    steps = [step, step]
+    if step is None:
+        steps = [max((s for s in one.by_step if s is not None), default=None) for one in (a, b)]
+    return a.read(steps[0]), b.read(steps[1])
 
 
 def _steps(folder: Path) -> dict[int | None, Path]:
@@ -115,16 +120,6 @@ def _steps(folder: Path) -> dict[int | None, Path]:
             if file.is_file():
                 found[int(name[1])] = file
     return found
-
-
-def _document(file: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{str(file)!r} is not JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise ConfigError(f"{str(file)!r} is not a JSON object")
-    return document
 
 
 def _sets(document: Mapping[str, Any], file: Path) -> dict[str, Attempted]:

@@ -76,7 +76,11 @@ async def verify(directory: Path) -> Verification:
         found.differences.append("manifest.json: it has no evaluation that completed")
         return found
     entry = starts[-1]
-    here = _with_attempts(stored, found)
+    # A hidden set's attempts may be missing, because they are not published.
+    sets = [one for one in stored.sets if not one.is_hidden or stored.folder.attempts(one.name).is_file()]
+    gone = [one.name for one in stored.sets if one not in sets]
+    found.unchecked += [f"attempts/{name}.jsonl: a hidden set, not on this machine" for name in gone]
+    here = dataclasses.replace(stored, sets=sets)
     found.differences += _files(directory, entry["files"], stored, here)
     if not found.differences:
         found.differences += _numbers(here)
@@ -89,14 +93,6 @@ async def verify(directory: Path) -> Verification:
         if len(changed) > MOST_SHOWN:
             found.differences.append(f"{name}: {len(changed) - MOST_SHOWN} more outcomes differ")
     return found
-
-
-def _with_attempts(stored: FinishedEvaluation, found: Verification) -> FinishedEvaluation:
-    """Return the evaluation without the hidden sets whose attempts were not published."""
-    here = [one for one in stored.sets if not one.is_hidden or stored.folder.attempts(one.name).is_file()]
-    gone = [one.name for one in stored.sets if one not in here]
-    found.unchecked += [f"attempts/{name}.jsonl: a hidden set, not on this machine" for name in gone]
-    return dataclasses.replace(stored, sets=here)
 
 
 def _files(

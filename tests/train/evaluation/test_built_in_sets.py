@@ -22,7 +22,7 @@ from rocstar.engine.types import (
 )
 from rocstar.train.data.eval_questions import EvalQuestions
 from rocstar.train.evaluation.benchmarks import plain_sets
-from rocstar.train.evaluation.benchmarks.benchmark import answers_digest, tasks_digest
+from rocstar.train.evaluation.benchmarks.benchmark import json_digest, tasks_digest
 from rocstar.train.evaluation.benchmarks.plain_sets import ANSWER_FORMATS, parse_contest_integer
 from rocstar.train.evaluation.benchmarks.registry import NAMES, find, load_set
 from rocstar.train.evaluation.rescore import Regrader
@@ -49,7 +49,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> None:
         "repository": "o/n",
         "file": "data/test.jsonl",
         "digest": "",
-        "answers": answers_digest(("42", "5")),
+        "answers": json_digest(["42", "5"]),
     }
     monkeypatch.setitem(plain_sets.ROWS, "aime24", row)
 

@@ -27,7 +27,6 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from rocstar.engine.rollout.rollout import Judge
 from rocstar.engine.types import Attempt, Failed, Outcome, Scored, Task
 from rocstar.train.evaluation.benchmarks.benchmark import (
     Asking,
@@ -341,14 +340,6 @@ def build_judge(environment: Mapping[str, str]) -> ArenaJudge:
     return ArenaJudge(JudgeEndpoint(options), load_prompt(Path(words)) if words else OUR_PROMPT)
 
 
-def _judge() -> Judge:
-    return build_judge(os.environ)
-
-
-def _description() -> Mapping[str, Any]:
-    return build_judge(os.environ).description
-
-
 ARENA_HARD = Benchmark(
     name=NAME,
     title="Arena-Hard v0.1",
@@ -363,8 +354,8 @@ ARENA_HARD = Benchmark(
     ),
     asking=Asking.chat,
     load=load_tasks,
-    judge=_judge,
-    describe=_description,
+    judge=lambda: build_judge(os.environ),
+    describe=lambda: build_judge(os.environ).description,
     near_miss=empty_answer,
     pooled=pooled,
     defaults=Defaults(samples=1, temperature=0.0),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -122,16 +122,11 @@ def tasks_digest(tasks: Sequence[Task]) -> str:
         }
         for task in tasks
     ]
-    return _sha256(rows)
+    return json_digest(rows)
 
 
-def answers_digest(answers: Iterable[str]) -> str:
-    """Return the SHA-256 over the sorted answers, because copies differ in order and in the wording of
-    problems."""
-    return _sha256(sorted(answers))
-
-
-def _sha256(value: object) -> str:
+def json_digest(value: object) -> str:
+    """Return the SHA-256 of a value's canonical JSON."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 

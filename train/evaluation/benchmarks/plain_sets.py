@@ -14,14 +14,14 @@ import csv
 import hashlib
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 from rocstar.engine.types import Attempt, Outcome, Scored, Task
-from rocstar.train.evaluation.benchmarks.benchmark import Asking, Benchmark, Published, answers_digest
+from rocstar.train.evaluation.benchmarks.benchmark import Asking, Benchmark, Published, json_digest
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.data import content_id
@@ -76,16 +76,12 @@ def parse_contest_integer(text: str) -> str:
     return value
 
 
-def parse_after_marks(text: str) -> str:
-    """Return the whole number after the last ####, without thousands separators."""
-    return parse_integer(text.rpartition("####")[2].strip().replace(",", ""))
-
-
 ANSWER_FORMATS: Mapping[str, Callable[[str], str]] = {
     "text": str.strip,
     "integer": parse_integer,
     "contest_integer": parse_contest_integer,
-    "after_marks": parse_after_marks,
+    # The whole number after the last ####, without thousands separators.
+    "after_marks": lambda text: parse_integer(text.rpartition("####")[2].strip().replace(",", "")),
 }
 
 
@@ -108,7 +104,7 @@ def read_problems(path: Path, *, name: str) -> list[Task]:
         tasks.append(
             Task(id=content_id(name, question, answer), source=name, question=question, answer=answer)
         )
-    digest = answers_digest(task.answer for task in tasks)
+    digest = json_digest(sorted(task.answer for task in tasks))  # copies differ in order and wording
     if row["answers"] and digest != row["answers"]:
         raise ConfigError(
             f"{str(path)!r}: its answers are not the published ones of {name} (digest {digest[:16]}, not "
@@ -126,12 +122,8 @@ def _column(row: Mapping[str, Any], names: Sequence[str], where: str) -> str:
 
 def read_choices(path: Path, *, name: str) -> list[Task]:
     """Return the tasks of a CSV, in its order. ConfigError for a file of another form."""
-    file = path / f"{name}.csv" if path.is_dir() else path
-    return [_choice_task(row, name) for row in _csv_rows(file, name)]
-
-
-def _csv_rows(path: Path, name: str) -> Iterator[Mapping[str, str]]:
-    needed = [*ROWS[name]["question"], *ROWS[name]["answer"]]
+    path = path / f"{name}.csv" if path.is_dir() else path
+    needed, tasks = [*ROWS[name]["question"], *ROWS[name]["answer"]], []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             for number, row in enumerate(csv.DictReader(file, strict=True), start=1):
@@ -140,11 +132,12 @@ def _csv_rows(path: Path, name: str) -> Iterator[Mapping[str, str]]:
                     raise ConfigError(
                         f"{path}, row {number} has no {missing[0]!r}. Pass the CSV file of {name}."
                     )
-                yield row
+                tasks.append(_choice_task(row, name))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(
             f"cannot read {str(path)!r} as CSV in UTF-8: {error}. Pass the CSV file of {name}."
         ) from None
+    return tasks
 
 
 def _choice_task(row: Mapping[str, str], name: str) -> Task:

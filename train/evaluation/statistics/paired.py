@@ -42,14 +42,6 @@ class PairedDifference:
     num_questions: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Spread:
-    """Standard error of a mean difference, and its degrees of freedom."""
-
-    error: float
-    freedom: float
-
-
 def paired_difference(differences: Sequence[float], rng: np.random.Generator) -> PairedDifference:
     """Compare question means, given their differences in [-1, 1] in any order. ValueError for none.
 
@@ -59,8 +51,7 @@ def paired_difference(differences: Sequence[float], rng: np.random.Generator) ->
     mean = exact_mean(differences)
     if mean is None:
         raise ValueError("no question has a score in both")
-    spread = _spread(differences)
-    return _from_spread(mean, spread, sorted(differences), rng)
+    return _from_spread(mean, *_spread(differences), sorted(differences), rng)
 
 
 def overall_difference(sets: Sequence[Sequence[float]], rng: np.random.Generator) -> PairedDifference:
@@ -72,35 +63,35 @@ def overall_difference(sets: Sequence[Sequence[float]], rng: np.random.Generator
     if mean is None or None in means:
         raise ValueError("a set has no question with a score in both")
     parts = [_spread(differences) for differences in sets]
-    variances = [(part.error / len(sets)) ** 2 for part in parts]
-    below = math.fsum(v**2 / part.freedom for v, part in zip(variances, parts, strict=True) if part.freedom)
+    variances = [(error / len(sets)) ** 2 for error, _ in parts]
+    below = math.fsum(v**2 / free for v, (_, free) in zip(variances, parts, strict=True) if free)
     total = math.fsum(variances)
-    freedom = total**2 / below if below else float(min(part.freedom for part in parts))
+    freedom = total**2 / below if below else float(min(free for _, free in parts))
     size = sum(map(len, sets))
     weighted = [size * d / (len(sets) * len(each)) for each in sets for d in each]
-    return _from_spread(mean, _Spread(math.sqrt(total), freedom), sorted(weighted), rng)
+    return _from_spread(mean, math.sqrt(total), freedom, sorted(weighted), rng)
 
 
-def _spread(differences: Sequence[float]) -> _Spread:
+def _spread(differences: Sequence[float]) -> tuple[float, float]:
+    """Return the standard error of the mean difference, and its degrees of freedom."""
     n, mean = len(differences), exact_mean(differences) or 0.0
     squares = math.fsum((d - mean) ** 2 for d in differences)
-    return _Spread(math.sqrt(squares / max(1, n - 1) / n), n - 1)
+    return math.sqrt(squares / max(1, n - 1) / n), n - 1
 
 
 def _from_spread(
-    mean: float, spread: _Spread, differences: Sequence[float], rng: np.random.Generator
+    mean: float, error: float, freedom: float, differences: Sequence[float], rng: np.random.Generator
 ) -> PairedDifference:
-    from scipy import special  # 27 MB, which who only reads evaluations need not have
+    from scipy import special  # 27 MB, not needed to read evaluations
 
     n = len(differences)
-    if spread.freedom < 1:
+    if freedom < 1:
         half = detectable = 2.0
-    elif spread.error < 1e-12:
+    elif error < 1e-12:
         half = detectable = 1 - (1 - LEVEL) ** (1 / n)
     else:
-        quantile = float(special.stdtrit(spread.freedom, (1 + LEVEL) / 2))
-        half = quantile * spread.error
-        detectable = half + float(special.stdtrit(spread.freedom, POWER)) * spread.error
+        half = float(special.stdtrit(freedom, (1 + LEVEL) / 2)) * error
+        detectable = half + float(special.stdtrit(freedom, POWER)) * error
     return PairedDifference(
         difference=mean,
         interval=(max(-1.0, mean - half), min(1.0, mean + half)),
@@ -120,7 +111,14 @@ def sign_flip_p(differences: Sequence[float], rng: np.random.Generator) -> float
     conservative.
     """
     steps = _steps(differences)
-    return _drawn_p(differences, rng) if steps is None else exact_p(steps)
+    if steps is not None:
+        return exact_p(steps)
+    values = np.array(differences)
+    seen, times, batch = abs(math.fsum(differences)), 0, max(1, 2_000_000 // len(values))
+    for begin in range(0, DRAWS, batch):
+        signs = rng.integers(0, 2, size=(min(batch, DRAWS - begin), len(values))) * 2 - 1
+        times += int((np.abs(signs @ values) >= seen - 1e-12).sum())
+    return (times + 1) / (DRAWS + 1)
 
 
 def exact_p(steps: NDArray[np.int64]) -> float:
@@ -158,15 +156,6 @@ def _null(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         grown[2 * int(size) :] += chances / 2
         chances, reach = grown, reach + int(size)
     return chances
-
-
-def _drawn_p(differences: Sequence[float], rng: np.random.Generator) -> float:
-    values = np.array(differences)
-    seen, times, batch = abs(math.fsum(differences)), 0, max(1, 2_000_000 // len(values))
-    for begin in range(0, DRAWS, batch):
-        signs = rng.integers(0, 2, size=(min(batch, DRAWS - begin), len(values))) * 2 - 1
-        times += int((np.abs(signs @ values) >= seen - 1e-12).sum())
-    return (times + 1) / (DRAWS + 1)
 
 
 def holm(ps: Mapping[str, float]) -> dict[str, float]:

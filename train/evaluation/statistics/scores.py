@@ -47,7 +47,9 @@ def powers_up_to(k: int) -> list[int]:
 
 def compute_scores(questions: Questions, ks: Iterable[int], *, failed_as_wrong: bool) -> CountedScores:
     """Compute the scores at each of `ks`."""
-    kept = [attempts for q in questions if (attempts := counted_attempts(q, failed_as_wrong=failed_as_wrong))]
+    counted = ([vote for vote in q if failed_as_wrong or vote[0] is not None] for q in questions)
+    kept = [attempts for attempts in counted if attempts]
+    has_answers = any(answer is not None for q in kept for _, answer in q)
     means = [num_correct(q) / len(q) for q in kept]
     long = {k: [q for q in kept if len(q) >= k] for k in ks}
     return CountedScores(
@@ -58,23 +60,14 @@ def compute_scores(questions: Questions, ks: Iterable[int], *, failed_as_wrong: 
         pass_power={
             k: exact_mean(pass_power_k(len(q), num_correct(q), k) for q in qs) for k, qs in long.items()
         },
-        maj_at={k: exact_mean(_majority(q, k) for q in qs) for k, qs in long.items()} if _vote(kept) else {},
+        maj_at={
+            k: exact_mean(maj_at_k([a for _, a in q], [v is True for v, _ in q], k) for q in qs)
+            for k, qs in long.items()
+        }
+        if has_answers
+        else {},
         n_short={k: len(questions) - len(qs) for k, qs in long.items()},
     )
-
-
-def _vote(questions: Questions) -> bool:
-    """True if answers are known."""
-    return any(answer is not None for question in questions for _, answer in question)
-
-
-def _majority(attempts: list[Vote], k: int) -> float:
-    return maj_at_k([answer for _, answer in attempts], [verdict is True for verdict, _ in attempts], k)
-
-
-def counted_attempts(attempts: Sequence[Vote], *, failed_as_wrong: bool) -> list[Vote]:
-    """Return the attempts of a question that count under one of the two denominators."""
-    return [vote for vote in attempts if failed_as_wrong or vote[0] is not None]
 
 
 def num_correct(attempts: Sequence[Vote]) -> int:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from rocstar.train.evaluation.benchmarks.ifeval.instructions import (
     KINDS,
-    Instruction,
     check_instructions,
     language,
     loose_variants,
@@ -29,7 +28,7 @@ NTH = "length_constraints:nth_paragraph_first_word"
 
 def one(kind: str, response: str, arguments: Mapping[str, Any]) -> tuple[bool, bool, bool]:
     """Strict, loose and fixed verdict of one instruction."""
-    verdicts = check_instructions([Instruction(id=kind, arguments=arguments)], response)
+    verdicts = check_instructions([(kind, arguments)], response)
     return verdicts.strict[0], verdicts.loose[0], verdicts.fixed[0]
 
 

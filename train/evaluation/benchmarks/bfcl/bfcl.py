@@ -57,9 +57,11 @@ class SimulatedUser:
     ) -> tuple[ToolResult, ...] | str | None:
         """Return the results of the last turn's calls, or the user's next message; None at the end of the
         attempt."""
-        if not is_multi_turn(task.meta["category"]) or exceeds_steps(turns):
+        if not is_multi_turn(task.meta["category"]):
             return None
         messages, over = split_messages(turns)
+        if messages and not over and len(messages[-1]) > MAX_STEPS:
+            return None
         if over:
             said: Sequence[str] = task.meta["follow_ups"]
             return said[len(messages) - 1] if len(messages) <= len(said) else None
@@ -87,7 +89,10 @@ class FunctionJudge:
         cannot run."""
         category: str = attempt.task.meta["category"]
         if category.endswith("relevance"):
-            right, why = _relevance(attempt, category)
+            # The published rule: malformed JSON is not a call, so it counts as an abstention.
+            called = bool(_first_calls(attempt))
+            right = called is not category.endswith("irrelevance")
+            why = "called" if called else "abstained"
         elif is_multi_turn(category):
             right, why = await self._conversation(attempt, deadline)
         else:
@@ -118,12 +123,6 @@ def _single(attempt: Attempt) -> tuple[bool, str]:
     meta = attempt.task.meta
     right = match_due_calls(meta["described"], calls, meta["due"], language=Language(meta["language"]))
     return right, "calls_match" if right else "calls_differ"
-
-
-def _relevance(attempt: Attempt, category: str) -> tuple[bool, str]:
-    """Apply the published rule: malformed JSON is not a call, so it counts as an abstention."""
-    called = bool(_first_calls(attempt))
-    return called is not category.endswith("irrelevance"), "called" if called else "abstained"
 
 
 def _first_calls(attempt: Attempt) -> list[Any] | None:
@@ -186,12 +185,6 @@ def split_messages(turns: Sequence[Turn]) -> tuple[list[list[list[Call]]], bool]
         if over:
             messages[-1].pop()
     return messages, over
-
-
-def exceeds_steps(turns: Sequence[Turn]) -> bool:
-    """True if the last user message has more steps than allowed."""
-    messages, over = split_messages(turns)
-    return bool(messages) and not over and len(messages[-1]) > MAX_STEPS
 
 
 def judge_conversation(

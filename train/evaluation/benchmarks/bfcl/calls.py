@@ -161,7 +161,12 @@ def _is_possible(
     if expected is dict:
         return any(_same_object(value, one) for one in possible if one != "")
     if expected is list and item_type is dict:
-        return any(_same_objects(value, one) for one in possible)
+        objects: Sequence[Mapping[str, Any]] = value
+        return any(
+            len(objects) == len(one)
+            and all(o != "" and _same_object(v, o) for v, o in zip(objects, one, strict=True))
+            for one in possible
+        )
     if expected is str:
         return _standard(value) in [_standard(one) for one in possible if type(one) is str]
     if expected is list:
@@ -175,27 +180,19 @@ def _fits(value: Any, possible: Sequence[Any], expected: type, item: type | None
     The latter holds if the possible values have another type than the described one: the benchmark takes such
     a value for the name of a variable.
     """
+    elements: Any = value
     of_possible = next((type(one) for one in possible if one != ""), None)
     is_variable = of_possible is not None and of_possible is not expected
     if type(value) is expected:
-        fits = item is None or any(_elements_fit(value, one, item) for one in possible)
+        # Each element has the described type, or that of the elements of a possible list.
+        fits = item is None or any(
+            type(one) is not list or all(_fits(element, one, item, None)[0] for element in elements)
+            for one in possible
+        )
         return fits, is_variable
     if of_possible is not None and type(value) is of_possible:
         return True, True
     return False, False
-
-
-def _elements_fit(value: Any, possible: Any, item: type) -> bool:
-    """True if each element has the described type, or that of the possible list's elements."""
-    if type(possible) is not list:
-        return True
-    return all(_fits(element, possible, item, None)[0] for element in value)
-
-
-def _same_objects(values: Sequence[Mapping[str, Any]], possible: Sequence[Any]) -> bool:
-    return len(values) == len(possible) and all(
-        one != "" and _same_object(value, one) for value, one in zip(values, possible, strict=True)
-    )
 
 
 def _same_object(value: Mapping[str, Any], possible: Mapping[str, Sequence[Any]]) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +96,12 @@ def find_package(path: Path) -> Path:
 def _tasks(package: Path, category: str) -> Iterator[Task]:
     path = package / "data" / f"BFCL_v3_{category}.json"
     rows, due = _rows(path), _due(package, category)
-    documents = _documents(package) if is_multi_turn(category) else {}
-    sources = _sources(package) if is_multi_turn(category) else {}
+    documents, sources = {}, {}
+    if is_multi_turn(category):
+        for name, file in FUNCTION_FILES.items():
+            documents[name] = _rows(package / "data" / "multi_turn_func_doc" / f"{file}.json")
+            source = _text(package / MODULES / f"{file}.py")
+            sources[name] = hashlib.sha256(source.encode()).hexdigest()
     for row in rows:
         try:
             if is_multi_turn(category):
@@ -152,25 +156,25 @@ def _conversation(
         held[int(turn)] = [f for f in functions if f["name"] in names]
         functions = [f for f in functions if f["name"] not in names]
     first, *later = row["question"]
-    said = [
-        more_functions(schemas(held[k], Language.python)) if k in held else _only_user(messages)
-        for k, messages in enumerate(later, start=1)
-    ]
+    follow_ups = []
+    for k, messages in enumerate(later, start=1):
+        if k in held:
+            tools = schemas(held[k], Language.python)
+            lines = [json.dumps(tool, ensure_ascii=False) for tool in tools]
+            follow_ups.append("\n".join(["<tools>", *lines, "</tools>", MORE_FUNCTIONS]))
+        else:
+            (message,) = messages
+            follow_ups.append(str(message["content"]))
     meta = {
         "category": category,
         "functions": schemas(functions, Language.python),
         "due": due,
-        "follow_ups": said,
+        "follow_ups": follow_ups,
         "classes": {name: sources[name] for name in classes},
         "config": row["initial_config"],
         LOCAL: {"package": str(package)},
     }
     return _task(row, first, meta)
-
-
-def _only_user(messages: Any) -> str:
-    (message,) = messages
-    return str(message["content"])
 
 
 def _task(row: Row, messages: Any, meta: Mapping[str, Any]) -> Task:
@@ -186,17 +190,6 @@ def _task(row: Row, messages: Any, meta: Mapping[str, Any]) -> Task:
         meta=meta,
         context=tuple(context),
     )
-
-
-def _sources(package: Path) -> dict[str, str]:
-    """Return the SHA-256 of the module of each simulated class."""
-    texts = {name: _text(package / MODULES / f"{file}.py") for name, file in FUNCTION_FILES.items()}
-    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
-
-
-def _documents(package: Path) -> dict[str, list[Row]]:
-    folder = package / "data" / "multi_turn_func_doc"
-    return {name: _rows(folder / f"{file}.json") for name, file in FUNCTION_FILES.items()}
 
 
 def _rows(path: Path) -> list[Row]:
@@ -246,12 +239,6 @@ def schemas(functions: Iterable[Mapping[str, Any]], language: Language) -> list[
     return [{"type": "function", "function": _schema(function, language)} for function in functions]
 
 
-def more_functions(tools: Sequence[Mapping[str, Any]]) -> str:
-    """Return the user message that adds functions."""
-    lines = [json.dumps(tool, ensure_ascii=False) for tool in tools]
-    return "\n".join(["<tools>", *lines, "</tools>", MORE_FUNCTIONS])
-
-
 def _schema(function: Mapping[str, Any], language: Language) -> dict[str, Any]:
     hint = f" Note that the provided function is in {_HINTS[language]} syntax."
     parameters = function["parameters"]
@@ -283,16 +270,16 @@ def _literal(described: Mapping[str, Any], language: Language) -> dict[str, Any]
     kind, name = described["type"], _NAMES[language]
     shown = {key: value for key, value in described.items() if key not in ("items", "properties")}
     if kind == "any":
-        said = f" This parameter can be of any type of {name} object in string representation."
+        note = f" This parameter can be of any type of {name} object in string representation."
     else:
-        said = f" This is {name} {kind} type parameter in string representation."
+        note = f" This is {name} {kind} type parameter in string representation."
     if "items" in described:
         item = described["items"]["type"]
-        said += f" The list elements are of type {item}; they are not in string representation."
+        note += f" The list elements are of type {item}; they are not in string representation."
     if "properties" in described:
         entries = json.dumps(described["properties"])
-        said += (
+        note += (
             " The dictionary entries have the following schema; they are not in string representation. "
             f"{entries}"
         )
-    return {**shown, "type": "string", "description": described.get("description", "") + said}
+    return {**shown, "type": "string", "description": described.get("description", "") + note}

@@ -22,9 +22,7 @@ def gold(task: Task) -> str | Sequence[str]:
     """Return texts of the policy by turn, or one text if the user has one message."""
     category = task.meta["category"]
     if is_multi_turn(category):
-        named = parameters_of(task.meta)
-        messages = [[parse_call(text, named) for text in message] for message in task.meta["due"]]
-        return [text for calls in messages for text in [*(format_calls([call]) for call in calls), NO_CALL]]
+        return _conversation(_due_messages(task))
     if category.endswith("irrelevance"):
         return NO_CALL
     if category.endswith("relevance"):
@@ -37,11 +35,10 @@ def near_miss(task: Task) -> str | Sequence[str]:
     conversation the last message without its calls."""
     category = task.meta["category"]
     if is_multi_turn(category):
-        named = parameters_of(task.meta)
-        messages = [[parse_call(text, named) for text in message] for message in task.meta["due"]]
+        messages = _due_messages(task)
         last = max(place for place, calls in enumerate(messages) if calls)
         messages[last] = []
-        return [text for calls in messages for text in [*(format_calls([call]) for call in calls), NO_CALL]]
+        return _conversation(messages)
     if category.endswith("irrelevance"):
         return format_calls([(task.meta["described"][0]["name"] if task.meta["described"] else "help", {})])
     if category.endswith("relevance"):
@@ -129,18 +126,24 @@ def _quoted(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def parameters_of(meta: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the parameters of each function of a conversation in order, including those added later."""
-    held = [json.loads(line) for text in meta["follow_ups"] for line in text.split("\n") if _is_schema(line)]
-    functions = [tool["function"] for tool in [*meta["functions"], *held]]
-    return {f["name"]: list(f["parameters"]["properties"]) for f in functions}
+def _due_messages(task: Task) -> list[list[Call]]:
+    """Return the due calls of each user message, with the names of their positional arguments."""
+    lines = [line for text in task.meta["follow_ups"] for line in text.split("\n")]
+    added = [json.loads(line) for line in lines if line.startswith('{"type": "function"')]
+    functions = [tool["function"] for tool in [*task.meta["functions"], *added]]
+    parameters = {f["name"]: list(f["parameters"]["properties"]) for f in functions}
+    messages: list[list[Call]] = []
+    for message in task.meta["due"]:
+        parsed = [simulated.parse_call(text) for text in message]
+        messages.append(
+            [
+                (name, dict(zip(parameters[name], positional, strict=False)) | named)
+                for name, positional, named in parsed
+            ]
+        )
+    return messages
 
 
-def _is_schema(line: str) -> bool:
-    return line.startswith('{"type": "function"')
-
-
-def parse_call(text: str, parameters: Mapping[str, Sequence[str]]) -> Call:
-    """Parse a due call of a conversation, written as Python, with the names of its positional arguments."""
-    name, positional, named = simulated.parse_call(text)
-    return name, dict(zip(parameters[name], positional, strict=False)) | named
+def _conversation(messages: Sequence[Sequence[Call]]) -> list[str]:
+    """Return the texts of the policy: each call alone, and a text without a call after each message."""
+    return [text for calls in messages for text in [*(format_calls([call]) for call in calls), NO_CALL]]

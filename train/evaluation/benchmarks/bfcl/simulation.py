@@ -81,7 +81,10 @@ class Simulation:
             ToolFailure: the classes cannot run, or the due calls alone do not return.
         """
         asked: dict[str, Any] = {
-            "classes": {name: _module(name) for name in meta["classes"]},
+            "classes": {
+                name: ".".join(["bfcl_eval", *MODULES.parts, FUNCTION_FILES[name]])
+                for name in meta["classes"]
+            },
             "config": meta["config"],
             "long": "long_context" in meta["category"],
             "messages": messages,
@@ -161,7 +164,3 @@ def _end(process: subprocess.Popen[str]) -> None:
                 pipe.close()
             except OSError:  # unwritten data has no reader any more
                 continue
-
-
-def _module(name: str) -> str:
-    return ".".join(["bfcl_eval", *MODULES.parts, FUNCTION_FILES[name]])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import groupby, pairwise
 
 _ABBREVIATIONS = """
@@ -77,11 +77,6 @@ _CHUNK = re.compile(r"\S+")
 _CLOSERS = re.compile(r"[\"')\]}‘’“”«»]++(?:\s+|$)|[\"')\]}‘’“”«»]+(?=--)")
 
 
-def count_sentences(text: str) -> int:
-    """Return the number of sentences."""
-    return sum(1 for _ in split_sentences(text))
-
-
 def split_sentences(text: str) -> Iterator[str]:
     """Yield the sentences. Whitespace between two belongs to neither; none is empty."""
     pieces = list(_pieces(text))
@@ -116,7 +111,11 @@ def _pieces(text: str) -> Iterator[tuple[int, int]]:
                 assert following is not None
                 context, resume = [text[begin:end], text[slice(*following)]], following[0]
             tokens = [token for part in context for token in _tokens(part)]
-            if _ends_within(tokens, begins_line=begin == line_start):
+            begins_line = begin == line_start
+            if any(
+                _ends(token, following_token, begins_line=begins_line and k == 0)
+                for k, (token, following_token) in enumerate(pairwise(tokens))
+            ):
                 yield start, at + 1
                 start = resume
     yield start, len(text.rstrip())
@@ -154,14 +153,6 @@ def _word_ends(chunk: str, at: int) -> bool:
     return at == len(chunk) or chunk[at] in _NO_WORD_HOLDS or chunk.startswith(("--", ".."), at)
 
 
-def _ends_within(tokens: Sequence[str], *, begins_line: bool) -> bool:
-    """True if one of the tokens, except the last, ends a sentence."""
-    return any(
-        _ends(token, following, begins_line=begins_line and number == 0)
-        for number, (token, following) in enumerate(pairwise(tokens))
-    )
-
-
 def _ends(token: str, following: str, *, begins_line: bool) -> bool:
     """True if a sentence ends with `token`."""
     if token in _ENDS and token != ".":
@@ -174,19 +165,17 @@ def _ends(token: str, following: str, *, begins_line: bool) -> bool:
         begins = _begins(following)
         return begins is not False and next_word not in NOT_BEHIND_A_NUMBER
     if len(token) == 2 and (token[0].isalpha() or token[0] == "_"):
-        return word not in ABBREVIATIONS and _ends_initial(following, begins_line=begins_line)
+        if word in ABBREVIATIONS:
+            return False
+        begins = _begins(following)
+        if begins is not None:
+            return begins
+        # A letter with a period ends a sentence in a list, and not in a name.
+        return begins_line or not following[0].isupper() or following.lower() in ORDINARY
     is_several = token.endswith("..")
     if is_several or word in ABBREVIATIONS or word.rpartition("-")[2] in ABBREVIATIONS:
         return _begins(following) is True
     return True
-
-
-def _ends_initial(following: str, *, begins_line: bool) -> bool:
-    """True if a letter with a period ends a sentence: in a list it does, in a name it does not."""
-    begins = _begins(following)
-    if begins is not None:
-        return begins
-    return begins_line or not following[0].isupper() or following.lower() in ORDINARY
 
 
 def _begins(word: str) -> bool | None:

@@ -17,8 +17,8 @@ from typing import Any
 from rocstar.sandbox.extras import install_command
 from rocstar.train.evaluation.benchmarks.ifeval.english_text import (
     count_capital_words,
-    count_sentences,
     count_words,
+    split_sentences,
 )
 from rocstar.train.recipe.errors import ConfigError
 
@@ -50,22 +50,6 @@ def compare_count(count: int, relation: str, threshold: int) -> bool:
     return count < threshold if relation == LESS_THAN else count >= threshold
 
 
-def all_occur(response: str, given: Arguments) -> bool:
-    """Check that each keyword, a pattern as in the original, occurs in any case, also within longer words."""
-    return all(re.search(keyword, response, re.IGNORECASE) for keyword in given["keywords"])
-
-
-def none_occurs(response: str, given: Arguments) -> bool:
-    """Check that no forbidden word occurs as a separate word."""
-    return not any(re.search(rf"\b{word}\b", response, re.IGNORECASE) for word in given["forbidden_words"])
-
-
-def keyword_occurs(response: str, given: Arguments) -> bool:
-    """Check the number of occurrences of the keyword."""
-    count = sum(1 for _ in re.finditer(given["keyword"].strip(), response, re.IGNORECASE))
-    return compare_count(count, given["relation"], given["frequency"])
-
-
 def letter_occurs(response: str, given: Arguments) -> bool:
     """Check the number of occurrences of the letter.
 
@@ -76,11 +60,6 @@ def letter_occurs(response: str, given: Arguments) -> bool:
     if letter in string.ascii_lowercase:
         return _occurs(letter, response, given)
     return 2 * sum(_occurs(drawn, response, given) for drawn in string.ascii_lowercase) > 26
-
-
-def character_occurs(response: str, given: Arguments) -> bool:
-    """Check the number of occurrences of the requested character, a letter or not."""
-    return _occurs(given["letter"].strip().lower(), response, given)
 
 
 def _occurs(character: str, response: str, given: Arguments) -> bool:
@@ -124,44 +103,8 @@ def language(text: str) -> str | None:
     return found
 
 
-def is_in_language(response: str, given: Arguments) -> bool:
-    """Check the language; a response in which no language is found passes."""
-    return language(response) in (None, given["language"])
-
-
-def is_english_capital(response: str, given: Arguments) -> bool:
-    """Check that all letters are capital and the language found is English."""
-    return response.isupper() and language(response) in (None, ENGLISH)
-
-
-def is_capital_english(response: str, given: Arguments) -> bool:
-    """Check as `is_english_capital`, but find the language of the lower-case text, which detectors
-    support."""
-    return response.isupper() and language(response.lower()) in (None, ENGLISH)
-
-
-def is_english_lowercase(response: str, given: Arguments) -> bool:
-    """Check that no letter is capital and the language found is English."""
-    return response.islower() and language(response) in (None, ENGLISH)
-
-
-def enough_capital_words(response: str, given: Arguments) -> bool:
-    """Check the number of words in capital letters."""
-    return compare_count(count_capital_words(response), given["capital_relation"], given["capital_frequency"])
-
-
 _DIVIDER = re.compile(r"\s?\*\*\*\s?")
 _BREAKS_A_WORD = re.compile(r"[.,?!'\"]")
-
-
-def enough_sentences(response: str, given: Arguments) -> bool:
-    """Check the number of sentences."""
-    return compare_count(count_sentences(response), given["relation"], given["num_sentences"])
-
-
-def enough_words(response: str, given: Arguments) -> bool:
-    """Check the number of words."""
-    return compare_count(count_words(response), given["relation"], given["num_words"])
 
 
 def divided_paragraphs(response: str, given: Arguments) -> bool:
@@ -213,29 +156,6 @@ _DASH_ITEM = re.compile(r"^[^\S\n]*+-", re.MULTILINE)
 _SINGLE, _DOUBLE = re.compile(r"\*([^\n*]*)\*"), re.compile(r"\*\*([^\n*]*)\*\*")
 
 
-def exact_bullets(response: str, given: Arguments) -> bool:
-    """Check the number of lines that begin with * or -; ** does not count."""
-    count = len(_STAR_ITEM.findall(response)) + len(_DASH_ITEM.findall(response))
-    return count == int(given["num_bullets"])
-
-
-def one_of_the_answers(response: str, given: Arguments) -> bool:
-    """Check that one of the three answers occurs."""
-    return any(answer in response for answer in ANSWERS)
-
-
-def enough_highlights(response: str, given: Arguments) -> bool:
-    """Check the number of stretches between single or double asterisks on one line."""
-    stretches = [*_SINGLE.findall(response), *_DOUBLE.findall(response)]
-    return sum(bool(stretch.strip()) for stretch in stretches) >= int(given["num_highlights"])
-
-
-def enough_sections(response: str, given: Arguments) -> bool:
-    """Check the number of section words before a number."""
-    count = sum(1 for _ in re.finditer(given["section_spliter"].strip() + r"\s?\d+", response))
-    return count >= int(given["num_sections"])
-
-
 def is_json(response: str, given: Arguments) -> bool:
     """Check that the response is JSON, in a code fence or not."""
     text = response.strip()
@@ -261,22 +181,11 @@ _POSTSCRIPTS = {"P.S.": r"p\.\s?s\.", "P.P.S": r"p\.\s?p\.\s?s"}
 _BETWEEN = "******"
 
 
-def enough_placeholders(response: str, given: Arguments) -> bool:
-    """Check the number of pairs of square brackets on one line."""
-    return sum(map(_brackets, response.split("\n"))) >= int(given["num_placeholders"])
-
-
 def _brackets(line: str) -> int:
     count, start = 0, line.find("[")
     while start >= 0 and (end := line.find("]", start)) >= 0:
         count, start = count + 1, line.find("[", end)
     return count
-
-
-def has_postscript(response: str, given: Arguments) -> bool:
-    """Check that the marker of a postscript occurs anywhere."""
-    marker = given["postscript_marker"].strip()
-    return re.search(_POSTSCRIPTS.get(marker, marker.lower()), response.lower()) is not None
 
 
 def two_responses(response: str, given: Arguments) -> bool:
@@ -286,49 +195,58 @@ def two_responses(response: str, given: Arguments) -> bool:
     return all(parts[1:-1]) and len(answers) == 2 and answers[0] != answers[1]
 
 
-def repeats_prompt(response: str, given: Arguments) -> bool:
-    """Check that the response begins with the prompt, in any case."""
-    return response.strip().lower().startswith(given["prompt_to_repeat"].strip().lower())
-
-
-def ends_with(response: str, given: Arguments) -> bool:
-    """Check that the response ends with the phrase, in any case, ignoring quotes after it."""
-    return response.strip().strip('"').lower().endswith(given["end_phrase"].strip().lower())
-
-
-def is_quoted(response: str, given: Arguments) -> bool:
-    """Check that the response begins and ends with a double quote."""
-    text = response.strip()
-    return len(text) > 1 and text[0] == text[-1] == '"'
-
-
-def has_no_comma(response: str, given: Arguments) -> bool:
-    """Check that there is no comma."""
-    return "," not in response
-
-
 KINDS: Mapping[str, InstructionKind] = {
-    "keywords:existence": InstructionKind(check=all_occur, arguments={"keywords": list}),
-    "keywords:frequency": InstructionKind(
-        check=keyword_occurs, arguments={"keyword": str, "frequency": int, "relation": str}
+    # Each keyword is a pattern, as in the original, and occurs in any case, also within longer words.
+    "keywords:existence": InstructionKind(
+        check=lambda text, given: all(re.search(word, text, re.IGNORECASE) for word in given["keywords"]),
+        arguments={"keywords": list},
     ),
-    "keywords:forbidden_words": InstructionKind(check=none_occurs, arguments={"forbidden_words": list}),
+    "keywords:frequency": InstructionKind(
+        check=lambda text, given: compare_count(
+            sum(1 for _ in re.finditer(given["keyword"].strip(), text, re.IGNORECASE)),
+            given["relation"],
+            given["frequency"],
+        ),
+        arguments={"keyword": str, "frequency": int, "relation": str},
+    ),
+    "keywords:forbidden_words": InstructionKind(
+        check=lambda text, given: (
+            not any(re.search(rf"\b{word}\b", text, re.IGNORECASE) for word in given["forbidden_words"])
+        ),
+        arguments={"forbidden_words": list},
+    ),
     "keywords:letter_frequency": InstructionKind(
         check=letter_occurs,
         arguments={"letter": str, "let_frequency": int, "let_relation": str},
-        repaired=character_occurs,
+        repaired=lambda text, given: _occurs(given["letter"].strip().lower(), text, given),
     ),
-    "language:response_language": InstructionKind(check=is_in_language, arguments={"language": str}),
-    "change_case:english_capital": InstructionKind(check=is_english_capital, repaired=is_capital_english),
-    "change_case:english_lowercase": InstructionKind(check=is_english_lowercase),
+    # A response in which no language is found passes.
+    "language:response_language": InstructionKind(
+        check=lambda text, given: language(text) in (None, given["language"]), arguments={"language": str}
+    ),
+    # Detectors support lower-case text; the original gives them the capital letters.
+    "change_case:english_capital": InstructionKind(
+        check=lambda text, _: text.isupper() and language(text) in (None, ENGLISH),
+        repaired=lambda text, _: text.isupper() and language(text.lower()) in (None, ENGLISH),
+    ),
+    "change_case:english_lowercase": InstructionKind(
+        check=lambda text, _: text.islower() and language(text) in (None, ENGLISH)
+    ),
     "change_case:capital_word_frequency": InstructionKind(
-        check=enough_capital_words, arguments={"capital_frequency": int, "capital_relation": str}
+        check=lambda text, given: compare_count(
+            count_capital_words(text), given["capital_relation"], given["capital_frequency"]
+        ),
+        arguments={"capital_frequency": int, "capital_relation": str},
     ),
     "length_constraints:number_sentences": InstructionKind(
-        check=enough_sentences, arguments={"num_sentences": int, "relation": str}
+        check=lambda text, given: compare_count(
+            sum(1 for _ in split_sentences(text)), given["relation"], given["num_sentences"]
+        ),
+        arguments={"num_sentences": int, "relation": str},
     ),
     "length_constraints:number_words": InstructionKind(
-        check=enough_words, arguments={"num_words": int, "relation": str}
+        check=lambda text, given: compare_count(count_words(text), given["relation"], given["num_words"]),
+        arguments={"num_words": int, "relation": str},
     ),
     "length_constraints:number_paragraphs": InstructionKind(
         check=divided_paragraphs, arguments={"num_paragraphs": int}
@@ -338,38 +256,72 @@ KINDS: Mapping[str, InstructionKind] = {
         arguments={"num_paragraphs": int, "nth_paragraph": int, "first_word": str},
         repaired=nth_nonblank_paragraph,
     ),
+    # Lines that begin with * or -; ** does not count.
     "detectable_format:number_bullet_lists": InstructionKind(
-        check=exact_bullets, arguments={"num_bullets": int}
+        check=lambda text, given: (
+            len(_STAR_ITEM.findall(text)) + len(_DASH_ITEM.findall(text)) == int(given["num_bullets"])
+        ),
+        arguments={"num_bullets": int},
     ),
-    "detectable_format:constrained_response": InstructionKind(check=one_of_the_answers),
+    "detectable_format:constrained_response": InstructionKind(
+        check=lambda text, _: any(answer in text for answer in ANSWERS)
+    ),
+    # Stretches between single or double asterisks on one line.
     "detectable_format:number_highlighted_sections": InstructionKind(
-        check=enough_highlights, arguments={"num_highlights": int}
+        check=lambda text, given: (
+            sum(bool(part.strip()) for part in [*_SINGLE.findall(text), *_DOUBLE.findall(text)])
+            >= int(given["num_highlights"])
+        ),
+        arguments={"num_highlights": int},
     ),
+    # Section words before a number.
     "detectable_format:multiple_sections": InstructionKind(
-        check=enough_sections, arguments={"section_spliter": str, "num_sections": int}
+        check=lambda text, given: (
+            sum(1 for _ in re.finditer(given["section_spliter"].strip() + r"\s?\d+", text))
+            >= int(given["num_sections"])
+        ),
+        arguments={"section_spliter": str, "num_sections": int},
     ),
     "detectable_format:json_format": InstructionKind(check=is_json),
     "detectable_format:title": InstructionKind(check=has_title),
+    # Pairs of square brackets on one line.
     "detectable_content:number_placeholders": InstructionKind(
-        check=enough_placeholders, arguments={"num_placeholders": int}
+        check=lambda text, given: sum(map(_brackets, text.split("\n"))) >= int(given["num_placeholders"]),
+        arguments={"num_placeholders": int},
     ),
+    # The marker may occur anywhere.
     "detectable_content:postscript": InstructionKind(
-        check=has_postscript, arguments={"postscript_marker": str}
+        check=lambda text, given: bool(
+            re.search(
+                _POSTSCRIPTS.get(
+                    given["postscript_marker"].strip(), given["postscript_marker"].strip().lower()
+                ),
+                text.lower(),
+            )
+        ),
+        arguments={"postscript_marker": str},
     ),
     "combination:two_responses": InstructionKind(check=two_responses),
-    "combination:repeat_prompt": InstructionKind(check=repeats_prompt, arguments={"prompt_to_repeat": str}),
-    "startend:end_checker": InstructionKind(check=ends_with, arguments={"end_phrase": str}),
-    "startend:quotation": InstructionKind(check=is_quoted),
-    "punctuation:no_comma": InstructionKind(check=has_no_comma),
+    "combination:repeat_prompt": InstructionKind(
+        check=lambda text, given: text.strip().lower().startswith(given["prompt_to_repeat"].strip().lower()),
+        arguments={"prompt_to_repeat": str},
+    ),
+    # Quotes after the phrase are ignored.
+    "startend:end_checker": InstructionKind(
+        check=lambda text, given: (
+            text.strip().strip('"').lower().endswith(given["end_phrase"].strip().lower())
+        ),
+        arguments={"end_phrase": str},
+    ),
+    "startend:quotation": InstructionKind(
+        check=lambda text, _: len(text.strip()) > 1 and text.strip()[0] == text.strip()[-1] == '"'
+    ),
+    "punctuation:no_comma": InstructionKind(check=lambda text, _: "," not in text),
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instruction:
-    """An instruction of a prompt: its kind and its arguments."""
-
-    id: str
-    arguments: Arguments
+Instruction = tuple[str, Arguments]
+"""The kind and the arguments of an instruction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,15 +342,11 @@ def check_instructions(instructions: Sequence[Instruction], response: str) -> In
     """Judge a response. An empty one follows no instruction."""
     readings = loose_variants(response)
     strict, loose, fixed = [], [], []
-    for instruction in instructions:
-        kind = KINDS[instruction.id]
-        strict.append(_follows(kind.check, response, instruction.arguments))
-        loose.append(
-            strict[-1] or any(_follows(kind.check, reading, instruction.arguments) for reading in readings)
-        )
-        fixed.append(
-            _follows(kind.repaired, response, instruction.arguments) if kind.repaired else strict[-1]
-        )
+    for name, arguments in instructions:
+        kind = KINDS[name]
+        strict.append(_follows(kind.check, response, arguments))
+        loose.append(strict[-1] or any(_follows(kind.check, reading, arguments) for reading in readings))
+        fixed.append(_follows(kind.repaired, response, arguments) if kind.repaired else strict[-1])
     return InstructionResults(strict=tuple(strict), loose=tuple(loose), fixed=tuple(fixed))
 
 
@@ -415,7 +363,4 @@ def _follows(check: Check, response: str, arguments: Arguments) -> bool:
 
 
 def to_instructions(meta: Mapping[str, Any]) -> list[Instruction]:
-    return [
-        Instruction(id=name, arguments=arguments)
-        for name, arguments in zip(meta["instruction_id_list"], meta["kwargs"], strict=True)
-    ]
+    return list(zip(meta["instruction_id_list"], meta["kwargs"], strict=True))
