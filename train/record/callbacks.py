@@ -106,7 +106,8 @@ class Listeners:
             try:
                 listener.on_run_start(run)
             except Exception as error:  # user code; the run has not started
-                raise ConfigError(f"{_name(listener)}: on_run_start failed: {_said(error)}") from error
+                why = f"{type(error).__name__}: {error}"
+                raise ConfigError(f"{_name(listener)}: on_run_start failed: {why}") from error
 
     def cold_start(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
         """Report an update of the cold start."""
@@ -157,7 +158,3 @@ class Listeners:
 
 def _name(listener: Callback) -> str:
     return type(listener).__name__
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

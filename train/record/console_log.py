@@ -108,7 +108,7 @@ class _Warnings(logging.Handler):
 
 
 def _why(error: BaseException) -> str:
-    """Return the reason that ended a run: the message of an error for people, else its place in the code."""
+    """Return the reason that ended a run: the message of a user error, else the traceback."""
     if isinstance(error, ConfigError | TrainingStopped):
         return f"ended: {error}"
     if isinstance(error, KeyboardInterrupt | CancelledError):

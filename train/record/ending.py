@@ -32,7 +32,7 @@ _FIXES = {
     errno.EISDIR: "it is a folder; remove it, or give the path of a file",
     errno.ENAMETOOLONG: "choose a shorter name",
 }
-"""Errors of the system about a path that a person chose, and what to do."""
+"""Errors of the system about a path of the user, and their fixes."""
 _PACKAGE = Path(__file__).resolve().parents[2]
 _OURS = (
     *(_PACKAGE / name for name in ("engine", "kernels", "sandbox", "train")),
@@ -63,10 +63,10 @@ def _guarded(work: Callable[[], int], *, resumes: bool, interrupted: Callable[[]
         return 130
     except ConfigErrors as error:
         for problem in error.problems:
-            print(f"rocstar: {_told(problem)}", file=sys.stderr)
+            print(f"rocstar: {_one_line(problem)}", file=sys.stderr)
         return 2
     except ConfigError as error:
-        print(f"rocstar: {_told(str(error))}", file=sys.stderr)
+        print(f"rocstar: {_one_line(str(error))}", file=sys.stderr)
         return 2
     except TrainingStopped as error:
         print(f"rocstar: {error}", file=sys.stderr)
@@ -74,10 +74,10 @@ def _guarded(work: Callable[[], int], *, resumes: bool, interrupted: Callable[[]
     except OSError as error:
         if isinstance(error, BrokenPipeError) and is_unread():
             return 141  # as a shell names an end by SIGPIPE
-        if (told := of_system(error)) is None:
+        if (message := of_system(error)) is None:
             raise
         again = ", then go on with --resume" if resumes and error.errno in _NO_ROOM else ""
-        print(f"rocstar: {told}{again}", file=sys.stderr)
+        print(f"rocstar: {message}{again}", file=sys.stderr)
         return 2
 
 
@@ -94,14 +94,10 @@ def of_system(error: OSError) -> str | None:
     if error.errno == errno.ENOENT and place.parent.is_dir():
         return None  # our own missing check: the folder exists and the file does not
     unread = error.errno != errno.EROFS and os.path.exists(place) and not os.access(place, os.R_OK)
-    unreached = error.errno == errno.ENAMETOOLONG or _is_closed(error, place.parent)
+    is_closed = error.errno == errno.EACCES and not os.access(place.parent, os.X_OK)
+    unreached = error.errno == errno.ENAMETOOLONG or is_closed
     does = "read" if unread else "reach" if unreached else "write"
     return f"cannot {does} {path!r}: {error.strerror}; {_FIXES[error.errno]}"
-
-
-def _is_closed(error: OSError, folder: Path) -> bool:
-    """Return True if this user may not enter the folder."""
-    return error.errno == errno.EACCES and not os.access(folder, os.X_OK)
 
 
 def run_interrupted(directory: Path, arguments: Sequence[str], *, resumes: bool) -> str:
@@ -126,7 +122,7 @@ def _command(arguments: Sequence[str]) -> str:
     return f"rocstar {shlex.join(arguments)}"
 
 
-def _told(message: str) -> str:
-    """One line, whatever library wrote a part of it; a difference between two texts keeps its lines."""
+def _one_line(message: str) -> str:
+    """Join the lines of a message, except those of a difference between two texts."""
     head, is_diff, diff = message.partition("\n--- ")
     return " ".join(head.split()) + is_diff + diff

@@ -20,7 +20,7 @@ from rocstar.train.record.trackers import TrackerError, make_tracker
 
 
 def callback_class(config: CallbackConfig, *, field: str) -> type[Callback]:
-    """The class of a callback, which takes the recipe's arguments.
+    """Return the class of a callback that takes the recipe's arguments.
 
     Raises:
         ConfigError: there is no such class, it is no Callback, or it does not take these arguments.
@@ -41,17 +41,13 @@ def callback_class(config: CallbackConfig, *, field: str) -> type[Callback]:
 
 
 def check_callbacks(configs: Sequence[CallbackConfig]) -> None:
-    """ConfigError for the first callback that could not be made; none is."""
+    """Raise ConfigError for the first callback that cannot be created; create none."""
     for k, config in enumerate(configs):
         callback_class(config, field=f"run.callbacks.{k}.kind")
 
 
 def make_callback(config: CallbackConfig, *, field: str) -> Callback:
-    """The callback itself.
-
-    Raises:
-        ConfigError: it cannot be made.
-    """
+    """Create a callback. ConfigError if that fails."""
     made = callback_class(config, field=field)
     try:
         return made(**config.args)

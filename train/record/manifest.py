@@ -1,10 +1,10 @@
-"""manifest.json: which program ran, with what command, on which machine, when, and how it ended.
+"""manifest.json: the program of a run, its command, machine, times and end.
 
     {"v": 1, "starts": [{"status": "interrupted", "started": ..., "rocstar": ..., "commit": ..., ...},
                         {"status": "complete", ...}]}
 
-A run that is resumed adds an entry; none is ever changed again but for its end. The environment is not in
-it, and passwords of addresses in the command line are not either.
+A resumed run adds an entry; an entry changes only at its end. The environment and passwords in addresses of
+the command line are excluded.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def recorded(directory: Path, recipe: Recipe, *, world_size: int) -> Iterator[di
     _write(directory, starts)
     try:
         yield entry
-    except BaseException as error:  # however it ended, the manifest says so
+    except BaseException as error:  # every end is recorded
         was_stopped = isinstance(error, KeyboardInterrupt)
         entry |= {"status": INTERRUPTED if was_stopped else FAILED, "ended": _now()}
         with contextlib.suppress(OSError):  # the user must read the first error, not this one
@@ -105,7 +105,9 @@ def _write(directory: Path, starts: list[dict[str, Any]]) -> None:
 
 
 def describe(recipe: Recipe, *, world_size: int) -> dict[str, Any]:
-    """This process and its machine, as JSON."""
+    """Return the facts of this process and its machine, as JSON."""
+    import torch
+
     return {
         **versions(),
         **_git(SOURCES),
@@ -115,7 +117,7 @@ def describe(recipe: Recipe, *, world_size: int) -> dict[str, Any]:
         "host": socket.gethostname(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
-        "gpus": _gpus(),
+        "gpus": [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())],
     }
 
 
@@ -131,7 +133,7 @@ def versions() -> dict[str, str | None]:
 
 
 def recipe_hash(recipe: Recipe) -> str:
-    """The SHA-256 of the resolved recipe as it is written to config.toml."""
+    """Return the SHA-256 of the resolved recipe as in config.toml."""
     return hashlib.sha256(to_toml(recipe).encode()).hexdigest()
 
 
@@ -146,7 +148,7 @@ _IN_URL = re.compile(r"(://[^/@\s:]*):\S*@")
 
 
 def without_secrets(words: Sequence[str]) -> list[str]:
-    """A command line without passwords of addresses and values of options that are named like secrets."""
+    """Return a command line without passwords in addresses and values of options named like secrets."""
     shown: list[str] = []
     for k, word in enumerate(words):
         name, sign, _ = word.partition("=")
@@ -160,9 +162,9 @@ def without_secrets(words: Sequence[str]) -> list[str]:
 
 
 def _git(sources: Path) -> dict[str, Any]:
-    """The commit of a checkout and whether its files differ from it; None where that cannot be known."""
+    """Return the commit of a checkout, and True if its files differ from it; None if unknown."""
     unknown = {"commit": None, "dirty": None}
-    # An installed package may lie inside another project's repository, whose commit says nothing.
+    # An installed package may be inside another project's repository.
     if not (sources / ".git").exists():
         return unknown
     commit = _output(sources, "rev-parse", "HEAD")
@@ -183,10 +185,3 @@ def _output(sources: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return ended.stdout.strip()
-
-
-def _gpus() -> list[str]:
-    """Names of the GPUs that this process sees."""
-    import torch
-
-    return [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]

@@ -194,7 +194,7 @@ _ZERO_IF_ABSENT = frozenset({
 
 
 def is_zero_if_absent(name: str) -> bool:
-    """Whether a step without this metric means 0: it counts something that may not happen in a step."""
+    """True if a step without this metric means 0: it counts an event that may not occur in a step."""
     return any(metric.name in _ZERO_IF_ABSENT and pattern.fullmatch(name) for pattern, metric in _PATTERNS)
 
 
@@ -205,7 +205,7 @@ def check_names(metrics: Iterable[str]) -> None:
 
 
 def read_metrics(path: Path) -> list[Row]:
-    """The rows of a metrics.jsonl; a torn last line (a writer died, or is writing now) is left out.
+    """Return the rows of a metrics.jsonl without a torn last line (a writer died, or is writing now).
 
     Raises:
         MetricsFileError: another line is no JSON object with the keys of a row.
@@ -215,7 +215,7 @@ def read_metrics(path: Path) -> list[Row]:
 
 
 def _parse(path: Path, data: bytes) -> list[tuple[Row, int]]:
-    """Each row with the offset behind it."""
+    """Return each row with the offset of its end."""
     rows: list[tuple[Row, int]] = []
     end = 0
     for number, line in enumerate(data.splitlines(keepends=True), start=1):
@@ -233,17 +233,17 @@ def _parse(path: Path, data: bytes) -> list[tuple[Row, int]]:
 
 
 def _spans(rows: list[tuple[Row, int]]) -> list[tuple[tuple[Row, int], int]]:
-    """Each parsed row with the offset of its begin."""
+    """Return each parsed row with the offset of its begin."""
     return list(zip(rows, [0, *(end for _, end in rows)], strict=False))
 
 
 def rows_behind(path: Path, num_bytes: int) -> list[tuple[Row, int]]:
-    """The rows behind the first `num_bytes` of a metrics.jsonl, each with the offset behind it."""
+    """Return the rows after the first `num_bytes` of a metrics.jsonl, each with the offset of its end."""
     return [(row, end) for row, end in _parse(path, path.read_bytes()) if end > num_bytes]
 
 
 def num_succeeded(old: Sequence[Row], row: Row) -> int:
-    """How many of the `old` rows, in the order of a run, came before `row` would, or are its predecessor.
+    """Return the number of `old` rows, in the order of a run, that precede `row` or are its predecessor.
 
     Evaluation, difficulty filter and the measure after the cold start share step and phase, not the stage.
     """
@@ -253,7 +253,7 @@ def num_succeeded(old: Sequence[Row], row: Row) -> int:
 
 
 def _place(row: Row) -> tuple[bool, int, bool]:
-    """The position of a row in a run: the cold start, then each step before the evaluation after it."""
+    """Return the order of a row in a run: the cold start, then each step before the evaluation after it."""
     return row["phase"] != "sft", row["step"], row["phase"] == "eval"
 
 

@@ -19,7 +19,7 @@ REPORT = "logs/stalled.txt"
 
 
 def stall_s(trajectory_timeout_s: float) -> float:
-    """Patience: every deadline of a trajectory, and a long step of the learner, end well before."""
+    """Return the time without progress that counts as a stall: longer than all deadlines of a trajectory."""
     return max(3600.0, 3 * trajectory_timeout_s)
 
 
@@ -32,11 +32,11 @@ async def guarded(
     leave: Callable[[int], object] = os._exit,
     board: WaitBoard | None = None,
 ) -> AsyncIterator[WaitBoard]:
-    """Watch over the block. After `stall_s` without any change the oldest wait with a deadline is ended; if
-    then still nothing moves, the process leaves with exit code 1, at once: a thread stuck in a collective
-    would keep an orderly exit waiting. Checkpoints are whole at any moment, and children die with us.
+    """Watch the block. After `stall_s` without a change, end the oldest wait with a deadline. If still
+    nothing changes, exit the process immediately with code 1: a thread stuck in a collective would block an
+    orderly exit. Checkpoints are complete at any moment, and children end with the process.
 
-    board: where the block's waits are written down; by default one on the loop's clock.
+    board: records the block's waits; by default one on the loop's clock.
     """
     if board is None:
         board = WaitBoard(asyncio.get_running_loop().time)

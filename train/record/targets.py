@@ -1,4 +1,4 @@
-"""Where `--out` writes: seen to be writable before the work begins, never written over, never lost.
+"""Targets of `--out`: checked before the work begins, never overwritten, never lost.
 
 check -> hours of work -> write_or_rescue ── the target took it
                                           └─ it did not: a new temporary folder, and an error that names it
@@ -14,20 +14,20 @@ from pathlib import Path
 from rocstar.train.recipe.errors import ConfigError
 
 PROBE_BYTES = 1 << 16
-"""Written and synced to see that a folder takes files: a full disk says so only then."""
+"""Bytes that are written and synced to check a folder: only this detects a full disk."""
 
 
 def check_file(out: Path, *, force: bool, option: str = "--out", instead: str = "") -> None:
-    """See that a file can be written at `out`; with `force` also over one that is there.
+    """Check that a file can be written at `out`; with `force` also over an existing one.
 
     Args:
         out: the file.
         force: replace it.
-        option: what messages call it.
-        instead: what else to do where it is a folder.
+        option: its name in messages.
+        instead: the alternative in the message for a folder.
 
     Raises:
-        ConfigError: there is something that would be lost, or nothing can be written there.
+        ConfigError: it exists, or it cannot be written.
     """
     if out.is_dir():
         raise ConfigError(f"{option} {str(out)!r} is a folder; give a file{instead}")
@@ -45,7 +45,7 @@ def check_file(out: Path, *, force: bool, option: str = "--out", instead: str = 
 
 
 def check_folder(out: Path) -> None:
-    """See that `out` is a folder that is new or empty, and that its place takes files. ConfigError if not."""
+    """Check that `out` is a new or empty folder that can be written. ConfigError if not."""
     _check_unused(out)
     there = out.absolute()
     while not there.exists():
@@ -65,7 +65,7 @@ def _check_unused(out: Path) -> None:
 
 
 def make_folder(out: Path) -> None:
-    """Make the folder `out`, which must be new or empty, and see that it takes files.
+    """Create the folder `out`, which must be new or empty, and check that it can be written.
 
     Raises:
         ConfigError: it is in use, or cannot be written; nothing was created then.
@@ -99,7 +99,7 @@ def _unwritable(out: Path, error: OSError, option: str = "--out") -> ConfigError
 
 
 def write_or_rescue(folder: Path, write: Callable[[Path], None]) -> None:
-    """`write(folder)`; where that fails, `write` into a new folder below the system's temporary one.
+    """Call `write(folder)`; if it fails, call it with a new temporary folder.
 
     Raises:
         ConfigError: the folder could not be written; the message says where the results are.

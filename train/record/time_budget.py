@@ -1,4 +1,4 @@
-"""Where the wall time of a step went: exclusive phases that sum to the whole."""
+"""The wall time of a step by phase: exclusive phases that sum to the whole."""
 
 import math
 import time
@@ -33,10 +33,10 @@ class TimeBudget:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """The time inside the block, less that of phases within it, belongs to `name`.
+        """Count the time inside the block, except that of inner phases, as `name`.
 
         Raises:
-            ValueError: `name` is none of `PHASES`.
+            ValueError: `name` is not in `PHASES`.
         """
         self._known(name)
         self._charge()
@@ -48,9 +48,9 @@ class TimeBudget:
             self._stack.pop()
 
     def move(self, seconds: float, *, source: str, target: str) -> None:
-        """Count `seconds` of the phase `source` as `target`, at most what `source` has so far.
+        """Count `seconds` of the phase `source` as `target`, at most the time of `source` so far.
 
-        For what only becomes known afterwards: while rollouts ran, nothing was decoding for so long.
+        For time whose phase is known only later: the time during rollouts in which nothing was decoded.
 
         Raises:
             ValueError: an unknown phase, or a time that is negative or not finite.
@@ -65,14 +65,14 @@ class TimeBudget:
         self._seconds[target] += moved
 
     def share(self) -> dict[str, float]:
-        """Each phase's share of the time so far; they sum to 1, or are all 0 when no time has passed."""
+        """Return each phase's share of the time so far; the sum is 1, or 0 if no time has passed."""
         self._charge()
         return shares(self._seconds)
 
     def finish(self) -> dict[str, float]:
-        """The metrics `time/{phase}` and `time/step` in seconds; the next step begins now.
+        """Return the metrics `time/{phase}` and `time/step` in seconds; the next step begins now.
 
-        A phase that is running goes on into the next step.
+        A running phase continues in the next step.
         """
         self._charge()
         metrics = {f"time/{name}": seconds for name, seconds in self._seconds.items()}
@@ -87,15 +87,15 @@ class TimeBudget:
 
 
 def shares(seconds_by_phase: Mapping[str, float]) -> dict[str, float]:
-    """Each part's share of the sum; all 0 when the sum is 0."""
+    """Return each part's share of the sum; all 0 if the sum is 0."""
     total = math.fsum(seconds_by_phase.values())
     return {name: seconds / total if total > 0 else 0.0 for name, seconds in seconds_by_phase.items()}
 
 
 def whole_percents(parts: Mapping[str, float]) -> dict[str, int]:
-    """Whole percents of the parts that sum to exactly 100 (to 0 if all parts are 0).
+    """Return whole percents of the parts that sum to exactly 100 (to 0 if all parts are 0).
 
-    Largest remainder: everyone is rounded down, then the largest fractions get the missing points.
+    Largest remainder: all parts are rounded down, then the largest fractions get the missing points.
     """
     exact = {name: 100 * share for name, share in shares(parts).items()}
     percents = {name: math.floor(value) for name, value in exact.items()}

@@ -1,4 +1,4 @@
-"""Which rocstar this is: the version of the installed package, and in a checkout its commit."""
+"""The version of the installed package, and the commit of a checkout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TIMEOUT_S = 5.0
 
 
 def version() -> str:
-    """`0.2.0`, or `unknown` where rocstar is on the path without being installed."""
+    """Return `0.2.0`, or `unknown` if rocstar is on the path without being installed."""
     try:
         return importlib.metadata.version("rocstar")
     except importlib.metadata.PackageNotFoundError:
@@ -19,7 +19,7 @@ def version() -> str:
 
 
 def commit(checkout: Path = CHECKOUT) -> str | None:
-    """The commit of the checkout, with `-modified` where a file is not as in it; None without git or one."""
+    """Return the commit of the checkout, with `-modified` if a file differs; None if there is none."""
     if not (checkout / ".git").exists():
         return None
     command = ["git", "-C", str(checkout), "describe", "--always", "--abbrev=12", "--exclude=*"]

@@ -22,7 +22,7 @@ CLOSE_TAG = "</answer>"
 
 
 class ExtractionFailure(StrEnum):
-    """Why a text holds no answer."""
+    """The reason that a text has no answer."""
 
     no_answer = "no_answer"
     no_box = "no_box"
@@ -35,14 +35,10 @@ class Extraction:
     answer: str | None = None
     failure: ExtractionFailure | None = None
 
-    def __post_init__(self) -> None:
-        if (self.answer is None) == (self.failure is None):
-            raise ValueError(f"answer={self.answer!r} and failure={self.failure!r}: exactly one must be set")
-
 
 def num_answers(written: str | Sequence[Turn]) -> int:
-    """Number of answer blocks, for RoC's p_format (Eq. 5): 0 if no block is complete, else the larger
-    count of opening and closing tags, so that a stray tag counts as a further answer.
+    """Return the number of answer blocks, for RoC's p_format (Eq. 5): 0 if no block is complete, else the
+    larger count of opening and closing tags, so that a stray tag counts as a further answer.
     """
     text = said(written)
     start = text.find(OPEN_TAG)
@@ -52,8 +48,8 @@ def num_answers(written: str | Sequence[Turn]) -> int:
 
 
 def extract_answer(final: str | Sequence[Turn]) -> Extraction:
-    """The content of the last `\\boxed{...}` inside the last complete `<answer>...</answer>` of the text, or
-    of the last turn.
+    """Return the content of the last `\\boxed{...}` in the last complete `<answer>...</answer>` of the text,
+    or of the last turn.
     """
     text = said(final if isinstance(final, str) else final[-1:])
     opened = text.rfind(OPEN_TAG, 0, max(0, text.rfind(CLOSE_TAG)))

@@ -42,57 +42,17 @@ def test_a_box_has_several_names(text: str) -> None:
 
 
 READ = [
-    "42",
-    "3\\pi",
-    "\\frac{1}{2}",
-    "sqrt3/2",
-    "1 1/4",
-    "(1,2]",
-    "x>3 or x<1",
-    "Evelyn",
-    "no solution",
-    "5 apples",
-    "10:30",
-    "7 p.m.",
-    "3:2:1",
-    "\\text{A, B}",
-    "y=2x+3",
-    "\\begin{pmatrix}1\\\\2\\end{pmatrix}",
-    "f(x)",
-    "\\boxed{7}",
-    "5\\%",
-    "O(n log n)",
-    "\\{1, 2\\}",
-    "x \\equiv 3 \\pmod 5",
-    "1e-05",
-    "18.5^\\circ\\text{C}",
-    "\ufeff42",
-]
+    "42", "3\\pi", "\\frac{1}{2}", "sqrt3/2", "1 1/4", "(1,2]", "x>3 or x<1", "Evelyn", "no solution",
+    "5 apples", "10:30", "7 p.m.", "3:2:1", "\\text{A, B}", "y=2x+3",
+    "\\begin{pmatrix}1\\\\2\\end{pmatrix}", "f(x)", "\\boxed{7}", "5\\%", "O(n log n)", "\\{1, 2\\}",
+    "x \\equiv 3 \\pmod 5", "1e-05", "18.5^\\circ\\text{C}", "\ufeff42",
+]  # fmt: skip
 UNREAD = [
-    "The answer is 7",
-    "Answer: 42",
-    "\u2300 of nothing",
-    "\\frac{1}{2",
-    "(1,2",
-    "x^",
-    "",
-    "-",
-    "42 (see above)",
-    "42?",
-    "It depends on x",
-    "<b>5</b>",
-    "```42```",
-    "#### 42",
-    "3 remainder 2",
-    "\\ce{H2O}",
-    "print(5)",
-    "https://x.y",
-    "\\begin{cases}1\\\\2\\end{cases}",
-    "Yes, because 2>1",
-    "\u4e8c",
-    "it's 5",
-    "1, see solution",
-]
+    "The answer is 7", "Answer: 42", "\u2300 of nothing", "\\frac{1}{2", "(1,2", "x^", "", "-",
+    "42 (see above)", "42?", "It depends on x", "<b>5</b>", "```42```", "#### 42", "3 remainder 2",
+    "\\ce{H2O}", "print(5)", "https://x.y", "\\begin{cases}1\\\\2\\end{cases}", "Yes, because 2>1",
+    "\u4e8c", "it's 5", "1, see solution",
+]  # fmt: skip
 
 
 def test_a_truth_is_read_or_counted() -> None:
@@ -101,25 +61,11 @@ def test_a_truth_is_read_or_counted() -> None:
 
 
 LONG = [
-    "a" * 5000 + "+1 = 42",
-    "a " * 4000 + "= 42",
-    "aa " * 3000 + "1",
-    "^(" * 4000,
-    "\\frac1" * 1500,
-    "x^()" * 2000,
-    "{a\\over" * 1000,
-    "\\equiv\\mod" * 800,
-    "x<" * 4000,
-    "x:" * 4000,
-    "a-" * 4000,
-    "sqrt" * 2000,
-    "1e5" * 3000,
-    "\\text{ cm}" * 900,
-    "\u00b2\u200b" * 4000,
-    "x(" * 20 + ")" * 20 + "= 42" * 900,
-    "\\pm" * 3000,
-    "'" * 9000,
-]
+    "a" * 5000 + "+1 = 42", "a " * 4000 + "= 42", "aa " * 3000 + "1", "^(" * 4000, "\\frac1" * 1500,
+    "x^()" * 2000, "{a\\over" * 1000, "\\equiv\\mod" * 800, "x<" * 4000, "x:" * 4000, "a-" * 4000,
+    "sqrt" * 2000, "1e5" * 3000, "\\text{ cm}" * 900, "\u00b2\u200b" * 4000,
+    "x(" * 20 + ")" * 20 + "= 42" * 900, "\\pm" * 3000, "'" * 9000,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", LONG, ids=range(len(LONG)))
