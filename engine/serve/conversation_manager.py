@@ -112,7 +112,7 @@ class ConversationManager:
         self._going[conversation] = self._tasks.create_task(self._see_through(conversation))
         self.in_flight += order.num_choices
         self._idle.clear()
-        self.metrics.begun(order)
+        self.metrics.conversations[(order.served_model,)] += 1
         return conversation
 
     def stop(self, conversation: ServedConversation) -> None:
@@ -160,10 +160,7 @@ class ConversationManager:
         self._unwritten += 1
         self._see_disk()
         try:
-            if trajectories:
-                await self.store.keep(name, trajectories)
-            else:
-                await self.store.forget(name)
+            await self.store.keep(name, trajectories)
         except OSError as error:
             self.metrics.records_lost += 1
             self.note(f"a conversation's record was not written: {error}; make room on the disk")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import Metric
 
-from rocstar.engine.serve.conversation import ConversationOrder, ServedConversation
+from rocstar.engine.serve.conversation import ServedConversation
 from rocstar.engine.types import Failed, Origin
 from rocstar.sandbox.http.metrics import SecondsHistogram, ServerMetrics
 
@@ -39,24 +39,16 @@ class ServeMetrics(ServerMetrics):
         self.tool_calls: Counter[tuple[str]] = Counter()
         self.answers: Counter[tuple[str, str]] = Counter()
         self.disconnects = self.turned_away = self.records_lost = self.thumbs = 0
-        self._first_part = SecondsHistogram(FIRST_BUCKETS_S)
-
-    def begun(self, order: ConversationOrder) -> None:
-        """Count a conversation that starts."""
-        self.conversations[(order.served_model,)] += 1
-
-    def first_part(self, seconds: float) -> None:
-        """Count the time from a request to the first part of its stream."""
-        self._first_part.observe(seconds)
+        self.first_part = SecondsHistogram(FIRST_BUCKETS_S)
+        """The time from a request to the first part of its stream."""
 
     def ended(self, conversation: ServedConversation) -> None:
         """Count a conversation that has ended."""
         for t in conversation.trajectories:
-            outcome = t.outcome
-            is_lost = isinstance(outcome, Failed) and t.finish_reason.value == "aborted"
-            self.ends[
-                (outcome.kind if is_lost and isinstance(outcome, Failed) else t.finish_reason.value,)
-            ] += 1
+            reason = t.finish_reason.value
+            if reason == "aborted" and isinstance(t.outcome, Failed):
+                reason = t.outcome.kind
+            self.ends[(reason,)] += 1
             for segment in t.segments:
                 self.tokens[(Origin(segment.origin).value,)] += segment.end - segment.start
             for result in t.results:
@@ -82,4 +74,4 @@ class ServeMetrics(ServerMetrics):
         text = "HTTP responses, by route and status."
         yield self.labelled("answers_total", text, ("route", "code"), self.answers)
         text = "Time from a request to the first part of its stream."
-        yield self._first_part.family(f"{self.prefix}first_part_seconds", text)
+        yield self.first_part.family(f"{self.prefix}first_part_seconds", text)

@@ -55,7 +55,11 @@ def _changed(change: Callable[[list[Any]], None]) -> Iterator[None]:
     except (OSError, ValueError, termios.error):  # a pipe, a closed file, a test's own standard input
         yield
         return
-    if _is_in_background(descriptor):
+    try:
+        is_in_background = os.tcgetpgrp(descriptor) != os.getpgrp()
+    except OSError:  # not the terminal that controls this process, which may change it then
+        is_in_background = False
+    if is_in_background:  # the kernel would stop this job for a change of the terminal
         yield
         return
     after = [*before]
@@ -65,11 +69,3 @@ def _changed(change: Callable[[list[Any]], None]) -> Iterator[None]:
         yield
     finally:
         termios.tcsetattr(descriptor, termios.TCSANOW, before)
-
-
-def _is_in_background(descriptor: int) -> bool:
-    """Return True if the kernel would stop this job for a change of the terminal."""
-    try:
-        return os.tcgetpgrp(descriptor) != os.getpgrp()
-    except OSError:  # not the terminal that controls this process, which may change it then
-        return False

@@ -15,7 +15,7 @@ import copy
 import json
 import re
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -27,7 +27,7 @@ from rocstar.engine.serve.terminal.chat_history import (
     ReceivedAnswer,
     count_votes,
 )
-from rocstar.engine.serve.terminal.client import ChatClient, ChatClientError, ChoiceEnd, StreamEvent
+from rocstar.engine.serve.terminal.client import ChatClient, ChatClientError, ChoiceEnd
 from rocstar.engine.serve.terminal.raw_mode import no_echo, raw_mode
 from rocstar.engine.serve.terminal.screen import Screen
 
@@ -140,13 +140,12 @@ class ChatSession:
             self.screen.end(f"error: {error}")
             return
         if self.num_choices > 1:
-            self._show_votes(answer)
-        self.screen.end(_end_note(answer))
-
-    def _show_votes(self, answer: ReceivedAnswer) -> None:
-        counts = count_votes([answer.text(k) for k in sorted(answer.reasons)])
-        for text, count in counts:
-            self.screen.note(f"{count} of {len(answer.reasons)}: {text or '(nothing)'}")
+            for text, count in count_votes([answer.text(k) for k in sorted(answer.reasons)]):
+                self.screen.note(f"{count} of {len(answer.reasons)}: {text or '(nothing)'}")
+        if "length" in answer.reasons.values():
+            self.screen.end("(cut: the answer reached its limit of tokens or turns)")
+        else:
+            self.screen.end("" if answer.parts else "(no answer)")
 
     async def _command(self, line: str) -> None:
         name, _, rest = line.partition(" ")
@@ -221,13 +220,6 @@ def _expand_path(text: str) -> Path:
         raise ChatHistoryError(f"cannot expand {text}: no such user. Pass the full path.") from None
 
 
-def _end_note(answer: ReceivedAnswer) -> str:
-    """Return a note about an incomplete response, or ""."""
-    if any(reason == "length" for reason in answer.reasons.values()):
-        return "(cut: the answer reached its limit of tokens or turns)"
-    return "" if answer.parts else "(no answer)"
-
-
 @contextlib.contextmanager
 def _on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
     """Ctrl-C calls `stop` inside the block, where this thread takes signals."""
@@ -263,20 +255,13 @@ async def answer_all(
             good &= bool((await session.ask(prompt)).end)
             continue
         answer = ReceivedAnswer()
+        stream = client.ask(history.asking(prompt), num_choices=num_choices, prefix_ids=history.ids)
         try:
-            async for event in _ask_closing(client, history, prompt, num_choices):
-                answer.receive(event)
+            async with contextlib.aclosing(stream):
+                async for event in stream:
+                    answer.receive(event)
             print(json.dumps(answer.as_json(prompt)), flush=True)
         except ChatClientError as error:
             print(json.dumps({"prompt": prompt, "error": str(error)}), flush=True)
             good = False
     return good
-
-
-async def _ask_closing(
-    client: ChatClient, history: ChatHistory, prompt: str | None, num_choices: int
-) -> AsyncIterator[StreamEvent]:
-    stream = client.ask(history.asking(prompt), num_choices=num_choices, prefix_ids=history.ids)
-    async with contextlib.aclosing(stream):
-        async for event in stream:
-            yield event
