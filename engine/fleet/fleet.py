@@ -20,9 +20,9 @@ from typing import Any
 
 from rocstar.engine.fleet.replicas import FleetCounts, FleetLimits, Replicas, Restart, SendToAll, Slot
 from rocstar.engine.fleet.scheduler import Scheduler
-from rocstar.engine.fleet.told_tokens import ToldTokens
-from rocstar.engine.fleet.trajectory_state import TrajectoryState
+from rocstar.engine.fleet.trajectory_state import ToldTokens, TrajectoryState
 from rocstar.engine.inference.base import (
+    BusyClock,
     Generation,
     Heard,
     Inference,
@@ -30,10 +30,9 @@ from rocstar.engine.inference.base import (
     KvLoad,
     Sampling,
     StopReason,
+    Written,
 )
-from rocstar.engine.inference.busy import BusyClock
 from rocstar.engine.inference.weights import WeightSource
-from rocstar.engine.inference.written import Written
 from rocstar.engine.scheduling.events import Drop, Event, Grant, Left, Refuse, Submitted, TurnEnded, TurnReady
 from rocstar.engine.scheduling.observation import Policy
 

@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from rocstar.engine.chat.toolcalls import tool_call_spans
 from rocstar.engine.rollout.rollout import Agent, run_trajectory
-from rocstar.engine.serve.errors import conversation_error
 from rocstar.engine.serve.recording_engine import ConversationRecorder, RecordingEngine, RecordingTools
+from rocstar.engine.serve.responses import conversation_error
 from rocstar.engine.serve.stream_parser import RawStreamParser, StreamParser
 from rocstar.engine.serve.stream_parts import Part, TextPart, merge_parts
 from rocstar.engine.types import (

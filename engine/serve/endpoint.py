@@ -21,10 +21,8 @@ from pydantic import BaseModel
 
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.serve.conversation import ConversationOrder, ServedConversation
-from rocstar.engine.serve.conversation_manager import ConversationLimits, ConversationManager
+from rocstar.engine.serve.conversation_manager import ConversationLimits, ConversationManager, ServeMetrics
 from rocstar.engine.serve.conversation_store import ConversationStore, LookupsFull
-from rocstar.engine.serve.errors import error_object
-from rocstar.engine.serve.metrics import ServeMetrics
 from rocstar.engine.serve.openapi import HEADERS, HTML, build_document, render_page
 from rocstar.engine.serve.request_builder import RequestBuilder, check_model, split_prompts, validate_tokenize
 from rocstar.engine.serve.request_reader import RequestReader, limits_for_tokenizer
@@ -45,6 +43,7 @@ from rocstar.engine.serve.response_stream import (
     encode_event,
     encode_json,
 )
+from rocstar.engine.serve.responses import error_object
 from rocstar.sandbox.http.access_log import Network
 from rocstar.sandbox.http.connections import ConnectionLimiter, ConnectionsExhausted
 from rocstar.sandbox.http.errors import RequestError

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rocstar.engine.tools.arguments import check_parameters
+from rocstar.engine.tools.tool import check_parameters
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.jupyter import JupyterTool
 from rocstar.engine.tools.python import PythonTool

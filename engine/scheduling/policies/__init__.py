@@ -11,8 +11,7 @@ from typing import Any
 
 from rocstar.engine.scheduling.observation import Policy
 from rocstar.engine.scheduling.policies.predictive import Predictive
-from rocstar.engine.scheduling.policies.round_robin import RoundRobin
-from rocstar.engine.scheduling.policies.static import Static
+from rocstar.engine.scheduling.policies.routed import RoundRobin, Static
 from rocstar.engine.scheduling.policies.thunder import Thunder
 
 PolicyFactory = Callable[..., Policy]

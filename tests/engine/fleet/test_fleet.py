@@ -12,8 +12,7 @@ import pytest
 
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.fleet.fleet import Fleet, FleetLimits
-from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason
-from rocstar.engine.inference.busy import BusyClock
+from rocstar.engine.inference.base import BusyClock, Generation, InferenceError, Sampling, StopReason
 from rocstar.engine.inference.weights import LiveWeights
 from rocstar.engine.rollout.group import all_groups, run_group
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits

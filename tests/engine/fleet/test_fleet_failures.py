@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.fleet.failure_count import FailureCount
 from rocstar.engine.fleet.fleet import Fleet, FleetLimits
+from rocstar.engine.fleet.replicas import FailureCount
 from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason
 from rocstar.engine.scheduling.policies import POLICIES, make_policy
 from tests.fakes.fake_replica import FakeReplica, Scripts

@@ -58,7 +58,7 @@ def test_who_watches_sees_how_far_the_policies_are(
 
 
 OWN = """
-from rocstar.engine.scheduling.policies.static import Static
+from rocstar.engine.scheduling.policies.routed import Static
 
 POLICIES = {"mine": Static}
 """
