@@ -34,7 +34,7 @@ from rocstar.engine.inference.base import (
 )
 from rocstar.engine.inference.weights import WeightSource
 from rocstar.engine.scheduling.events import Drop, Event, Grant, Left, Refuse, Submitted, TurnEnded, TurnReady
-from rocstar.engine.scheduling.observation import Policy
+from rocstar.engine.scheduling.schedule_state import Policy
 
 __all__ = ["Fleet", "FleetCounts", "FleetLimits", "Restart", "SendToAll"]
 
@@ -414,7 +414,7 @@ class Fleet:
 
     def _lost(self, slot: Slot) -> None:
         """A replica went down, with the KV of all that lived there."""
-        context = self.scheduler.observation.trajectories
+        context = self.scheduler.state.trajectories
         for traj, state in self._states.items():
             if not slot.suspended and (state.at is slot or slot.index in state.failures):
                 state.lost += 1

@@ -182,19 +182,6 @@ class Grants:
         promised = sum(size * self.lengths.mean(limit) for limit, size in node.sizes.items())
         return self._fill * node.total_tokens - max(node.used_tokens, promised)
 
-    def check(self) -> None:
-        """Assert the invariants; costs time in proportion to everything there is."""
-        at = {key: node.name for node in self.nodes.values() for key in node.groups}
-        assert at == {entry.key: entry.node for entry in self.groups.values() if entry.node is not None}
-        assert sum(len(node.groups) for node in self.nodes.values()) == len(at)
-        assert list(self._waiting) == [key for key, entry in self.groups.items() if entry.node is None]
-        for node in self.nodes.values():
-            assert sum(node.sizes.values()) == sum(entry.size for entry in node.groups.values())
-        home = self.nodes[self.home]
-        assert home.is_up and (home.groups or len(at) == len(self.groups))
-        if self._max_groups is not None:
-            assert all(len(node.groups) <= self._max_groups for node in self.nodes.values())
-
     def _need(self, entry: GroupEntry) -> float:
         return entry.size * self.lengths.mean(entry.limit_tokens)
 

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rocstar.engine.fleet.scheduler import Scheduler
-from rocstar.engine.scheduling.observation import Policy
 from rocstar.engine.scheduling.policies import POLICIES, PolicyFactory, make_policy
+from rocstar.engine.scheduling.schedule_state import Policy
 from rocstar.engine.sim.bound import LowerBound, lower_bound
 from rocstar.engine.sim.cost import Cluster
 from rocstar.engine.sim.flight import Flight

@@ -22,7 +22,7 @@ from rocstar.engine.scheduling.events import (
     TurnEnded,
     TurnReady,
 )
-from rocstar.engine.scheduling.observation import Observation, Phase, TrajectoryView
+from rocstar.engine.scheduling.schedule_state import Phase, ScheduleState, TrajectoryEntry
 
 
 @dataclass(slots=True)
@@ -34,10 +34,10 @@ class Routed(ABC):
     _bound: dict[str, int] = field(default_factory=dict, init=False, repr=False)
 
     @abstractmethod
-    def route(self, turn: TrajectoryView, now: Observation) -> int:
+    def route(self, turn: TrajectoryEntry, now: ScheduleState) -> int:
         """The replica for this turn; at least one is up."""
 
-    def decide(self, event: Event, subject: TrajectoryView | None, now: Observation) -> Iterator[Command]:
+    def decide(self, event: Event, subject: TrajectoryEntry | None, now: ScheduleState) -> Iterator[Command]:
         if isinstance(event, TurnReady):
             assert subject is not None
             if subject.phase is Phase.ready and now.replicas:
@@ -56,13 +56,13 @@ class Routed(ABC):
             for waiting in [turn for traj, turn in now.ready.items() if traj not in self._bound]:
                 yield from self._enqueue(waiting, now)
 
-    def _enqueue(self, turn: TrajectoryView, now: Observation) -> Iterator[Command]:
+    def _enqueue(self, turn: TrajectoryEntry, now: ScheduleState) -> Iterator[Command]:
         self._unbind(turn.traj)
         replica = self._bound[turn.traj] = self.route(turn, now)
         self._queues.setdefault(replica, {})[turn.traj] = None
         yield from self._serve(replica, now)
 
-    def _serve(self, replica: int, now: Observation) -> Iterator[Command]:
+    def _serve(self, replica: int, now: ScheduleState) -> Iterator[Command]:
         queue, view = self._queues.get(replica, {}), now.replicas[replica]
         while queue and (not self.max_running or view.running < self.max_running):
             traj = next(iter(queue))
@@ -88,7 +88,7 @@ class Static(Routed):
     name: str = field(default="static", init=False)
     _share: dict[str, int] = field(default_factory=dict, init=False, repr=False)
 
-    def route(self, turn: TrajectoryView, now: Observation) -> int:
+    def route(self, turn: TrajectoryEntry, now: ScheduleState) -> int:
         if turn.home is not None:
             return turn.home
         share = self._share.setdefault(turn.group, len(self._share))
@@ -108,7 +108,7 @@ class RoundRobin(Routed):
     name: str = field(default="round_robin", init=False)
     _next: int = field(default=0, init=False, repr=False)
 
-    def route(self, turn: TrajectoryView, now: Observation) -> int:
+    def route(self, turn: TrajectoryEntry, now: ScheduleState) -> int:
         if self.sticky and turn.home is not None:
             return turn.home
         self._next += 1
