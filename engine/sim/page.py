@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from rocstar.engine.sim.outcome import Outcome
+from rocstar.engine.sim.simulate import Outcome
 from rocstar.engine.sim.svg import NARROW, WIDTH
 
 HEADINGS = (

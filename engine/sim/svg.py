@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rocstar.engine.charts import drawing, escape, nice_ticks
 from rocstar.engine.sim.cost import Cluster
 from rocstar.engine.sim.flight import Flight, FlightSample
-from rocstar.engine.sim.outcome import Outcome
+from rocstar.engine.sim.simulate import Outcome
 
 WIDTH, NARROW, ROW = 760, 360, 24
 """The second width is for a phone: there one user unit is about a pixel, so that its text can be read."""

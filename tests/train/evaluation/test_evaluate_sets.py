@@ -22,9 +22,8 @@ from transformers.models.llama.configuration_llama import LlamaConfig
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.inference.base import InferenceError, KvLoad, Sampling
 from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
-from rocstar.engine.nodes.grants import FILL
+from rocstar.engine.nodes.grants import FILL, Window
 from rocstar.engine.nodes.nodes import Nodes
-from rocstar.engine.nodes.window import Window
 from rocstar.engine.progress.progress import ProgressBoard
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.tools.box import Dispatcher

@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from rocstar.engine.record.json_record import decode_times
 from rocstar.engine.record.learned import LearnedTokens
 from rocstar.engine.record.step_file import seconds_of
-from rocstar.engine.record.times import decode_times
 from rocstar.train.record.report.sample import is_correct, is_hidden, reward_of
 from rocstar.train.record.report.trajectories import pieces, why
 

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rocstar.engine.charts import escape, nice_ticks
+from rocstar.engine.record.json_record import decode_times
 from rocstar.engine.record.reading import RecordError
-from rocstar.engine.record.times import decode_times
 from rocstar.engine.types import TrajectoryTimes
 from rocstar.train.reading.view.drawings import chart_data
 from rocstar.train.reading.view.listing import Listing

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from rocstar.engine.record.json_record import Verdict
 from rocstar.engine.record.learned import LearnedTokens, write_learned
-from rocstar.engine.record.plain import Verdict
 from rocstar.engine.types import (
     HIDDEN,
     Failed,

@@ -1,25 +1,39 @@
-"""The state of the scheduler: the phase of each trajectory, and the replica of its KV.
+"""The state of the scheduler: past and present of every trajectory and replica, never a future length.
 
-Invariant (checked by `check`): every trajectory is in exactly one phase; it is in `ready` iff its phase is
-ready; a running one lives on an up replica; a replica's resident tokens are the sum of the contexts of the
-trajectories that live there, and each trajectory lives on at most one.
+Policies read it, and only the scheduler changes it. A policy keeps its own sums if it needs another key; its
+decisions depend only on the sequence of events.
+
+Invariant: every trajectory is in exactly one phase; it is in `ready` iff its phase is ready; a running one
+lives on an up replica; a replica's resident tokens are the sum of the contexts of the trajectories that live
+there, and each trajectory lives on at most one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
 
-from rocstar.engine.scheduling.events import Submitted
-from rocstar.engine.scheduling.observation import Phase
+from rocstar.engine.scheduling.events import Command, Event, Submitted
+
+
+class Phase(Enum):
+    """The phase of a trajectory. `tool` is between two turns."""
+
+    new = "new"
+    ready = "ready"
+    running = "running"
+    tool = "tool"
 
 
 class ScheduleError(ValueError):
-    """A host sent an event, or a policy a command, that the state of the ledger does not allow."""
+    """A host sent an event, or a policy a command, that the state does not allow."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class TrajectoryEntry:
-    """See observation.TrajectoryView."""
+    """One trajectory. `order` counts submissions; `turns` counts completions that ended."""
 
     traj: str
     group: str
@@ -28,34 +42,42 @@ class TrajectoryEntry:
     prompt_tokens: int
     max_tokens: int
     context_tokens: int
+    """All tokens that are known of; those of a turn that runs are not, unless it was preempted."""
     turn_context_tokens: int
     """The context that its present turn was asked with."""
     turns: int = 0
     phase: Phase = Phase.new
     home: int | None = None
+    """The replica that holds its KV: where it runs, or ran last."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ReplicaEntry:
-    """See observation.ReplicaView."""
+    """One replica. `resident_tokens` is the sum of the known contexts of the trajectories that live there."""
 
     replica: int
     kv_tokens: int
     resident_tokens: int = 0
     running: int = 0
+    """Grants that have not ended."""
     preemptions: int = 0
     seen_used_tokens: int | None = None
+    """Tokens in use by the replica's own last report; None before the first."""
     seen_waiting: int = 0
     trajectories: dict[str, TrajectoryEntry] = field(default_factory=dict)
+    """Trajectories with KV here, in order of arrival."""
 
 
-class Ledger:
-    """Implements observation.Observation; only the scheduler changes it."""
+class ScheduleState:
+    """Everything that is known now; only the scheduler changes it."""
 
     def __init__(self) -> None:
         self.replicas: dict[int, ReplicaEntry] = {}
+        """The replicas that are up, in the order in which they came."""
         self.trajectories: dict[str, TrajectoryEntry] = {}
+        """Every trajectory that has not left, in order of submission."""
         self.ready: dict[str, TrajectoryEntry] = {}
+        """Those that want a turn and have no grant, the longest-waiting first."""
         self.num_running = 0
         self.pools: dict[int, int] = {}
         """KV tokens of every replica ever seen: one that is down may come back."""
@@ -147,20 +169,18 @@ class Ledger:
         entry.home = home
         del self.trajectories[entry.traj]
 
-    def check(self) -> None:
-        """Assert the invariant, over everything: for tests."""
-        assert self.largest_pool == max(self.pools.values(), default=None)
-        running = 0
-        for traj, entry in self.trajectories.items():
-            assert entry.traj == traj and entry.context_tokens >= entry.prompt_tokens
-            assert (traj in self.ready) == (entry.phase is Phase.ready)
-            running += entry.phase is Phase.running
-            assert entry.home is not None or entry.phase is not Phase.running
-            homes = [r.replica for r in self.replicas.values() if traj in r.trajectories]
-            assert homes == ([] if entry.home is None else [entry.home])
-        assert self.ready.keys() <= self.trajectories.keys() and running == self.num_running
-        for replica in self.replicas.values():
-            living = [entry for entry in self.trajectories.values() if entry.home == replica.replica]
-            assert replica.trajectories == {entry.traj: entry for entry in living}
-            assert replica.resident_tokens == sum(entry.context_tokens for entry in living)
-            assert replica.running == sum(entry.phase is Phase.running for entry in living)
+
+class Policy(Protocol):
+    """Decides who runs where. `decide` is called once per event, after the state took it in.
+
+    Each command is applied before the next one is asked for, so a generator sees its own effects in `now`.
+    `subject` is the trajectory that the event names (after Left: as it was when it left), else None.
+    A policy need not break a standstill: the scheduler does.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def decide(
+        self, event: Event, subject: TrajectoryEntry | None, now: ScheduleState
+    ) -> Iterable[Command]: ...
