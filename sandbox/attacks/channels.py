@@ -17,8 +17,7 @@ from pathlib import Path
 
 from rocstar.sandbox.attacks import rates
 from rocstar.sandbox.attacks.number import attempt_numbers
-from rocstar.sandbox.attacks.pair import Pair, Passed, flavours_of, is_offered, load_pairs
-from rocstar.sandbox.attacks.pair import Run, calls_of
+from rocstar.sandbox.attacks.pair import Pair, Passed, Run, calls_of, flavours_of, is_offered, load_pairs
 from rocstar.sandbox.attacks.stream import attempt_streams
 from rocstar.sandbox.pool.pool import SandboxPool
 

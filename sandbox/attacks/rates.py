@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rocstar.sandbox.attacks.number import difference, draw, once
-from rocstar.sandbox.attacks.pair import Pair, flavours_of
-from rocstar.sandbox.attacks.pair import Run, calls_of
+from rocstar.sandbox.attacks.pair import Pair, Run, calls_of, flavours_of
 from rocstar.sandbox.attacks.stream import Stream, stream
 from rocstar.sandbox.pool.pool import SandboxPool
 

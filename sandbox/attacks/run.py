@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from typing import IO, Any
 
-from rocstar.sandbox.pool import pool as pools
+from rocstar.sandbox.attacks.catalogue import GROUPS, Part, Program, Variant, load_programs
 from rocstar.sandbox.attacks.host import (
     BAIT_VARIABLE,
     Host,
@@ -31,9 +31,9 @@ from rocstar.sandbox.attacks.host import (
     refuse_leftovers,
 )
 from rocstar.sandbox.attacks.judge import PartResult, judge
-from rocstar.sandbox.attacks.catalogue import GROUPS, Part, Program, Variant, load_programs
 from rocstar.sandbox.child import bash
 from rocstar.sandbox.command_line import run_command
+from rocstar.sandbox.pool import pool as pools
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, Session, SessionLost
 
