@@ -31,6 +31,7 @@ def gather() -> dict[str, Any]:
     """Facts of this machine and this user."""
     hidden = [path for path in python_paths() if not is_world_readable(path)]
     native: Mapping[str, Any] = _native.probe()
+    pids = read("/sys/fs/cgroup/pids.max") or read("/sys/fs/cgroup/pids/pids.max")
     return {
         "kernel": native.get("kernel", platform.release()),
         "machine": native.get("machine", platform.machine()),
@@ -45,9 +46,11 @@ def gather() -> dict[str, Any]:
         "lacks": lacking_capabilities(),
         "python_hidden": hidden[0] if hidden else "",
         "cgroup": cgroup_version(),
-        "container": in_container(),
+        # Engines leave files, which read-only containers of podman lack, or variables.
+        "container": any(map(os.path.exists, ("/.dockerenv", "/run/.containerenv")))
+        or any(name in os.environ for name in ("container", "KUBERNETES_SERVICE_HOST")),
         "pid_max": int(read("/proc/sys/kernel/pid_max") or 0),
-        "pids": pids_of_group(),
+        "pids": int(pids) if pids.isdecimal() else 0,  # 0: any number
         "nproc": resource.getrlimit(resource.RLIMIT_NPROC)[0],
         "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "memory_bytes": default_memory_bytes(),
@@ -96,18 +99,6 @@ def become(uid: int) -> None:
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
-
-
-def in_container() -> bool:
-    """By what engines leave: files, which read-only containers of podman lack, or variables."""
-    files, variables = ("/.dockerenv", "/run/.containerenv"), ("container", "KUBERNETES_SERVICE_HOST")
-    return any(map(os.path.exists, files)) or any(name in os.environ for name in variables)
-
-
-def pids_of_group() -> int:
-    """Processes and threads that this control group may have, as a container sees its own; 0: any number."""
-    text = read("/sys/fs/cgroup/pids.max") or read("/sys/fs/cgroup/pids/pids.max")
-    return int(text) if text.isdecimal() else 0
 
 
 def cgroup_version() -> str:

@@ -20,9 +20,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import cast
 
-from rocstar.sandbox.fabric.client_commands import LEASE_S
 from rocstar.sandbox.fabric.owner_queue import spare_calls
 from rocstar.sandbox.fabric.pending_answers import PendingAnswers, to_storable
+from rocstar.sandbox.fabric.redis_commands import LEASE_S, GroupGone, WorkerCommands, WorkerEntry
 from rocstar.sandbox.fabric.redis_connection import (
     PREFIX,
     REDIS_ERRORS,
@@ -33,7 +33,6 @@ from rocstar.sandbox.fabric.redis_connection import (
     unique_name,
 )
 from rocstar.sandbox.fabric.wire import Outcome, WireCall, WireError, WorkerInfo, WrittenEntry, deadline_error
-from rocstar.sandbox.fabric.worker_commands import GroupGone, WorkerCommands, WorkerEntry
 from rocstar.sandbox.types import BatchSandbox, ExecRequest, ExecResult, Sandbox, SandboxError
 
 COUNTERS = (

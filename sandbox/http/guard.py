@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rocstar.sandbox.http.errors import RequestError
+from rocstar.sandbox.http.owner_budget import OwnerBudget
 
 UNAUTHORIZED = "unauthorized"
 """The kind of an error with status 401."""
@@ -141,6 +142,10 @@ class Owners:
 
     def weights(self) -> dict[str, int]:
         return {owner.name: owner.weight for owner in self.known}
+
+    def budget(self, total: int) -> OwnerBudget:
+        """Return a budget that the owners share by weight."""
+        return OwnerBudget(total, self.weights())
 
     def find_owner(self, headers: Mapping[str, str]) -> str | None:
         """The name of the owner whose token a request has; None without a known token. Compare with all

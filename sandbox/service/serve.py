@@ -16,6 +16,7 @@ import resource
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 from rocstar.sandbox.child.cpp import command_from
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
@@ -37,7 +38,7 @@ from rocstar.sandbox.pool.pool import SandboxPool, default_max_live, default_mem
 from rocstar.sandbox.service.admission import Outcome
 from rocstar.sandbox.service.app import Service, ServiceOptions
 from rocstar.sandbox.service.dialects.code_judge import JudgeOptions
-from rocstar.sandbox.service.service_limits import ServiceLimits
+from rocstar.sandbox.service.validation import ServiceLimits
 from rocstar.sandbox.types import (
     DEFAULT_LIMITS,
     BatchSandbox,
@@ -56,21 +57,21 @@ OWN_DESCRIPTORS = 128
 """Descriptors for the sandbox's socket, Redis, log files and imports."""
 
 
+@dataclass(eq=False)
 class SplitSandbox:
     """Stateless calls go to one sandbox (a fabric of many nodes), sessions to another: an interpreter lives
     on the node that holds it."""
 
-    def __init__(self, stateless: BatchSandbox, stateful: SessionSandbox) -> None:
-        self._stateless = stateless
-        self._stateful = stateful
+    stateless: BatchSandbox
+    stateful: SessionSandbox
 
     async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
-        return await self._stateless.run(request, deadline=deadline)
+        return await self.stateless.run(request, deadline=deadline)
 
     def run_batch(
         self, requests: Sequence[ExecRequest], *, deadline: float | None = None
     ) -> AsyncIterator[tuple[int, Outcome]]:
-        return self._stateless.run_batch(requests, deadline=deadline)
+        return self.stateless.run_batch(requests, deadline=deadline)
 
     async def open_session(
         self,
@@ -80,15 +81,15 @@ class SplitSandbox:
         seed: int | None = None,
         owner: str = "",
     ) -> Session:
-        return await self._stateful.open_session(flavour=flavour, limits=limits, seed=seed, owner=owner)
+        return await self.stateful.open_session(flavour=flavour, limits=limits, seed=seed, owner=owner)
 
     @property
     def capacity(self) -> int | None:
         """Programs at a time that are not of sessions; None when the sandbox does not say."""
-        return getattr(self._stateless, "capacity", None)
+        return getattr(self.stateless, "capacity", None)
 
     def parts(self) -> tuple[object, object]:
-        return self._stateful, self._stateless
+        return self.stateful, self.stateless
 
 
 def run(options: argparse.Namespace) -> int:
@@ -172,7 +173,12 @@ async def _serve(options: argparse.Namespace, settings: ServiceOptions, address:
             async with service.opened(access_log=log, shutdown_s=FAIL_S) as server:
                 announce(listen(listening))
                 service.connections.open(listening, server)
-                _announce_rules(settings)
+                names = ", ".join(f"{one.name} ({one.weight})" for one in settings.owners.known if one.name)
+                guard = "token required" if settings.owners else "no token, loopback only"
+                guard += f"; owners by weight: {names}" if names else ""
+                flavours = ", ".join(settings.service_limits.flavours)
+                about = f"{settings.num_workers} programs at a time; {flavours}; {guard}"
+                print(f"rocstar sandbox: {about}", flush=True)
                 gc.freeze()  # the imported modules live as long as the process
                 await signals.stop.wait()
                 service.drain()
@@ -257,14 +263,6 @@ def announce(names: Sequence[str], path: str = "") -> None:
     """Print a line for each socket that takes connections."""
     for name in names:
         print(f"rocstar sandbox: serving on {name}{path}", flush=True)
-
-
-def _announce_rules(settings: ServiceOptions) -> None:
-    flavours = ", ".join(settings.service_limits.flavours)
-    names = ", ".join(f"{one.name} ({one.weight})" for one in settings.owners.known if one.name)
-    guard = "token required" if settings.owners else "no token, loopback only"
-    guard += f"; owners by weight: {names}" if names else ""
-    print(f"rocstar sandbox: {settings.num_workers} programs at a time; {flavours}; {guard}", flush=True)
 
 
 def raise_descriptor_limit() -> None:
