@@ -175,7 +175,9 @@ class Service:
             read_bufsize=READ_BYTES,
             auto_decompress=False,  # aiohttp would inflate a body before its size is counted
             access_log=access_log,
-            access_log_class=make_access_logger(logged_owner, self.options.trusted_proxies),
+            access_log_class=make_access_logger(
+                lambda request: getattr(request, "owner", ""), self.options.trusted_proxies
+            ),
         )
         runner = web.ServerRunner(server, shutdown_timeout=shutdown_s)
         await runner.setup()
@@ -325,7 +327,3 @@ def error_response(path: str, error: RequestError) -> web.Response:
 def malformed_response(path: str, status: int, why: str) -> web.Response:
     kind = "not_http" if status < 500 else "failed"
     return error_response(path, RequestError(why, status=status, kind=kind))
-
-
-def logged_owner(request: web.BaseRequest) -> str:
-    return request.owner if isinstance(request, HttpRequest) else ""

@@ -152,17 +152,10 @@ class OutputBuffer:
         spent = self.shares.used_by(self.owner) > 2 * self.shares.limit_of(self.owner)
         return truncate_output(result, 0 if spent else TRUNCATED_CHARS)
 
-    def hold(self, chars: int) -> None:
-        """Set the held size."""
-        self.take(chars - self.chars)
-
     def take(self, chars: int) -> None:
+        """Hold more characters, or fewer if they were sent."""
         self.chars += chars
         self.shares.take(self.owner, chars)
-
-    def give(self, chars: int) -> None:
-        """Release characters that were sent."""
-        self.take(-chars)
 
 
 def truncate_output(result: ExecResult, chars: int = TRUNCATED_CHARS) -> ExecResult:
@@ -201,7 +194,7 @@ async def send_buffered(
             raise Overloaded(
                 "answers that clients have yet to take leave no room for this one; ask again later"
             )
-        held.hold(len(answer.body))
+        held.take(len(answer.body) - held.chars)
     return await send(request, answer, timeout_s)
 
 
@@ -251,7 +244,7 @@ async def stream_cell(
     try:
         while (event := await events.get()) is not None:
             yield event
-            held.give(_event_size(event))
+            held.take(-_event_size(event))
         await running  # raise other errors
     finally:
         running.cancel()

@@ -14,9 +14,8 @@ import gc
 import os
 import resource
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
 from rocstar.sandbox.child.cpp import command_from
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
@@ -35,17 +34,13 @@ from rocstar.sandbox.http.guard import (
 from rocstar.sandbox.http.listening import Address, bind, listen, parse_address
 from rocstar.sandbox.pool.event_loop_priority import PROGRAMS_NICE, SWITCH_S, raised_priority
 from rocstar.sandbox.pool.pool import SandboxPool, default_max_live, default_memory_bytes
-from rocstar.sandbox.service.admission import Outcome
 from rocstar.sandbox.service.app import Service, ServiceOptions
 from rocstar.sandbox.service.dialects.code_judge import JudgeOptions
 from rocstar.sandbox.service.validation import ServiceLimits
 from rocstar.sandbox.types import (
     DEFAULT_LIMITS,
     BatchSandbox,
-    ExecRequest,
-    ExecResult,
     Limits,
-    Session,
     SessionSandbox,
 )
 
@@ -57,39 +52,22 @@ OWN_DESCRIPTORS = 128
 """Descriptors for the sandbox's socket, Redis, log files and imports."""
 
 
-@dataclass(eq=False)
 class SplitSandbox:
     """Stateless calls go to one sandbox (a fabric of many nodes), sessions to another: an interpreter lives
     on the node that holds it."""
 
-    stateless: BatchSandbox
-    stateful: SessionSandbox
-
-    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
-        return await self.stateless.run(request, deadline=deadline)
-
-    def run_batch(
-        self, requests: Sequence[ExecRequest], *, deadline: float | None = None
-    ) -> AsyncIterator[tuple[int, Outcome]]:
-        return self.stateless.run_batch(requests, deadline=deadline)
-
-    async def open_session(
-        self,
-        *,
-        flavour: str = "auto",
-        limits: Limits = DEFAULT_LIMITS,
-        seed: int | None = None,
-        owner: str = "",
-    ) -> Session:
-        return await self.stateful.open_session(flavour=flavour, limits=limits, seed=seed, owner=owner)
+    def __init__(self, stateless: BatchSandbox, stateful: SessionSandbox) -> None:
+        self._parts = stateful, stateless
+        self.run, self.run_batch = stateless.run, stateless.run_batch
+        self.open_session = stateful.open_session
 
     @property
     def capacity(self) -> int | None:
         """Programs at a time that are not of sessions; None when the sandbox does not say."""
-        return getattr(self.stateless, "capacity", None)
+        return getattr(self._parts[1], "capacity", None)
 
     def parts(self) -> tuple[object, object]:
-        return self.stateful, self.stateless
+        return self._parts
 
 
 def run(options: argparse.Namespace) -> int:
