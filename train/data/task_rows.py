@@ -103,7 +103,7 @@ def read_integer(answer: str, *, max_digits: int = MAX_DIGITS) -> int | Literal[
             return "huge_integer"
         if found.re is _EXPONENT:
             text = f"{found['mantissa']} \\times 10^{{{power}}}"
-    form = forms.read_truth(text)
+    form = forms.read_form(text, is_truth=True)
     if form.kind is not forms.Kind.leaf:
         return "no_integer"
     number = read_number(form.text) or read_scientific(form.text)
