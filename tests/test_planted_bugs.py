@@ -137,8 +137,8 @@ def test_every_row_has_a_line_of_its_own_and_is_there_once() -> None:
 
 
 def test_a_row_whose_test_has_not_this_parameter_says_so(tmp_path: Path) -> None:
-    selection = find_tests("test_symbols.py::test_a_symbol_is_found_wherever_its_file_lies[lost]")
-    with pytest.raises(AssertionError, match=r"file_lies\[lost\]: ERROR: not found"):
+    selection = find_tests("test_symbols.py::test_a_fragment_is_replaced_as_syntax[lost]")
+    with pytest.raises(AssertionError, match=r"as_syntax\[lost\]: ERROR: not found"):
         run_with_sources({ROOT / "train/any.py": ""}, [selection], tmp_path)
 
 
