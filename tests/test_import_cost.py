@@ -76,6 +76,20 @@ def test_the_recipe_is_described_by_its_declarations_alone() -> None:
     assert {name for name in loaded if not name.startswith("_")} <= PYDANTIC | {"rocstar"}
 
 
+MOST_MODULES = {"rocstar.train.main": 180, "rocstar.train.compose.start": 325}
+"""Modules of ours from `main` to the loss, and of a run with its checks, evaluations and report."""
+
+
+def test_a_run_loads_few_of_our_modules() -> None:
+    counting = "\nimport sys\nfound = sum(name.partition('.')[0] == 'rocstar' for name in sys.modules)"
+    modules_after(
+        "".join(
+            f"import {module}{counting}\nassert found <= {most}, ({module!r}, found)\n"
+            for module, most in MOST_MODULES.items()
+        )
+    )
+
+
 def test_transformers_imports_from_the_repository_root() -> None:
     """The folder `kernels/` must not be taken for the PyPI package of that name."""
     assert "transformers" in modules_after("import transformers.integrations.hub_kernels")

@@ -118,6 +118,7 @@ def a_run(
         recipe=Recipe(**changes),
         directory=folder,
         live=Live(agent=made, heldout={}, nodes=nodes),
+        evaluation=during_training,
         publisher=cast("Any", SimpleNamespace(version=2)),
         team=nothing,
         decode=str,
