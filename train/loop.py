@@ -35,7 +35,7 @@ from rocstar.train.learner.settings import loss_settings, off_policy_gate, stage
 from rocstar.train.learner.update_metrics import update_metrics
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
-from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.run import Run
 
 

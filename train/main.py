@@ -67,20 +67,20 @@ async def train_in_loop(
 @contextlib.contextmanager
 def _rank_0(order: TrainOrder) -> Iterator[Coroutine[None, None, None] | None]:
     """Yield rank 0's work; None on another rank, whose work is done by then, and of a complete run."""
-    from rocstar.train.compose.start import begin, check_node, checked
+    from rocstar.train.compose.start import begin_run, check_here, checked
 
     found = checked(order)
     if found is None:
         yield None
         return
-    conversations = check_node(found)
+    conversations = check_here(found)
     with _joined(found.recipe) as world:
         if world.rank or world.only_serves:
             conversations.clear()  # possibly gigabytes
             _follow(found.recipe, world)
             yield None
             return
-        with begin(found, world, conversations) as begun:
+        with begin_run(found, world, conversations) as begun:
             yield _work(begun, world)
 
 

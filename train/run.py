@@ -13,7 +13,7 @@ from rocstar.train.groups.journal import Journal
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.record.callbacks import Listeners
 from rocstar.train.record.learned_questions import Learned
 from rocstar.train.record.loop_lag import LoopLag

@@ -28,10 +28,9 @@ from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.eval_config import EvalConfig
 from rocstar.train.recipe.reward_config import RewardConfig
-from rocstar.train.recipe.rl_config import RlConfig
+from rocstar.train.recipe.rl_config import RlConfig, StageConfig
 from rocstar.train.recipe.run_config import CheckpointConfig
 from rocstar.train.recipe.sft_config import SftConfig
-from rocstar.train.recipe.stage_config import StageConfig
 from rocstar.train.record.callbacks import Callback, Listeners, StopRun
 from rocstar.train.record.loop_lag import LoopLag
 from rocstar.train.record.metrics import MetricsWriter, read_metrics

@@ -19,7 +19,7 @@ from rocstar.train.groups.live_source import live_source
 from rocstar.train.groups.source import Source
 from rocstar.train.learner import checkpoint
 from rocstar.train.plan.preflight import Tasks
-from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.run import Live
 from rocstar.train.serving.agent import make_agent, open_sandbox
 from rocstar.train.serving.backend import InitialPolicy, Learning, backend_of

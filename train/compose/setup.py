@@ -1,4 +1,4 @@
-"""What every part of a run is built from, and the run itself once its parts are there."""
+"""The objects that the parts of a run share, and the run made of them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What the parts of a run share on rank 0: recipe, ranks, the learner's thread, receivers of records."""
+    """The objects that the parts of a run share on rank 0."""
 
     recipe: Recipe
     run_dir: Path
@@ -130,7 +130,7 @@ class BuiltRun:
 
 @contextlib.asynccontextmanager
 async def open_setup(begun: Begun, world: World) -> AsyncIterator[Setup]:
-    """Open what the parts of a run share, and watch over the block."""
+    """Open the shared objects of a run, and watch over the block."""
     recipe, run_dir, saved = begun.order.recipe, begun.order.run_dir, begun.saved
     stages, watch = recipe.stages, Watch()
     with (

@@ -22,7 +22,7 @@ from rocstar.train.groups.from_rollouts import Records
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.roles import Roles
 from rocstar.train.learner.team import World
-from rocstar.train.plan.preflight import check, loaded_tasks
+from rocstar.train.plan.preflight import check_run, loaded_tasks
 from rocstar.train.plan.prompts import dated
 from rocstar.train.plan.resume import bytes_to_keep, check_same_kind, complete, take_recipe
 from rocstar.train.reading.view.report import write_report
@@ -51,17 +51,17 @@ def checked(order: TrainOrder) -> TrainOrder | None:
     return replace(order, recipe=recipe)
 
 
-def check_node(order: TrainOrder) -> list[dict[str, Any]]:
+def check_here(order: TrainOrder) -> list[dict[str, Any]]:
     """Check recipe and node of a run that rolls out. Return the conversations of its cold start."""
     if order.rollouts is not None:
         return []
     if not Roles.of().serves:
         hide_servers(order.recipe.engine)
-    return check(order.recipe, order.run_dir, resume=order.resume, built_in=load_tasks_of)
+    return check_run(order.recipe, order.run_dir, resume=order.resume, built_in=load_tasks_of)
 
 
 @contextlib.contextmanager
-def begin(order: TrainOrder, world: World, conversations: list[dict[str, Any]]) -> Iterator[Begun]:
+def begin_run(order: TrainOrder, world: World, conversations: list[dict[str, Any]]) -> Iterator[Begun]:
     """Load the data and claim the folder for the block; write the report after it.
 
     The other ranks hear that there is no run unless the block sent them the start message.

@@ -15,7 +15,7 @@ from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.source import LiveGroups, Source, agent_for
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.tasks.data import TaskCursor
 

@@ -27,8 +27,7 @@ from rocstar.engine.types import Group, Task, Trajectory
 from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.selection import num_missing
 from rocstar.train.groups.waiting_times import WaitingTimes
-from rocstar.train.recipe.rl_config import RlConfig
-from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.recipe.rl_config import RlConfig, StageConfig
 from rocstar.train.record.time_budget import TimeBudget
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.source import Roller
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
-from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.record.callbacks import Callback, Listeners
 from rocstar.train.record.metrics import MetricsWriter, read_metrics
 from rocstar.train.record.time_budget import TimeBudget

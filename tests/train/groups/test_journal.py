@@ -21,9 +21,8 @@ from rocstar.train.groups.source import Roller
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import TrainingStopped
-from rocstar.train.recipe.rl_config import RlConfig
+from rocstar.train.recipe.rl_config import RlConfig, StageConfig
 from rocstar.train.recipe.run_config import RunConfig
-from rocstar.train.recipe.stage_config import StageConfig
 from rocstar.train.record.run_directory import records_file
 
 from ...engine.record_cases import plain_trajectory

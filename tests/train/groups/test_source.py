@@ -19,8 +19,7 @@ from rocstar.train.groups.live_source import live_source, wave_of
 from rocstar.train.groups.source import LiveGroups, agent_for, staleness
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.engine_config import EngineConfig
-from rocstar.train.recipe.rl_config import RlConfig
-from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.recipe.rl_config import RlConfig, StageConfig
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.tasks.data import TaskCursor
 
