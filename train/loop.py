@@ -153,8 +153,8 @@ async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[s
     with run.budget.phase("publish"):
         async with waiting(f"step {step}", "the engine to take new weights", kind="publish", deadline=None):
             await run.publisher.publish(run.publisher.version + 1)
-    freed = run.team.freed.metrics() if run.team.freed else {}
-    return {"optim/lr": lr, **update_metrics(stats), **freed}
+    released = run.team.released.metrics() if run.team.released else {}
+    return {"optim/lr": lr, **update_metrics(stats), **released}
 
 
 def prepare(

@@ -44,12 +44,14 @@ from rocstar.train.learner.determinism import deterministic_torch
 from rocstar.train.learner.host_memory import give_freed_memory_back, keep_freed_memory
 from rocstar.train.learner.load_parts import load_learner
 from rocstar.train.learner.model_io import load_model, load_tokenizer
-from rocstar.train.learner.roles import Roles
-from rocstar.train.learner.team import LearnerTeam, World, is_apart, local_device, shard
+from rocstar.train.learner.sharding import is_apart, shard
+from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.learner.world import Roles, World, local_device
 from rocstar.train.loop import run_stages, tell_saved
 from rocstar.train.plan.preflight import Tasks, check, loaded_tasks
 from rocstar.train.plan.prompts import dated
 from rocstar.train.plan.resume import bytes_to_keep, check_same_kind, complete, take_recipe
+from rocstar.train.publish.publisher import Publisher
 from rocstar.train.reading.diagnosis.watch import Watch
 from rocstar.train.reading.view.report import write_eval_report, write_report
 from rocstar.train.recipe.config import Recipe
@@ -69,10 +71,8 @@ from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.run import Live, Run
 from rocstar.train.serving.agent import make_agent, open_sandbox
 from rocstar.train.serving.backend import InitialPolicy, Learning, backend_of
-from rocstar.train.serving.base import Publisher
 from rocstar.train.serving.nodes import Start, follow, new_token, open_nodes, serve_alone
-from rocstar.train.serving.placement import hide_servers
-from rocstar.train.serving.serving_node import as_served_alone
+from rocstar.train.serving.placement import hide_servers, recipe_of_serving_node
 from rocstar.train.tasks.chat_format import chat_format, check_scratch
 
 
@@ -93,7 +93,7 @@ def train(
     if resume and _told_complete(recipe, run_dir, rollouts):
         return
     if Roles.of().serves:
-        recipe = as_served_alone(recipe, torch.cuda.device_count())
+        recipe = recipe_of_serving_node(recipe, torch.cuda.device_count())
     with _joined(recipe, run_dir, rollouts, resume=resume) as (world, conversations):
         if world.only_serves:
             serve_alone(recipe, world)

@@ -13,13 +13,13 @@ from rocstar.engine.types import Task
 from rocstar.train.groups.journal import Journal
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.publish.publisher import Measure, Publisher
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.record.callbacks import Listeners
 from rocstar.train.record.learned_questions import Learned
 from rocstar.train.record.loop_lag import LoopLag
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.time_budget import TimeBudget
-from rocstar.train.serving.base import Measure, Publisher, nothing_measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Live:
     """Tasks of each evaluation set, by label."""
     learned: Learned = field(default_factory=Learned)
     """The evaluation questions that the recipe trains on."""
-    measure: Measure = nothing_measured
+    measure: Measure = dict
     nodes: Nodes | None = None
     """Those that roll out, where there are several."""
 

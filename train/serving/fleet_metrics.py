@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 
 from rocstar.engine.fleet.fleet import Fleet
+from rocstar.train.publish.publisher import Publisher
 from rocstar.train.serving.backend import Opened
-from rocstar.train.serving.base import Publisher
 from rocstar.train.serving.node_address import NodeAddress
 
 

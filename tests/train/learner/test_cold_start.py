@@ -19,7 +19,8 @@ from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.cold_start import run_cold_start
 from rocstar.train.learner.model_io import load_model
 from rocstar.train.learner.scratch import build_model, train_tokenizer
-from rocstar.train.learner.team import LearnerTeam, World
+from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.learner.world import World
 from rocstar.train.loop import tell_saved
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError

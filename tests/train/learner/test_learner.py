@@ -20,7 +20,7 @@ from rocstar.train.algorithm.off_policy import AFTER_TOOL, ELSEWHERE, Correction
 from rocstar.train.learner import learner as module
 from rocstar.train.learner.batch import MicroBatch, empty_microbatch, pack
 from rocstar.train.learner.example import Example
-from rocstar.train.learner.learner import Learner, LossSettings, NonFiniteGradientError
+from rocstar.train.learner.learner import Learner, LocalEngine, LossSettings, NonFiniteGradientError
 from rocstar.train.learner.loss_stats import LossStats
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.policy_model import PolicyModel
@@ -438,7 +438,7 @@ def test_whoever_works_beside_the_learner_is_told_of_each_batch_and_of_nothing_e
         yield
         told.append("end")
 
-    made.learning = learning
+    made.attach(LocalEngine(learning=learning))
     micros = pack(examples(), tokens_per_microbatch=1000)
     made.imitation_step(micros)
     assert not told

@@ -24,7 +24,8 @@ from rocstar.train.learner.sft import (
     read_conversations,
     tokenise,
 )
-from rocstar.train.learner.team import LearnerTeam, World
+from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.learner.world import World
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.model_config import ScratchConfig
 from rocstar.train.recipe.sft_config import SftConfig
