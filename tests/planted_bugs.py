@@ -169,7 +169,7 @@ BUGS = [
     Bug("ServerNode._files_written", "await task", "task.done()", "publish/test_server_node.py::test_what_was_missed_in_memory_is_served_from_the_files_before_rank_0_goes_on"),
     Bug("ServerPublisher._verify", "self.team.world.servers", "False", "publish/test_server_publisher.py::test_where_a_node_has_to_take_the_files_they_are_waited_for"),
     Bug("ServerPublisher._gather_files", "self.team.execute(ReleaseMemory())", "pass", "publish/test_server_publisher.py::test_a_learner_in_the_servers_place_gives_memory_back_before_any_of_them_starts"),
-    Bug("ServerPublisher._commit", "self.phase is not Phase.commit", "False", "publish/test_server_publisher.py::test_weights_that_were_not_gathered_end_the_publish_and_nobody_writes"),
+    Bug("ServerPublisher._commit", "self.phase is not PublishPhase.commit", "False", "publish/test_server_publisher.py::test_weights_that_were_not_gathered_end_the_publish_and_nobody_writes"),
     Bug("SessionTable._find", "entry.owner != owner", "False", "service/test_owners.py::test_a_key_is_its_owners"),
     Bug("SessionTable.of", "entry.owner == owner and entry.session.lost is None", "entry.session.lost is None", "service/test_with_pool.py::test_a_client_that_restarts_finds_its_sessions_and_their_files"),
     Bug("OwnerBudget.fits", "self._unused_reserve - max(0, self._reserved.get(owner, 0) - self._by_owner.get(owner, 0))", "0", "service/test_shares.py::test_who_has_less_than_its_share_finds_the_rest_of_it"),

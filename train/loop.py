@@ -34,10 +34,9 @@ from rocstar.train.learner.batch import TOKENS, MicroBatch
 from rocstar.train.learner.checkpoint import source_kind
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.learner import Learner
-from rocstar.train.learner.loss_stats import LossStats
+from rocstar.train.learner.loss_stats import LossStats, update_metrics
 from rocstar.train.learner.marks import MarksPlace
 from rocstar.train.learner.settings import loss_settings, off_policy_gate, stage_optimizer
-from rocstar.train.learner.update_metrics import update_metrics
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.stage_config import StageConfig

@@ -13,7 +13,7 @@ from torch import nn
 
 from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.inference.weight_stream import WeightStream
-from rocstar.train.learner.commands import Command, NodeCommand, RankReply, ReleaseMemory
+from rocstar.train.learner.commands import NodeCommand, RankCommand, RankReply, ReleaseMemory
 from rocstar.train.learner.team import NodeCommandError
 from rocstar.train.publish.node_servers import NodeServers
 from rocstar.train.publish.rank_commands import SendWeights, WriteWeights
@@ -71,7 +71,7 @@ class FakeTeam:
         self.problem, self.replies = "", [RankReply(rank=8, answer=True)]
         self._files = files
 
-    def execute(self, command: Command[Any]) -> Any:
+    def execute(self, command: RankCommand[Any]) -> Any:
         match command:
             case SendWeights(stream):
                 return self.send(stream)

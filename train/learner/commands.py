@@ -84,7 +84,7 @@ class LearnerRank:
         self.released: ReleasedMemory | None = None
         """The memory that this rank released last."""
 
-    def execute(self, command: Command[Result]) -> Result:
+    def execute(self, command: RankCommand[Result]) -> Result:
         if self.learner.device.type == "cuda":
             torch.cuda.set_device(self.learner.device)  # of this thread; each begins at GPU 0
         return command.execute(self)
@@ -101,7 +101,7 @@ class LearnerRank:
         return [reply for reply in replies if reply is not None]
 
 
-class Command(ABC, Generic[Result]):
+class RankCommand(ABC, Generic[Result]):
     """Work of every rank, in the learner's thread."""
 
     __slots__ = ()
@@ -110,13 +110,13 @@ class Command(ABC, Generic[Result]):
     def execute(self, rank: LearnerRank) -> Result:
         """Do one rank's share; rank 0's result is that of the command."""
 
-    def shares(self, ranks: int) -> Sequence[Command[Result]]:
+    def shares(self, ranks: int) -> Sequence[RankCommand[Result]]:
         """Return each rank's share; by default every rank executes the command itself."""
         return [self] * ranks
 
 
 @dataclass(frozen=True, slots=True)
-class Stop(Command[None]):
+class Stop(RankCommand[None]):
     """End `LearnerTeam.follow`."""
 
     def execute(self, rank: LearnerRank) -> None:
@@ -124,7 +124,7 @@ class Stop(Command[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class UseOptimizer(Command[None]):
+class UseOptimizer(RankCommand[None]):
     """Reset the optimizer state."""
 
     spec: OptimSpec
@@ -134,7 +134,7 @@ class UseOptimizer(Command[None]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyStep(Command[LossStats]):
+class PolicyStep(RankCommand[LossStats]):
     """One step of `Learner.policy_step`. Token statistics go to `marks` while the next steps run."""
 
     updates: Sequence[Sequence[MicroBatch]]
@@ -162,7 +162,7 @@ class PolicyStep(Command[LossStats]):
 
 
 @dataclass(frozen=True, slots=True)
-class ImitationStep(Command[LossStats]):
+class ImitationStep(RankCommand[LossStats]):
     """One optimizer step of the cold start."""
 
     micros: Sequence[MicroBatch]
@@ -175,7 +175,7 @@ class ImitationStep(Command[LossStats]):
 
 
 @dataclass(frozen=True, slots=True)
-class Greedy(Command[tuple[list[int], list[float]]]):
+class Greedy(RankCommand[tuple[list[int], list[float]]]):
     """Continue `ids` greedily; see `Learner.greedy`."""
 
     ids: Sequence[int]
@@ -186,7 +186,7 @@ class Greedy(Command[tuple[list[int], list[float]]]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseMemory(Command[None]):
+class ReleaseMemory(RankCommand[None]):
     """Release the learner's memory between updates; `LearnerRank.released` has the bytes."""
 
     def execute(self, rank: LearnerRank) -> None:
@@ -194,7 +194,7 @@ class ReleaseMemory(Command[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Save(Command[None]):
+class Save(RankCommand[None]):
     """Begin a checkpoint: done when the state is copied."""
 
     order: Order
@@ -204,7 +204,7 @@ class Save(Command[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class FinishSaving(Command[None]):
+class FinishSaving(RankCommand[None]):
     """Wait until the last checkpoint is written."""
 
     def execute(self, rank: LearnerRank) -> None:
@@ -212,7 +212,7 @@ class FinishSaving(Command[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class LoadOptimizer(Command[None]):
+class LoadOptimizer(RankCommand[None]):
     """Load the optimizer state of a checkpoint."""
 
     directory: Path
@@ -222,7 +222,7 @@ class LoadOptimizer(Command[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class LoadStart(Command[None]):
+class LoadStart(RankCommand[None]):
     """Load this rank's part of the policy in a checkpoint as the start policy."""
 
     directory: Path
@@ -237,7 +237,7 @@ class LoadStart(Command[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class CommandNodes(Command[list[RankReply]]):
+class CommandNodes(RankCommand[list[RankReply]]):
     """Have the first rank of every other node execute a node's command."""
 
     command: NodeCommand

@@ -47,7 +47,7 @@ def shard(
 ) -> None:
     """Make a float32 model one rank's part of the learner, on its device. ConfigError: see `check_head`.
 
-    FSDP2 over the ranks of `make_mesh` where `is_apart`: each decoder layer is a unit, the embedding and the
+    FSDP2 over the ranks of `mesh_shape` where `is_apart`: each decoder layer is a unit, the embedding and the
     head are the root's. With dtype bfloat16 forward and backward run in it, on a copy that FSDP makes of the
     float32 weights unit by unit; gradients are summed over ranks, and weights and moments kept, in float32.
     A single process uses a world of one, so that there is one kind of mixed precision.
@@ -76,7 +76,10 @@ def shard(
     if not dist.is_initialized():
         dist.init_process_group(collective_backend(), store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     if mesh is None:
-        mesh = make_mesh(local_device().type, mesh_shape(config.sharding, world.size, world.local_size))
+        shape = mesh_shape(config.sharding, world.size, world.local_size)
+        # Ranks of a node follow one another, as torchrun numbers them.
+        names = ("copies", "parts")[-len(shape) :]
+        mesh = init_device_mesh(local_device().type, shape, mesh_dim_names=names)
     # The inputs of a forward are ids, and hidden states of the right type already.
     precision = MixedPrecisionPolicy(
         param_dtype=DTYPES[config.dtype], reduce_dtype=torch.float32, cast_forward_inputs=False
@@ -128,8 +131,3 @@ def mesh_shape(sharding: str, ranks: int, ranks_per_node: int) -> tuple[int, ...
             "many on every node, or set it to 'all'"
         )
     return (ranks // ranks_per_node, ranks_per_node)
-
-
-def make_mesh(device_type: str, shape: tuple[int, ...]) -> DeviceMesh:
-    """The mesh of a `mesh_shape`; a collective. Ranks of a node follow one another, as torchrun has them."""
-    return init_device_mesh(device_type, shape, mesh_dim_names=("copies", "parts")[-len(shape) :])

@@ -24,7 +24,6 @@ from rocstar.train.learner.balance import Cost
 from rocstar.train.learner.batch import MicroBatch
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.commands import (
-    Command,
     CommandNodes,
     ExecuteOnNode,
     FinishSaving,
@@ -34,6 +33,7 @@ from rocstar.train.learner.commands import (
     LoadStart,
     NodeCommand,
     PolicyStep,
+    RankCommand,
     RankReply,
     Result,
     Save,
@@ -91,7 +91,7 @@ class LearnerTeam:
 
     # ---- rank 0, in the learner's thread ----
 
-    def execute(self, command: Command[Result]) -> Result:
+    def execute(self, command: RankCommand[Result]) -> Result:
         """Have every rank execute `command`; return rank 0's result."""
         return self.rank.execute(self._scatter(command))
 
@@ -106,7 +106,7 @@ class LearnerTeam:
         replies = self.execute(CommandNodes(command))
         return check_replies([*replies, *([] if line is None else line.replies())])
 
-    def _scatter(self, command: Command[Result]) -> Command[Result]:
+    def _scatter(self, command: RankCommand[Result]) -> RankCommand[Result]:
         """Send each other rank its share; return rank 0's."""
         shares = command.shares(self.world.size)
         if self.world.size > 1:
@@ -120,7 +120,7 @@ class LearnerTeam:
         """Do `work` in the learner's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
-    async def run(self, command: Command[Result]) -> Result:
+    async def run(self, command: RankCommand[Result]) -> Result:
         """Have every rank execute `command`; return rank 0's result."""
         return await self.in_thread(self.execute, command)
 
@@ -180,7 +180,7 @@ class LearnerTeam:
 
     def follow(self) -> None:
         """The whole life of a rank that is not 0. LeaderLost: rank 0 is gone."""
-        command: Command[object] | None = None
+        command: RankCommand[object] | None = None
         while not isinstance(command, Stop):
             self.world.called()
             command = receive()

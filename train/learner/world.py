@@ -27,7 +27,6 @@ JOIN_TIMEOUT = timedelta(minutes=15)
 """The time every rank has to be there."""
 COLLECTIVE_TIMEOUT = timedelta(hours=2)
 """Timeout of one collective, which begins after rank 0's call: it covers only work of the learner."""
-SERVER = "server"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +45,7 @@ class Roles:
         """Without torchrun one process learns. ConfigError for another form of torchrun's environment."""
         size = int(environment.get("WORLD_SIZE", "1"))
         alike = int(environment.get("ROLE_WORLD_SIZE", str(size)))
-        serves = environment.get("ROLE_NAME") == SERVER
+        serves = environment.get("ROLE_NAME") == "server"
         local = int(environment.get("LOCAL_WORLD_SIZE", str(size)))
         learners = size - alike if serves else alike
         if serves and (not learners or local > 1):
@@ -97,7 +96,10 @@ class World:
         if size + roles.servers == 1:
             return World(rank=0, size=1)
         if roles.servers and (roles.serves or size == 1):
-            return World._beside_servers(roles)
+            # No collectives here: this process only serves, or learns alone.
+            rank = int(os.environ["RANK"])
+            line = _line(_all_here(rank, size + roles.servers), rank, roles)
+            return World(rank=rank, size=size, servers=roles.servers, line=line)
         if (device := local_device()).type == "cuda":
             torch.cuda.set_device(device)
         rank = int(os.environ["RANK"])
@@ -119,13 +121,6 @@ class World:
             servers=roles.servers,
             line=_line(all_here, rank, roles),
         )
-
-    @staticmethod
-    def _beside_servers(roles: Roles) -> World:
-        """The world of a process without collectives: it only serves, or learns alone."""
-        rank, size = int(os.environ["RANK"]), roles.learners
-        line = _line(_all_here(rank, size + roles.servers), rank, roles)
-        return World(rank=rank, size=size, servers=roles.servers, line=line)
 
     @property
     def only_serves(self) -> bool:

@@ -15,7 +15,7 @@ from rocstar.engine.inference.weight_stream import WeightStream
 from rocstar.engine.inference.weights import LiveWeights, WeightSource
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.adapters import MergedWeights, has_adapters, weights_of
-from rocstar.train.learner.commands import Command, LearnerRank, RankReply
+from rocstar.train.learner.commands import LearnerRank, RankCommand, RankReply
 from rocstar.train.learner.gather import planned, whole_buckets
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.learner.weight_file import write_owned
@@ -26,7 +26,7 @@ class PublishError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class FullWeights(Command[list[tuple[str, Tensor]]]):
+class FullWeights(RankCommand[list[tuple[str, Tensor]]]):
     """Gather the complete weights for the engine's copy on the first rank of each node.
 
     With a `version`, the engines of other nodes serve them as that by then. PublishError: one could not.
@@ -49,7 +49,7 @@ class FullWeights(Command[list[tuple[str, Tensor]]]):
 
 
 @dataclass(frozen=True, slots=True)
-class SendWeights(Command[list[RankReply]]):
+class SendWeights(RankCommand[list[RankReply]]):
     """Gather the weights in the served dtype, bucket by bucket, into `stream` on rank 0 and into the stream
     of each other node's engine.
 
@@ -78,7 +78,7 @@ class SendWeights(Command[list[RankReply]]):
 
 
 @dataclass(frozen=True, slots=True)
-class WriteWeights(Command[None]):
+class WriteWeights(RankCommand[None]):
     """Write the weights in `dtype` as safetensors into `folder`, which all ranks see; each rank some of them,
     tensor by tensor. OSError: a rank could not."""
 

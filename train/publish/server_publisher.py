@@ -43,7 +43,7 @@ from rocstar.train.recipe.errors import TrainingStopped
 T = TypeVar("T")
 
 
-class Phase(Enum):
+class PublishPhase(Enum):
     """The phase of the newest version; see the table above."""
 
     gather = auto()
@@ -66,7 +66,7 @@ class ServerPublisher:
     """The learner's."""
     folders: VersionFolders
     """Their files are written before the next update."""
-    phase: Phase = field(default=Phase.done, init=False)
+    phase: PublishPhase = field(default=PublishPhase.done, init=False)
     _committed: Future[Path] | None = field(default=None, init=False)
     """The files of the newest version."""
 
@@ -85,7 +85,7 @@ class ServerPublisher:
         """TrainingStopped if on some node no server takes it, or comes back to take it."""
         if self._committed is not None:
             await self._outcome(self._committed)  # raises its failure
-        self.phase = Phase.gather
+        self.phase = PublishPhase.gather
         command = ServeVersion(
             version=version,
             folder=self.folders.folder(version),
@@ -104,16 +104,16 @@ class ServerPublisher:
     async def _by_disk(self, command: ServeVersion) -> None:
         self._committed = self.thread.submit(self._gather_files, command.version)
         await asyncio.wrap_future(self._committed)
-        self.phase = Phase.send
+        self.phase = PublishPhase.send
         sent = self._submit_to_nodes(command)
         await _all(self._send_files(command), self._outcome(sent))
-        self.phase = Phase.done
+        self.phase = PublishPhase.done
 
     async def _send_files(self, command: ServeVersion) -> None:
         try:
             await self.home.serve(command.version, DiskWeights(command.folder), None, command.reference)
         finally:
-            self.phase = Phase.verify
+            self.phase = PublishPhase.verify
 
     async def _broadcast(self, command: ServeVersion) -> None:
         files: Future[Path] = Future()
@@ -159,11 +159,11 @@ class ServerPublisher:
     def _gather_and_send(self, command: ServeVersion, stream: WeightStream) -> list[RankReply]:
         try:
             self._command_nodes(command)
-            self.phase = Phase.send
+            self.phase = PublishPhase.send
             replies = self.team.execute(SendWeights(stream))
-            self.phase = Phase.verify
+            self.phase = PublishPhase.verify
             check_replies(replies)
-            self.phase = Phase.commit
+            self.phase = PublishPhase.commit
             return replies
         finally:
             stream.end()  # if no rank may have gathered
@@ -174,7 +174,7 @@ class ServerPublisher:
         Writes nothing if the weights were not sent: other ranks may still be in that collective and not reach
         another.
         """
-        if self.phase is not Phase.commit:
+        if self.phase is not PublishPhase.commit:
             unsent = OSError(f"the weights of version {version} were not sent, so no rank writes them")
             files.set_exception(unsent)
             raise unsent
@@ -187,7 +187,7 @@ class ServerPublisher:
             raise
         files.set_result(path)
         self._command_nodes(FilesWritten(version=version))
-        self.phase = Phase.done
+        self.phase = PublishPhase.done
         return path
 
     def _write(self, version: int) -> Path:

@@ -11,14 +11,16 @@ A kind is a file of this folder, or a custom class: docs/guide/own-engine.md.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from rocstar.engine.fleet.fleet import Fleet
 from rocstar.engine.inference.base import RolloutEngine
 from rocstar.engine.inference.weights import LiveWeights, WeightSource
 from rocstar.train.learner import checkpoint
@@ -33,8 +35,7 @@ if TYPE_CHECKING:
 
     from rocstar.train.learner.model_size import ModelSize
     from rocstar.train.learner.team import LearnerTeam
-    from rocstar.train.serving.node_address import NodeAddress
-    from rocstar.train.serving.node_commands import OpenedNode, OpenNode, OpenService
+    from rocstar.train.serving.node_commands import NodeAddress, OpenedNode, OpenNode, OpenService
 
 BACKENDS: Mapping[str, str] = {
     "embedded": "rocstar.train.serving.embedded:Embedded",
@@ -98,6 +99,35 @@ class Opened:
     """Told the stage whose trajectories come next: a scheduler learns lengths by stage."""
     others: list[NodeAddress] = field(default_factory=list)
     """Where the other nodes serve."""
+
+
+class FleetMeter:
+    """Metrics of a fleet since the last call; names: train/record/metrics.py."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._before = dataclasses.replace(fleet.counts)
+
+    def __call__(self) -> dict[str, float]:
+        now, before = dataclasses.replace(self._fleet.counts), self._before
+        self._before = now
+        counts = {
+            f"engine/{field.name}": float(getattr(now, field.name) - getattr(before, field.name))
+            for field in dataclasses.fields(now)
+        }
+        peaks = {f"engine/kv_peak/{k}": peak for k, peak in enumerate(self._fleet.take_kv_peaks())}
+        return counts | {"engine/replicas_up": float(self._fleet.num_up)} | peaks
+
+
+def opened_fleet(fleet: Fleet, publisher: Publisher, others: Sequence[NodeAddress]) -> Opened:
+    """The fleet of a training: measured, and informed of stages."""
+
+    def begin(stage: str) -> None:
+        fleet.stage = stage
+
+    return Opened(
+        engine=fleet, publisher=publisher, measure=FleetMeter(fleet), begin=begin, others=list(others)
+    )
 
 
 class CopyPublisher:

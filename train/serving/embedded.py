@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import dataclasses
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -34,10 +34,8 @@ from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.publish.engine_publisher import EnginePublisher, Weights, serve_in
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.serving.agent import make_agent, open_sandbox
-from rocstar.train.serving.backend import EngineBackend, Learning, Opened
-from rocstar.train.serving.fleet_metrics import opened_fleet
+from rocstar.train.serving.backend import EngineBackend, Learning, Opened, opened_fleet
 from rocstar.train.serving.node_commands import OpenNode, OpenService, open_others
-from rocstar.train.serving.shared_threads import SharedThreads
 from rocstar.train.tasks.chat_format import chat_format
 
 PROMPT_SHARE = 0.25
@@ -130,6 +128,28 @@ class Embedded(EngineBackend):
             return 1
         slots = recipe.engine.max_running * recipe.engine.num_replicas
         return max(1, math.ceil(2 * slots / min(PART, recipe.rl.rollouts_per_task)))
+
+
+class SharedThreads:
+    """The torch threads of one process in which an embedded engine decodes beside the learner: the engine has
+    all of them while the learner waits, and half of them while it learns.
+
+    Each of the two has a Python thread with its own torch threads: with all cores for both, twice as many
+    threads run as there are cores, and each waits for the others at the end of every operation.
+    """
+
+    def __init__(self, engine: ThreadPoolExecutor, total: int) -> None:
+        """`engine` runs one thread of Python, which has `total` torch threads now."""
+        self._engine, self._total = engine, total
+
+    @contextlib.contextmanager
+    def learning(self) -> Iterator[None]:
+        """Halve the engine's threads in the block. The engine applies a change before its next burst."""
+        self._engine.submit(checkpoint.set_threads, max(1, self._total // 2))
+        try:
+            yield
+        finally:
+            self._engine.submit(checkpoint.set_threads, self._total)
 
 
 @contextlib.asynccontextmanager

@@ -29,10 +29,19 @@ from rocstar.train.learner.store_line import StoreLine, travels
 from rocstar.train.learner.team import LearnerTeam, NodeCommandError
 from rocstar.train.publish.server_node import FilesWritten, MakeRoom, ServeVersion, WeightCommand
 from rocstar.train.recipe.errors import TrainingStopped
-from rocstar.train.serving.node_address import START_TIMEOUT_S, NodeAddress
 
+START_TIMEOUT_S = 3600.0
+"""The time every node has to have loaded its model, or started its servers, and opened its sandbox."""
 OpenService = Callable[[Agent, Callable[[], int]], AbstractAsyncContextManager[str]]
 """(agent, version of its engine) -> the address at which rank 0 can request its groups."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAddress:
+    """The address at which the node of a rank serves the groups that it is granted."""
+
+    rank: int
+    url: str
 
 
 @travels

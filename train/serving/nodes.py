@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import os
 import secrets
+import socket
 import sys
 import threading
 import traceback
@@ -44,8 +46,7 @@ from rocstar.train.learner.world import World
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, tell_launcher
 from rocstar.train.serving.backend import backend_of
-from rocstar.train.serving.node_address import NodeAddress, http_url, own_address
-from rocstar.train.serving.node_commands import CommandQueue, follow_commands, serve_node
+from rocstar.train.serving.node_commands import CommandQueue, NodeAddress, follow_commands, serve_node
 from rocstar.train.tasks.chat_format import with_date
 
 T = TypeVar("T")
@@ -178,7 +179,21 @@ async def _open_service(token: str, agent: Agent, version: Callable[[], int]) ->
     """Yields its address."""
     host = own_address()
     async with serving(NodeService(agent, token, version=version), host) as port:
-        yield http_url(host, port)
+        yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def own_address(master: str | None = None, port: int = 9) -> str:
+    """Return this machine's address for other nodes: that of the interface that leads to rank 0.
+
+    On rank 0's own machine MASTER_ADDR may be its name and resolve to loopback. Nothing is sent.
+    """
+    host = master or os.environ.get("MASTER_ADDR", "127.0.0.1")
+    family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(target)
+        found: str = probe.getsockname()[0]
+    ipaddress.ip_address(found)
+    return found
 
 
 def in_daemon(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:

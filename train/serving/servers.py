@@ -2,7 +2,7 @@
 
     folder ─> Replica 0 .. N-1, children of this process ─> Fleet ─> rollouts
 
-How weights get into them: train/publish. Servers of other nodes: server_nodes.py.
+How weights get into them: train/publish.
 """
 
 from __future__ import annotations

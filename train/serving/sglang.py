@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,24 +24,41 @@ from rocstar.engine.inference.sglang.server import Launcher, ServerProcess
 from rocstar.engine.progress.progress import working
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.commands import ReleaseMemory
-from rocstar.train.learner.model_io import DTYPES, checked_folder
+from rocstar.train.learner.model_io import DTYPES, checked_folder, load_tokenizer
 from rocstar.train.learner.model_size import ModelSize, gigabytes
+from rocstar.train.learner.store_line import travels
 from rocstar.train.learner.team import LearnerTeam
-from rocstar.train.publish.rank_commands import WriteWeights
+from rocstar.train.publish.rank_commands import WriteWeights, weight_shapes
+from rocstar.train.publish.server_node import ServerNode
 from rocstar.train.publish.server_publisher import ServerPublisher
 from rocstar.train.publish.version_folders import VersionFolders, link
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
-from rocstar.train.serving.backend import EngineBackend, InitialPolicy, Learning, Opened
-from rocstar.train.serving.fleet_metrics import opened_fleet
-from rocstar.train.serving.node_address import NodeAddress
-from rocstar.train.serving.node_commands import CommandedNode, OpenNode, OpenService, open_others
+from rocstar.train.serving.agent import make_agent, open_sandbox
+from rocstar.train.serving.backend import EngineBackend, InitialPolicy, Learning, Opened, opened_fleet
+from rocstar.train.serving.node_commands import (
+    NodeAddress,
+    OpenedNode,
+    OpenNode,
+    OpenService,
+    open_others,
+)
 from rocstar.train.serving.placement import GpuMap, check_gpus, server_env
-from rocstar.train.serving.server_nodes import OpenServers, open_server_node
 from rocstar.train.serving.servers import Launch, check_sglang, make_canary, open_servers
+from rocstar.train.tasks.chat_format import chat_format
 
 PORT = 29501
 """Stands in a plan for a server's port; a run takes free ones."""
+
+
+@travels
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenServers(OpenNode):
+    """Start the recipe's servers on `folder` as `version`, and serve groups."""
+
+    folder: Path
+    logs: Path
+    version: int
 
 
 class SGLang(EngineBackend):
@@ -128,22 +146,43 @@ class SGLang(EngineBackend):
             publisher = ServerPublisher(home=servers, team=team, thread=learning.thread, folders=folders)
             yield opened_fleet(servers.fleet, publisher, await starting)
 
-    @contextlib.asynccontextmanager
-    async def open_node(
+    def open_node(
         self, recipe: Recipe, team: LearnerTeam, path: str, command: OpenNode, service: OpenService
-    ) -> AsyncIterator[tuple[CommandedNode, str]]:
-        assert isinstance(command, OpenServers)
-        rank = team.world.rank
-        async with open_server_node(recipe, team, command, service, type(self).launcher, rank=rank) as opened:
-            yield opened
+    ) -> OpenedNode:
+        return self._open_node(recipe, team, team.world.rank, command, service)
+
+    def open_serving_node(
+        self, recipe: Recipe, rank: int, command: OpenNode, service: OpenService
+    ) -> OpenedNode:
+        return self._open_node(recipe, None, rank, command, service)
 
     @contextlib.asynccontextmanager
-    async def open_serving_node(
-        self, recipe: Recipe, rank: int, command: OpenNode, service: OpenService
-    ) -> AsyncIterator[tuple[CommandedNode, str]]:
+    async def _open_node(
+        self, recipe: Recipe, team: LearnerTeam | None, rank: int, command: OpenNode, service: OpenService
+    ) -> AsyncIterator[tuple[ServerNode, str]]:
+        """Open this node's servers and its agent behind its service. `team`: None if the node only serves."""
         assert isinstance(command, OpenServers)
-        async with open_server_node(recipe, None, command, service, type(self).launcher, rank=rank) as opened:
-            yield opened
+        tokenizer = load_tokenizer(str(command.folder))
+        canary = make_canary(recipe, tokenizer)
+        async with (
+            open_sandbox(recipe) as sandbox,
+            open_servers(
+                recipe,
+                command.folder,
+                logs=command.logs,
+                name=f"sglang-rank{rank}",
+                version=command.version,
+                canary=canary,
+                launcher=type(self).launcher,
+            ) as servers,
+        ):
+            agent = make_agent(recipe, servers.fleet, chat_format(recipe, tokenizer), sandbox)
+            node = ServerNode(servers=servers, shapes=None if team is None else weight_shapes(team))
+            async with service(agent, lambda: servers.fleet.version) as url:
+                try:
+                    yield node, url
+                finally:
+                    await node.close()
 
 
 def _gpu_lines(recipe: Recipe, gpus: GpuMap, size: ModelSize | str, ranks: int) -> list[str]:

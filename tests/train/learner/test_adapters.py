@@ -33,13 +33,12 @@ from rocstar.train.learner.world import World
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.recipe.lora_config import LoraConfig
-from rocstar.train.recipe.model_config import ScratchConfig
 
+from ...fakes.tiny import SCRATCH
 from ...warm_python import warm
 
 torch.set_num_threads(1)
 
-SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
 LORA = LoraConfig(rank=4, alpha=12)
 ADAMW = OptimSpec(kind="adamw", lr=1e-2, weight_decay=0.1, grad_clip=1.0, warmup_steps=0)
 

@@ -25,13 +25,13 @@ from rocstar.train.learner.loss_stats import LossStats
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.scratch import build_model
-from rocstar.train.recipe.model_config import ScratchConfig
+
+from ...fakes.tiny import SCRATCH
 
 torch.set_num_threads(1)
 
 VOCAB = 40
 SETTINGS = LossSettings(temperature=0.7, clip_low=0.2, clip_high=0.28, correction=Correction.none)
-SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
 MASKS = (
     [0, 0, 0, 1, 1, 0, 0, 1],
     [0, 1, 1, 1],

@@ -11,12 +11,12 @@ from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.memory_release import ReleasedMemory
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.scratch import build_model
-from rocstar.train.recipe.model_config import ScratchConfig
 from rocstar.train.record.metrics import check_names
+
+from ...fakes.tiny import SCRATCH
 
 torch.set_num_threads(1)
 
-SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
 SPECS = {
     kind: OptimSpec(kind=kind, lr=1e-2, weight_decay=0.1, grad_clip=1.0, warmup_steps=2)  # type: ignore[arg-type]
     for kind in ("adamw", "muon")

@@ -7,10 +7,11 @@ from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.sharding import is_apart, mesh_shape, placed
 from rocstar.train.learner.world import World
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.model_config import ModelConfig, ScratchConfig
+from rocstar.train.recipe.model_config import ModelConfig
+
+from ...fakes.tiny import SCRATCH
 
 ALONE = World(rank=0, size=1)
-SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
 
 
 @pytest.mark.parametrize(

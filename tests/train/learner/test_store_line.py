@@ -23,12 +23,12 @@ from rocstar.train.learner.team import LearnerTeam, NodeCommandError
 from rocstar.train.learner.world import World
 from rocstar.train.publish.server_node import FilesWritten, MakeRoom, ServeVersion
 from rocstar.train.recipe.errors import TrainingStopped
-from rocstar.train.recipe.model_config import ScratchConfig
 from rocstar.train.serving.node_commands import OpenNode, follow_commands
 from rocstar.train.serving.nodes import Start
 
+from ...fakes.tiny import SCRATCH
+
 SERVERS = (3, 4)
-SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
 
 
 @pytest.fixture

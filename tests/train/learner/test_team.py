@@ -27,12 +27,12 @@ from rocstar.train.publish.rank_commands import (
     weight_source,
 )
 from rocstar.train.recipe.errors import TrainingStopped
-from rocstar.train.recipe.model_config import ModelConfig, ScratchConfig
+from rocstar.train.recipe.model_config import ModelConfig
 
+from ...fakes.tiny import SCRATCH
 from ...patience import PATIENCE_S
 
 ALONE = World(rank=0, size=1)
-SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
 
 
 async def test_one_process_shares_its_weights_with_the_engine() -> None:

@@ -16,7 +16,7 @@ from rocstar.engine.inference.weight_stream import WeightStream
 from rocstar.train.learner.commands import RankReply, ReleaseMemory
 from rocstar.train.publish import server_publisher
 from rocstar.train.publish.server_node import FilesWritten, MakeRoom, ServeVersion
-from rocstar.train.publish.server_publisher import Phase, ServerPublisher
+from rocstar.train.publish.server_publisher import PublishPhase, ServerPublisher
 from rocstar.train.publish.version_folders import VersionFolders
 from rocstar.train.recipe.errors import TrainingStopped
 
@@ -64,7 +64,7 @@ async def test_a_broadcast_does_not_wait_for_the_files_and_other_nodes_learn_of_
     order = ServeVersion(version=7, folder=tmp_path / "weights" / "v7", is_live=True, reference=None)
     assert team.told == [(order, False), (FilesWritten(version=7), True)]
     assert cast(Any, publisher.home.fleet).served == [(7, "WeightStream")]
-    assert publisher.phase is Phase.done
+    assert publisher.phase is PublishPhase.done
 
 
 @pytest.mark.parametrize("who", ["home", "other", "serving"])
@@ -120,7 +120,9 @@ async def test_weights_that_were_not_gathered_end_the_publish_and_nobody_writes(
     with pytest.raises(RuntimeError, match="out of memory"):
         await publisher.publish(7)
     await asyncio.to_thread(lambda: thread.submit(int).result())  # all that was submitted is done
-    assert [type(command) for command, _ in team.told] == [ServeVersion] and publisher.phase is Phase.send
+    assert [type(command) for command, _ in team.told] == [
+        ServeVersion
+    ] and publisher.phase is PublishPhase.send
     assert not (tmp_path / "weights" / "v7").exists()
 
 

@@ -20,12 +20,12 @@ from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.serving.embedded import Embedded
-from rocstar.train.serving.node_address import NodeAddress, own_address
-from rocstar.train.serving.node_commands import OpenNode, open_others
+from rocstar.train.serving.node_commands import NodeAddress, OpenNode, open_others
 from rocstar.train.serving.nodes import (
     in_daemon,
     new_token,
     open_nodes,
+    own_address,
 )
 
 from ...patience import PATIENCE_S

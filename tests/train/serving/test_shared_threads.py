@@ -8,7 +8,7 @@ import torch
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.serving import embedded
-from rocstar.train.serving.shared_threads import SharedThreads
+from rocstar.train.serving.embedded import SharedThreads
 
 
 @pytest.mark.parametrize(("total", "half"), [(1, 1), (2, 1), (3, 1), (8, 4)])
