@@ -25,9 +25,9 @@ from typing import Self
 from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.child.import_scan import select_flavour
 from rocstar.sandbox.fabric.batch_prefetch import AHEAD_CALLS, OPENED_AT_ONCE, PrefetchedBatch
-from rocstar.sandbox.fabric.client_commands import ClientCommands
 from rocstar.sandbox.fabric.open_calls import OpenCall, OpenCalls
 from rocstar.sandbox.fabric.receiver import UNSERVED, Receiver
+from rocstar.sandbox.fabric.redis_commands import ClientCommands
 from rocstar.sandbox.fabric.redis_connection import (
     PREFIX,
     REDIS_ERRORS,

@@ -15,10 +15,9 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from redis import exceptions
 
 from rocstar.sandbox.fabric.chunks import MAX_MESSAGE_BYTES
-from rocstar.sandbox.fabric.client_commands import FabricMessage
+from rocstar.sandbox.fabric.redis_commands import DONE_TTL_S, FabricMessage, WorkerCommands, WorkerEntry
 from rocstar.sandbox.fabric.redis_connection import REDIS_ERRORS, ChunkStore
 from rocstar.sandbox.fabric.wire import LIGHT, Answer, Outcome, encode_answers, weight
-from rocstar.sandbox.fabric.worker_commands import DONE_TTL_S, WorkerCommands, WorkerEntry
 from rocstar.sandbox.types import SandboxError
 
 STORE_WEIGHT = 1 << 20

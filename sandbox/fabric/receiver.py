@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, field
 
-from rocstar.sandbox.fabric.client_commands import ClientCommands, FabricMessage
 from rocstar.sandbox.fabric.open_calls import Effect, OpenCalls
 from rocstar.sandbox.fabric.owner_queue import CallWindow
+from rocstar.sandbox.fabric.redis_commands import ClientCommands, FabricMessage
 from rocstar.sandbox.fabric.redis_connection import ChunkStore, RedisConnection, id_order
 from rocstar.sandbox.fabric.wire import Answer, WireError, WorkerInfo, WrittenAnswers
 

@@ -13,8 +13,8 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from redis import exceptions
 
-from rocstar.sandbox.fabric.client_commands import CHUNKS_TTL_S, NO_BOUND, ClientCommands, FabricMessage
 from rocstar.sandbox.fabric.open_calls import OpenCall, OpenCalls
+from rocstar.sandbox.fabric.redis_commands import CHUNKS_TTL_S, NO_BOUND, ClientCommands, FabricMessage
 from rocstar.sandbox.fabric.redis_connection import REDIS_ERRORS, ChunkStore
 from rocstar.sandbox.fabric.wire import LIGHT, EntryDraft, full_error
 

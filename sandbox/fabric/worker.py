@@ -17,12 +17,11 @@ import math
 import random
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import cast
 
-from rocstar.sandbox.fabric.client_commands import LEASE_S
 from rocstar.sandbox.fabric.owner_queue import spare_calls
 from rocstar.sandbox.fabric.pending_answers import PendingAnswers, to_storable
+from rocstar.sandbox.fabric.redis_commands import LEASE_S, GroupGone, WorkerCommands, WorkerEntry
 from rocstar.sandbox.fabric.redis_connection import (
     PREFIX,
     REDIS_ERRORS,
@@ -33,8 +32,7 @@ from rocstar.sandbox.fabric.redis_connection import (
     unique_name,
 )
 from rocstar.sandbox.fabric.wire import Outcome, WireCall, WireError, WorkerInfo, WrittenEntry, deadline_error
-from rocstar.sandbox.fabric.worker_commands import GroupGone, WorkerCommands, WorkerEntry
-from rocstar.sandbox.types import BatchSandbox, ExecRequest, ExecResult, Sandbox, SandboxError
+from rocstar.sandbox.types import BatchSandbox, ExecRequest, Sandbox, SandboxError
 
 COUNTERS = (
     *("entries", "calls", "reclaimed", "skipped_calls", "orphaned_calls"),
@@ -356,19 +354,16 @@ def as_batch(sandbox: Sandbox) -> BatchSandbox:
     return cast(BatchSandbox, sandbox) if hasattr(sandbox, "run_batch") else _ConcurrentBatch(sandbox)
 
 
-@dataclass(frozen=True)
 class _ConcurrentBatch:
-    sandbox: Sandbox
-
-    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
-        return await self.sandbox.run(request, deadline=deadline)
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.run = sandbox.run
 
     async def run_batch(
         self, requests: Sequence[ExecRequest], *, deadline: float | None = None
     ) -> AsyncIterator[tuple[int, Outcome]]:
         async def one(index: int) -> tuple[int, Outcome]:
             try:
-                return index, await self.sandbox.run(requests[index], deadline=deadline)
+                return index, await self.run(requests[index], deadline=deadline)
             except SandboxError as error:
                 return index, error
 

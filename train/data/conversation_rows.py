@@ -15,7 +15,7 @@ from typing import Any
 from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.chat.chat import load_template
 from rocstar.engine.chat.shown import ShownCheck
-from rocstar.engine.tools.arguments import check_arguments, check_parameters
+from rocstar.engine.tools.tool import check_arguments, check_parameters
 from rocstar.train.data.build_config import ConversationsConfig, SourceConfig
 from rocstar.train.data.candidate import (
     Candidate,

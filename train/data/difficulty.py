@@ -131,7 +131,7 @@ def _of_lines(path: Path) -> Iterator[tuple[str, bool]]:
 def _of_columns(path: Path) -> Iterator[tuple[str, bool]]:
     if missing := missing_extra_message("reading trajectories in columns", "sim"):
         raise ConfigError(missing)
-    from rocstar.engine.record.plain import RecordError
+    from rocstar.engine.record.json_record import RecordError
     from rocstar.engine.record.step_file import NAME_BYTES, StepFile
 
     try:

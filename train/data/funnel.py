@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rocstar.engine.charts import drawing, escape
+from rocstar.engine.charts.drawing import drawing, escape
 from rocstar.train.recipe.errors import ConfigError
 
 FUNNEL: Final = "funnel.json"

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Loading = Callable[[], AbstractContextManager[None]]
 """Shows progress while torch is imported."""
+PageWriter = Callable[[Path], object]
+"""Writes report.html of an evaluation's folder."""
 ALONE = {"rescore": "--rescore", "verify": "--verify", "check_set": "--check-set"}
 """Modes that take no recipe."""
 SHOWN = 20
@@ -58,11 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser, *, recipe_help: str, count: C
     parser.add_argument("--dry-run", action="store_true", help=text)
 
 
-def run(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) -> int:
+def run(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading, write_page: PageWriter) -> int:
     """Run the mode that the options choose. `rest` are recipe fields."""
     alone = next((name for name in ALONE if getattr(options, name) is not None), None)
     if alone is not None:
-        return _run_mode(alone, options, rest, loading)
+        return _run_mode(alone, options, rest, loading, write_page)
     if options.recipe is None:
         raise ConfigError(
             f"`rocstar eval` needs a recipe or a model's folder, or one of {', '.join(ALONE.values())}"
@@ -71,7 +73,7 @@ def run(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) -
         raise ConfigError("--resume needs --out DIR, the folder of the evaluation")
     recipe = build_recipe(options, rest)
     if not options.dry_run:
-        return _evaluate(options, recipe, loading)
+        return _evaluate(options, recipe, loading, write_page)
     from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
     from rocstar.train.plan.dry_run import dry_run_alone, what_eval_needs
 
@@ -97,7 +99,7 @@ def build_recipe(options: argparse.Namespace, rest: Sequence[str]) -> Recipe:
     return load_recipe(options.recipe, overrides, others="a model's folder or a recipe: ")
 
 
-def _evaluate(options: argparse.Namespace, recipe: Recipe, loading: Loading) -> int:
+def _evaluate(options: argparse.Namespace, recipe: Recipe, loading: Loading, write_page: PageWriter) -> int:
     with loading():
         from rocstar.train.evaluation.saved_model import evaluate_model
 
@@ -108,6 +110,7 @@ def _evaluate(options: argparse.Namespace, recipe: Recipe, loading: Loading) -> 
         out=options.out,
         resume=options.resume,
         is_own=not options.set,
+        write_page=write_page,
     )
     if options.json:
         metrics: dict[str, Any] = {"by_source": {}}
@@ -127,7 +130,9 @@ def _evaluate(options: argparse.Namespace, recipe: Recipe, loading: Loading) -> 
     return 0
 
 
-def _run_mode(mode: str, options: argparse.Namespace, rest: Sequence[str], loading: Loading) -> int:
+def _run_mode(
+    mode: str, options: argparse.Namespace, rest: Sequence[str], loading: Loading, write_page: PageWriter
+) -> int:
     option = ALONE[mode]
     if options.recipe is not None or rest:
         raise ConfigError(
@@ -149,7 +154,8 @@ def _run_mode(mode: str, options: argparse.Namespace, rest: Sequence[str], loadi
     from rocstar.train.evaluation.rescore import FinishedEvaluation, rescore, rescore_into
 
     stored = FinishedEvaluation.open(options.rescore)
-    rescoring = rescore(stored, None) if options.out is None else rescore_into(stored, options.out)
+    out = options.out
+    rescoring = rescore(stored, None) if out is None else rescore_into(stored, out, write_page)
     return _print_rescored(_run_to_end(rescoring), options)
 
 

@@ -7,11 +7,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from rocstar.engine.tools.arguments import check_parameters
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.jupyter import JupyterTool
 from rocstar.engine.tools.python import PythonTool
-from rocstar.engine.tools.tool import Tool
+from rocstar.engine.tools.tool import Tool, check_parameters
 from rocstar.sandbox.types import Limits
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from rocstar.engine.chat.token_text import SAMPLE, TokenText
+from rocstar.engine.chat.chat import SAMPLE, TokenText
 from tests.fakes.scripted_policy import CHATML_TOKENS, ByteTokenizer
 
 BYTES = ByteTokenizer(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason, TellsTokens
 from rocstar.engine.inference.openai import OpenAIEndpoint
-from rocstar.engine.inference.openai_stream import SentIds, SpelledIds, StreamedChoice, WordIds
+from rocstar.engine.inference.openai_formats import SentIds, SpelledIds, StreamedChoice, WordIds
 from tests.fakes.openai_endpoint import STOP, TOKENIZER, VOCAB, Endpoint
 from tests.fakes.scripted_policy import ByteTokenizer
 

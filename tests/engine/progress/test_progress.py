@@ -15,15 +15,16 @@ from rocstar.engine.progress.progress import (
     Attempts,
     ProgressBoard,
     attempting,
+    duration,
     left_s,
     next_told_s,
+    per_second,
     rate,
     rolled_out_elsewhere,
     turn_ended,
     working,
 )
 from rocstar.engine.progress.status import StatusLine
-from rocstar.engine.progress.text import duration, per_second
 from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.tools.box import Dispatcher

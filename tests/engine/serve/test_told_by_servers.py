@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from rocstar.engine.inference.openai import OpenAIEndpoint
-from rocstar.engine.inference.openai_forms import EndpointForm
+from rocstar.engine.inference.openai_formats import EndpointForm
 from rocstar.engine.serve.endpoint import ServeOptions
 from rocstar.engine.serve.server import open_endpoint
 from tests.fakes.openai_endpoint import STOP, TOKENIZER, VOCAB, Endpoint

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rocstar.engine.tools.interpreter import CLOSE_TIMEOUT_S, Interpreter, Ran
+from rocstar.engine.tools.jupyter import CLOSE_TIMEOUT_S, Interpreter, Ran
 from rocstar.sandbox import testing as fake
 from rocstar.sandbox.types import ExecResult, Limits, SandboxError, SessionLost
 from tests.fakes.scripted_policy import run_virtual

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox.fabric import RedisFabric
-from rocstar.sandbox.fabric.client_commands import REPLY_TTL_S
 from rocstar.sandbox.fabric.receiver import SMALLEST_WINDOW
+from rocstar.sandbox.fabric.redis_commands import GROUP, REPLY_TTL_S
 from rocstar.sandbox.fabric.redis_connection import PREFIX
 from rocstar.sandbox.fabric.wire import Answer, encode_answers
-from rocstar.sandbox.fabric.worker_commands import GROUP
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
