@@ -25,9 +25,8 @@ from rocstar.sandbox.http.connections import ConnectionLimiter
 from rocstar.sandbox.http.malformed import protocol_factory
 from rocstar.train.reading.view.change_events import PING_S, OpenPage, RunWatcher, TooManyPagesError
 from rocstar.train.reading.view.conversation import PAGE_TOKENS, WithheldError
-from rocstar.train.reading.view.document import page_files
-from rocstar.train.reading.view.export_page import MOST, export_page, now_as_text
-from rocstar.train.reading.view.exported_responses import encode_json
+from rocstar.train.reading.view.document import encode_json, now_as_text, page_files
+from rocstar.train.reading.view.export_page import MOST, export_page
 from rocstar.train.reading.view.guard import PageGuard, add_headers, error_page
 from rocstar.train.reading.view.reader import MAX_PAGE, NothingThereError, RunReader
 from rocstar.train.reading.view.trajectory_filter import FilterError
