@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,13 +184,9 @@ def _finite(advantage: Any) -> Advantage:
 
 
 def _resets_optimizer(recipe: Recipe, step: int) -> bool:
-    """Whether a stage that begins with fresh optimizer state begins with this step."""
+    """Return True if a stage that begins with fresh optimizer state begins with this step."""
+    firsts = [sum(stage.steps for stage in recipe.stages[:k]) for k in range(len(recipe.stages))]
     return any(
         stage.reset_optimizer and stage.steps and step == first + 1
-        for stage, first in zip(recipe.stages, _first_steps(recipe), strict=True)
+        for stage, first in zip(recipe.stages, firsts, strict=True)
     )
-
-
-def _first_steps(recipe: Recipe) -> Sequence[int]:
-    """The run's step count at the beginning of each stage."""
-    return [sum(stage.steps for stage in recipe.stages[:k]) for k in range(len(recipe.stages))]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rocstar.engine.record.columns import encode_frame
-from rocstar.engine.record.plain import Verdict
+from rocstar.engine.record.json_record import Verdict
 from rocstar.engine.record.step_file import FrameFile, Judged
 from rocstar.engine.types import (
     Failed,

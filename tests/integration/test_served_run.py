@@ -16,7 +16,7 @@ from rocstar.train.evaluation.sets import EVAL_SEED
 from rocstar.train.groups.from_rollouts import Records
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import recipe_of_model
-from rocstar.train.served.answering import ServeOrder, serving
+from rocstar.train.served.answering import ServeOrder, open_served
 
 
 async def ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> Any:
@@ -37,7 +37,7 @@ def test_it_answers_as_it_was_evaluated_and_its_thumbs_are_learned(
     async def served() -> dict[str, Any]:
         told: dict[str, Any] = {}
         order = ServeOrder(recipe=recipe, out=out, drain_s=10.0, note=lambda line: None)
-        async with serving(order) as (_, listening), aiohttp.ClientSession() as session:
+        async with open_served(order) as (_, listening), aiohttp.ClientSession() as session:
             for task in {record["task"]["id"]: record["task"] for record in evaluated}.values():
                 body = {
                     "model": "rocstar-agent",

@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from rocstar.engine.nodes.grants import Window
 from rocstar.engine.nodes.nodes import Nodes
-from rocstar.engine.nodes.window import Window
 from rocstar.engine.progress.progress import Attempts, working
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group, Task, Trajectory
@@ -212,13 +212,13 @@ async def run_attempts(
             counted.total -= len(known)
             group = await _run_with_retries(roller, task, known, k, seed, step, counted)
             await on_group(group)
+            work.done += 1
             return group
 
-        make = work.counting(group_of)
         try:
             while True:
                 room = max(0, in_flight.most - len(running))
-                running |= {asyncio.ensure_future(make(task)) for task in islice(supply, room)}
+                running |= {asyncio.ensure_future(group_of(task)) for task in islice(supply, room)}
                 if not running:
                     return
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from rocstar.train.learner.host_memory import sent
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.lora_config import LoraConfig
+from rocstar.train.recipe.model_config import LoraConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

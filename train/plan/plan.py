@@ -86,7 +86,7 @@ class Machines:
         )
 
 
-def describe(recipe: Recipe, path: str, machines: Machines) -> str:
+def describe_plan(recipe: Recipe, path: str, machines: Machines) -> str:
     """The plan as comments of TOML, to be printed under the recipe."""
     size = measure(recipe.model, recipe.lora)
     memory = [f"memory: not known, for {size}"] if isinstance(size, str) else _learner(recipe, size, machines)

@@ -38,8 +38,7 @@ class ModelConfig(Section):
     )
     task_prompt: Expert[str] = Field(
         QUESTION,
-        description="the user's message of a task and of an evaluation that is asked like one: text around "
-        "{question}, such as how to write the answer",
+        description="the user's message of tasks, and of evaluations asked like them: text around {question}",
     )
     thinking: Expert[Literal["keep", "refuse"]] = Field(
         "refuse",
@@ -48,21 +47,21 @@ class ModelConfig(Section):
     )
     thoughts: Expert[Literal["skip", "read"]] = Field(
         "skip",
-        description="whether a tool call or an answer inside `<think>` is executed and judged: skip = it is "
-        "neither, read = both",
+        description="tool calls and answers inside `<think>`: 'skip' = neither executed nor judged, "
+        "'read' = both",
     )
     date: Expert[str] = Field(
         "",
-        description="the date that a template shows which asks for today's, as '2026-01-31'; '' = the day "
-        "of the run's start, which the run then keeps",
+        description="today's date for a template that shows it, as '2026-01-31'; '' = the day of the "
+        "run's start",
     )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="of forward and backward; the learner's weights and moments are float32"
     )
     head_dtype: Expert[Literal["model", "float32"]] = Field(
         "model",
-        description="of the logits in learner and engine: 'model' = that of dtype, 'float32' = unrounded, "
-        "for log-probs that differ less and three times the memory per logit if dtype is 'bfloat16'",
+        description="of the logits in learner and engine: 'model' = dtype, 'float32' = unrounded: less "
+        "mismatch, and three times the memory per logit of bfloat16",
     )
     activation_checkpointing: Expert[Literal["auto", "on", "off"]] = Field(
         "auto",
@@ -93,3 +92,36 @@ class ModelConfig(Section):
     def _read_yes_or_no(cls, value: Any) -> Any:
         """True and false, as recipes said it before there was 'auto'."""
         return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The matrices of a Llama-like layer."""
+
+
+class LoraConfig(Section):
+    """Low-rank adapters (LoRA): the model stays as it is, and alpha / rank times their product is added.
+
+    There is no dropout: the log-probs of the learner would be of another policy than the one that rolls out.
+    """
+
+    rank: Expert[Annotated[int, Unit("dimensions")]] = Field(
+        0, ge=0, description="rank of the adapters that learn beside frozen weights; 0 = all weights learn"
+    )
+    alpha: Expert[Annotated[int, Unit("factor")]] = Field(
+        32, gt=0, description="scale of the adapters' output: alpha / rank"
+    )
+    targets: Expert[list[str]] = Field(
+        list(LINEARS), min_length=1, description="names of the linear modules that get an adapter"
+    )
+
+    @field_validator("targets")
+    @classmethod
+    def _are_of_layers(cls, targets: list[str]) -> list[str]:
+        for name in targets:
+            if name in ("lm_head", "embed_tokens"):
+                raise ValueError(f"{name!r} may not be adapted: head and embedding are served as they are")
+            if "." in name or not name:
+                raise ValueError(f"{name!r} is not the last part of a module's name, as 'q_proj' is")
+        if len(set(targets)) < len(targets):
+            raise ValueError("a name occurs twice")
+        return targets

@@ -1,4 +1,4 @@
-"""[rl] and [off_policy] of a recipe: rollouts, selection and update of a step."""
+"""[rl], [off_policy] and [[stages]] of a recipe: rollouts, selection and update of a step, stage by stage."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.reward_config import is_reference
 from rocstar.train.recipe.section import (
+    Attempts,
     Betas,
     Expert,
     LearningRate,
@@ -16,6 +18,7 @@ from rocstar.train.recipe.section import (
     Tasks,
     Temperature,
     Tokens,
+    Turns,
     Unit,
 )
 
@@ -50,8 +53,8 @@ class RlConfig(Section):
     refill: Expert[Annotated[int, Unit("rounds")]] = Field(
         0,
         ge=0,
-        description="most rounds of further tasks in a step, each of as many tasks as the step lacks groups "
-        "with signal; their tokens are part of its cost, and tasks of medium difficulty gain weight",
+        description="most rounds of further tasks in a step, each with a task per missing group with signal; "
+        "tasks of medium difficulty gain weight",
     )
     advantage: Expert[str] = Field(
         "grpo",
@@ -143,3 +146,17 @@ class OffPolicyConfig(Section):
                 f"floor = {self.floor} is not below cap = {self.cap}: no ratio lies between them"
             )
         return self
+
+
+class StageConfig(Section):
+    """One RL stage: its own limits, data and steps."""
+
+    name: Expert[str] = Field("stage1", description="as metrics and records call it")
+    steps: Steps = Field(ge=0, description="RL steps of the stage")
+    max_response_tokens: Tokens = Field(ge=1, description="all turns and tool results of a trajectory")
+    max_turns: Turns = Field(ge=1, description="turns of a trajectory at most; each may call the tool")
+    data: DataConfig | None = Field(None, description="its tasks; left out = those of the stage before")
+    filter_rollouts: Expert[Attempts] = Field(
+        0, ge=0, description="k > 0: before the stage, drop tasks solved k times out of k"
+    )
+    reset_optimizer: Expert[bool] = Field(False, description="begin the stage with fresh moments and warm-up")

@@ -42,9 +42,8 @@ from torch.utils._pytree import tree_leaves
 
 from rocstar.kernels import chunks, layer_ops, linear_loss, rows, varlen_attention
 from rocstar.train.learner import activations, team
-from rocstar.train.rehearsal.categories import GIB, Category
 from rocstar.train.rehearsal.gpu_attention import attention_of, scratch_bytes
-from rocstar.train.rehearsal.ledger import MemoryLedger
+from rocstar.train.rehearsal.ledger import GIB, Category, MemoryLedger
 from rocstar.train.rehearsal.verdict import OVERHEAD_GIB
 
 GPU = torch.device("cuda", 0)

@@ -16,7 +16,7 @@ from rocstar.train.learner.model_size import row_cost
 from rocstar.train.learner.settings import loss_settings, stage_optimizer
 from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.rehearsal.categories import GIB, Category
+from rocstar.train.rehearsal.ledger import GIB, Category
 from rocstar.train.rehearsal.rehearse import rehearse_recipe
 
 from .models import random_model

@@ -14,13 +14,13 @@ import pytest
 
 from rocstar.engine.progress.progress import ProgressBoard, attempting
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
-from rocstar.engine.testing.policy import run_virtual
 from rocstar.engine.types import Group, Task, TrajectoryKey, VersionSpan
 from rocstar.train.groups import source
-from rocstar.train.groups.ahead import AheadGroups, Tickets, ahead_source, tickets_from
+from rocstar.train.groups.ahead import AheadGroups, Tickets, tickets_from
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.tasks.data import TaskCursor
+from tests.fakes.scripted_policy import run_virtual
 from tests.fakes.trajectories import make_group
 
 TASKS = [Task(id=f"task{k}", source="s", question=f"q{k}", answer="1") for k in range(7)]
@@ -66,7 +66,7 @@ async def opened(
 ) -> AsyncIterator[AheadGroups]:
     rl = RlConfig(tasks_per_step=tickets.batch, max_staleness=bound, refill=refill)
     budget = TimeBudget(asyncio.get_running_loop().time)
-    async with ahead_source(
+    async with AheadGroups(
         AGENT, world.engine, tickets, rl, seed=0, budget=budget, tasks=TASKS, journal=journal
     ) as source:
         yield source

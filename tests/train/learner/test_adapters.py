@@ -32,8 +32,7 @@ from rocstar.train.learner.team import World
 from rocstar.train.learner.weight_file import write_owned
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import parse_recipe
-from rocstar.train.recipe.lora_config import LoraConfig
-from rocstar.train.recipe.model_config import ScratchConfig
+from rocstar.train.recipe.model_config import LoraConfig, ScratchConfig
 
 from ...warm_python import warm
 

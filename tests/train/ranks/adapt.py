@@ -18,8 +18,7 @@ from rocstar.train.learner.adapters import add_adapters
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.team import LearnerTeam, World, place_adapted
-from rocstar.train.recipe.lora_config import LoraConfig
-from rocstar.train.recipe.model_config import ModelConfig
+from rocstar.train.recipe.model_config import LoraConfig, ModelConfig
 
 STEPS = 3
 

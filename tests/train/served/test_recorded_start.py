@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rocstar.engine.record.columns import encode_frame
-from rocstar.engine.record.plain import Verdict
+from rocstar.engine.record.json_record import Verdict
 from rocstar.engine.record.reading import read_records, write_records
 from rocstar.engine.record.step_file import FrameFile, Judged
 from rocstar.engine.types import HIDDEN, Trajectory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rocstar.engine.record.plain import Verdict
+from rocstar.engine.record.json_record import Verdict
 from rocstar.engine.types import HIDDEN, Failed, Origin, Task, ToolCall, ToolResult, Trajectory
 from rocstar.train.record.run_directory import records_file
 from tests.fakes.trajectories import FakeRecord, FakeTurn, make_trajectory, write_step_file

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
+import re
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from rocstar.engine.record.json_record import Verdict
 from rocstar.engine.record.learned import LearnedTokens, write_learned
-from rocstar.engine.record.plain import Verdict
 from rocstar.engine.types import (
     HIDDEN,
     Failed,
@@ -245,3 +248,12 @@ def groups_of(text: str = "") -> list[tuple[Task, Sequence[MadeSibling]]]:
     alike = replace(drawn, id=f"sum-1{text}", source=f"sum{text}")
     hidden = replace(drawn, id="secret", question="the hidden question", meta={HIDDEN: True})
     return [(drawn, SIBLINGS), (alike, ALIKE), (hidden, ALIKE)]
+
+
+def kept_in(page: str) -> dict[str, Any]:
+    """What a page has in it, with its answers as values."""
+    found = re.search(r'<script type="application/json" id="kept">(.*?)</script>', page)
+    assert found is not None
+    told = json.loads(found[1])
+    answers = {asked: zlib.decompress(base64.b64decode(text)) for asked, text in told["answers"].items()}
+    return told | {"answers": {asked: json.loads(text) for asked, text in answers.items()}}
