@@ -93,9 +93,7 @@ class Fleet:
         assert self._tasks is not None
         tasks, self._tasks = self._tasks, None
         self._replicas.stop()
-        if isinstance(
-            error, asyncio.CancelledError
-        ):  # perhaps the group's own, for a bug in one of its tasks
+        if isinstance(error, asyncio.CancelledError):  # perhaps the group's own: a bug in one of its tasks
             await tasks.__aexit__(kind, error, trace)
         else:  # an error of the body stays itself
             await tasks.__aexit__(None, None, None)
@@ -363,8 +361,11 @@ class Fleet:
         except InferenceError as error:
             if not (error.retryable or error.kind == "engine_stopped"):
                 raise
-            if slot.up:
-                self._replicas.turn_failed(slot, request_id)
+            failures = slot.failures
+            if slot.up and self._limits.failures <= failures.failed(
+                request_id, slot.running, is_only=self.num_up == 1
+            ):
+                self._replicas.down(slot)
         except TimeoutError:
             if deadline is not None and loop.time() >= deadline:
                 raise
@@ -372,9 +373,7 @@ class Fleet:
         if not slot.suspended:  # a stop on purpose is no failure
             state.failures[slot.index] += 1
         self._fail_if_hopeless()
-        await asyncio.sleep(
-            0
-        )  # requests that failed with it go first: a server's end fails all of its requests
+        await asyncio.sleep(0)  # requests that failed with it go first: a server's end fails all of them
         return None
 
     def _end_turn(self, state: TrajectoryState, request_id: str, new_tokens: int) -> None:

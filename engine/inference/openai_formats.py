@@ -185,14 +185,12 @@ class StreamedChoice:
         try:
             self.counted = (event.get("usage") or {}).get("completion_tokens", self.counted)
             if event["choices"]:  # the last event of some servers has usage alone
-                self._tell(self._new_ids(event["choices"][0]))
+                piece = event["choices"][0]
+                self.finish = piece.get("finish_reason") or self.finish
+                self._tell(self._ids.take(piece))
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             detail = f"{type(error).__name__}: {error}; {str(event)[:300]}"
             raise InferenceError("bad_reply", detail, retryable=True) from error
-
-    def _new_ids(self, piece: Mapping[str, Any]) -> list[int]:
-        self.finish = piece.get("finish_reason") or self.finish
-        return self._ids.take(piece)
 
     def _tell(self, ids: Sequence[int]) -> None:
         if self._heard is None:

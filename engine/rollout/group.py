@@ -32,14 +32,14 @@ async def run_group(
         TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=k) for k in range(first, first + size)
     ]
     agent.inference.join([str(key) for key in keys])
+
+    async def counted(key: TrajectoryKey) -> Trajectory:
+        with attempting(str(key)):
+            return await run_trajectory(agent, task, key, granted=granted)
+
     async with asyncio.TaskGroup() as siblings:
-        running = [siblings.create_task(_followed(agent, task, key, granted)) for key in keys]
+        running = [siblings.create_task(counted(key)) for key in keys]
     return Group(task=task, trajectories=tuple(sibling.result() for sibling in running))
-
-
-async def _followed(agent: Agent, task: Task, key: TrajectoryKey, granted: Callable[[], None]) -> Trajectory:
-    with attempting(str(key)):
-        return await run_trajectory(agent, task, key, granted=granted)
 
 
 async def all_groups(roll_out: Callable[[Asked], Awaitable[Group]], asked: Sequence[Asked]) -> list[Group]:
