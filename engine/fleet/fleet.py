@@ -20,17 +20,17 @@ from typing import Any
 
 from rocstar.engine.fleet.replicas import FleetCounts, FleetLimits, Replicas, Restart, SendToAll, Slot
 from rocstar.engine.fleet.scheduler import Scheduler
-from rocstar.engine.fleet.trajectory_state import ToldTokens, TrajectoryState
+from rocstar.engine.fleet.trajectory_state import TokenStream, TrajectoryState
 from rocstar.engine.inference.base import (
     BusyClock,
     Generation,
+    GenerationBuilder,
     Heard,
     Inference,
     InferenceError,
     KvLoad,
     Sampling,
     StopReason,
-    Written,
 )
 from rocstar.engine.inference.weights import WeightSource
 from rocstar.engine.scheduling.events import Drop, Event, Grant, Left, Refuse, Submitted, TurnEnded, TurnReady
@@ -154,7 +154,7 @@ class Fleet:
     ) -> Generation:
         state = self._begin_turn(request_id, len(ids), max_new_tokens)
         rest: dict[str, Any] = {"stop_ids": stop_ids, "sampling": sampling, "seed": seed}
-        with self._busy.asking():
+        with self._busy.track_turn():
             return await self._turn(
                 state, ids, max_new_tokens=max_new_tokens, request_id=request_id, deadline=deadline, **rest
             )
@@ -169,9 +169,9 @@ class Fleet:
         deadline: float | None,
         **rest: Any,
     ) -> Generation:
-        written = Written()
+        written = GenerationBuilder()
         heard = self._hearing.get(request_id)
-        state.told = None if heard is None else ToldTokens(heard)
+        state.told = None if heard is None else TokenStream(heard)
         try:
             while not state.is_given_up(self._limits):
                 slot = await self._granted(state, request_id, len(ids) + len(written.ids), deadline)
@@ -303,7 +303,7 @@ class Fleet:
             if state.waiting.done():
                 replica = state.waiting.result()
             else:
-                with self._busy.starving():
+                with self._busy.track_wait():
                     async with asyncio.timeout_at(deadline):
                         replica = await state.waiting
         finally:

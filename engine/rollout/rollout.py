@@ -18,12 +18,12 @@ from typing import Any, Protocol
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.inference.base import (
     Generation,
+    GenerationBuilder,
     Inference,
     InferenceError,
     Sampling,
     StopReason,
     TellsTokens,
-    Written,
 )
 from rocstar.engine.progress.progress import turn_ended
 from rocstar.engine.rollout.clock import TrajectoryClock
@@ -107,7 +107,7 @@ class Agent:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Draft(Written):
+class _Draft(GenerationBuilder):
     """A trajectory being written. Appending is the only operation."""
 
     segments: list[Segment] = field(default_factory=list)
@@ -148,10 +148,10 @@ async def run_trajectory(
     granted: called once, when its clock starts, or when it ends without.
     """
     with TrajectoryClock(agent.limits.timeout_s, granted) as clock:
-        return await _attempt(agent, task, key, clock)
+        return await _run_and_judge(agent, task, key, clock)
 
 
-async def _attempt(agent: Agent, task: Task, key: TrajectoryKey, clock: TrajectoryClock) -> Trajectory:
+async def _run_and_judge(agent: Agent, task: Task, key: TrajectoryKey, clock: TrajectoryClock) -> Trajectory:
     draft = _Draft()
     request_id = str(key)
     finish = FinishReason.aborted
