@@ -51,7 +51,7 @@ from rocstar.train.plan.preflight import Tasks, check, loaded_tasks
 from rocstar.train.plan.prompts import dated
 from rocstar.train.plan.resume import bytes_to_keep, check_same_kind, complete, take_recipe
 from rocstar.train.reading.diagnosis.watch import Watch
-from rocstar.train.reading.view.report import write_report
+from rocstar.train.reading.view.report import write_eval_report, write_report
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.model_config import ModelConfig
@@ -459,6 +459,7 @@ class _Builder:
             listeners=self.listeners,
             budget=TimeBudget(),
             lag=self.lag,
+            write_eval_page=write_eval_report,
             alarms=self.watch.measured,
         )
 

@@ -142,7 +142,7 @@ class Endpoint:
                 max_choices=options.conversations.max_choices,
             )
         )
-        self.connections = ConnectionLimiter.single_owner(options.max_connections)
+        self.connections = ConnectionLimiter.shared(options.max_connections)
         self._held_bytes = 0
         """The size of bodies that are arriving or being parsed."""
         self._noted_fields: set[str] = set()

@@ -14,6 +14,8 @@ from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 
+from rocstar.engine.charts.drawing import Figure
+from rocstar.engine.charts.row_chart import row_chart
 from rocstar.engine.nodes.grants import FILL, PART
 from rocstar.engine.progress.progress import Work, working
 from rocstar.engine.progress.status import StatusLine
@@ -23,7 +25,7 @@ from rocstar.engine.sim.bound import LowerBound, lower_bound
 from rocstar.engine.sim.cost import MI300X_14B, MI300X_14B_KV_TOKENS, Cluster, CostModel, ReplicaModel
 from rocstar.engine.sim.flight import Flight, SimulationError
 from rocstar.engine.sim.multi_node import NodeSettings
-from rocstar.engine.sim.page import html_page, text_table
+from rocstar.engine.sim.page import PageMaker, page_sections, text_table
 from rocstar.engine.sim.simulate import Outcome, simulate
 from rocstar.engine.sim.svg import makespan_bars, occupancy
 from rocstar.engine.sim.traces import TraceError, load_trace
@@ -34,6 +36,8 @@ HOW_LONG = (
     "All policies on a step of the default size take up to a minute of one core; a terminal shows how far it "
     "is. Fewer --policies, or fewer --tasks on fewer --replicas, take less."
 )
+BARS = "The time of the whole step under each policy, and as a multiple of the lower bound."
+BANDS = "Darker: more of a replica's KV pool is in use."
 PICTURED = 3
 """Policies whose replicas are drawn over time: ours and the best of the others."""
 
@@ -46,11 +50,11 @@ class UsageError(ValueError):
     """The command line asks for something that is not there; the message carries value, reason and fix."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None, make_page: PageMaker) -> int:
     """Run the verb; 0, 1 if a policy never ends the work, 2 for a mistake in the command line."""
     options = build_parser().parse_args(argv)
     try:
-        return _run(options)
+        return _run(options, make_page)
     except (UsageError, TraceError, OSError, ValueError) as error:
         print(f"rocstar sim: {error}", file=sys.stderr)
         return USAGE_ERROR
@@ -128,7 +132,7 @@ def _see_targets(options: argparse.Namespace) -> None:
             raise UsageError(f"--{name} {file} cannot be written; choose another place")
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, make_page: PageMaker) -> int:
     _see_targets(options)
     known = _known(options.peers)
     names = list(known) if options.policies is None else options.policies.split(",")
@@ -139,7 +143,7 @@ def _run(options: argparse.Namespace) -> int:
     with StatusLine():
         found = _simulated(options, policies)
     if found.flights:
-        _draw(options, found)
+        _draw(options, found, make_page)
     if options.json:
         print(json.dumps(_json(found)))
         return 0
@@ -298,22 +302,20 @@ def _json(found: _Found) -> dict[str, object]:
     }
 
 
-def _draw(options: argparse.Namespace, found: _Found) -> None:
+def _draw(options: argparse.Namespace, found: _Found, make_page: PageMaker) -> None:
     workload, outcomes = found.workload, found.outcomes
     ranked = [o.policy for o in sorted(outcomes, key=lambda o: o.makespan_s)]
     ours = [name for name in ranked if name == "predictive"]
     chosen = (ours + [name for name in ranked if name not in ours])[:PICTURED]
-    bars = partial(makespan_bars, f"Makespan of one step, {workload.name}", outcomes)
+    bars = partial(row_chart, makespan_bars(f"Makespan of one step, {workload.name}", outcomes))
     drawn = [(name, dict(found.flights)[name]) for name in chosen]
     bands = partial(occupancy, drawn, "KV in use, one row per replica, over time")
     if options.svg is not None:
-        options.svg.write_text(bars(), encoding="utf-8")
-        options.svg.with_stem(options.svg.stem + "-occupancy").write_text(bands(), encoding="utf-8")
+        options.svg.write_text(bars(standalone=True), encoding="utf-8")
+        second = options.svg.with_stem(options.svg.stem + "-occupancy")
+        second.write_text(bands(standalone=True), encoding="utf-8")
     if options.html is not None:
         lines = [*found.facts, *(found.advice.lines(found.cluster) if found.advice is not None else [])]
-        title = f"rocstar sim: {workload.name}"
-        options.html.write_text(html_page(title, lines, outcomes, [bars, bands]), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        figures = [Figure(one, caption, is_wide=True) for one, caption in ((bars, BARS), (bands, BANDS))]
+        sections = page_sections(lines, outcomes, figures)
+        options.html.write_text(make_page(f"rocstar sim: {workload.name}", sections), encoding="utf-8")

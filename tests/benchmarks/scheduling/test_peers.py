@@ -87,7 +87,7 @@ def test_the_verb_simulates_them(capsys: pytest.CaptureFixture[str]) -> None:
         "--kv-tokens",
         "40000",
     ]
-    assert main([*small, "--peers", str(BENCHMARKS / "scheduling" / "peers.py")]) == 0
+    assert main([*small, "--peers", str(BENCHMARKS / "scheduling" / "peers.py")], lambda *_: "") == 0
     words = capsys.readouterr().out.split()
     assert all(name in words for name in POLICIES)
 

@@ -27,8 +27,9 @@ from rocstar.engine.record.columns import (
 from rocstar.engine.record.compression import compress
 from rocstar.engine.record.json_record import decode_turn, encode_turn
 from rocstar.engine.types import Task, Trajectory, Turn, TurnForm
+from tests.fakes.trajectories import plain_trajectory
 
-from ..record_cases import fitting_trajectories, plain_trajectory
+from ..record_cases import fitting_trajectories
 
 
 @given(made=fitting_trajectories())

@@ -15,8 +15,8 @@ from rocstar.engine.record.step_file import FrameFile, Judged
 from rocstar.engine.types import HIDDEN, Trajectory
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.served.recorded_start import recorded_start
+from tests.fakes.trajectories import plain_trajectory
 
-from ...engine.record_cases import plain_trajectory
 from ...engine.test_record import EXAMPLE
 
 VERDICT = Verdict(bucket="kept", penalty_error=0.0, penalty_format=0.0, advantage=0.5)
