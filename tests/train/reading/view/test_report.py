@@ -43,7 +43,7 @@ def page(run: Path) -> str:
 
 def test_each_trajectory_has_what_a_server_would_answer(run: Path, page: str) -> None:
     answers: dict[str, Any] = kept_in(page)["answers"]
-    reader = RunReader(RunIndex([run]), reveal=False)
+    reader = RunReader(RunIndex([run]).runs, reveal=False)
     rows = answers[f"list&run={run.name}"]["rows"]
     assert [(row["file"], row["row"]) for row in rows] == reader.sample(run.name, STEPS, 10)
     for row in rows:
