@@ -59,18 +59,6 @@ def test_the_layout_stays_small(layout: ModuleType, package: str) -> None:
     assert (found.rooms <= rooms, found.arrows <= arrows, found.floors <= floors) == (True, True, True), found
 
 
-def test_rooms_in_a_circle_are_named(layout: ModuleType, tmp_path: Path) -> None:
-    for name, line in (
-        ("a", "from rocstar.engine.b import x"),
-        ("b", "def f():\n    import rocstar.engine.a"),
-    ):
-        (tmp_path / "engine").mkdir(exist_ok=True)
-        (tmp_path / "engine" / f"{name}.py").write_text(line + "\n")
-    found = layout.layout(tmp_path, "engine")
-    assert (found.rooms, found.arrows, found.floors) == (2, 2, None)
-    assert set(found.circle) == {"a", "b"}
-
-
 def imports(path: Path, root: Path) -> Iterator[str]:
     """The absolute dotted name of everything that a file under `root` imports, wherever in the file."""
     module = ["rocstar", *path.relative_to(root).with_suffix("").parts]
@@ -112,14 +100,9 @@ def test_kernels_and_the_algorithm_are_pure() -> None:
     ("place", "line", "complaint"),
     [
         ("kernels/a.py", "import rocstar.sandbox", "knows nothing of ours"),
-        ("kernels/a.py", "import pydantic", "may import the standard library"),
         ("train/algorithm/a.py", "import numpy", "may import the standard library and ['torch']"),
         ("train/algorithm/a.py", "from time import monotonic", "has no clock"),
-        ("train/algorithm/a.py", "from rocstar.train.recipe.config import Config", "knows nothing of ours"),
         ("train/algorithm/a.py", "from ..config import Config", "knows nothing of ours"),
-        (f"{STATISTICS}/a.py", "from rocstar.engine.types import Task", "knows nothing of ours"),
-        (f"{STATISTICS}/a.py", "import torch", "may import the standard library and ['numpy', 'scipy']"),
-        (f"{STATISTICS}/a.py", "from pathlib import Path", "does no I/O"),
     ],
 )
 def test_an_impurity_is_named(tmp_path: Path, place: str, line: str, complaint: str) -> None:

@@ -9,7 +9,7 @@ import math
 import os
 import runpy
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -24,14 +24,12 @@ from rocstar.engine.sim.advice import Advice, advise
 from rocstar.engine.sim.bound import LowerBound, lower_bound
 from rocstar.engine.sim.cost import MI300X_14B, MI300X_14B_KV_TOKENS, Cluster, CostModel, ReplicaModel
 from rocstar.engine.sim.flight import Flight, SimulationError
-from rocstar.engine.sim.outcome import Outcome
 from rocstar.engine.sim.page import PageMaker, page_sections, text_table
-from rocstar.engine.sim.runs import simulate
+from rocstar.engine.sim.simulate import Outcome, simulate
 from rocstar.engine.sim.svg import makespan_bars, occupancy
 from rocstar.engine.sim.traces import TraceError, load_trace
 from rocstar.engine.sim.two_levels import Levels
-from rocstar.engine.sim.work import Workload
-from rocstar.engine.sim.workloads import SHAPES, earlier_step, generate
+from rocstar.engine.sim.workload import SHAPES, Workload, earlier_step, generate
 
 USAGE_ERROR, FAILED = 2, 1
 HOW_LONG = (
@@ -136,7 +134,12 @@ def _see_targets(options: argparse.Namespace) -> None:
 
 def _run(options: argparse.Namespace, make_page: PageMaker) -> int:
     _see_targets(options)
-    policies = _policies(options.policies, _known(options.peers))
+    known = _known(options.peers)
+    names = list(known) if options.policies is None else options.policies.split(",")
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--policies: no policy is called {name!r}; there are {', '.join(known)}")
+    policies = {name: known[name] for name in names}
     with StatusLine():
         found = _simulated(options, policies)
     if found.flights:
@@ -163,13 +166,34 @@ class _Found:
 
     @property
     def facts(self) -> list[str]:
-        return _facts(self.workload, self.cluster, self.bound)
+        workload, cluster, bound = self.workload, self.cluster, self.bound
+        count = len(workload.trajectories)
+        groups = len({t.group for t in workload.trajectories})
+        turns = sum(len(t.turns) for t in workload.trajectories)
+        return [
+            f"{workload.name}: {count:,} trajectories in {groups:,} groups, {turns / count:.2f} turns and "
+            f"{workload.generated_tokens / count:,.0f} generated tokens each; the longest has "
+            f"{workload.longest_tokens:,} tokens.",
+            f"{cluster.replicas} replicas with {cluster.model.kv_tokens:,} KV tokens each. No policy can "
+            f"take less than {bound.seconds:,.1f} s: the longest trajectory alone takes "
+            f"{bound.alone_s:,.1f} s, all work at the best batch {bound.work_s:,.1f} s.",
+        ]
 
 
 def _simulated(options: argparse.Namespace, policies: Mapping[str, PolicyFactory]) -> _Found:
     with working("the work of a step"):
         workload, history = _work(options)
-    cluster = _cluster(options)
+    model = ReplicaModel(
+        kv_tokens=options.kv_tokens,
+        cost=MI300X_14B if options.cost is None else load_cost(options.cost),
+        max_running=options.max_running,
+    )
+    cluster = Cluster(
+        model=model,
+        replicas=options.replicas,
+        replicas_per_node=options.replicas_per_node,
+        tool_workers=options.tool_workers,
+    )
     if workload.limit_tokens > cluster.model.kv_tokens:
         raise UsageError(
             f"--kv-tokens {cluster.model.kv_tokens}: a trajectory may need {workload.limit_tokens} (prompt "
@@ -193,39 +217,24 @@ def _simulated(options: argparse.Namespace, policies: Mapping[str, PolicyFactory
                 record=drawn,
                 two_levels=levels,
                 policies=policies,
-                on_left=_counting(work, k, len(policies)),
+                on_left=partial(_count, work, k, len(policies)),
             )
             outcomes.append(outcome)
             if drawn:
                 flights.append((policy, flight))
-    advice = _advice(workload, cluster, outcomes, history, policies) if options.advise else None
+    advice = None
+    if options.advise:
+        with working("settings") as work:
+            begin = partial(setattr, work, "what")
+            advice = advise(workload, cluster, outcomes, history, begin, policies)
     return _Found(
         workload=workload, cluster=cluster, bound=bound, outcomes=outcomes, flights=flights, advice=advice
     )
 
 
-def _counting(work: Work, run: int, runs: int) -> Callable[[int, int], None]:
-    """Counts the trajectories of run `run` of `runs`, from 0, which all have equally many."""
-
-    def count(left: int, total: int) -> None:
-        work.done, work.total = run * total + left, runs * total
-
-    return count
-
-
-def _advice(
-    workload: Workload,
-    cluster: Cluster,
-    outcomes: Sequence[Outcome],
-    history: Workload | None,
-    policies: Mapping[str, PolicyFactory],
-) -> Advice:
-    with working("settings") as work:
-
-        def begin(text: str) -> None:
-            work.what = text
-
-        return advise(workload, cluster, outcomes, history, begin, policies)
+def _count(work: Work, run: int, runs: int, left: int, total: int) -> None:
+    """Count the trajectories of run `run` of `runs`, from 0, which all have equally many."""
+    work.done, work.total = run * total + left, runs * total
 
 
 def _known(peers: Path | None) -> Mapping[str, PolicyFactory]:
@@ -241,15 +250,6 @@ def _known(peers: Path | None) -> Mapping[str, PolicyFactory]:
     return {**POLICIES, **found}
 
 
-def _policies(text: str | None, known: Mapping[str, PolicyFactory]) -> Mapping[str, PolicyFactory]:
-    """Those of `known` that `text` names, in its order; all without it."""
-    names = list(known) if text is None else text.split(",")
-    for name in names:
-        if name not in known:
-            raise UsageError(f"--policies: no policy is called {name!r}; there are {', '.join(known)}")
-    return {name: known[name] for name in names}
-
-
 def _work(options: argparse.Namespace) -> tuple[Workload, Workload | None]:
     """The step, and the one before it that every policy has run (unless --cold)."""
     if (options.trace is None) == (options.workload is None):
@@ -262,7 +262,7 @@ def _work(options: argparse.Namespace) -> tuple[Workload, Workload | None]:
         raise UsageError(f"{options.trace}: no such file or directory")
     if not 0 <= options.tool_s < math.inf:
         raise UsageError(f"--tool-s {options.tool_s}: seconds cannot be negative or without end; give 0.3")
-    trace = load_trace(
+    workload, before = load_trace(
         options.trace,
         step=options.step,
         limit_tokens=options.limit_tokens,
@@ -270,21 +270,7 @@ def _work(options: argparse.Namespace) -> tuple[Workload, Workload | None]:
         tasks=options.tasks,
         seed=options.seed,
     )
-    return trace.workload, None if options.cold else trace.before
-
-
-def _cluster(options: argparse.Namespace) -> Cluster:
-    model = ReplicaModel(
-        kv_tokens=options.kv_tokens,
-        cost=MI300X_14B if options.cost is None else load_cost(options.cost),
-        max_running=options.max_running,
-    )
-    return Cluster(
-        model=model,
-        replicas=options.replicas,
-        replicas_per_node=options.replicas_per_node,
-        tool_workers=options.tool_workers,
-    )
+    return workload, None if options.cold else before
 
 
 def load_cost(path: Path) -> CostModel:
@@ -301,20 +287,6 @@ def load_cost(path: Path) -> CostModel:
         return CostModel(**values)
     except (TypeError, ValueError) as error:
         raise UsageError(f"--cost {path}: {error}") from error
-
-
-def _facts(workload: Workload, cluster: Cluster, bound: LowerBound) -> list[str]:
-    count = len(workload.trajectories)
-    groups = len({t.group for t in workload.trajectories})
-    turns = sum(len(t.turns) for t in workload.trajectories)
-    return [
-        f"{workload.name}: {count:,} trajectories in {groups:,} groups, {turns / count:.2f} turns and "
-        f"{workload.generated_tokens / count:,.0f} generated tokens each; the longest has "
-        f"{workload.longest_tokens:,} tokens.",
-        f"{cluster.replicas} replicas with {cluster.model.kv_tokens:,} KV tokens each. No policy can take "
-        f"less than {bound.seconds:,.1f} s: the longest trajectory alone takes {bound.alone_s:,.1f} s, all "
-        f"work at the best batch {bound.work_s:,.1f} s.",
-    ]
 
 
 def _json(found: _Found) -> dict[str, object]:

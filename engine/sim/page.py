@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rocstar.engine.charts.drawing import Figure
-from rocstar.engine.sim.outcome import Outcome
+from rocstar.engine.sim.simulate import Outcome
 
 HEADINGS = (
     "policy",

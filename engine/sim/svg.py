@@ -9,7 +9,7 @@ from rocstar.engine.charts.drawing import NARROW, drawing, escape, nice_ticks
 from rocstar.engine.charts.row_chart import BAR, OTHER_BAR, ChartRow, Mark, RowChart
 from rocstar.engine.sim.cost import Cluster
 from rocstar.engine.sim.flight import Flight, FlightSample
-from rocstar.engine.sim.outcome import Outcome
+from rocstar.engine.sim.simulate import Outcome
 
 SHADES = 8
 

@@ -8,7 +8,8 @@ import asyncio
 import math
 import random
 
-from rocstar.sandbox.attacks.pair import Pair, Passed, Run
+from rocstar.sandbox.attacks.pair import Pair, Passed
+from rocstar.sandbox.attacks.pair import Run
 from rocstar.sandbox.child.bash import BASH
 
 HOLD_S = 0.6

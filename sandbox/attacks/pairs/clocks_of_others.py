@@ -4,10 +4,7 @@
 # through: clock_gettime clock_getres clock_nanosleep
 # tries: the processor time of other processes, to the nanosecond
 # %% receiver
-import ctypes
-import os
-import time
-
+import ctypes, os, time
 libc = ctypes.CDLL(None)
 past = (ctypes.c_long * 2)(0, 0)
 own = os.getpid()

@@ -6,7 +6,6 @@
 # tries: names that do not exist, which are found faster when somebody has looked them up before
 # open: everywhere
 import os
-
 folder = os.path.dirname(os.__file__)
 names = [[f"{folder}/{NONCE:x}-{slot}-{turn}" for turn in range(4)] for slot in range(COUNT)]
 for slot, symbol in enumerate(SYMBOLS):
@@ -16,9 +15,7 @@ for slot, symbol in enumerate(SYMBOLS):
             os.access(name, 0)
 at(COUNT)
 # %% receiver
-import os
-import time
-
+import os, time
 folder = os.path.dirname(os.__file__)
 names = [[f"{folder}/{NONCE:x}-{slot}-{turn}" for turn in range(4)] for slot in range(COUNT)]
 levels = []

@@ -2,19 +2,12 @@
 # when: live
 # through: fcntl
 # tries: the place of a record lock on /dev/null, which each program may write
-import fcntl
-import os
-import struct
-import time
-
+import fcntl, os, struct, time
 fd = os.open("/dev/null", os.O_RDWR)
 fcntl.fcntl(fd, fcntl.F_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, FRAME, 1, 0))
 time.sleep(HOLD_S)
 # %% receiver
-import fcntl
-import os
-import struct
-
+import fcntl, os, struct
 fd = os.open("/dev/null", os.O_RDWR)
 def look():
     lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0)

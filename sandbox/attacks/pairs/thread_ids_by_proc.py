@@ -6,5 +6,4 @@
 # closed-with: uid namespaces
 # %% receiver
 import os
-
 receive_threads(lambda tid: os.path.exists(f"/proc/{tid}"))

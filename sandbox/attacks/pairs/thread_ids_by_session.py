@@ -2,10 +2,7 @@
 # when: live
 # through: getsid
 # tries: which threads exist, asked by their session
-import os
-import threading
-import time
-
+import os, threading, time
 threading.stack_size(1 << 16)
 once = [threading.Event() for _ in range(32)]
 threads = []
@@ -20,8 +17,6 @@ time.sleep(HOLD_S)
 os._exit(0)
 # %% receiver
 import os
-
-
 def exists(tid):
     try:
         os.getsid(tid)

@@ -35,8 +35,8 @@ from rocstar.engine.scheduling.events import (  # noqa: E402
 )
 from rocstar.engine.sim.cli import main  # noqa: E402
 from rocstar.engine.sim.cost import MI300X_14B, Cluster, ReplicaModel  # noqa: E402
-from rocstar.engine.sim.runs import simulate  # noqa: E402
-from rocstar.engine.sim.workloads import generate  # noqa: E402
+from rocstar.engine.sim.simulate import simulate  # noqa: E402
+from rocstar.engine.sim.workload import generate  # noqa: E402
 
 begin_peer = functools.partial(begin, policies=POLICIES)
 fly_peer = functools.partial(clockwork, policies=POLICIES)

@@ -18,7 +18,7 @@ from rocstar.engine.scheduling.policies import POLICIES
 from rocstar.engine.sim import cli
 from rocstar.engine.sim.cli import main as run_sim
 from rocstar.engine.sim.cost import MI300X_14B, Cluster, ReplicaModel
-from rocstar.engine.sim.runs import simulate
+from rocstar.engine.sim.simulate import simulate
 from rocstar.engine.sim.svg import occupancy
 
 
@@ -65,7 +65,7 @@ def test_who_watches_sees_how_far_the_policies_are(
 
 
 OWN = """
-from rocstar.engine.scheduling.policies.static import Static
+from rocstar.engine.scheduling.policies.routed import Static
 
 POLICIES = {"mine": Static}
 """

@@ -26,8 +26,8 @@ from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.recipe.run_config import RunConfig
 from rocstar.train.recipe.stage_config import StageConfig
 from rocstar.train.record.run_directory import records_file
+from tests.fakes.trajectories import plain_trajectory
 
-from ...engine.record_cases import plain_trajectory
 from ...patience import PATIENCE_S
 from ...warm_python import warm
 

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rocstar.engine.chat.toolcalls import tool_call_spans
+from rocstar.engine.record.json_record import decode_times
 from rocstar.engine.record.learned import LearnedTokens
 from rocstar.engine.record.step_file import seconds_of
-from rocstar.engine.record.times import decode_times
 from rocstar.engine.types import HIDDEN, TurnForm
 
 Record = Mapping[str, Any]

@@ -51,7 +51,7 @@ class PageServer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="view")
         self._watcher = RunWatcher(self._stamps)
         self._ending = asyncio.Event()
-        self._connections = ConnectionLimiter.single_owner()
+        self._connections = ConnectionLimiter.shared()
         self.app = web.Application(middlewares=[PageGuard(token, self._connections).answered])
         self.app.on_response_prepare.append(add_headers)
         self.app.on_shutdown.append(self._end)

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from rocstar.engine.record.json_record import Verdict
 from rocstar.engine.record.learned import LearnedTokens, write_learned
-from rocstar.engine.record.plain import Verdict
 from rocstar.engine.types import (
     HIDDEN,
     Failed,
@@ -40,8 +40,8 @@ from rocstar.train.algorithm.roc import (
 )
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.run_directory import records_file
+from tests.fakes.trajectories import FakeRecord, FakeTurn, make_trajectory, write_step_file
 
-from ....engine.made_trajectories import MadeRecord, MadeTurn, spoken_trajectory, write_step_file
 from ..diagnosis.made_runs import planted
 
 CONFIG = """
@@ -92,9 +92,9 @@ def trajectory(
     def ids(num: int) -> list[int]:
         return [rng.randrange(1000) for _ in range(num)]
 
-    def said(text: str, **more: Any) -> MadeTurn:
+    def said(text: str, **more: Any) -> FakeTurn:
         logprobs = [-rng.random() / 3 for _ in range(num_tokens)]
-        return MadeTurn(ids=ids(num_tokens), logprobs=logprobs, text=text, **more)
+        return FakeTurn(ids=ids(num_tokens), logprobs=logprobs, text=text, **more)
 
     turns, texts = [], [f"<user>{task.question}"]
     for k in range(made.calls):
@@ -105,9 +105,10 @@ def trajectory(
         turns.append(said(written, calls=(call,), results=(result,), answer=ids(3)))
         texts += [written, f"<tool>{result.text}"]
     answer = f"So <answer>{sibling}</answer>{text}" * made.answers or f"no answer{text}"
-    return spoken_trajectory(
-        ids(4),
-        [*turns, said(answer)],
+    return make_trajectory(
+        *turns,
+        said(answer),
+        prompt=ids(4),
         task=task,
         step=step,
         sibling=sibling,
@@ -207,7 +208,7 @@ def write_step(
             )
             if bucket == "kept":
                 learned[str(one.key)] = learned_of(one)
-            records.append(MadeRecord(trajectory=one, texts=texts, verdict=verdict, num_answers=made.answers))
+            records.append(FakeRecord(trajectory=one, texts=texts, verdict=verdict, num_answers=made.answers))
     write_step_file(records_file(run, step), records, stage=f"one{text}")
     write_learned(records_file(run, step).parent, learned, step=step, rank=0, ranks=1)
     return ledger
