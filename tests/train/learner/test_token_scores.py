@@ -17,13 +17,9 @@ from rocstar.train.learner.learner import Learner, LossSettings
 from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.token_scores import token_scores
-<<<<<<< HEAD
-from rocstar.train.recipe.model_config import ScratchConfig
-from tests.fakes.trajectories import TASK, FakeTurn, make_trajectory
-=======
->>>>>>> 9353f32b (serving: addresses, metrics of fleets, nodes of servers and shared threads in the files that use them)
 
 from ...fakes.tiny import SCRATCH
+from ...fakes.trajectories import TASK, FakeTurn, make_trajectory
 
 VOCAB, TEMPERATURE = 50, 0.7
 

@@ -25,11 +25,8 @@ from rocstar.train.reading.analysis.trajectory_selection import (
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.run_directory import COMPLETE
 
-<<<<<<< HEAD
-from ..view.view_runs import kept_in
-=======
 from ....fakes.tiny import SCRATCH
->>>>>>> 9353f32b (serving: addresses, metrics of fleets, nodes of servers and shared threads in the files that use them)
+from ..view.view_runs import kept_in
 from .made_trajectories import CALL, told, write_step
 
 ANSWER = "<answer>\\boxed{1}</answer>"
