@@ -72,3 +72,17 @@ def test_the_recipe_is_described_by_its_declarations_alone() -> None:
     code = "import sys\nfrom rocstar.train.cli import main\nassert main(['recipe']) == 0"
     loaded = modules_after(code) - modules_after("") - set(sys.stdlib_module_names)
     assert {name for name in loaded if not name.startswith("_")} <= PYDANTIC | {"rocstar"}
+
+
+MOST_MODULES = {"rocstar.train.main": 180, "rocstar.train.compose.start": 325}
+"""Modules of ours from `main` to the loss, and of a run with its checks, evaluations and report."""
+
+
+def test_a_run_loads_few_of_our_modules() -> None:
+    counting = "\nimport sys\nfound = sum(name.partition('.')[0] == 'rocstar' for name in sys.modules)"
+    modules_after(
+        "".join(
+            f"import {module}{counting}\nassert found <= {most}, ({module!r}, found)\n"
+            for module, most in MOST_MODULES.items()
+        )
+    )

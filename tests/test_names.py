@@ -1,11 +1,19 @@
-"""No class name means two things: whoever searches for one finds one."""
+"""A name is defined once, so that a text search for it finds one thing."""
 
 import ast
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("engine", "kernels", "sandbox", "train")
+ALLOWED = Path(__file__).with_name("function_names.txt")
+"""Public functions that several rooms still define; the list only shrinks."""
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def classes(root: Path, packages: tuple[str, ...]) -> dict[str, list[str]]:
@@ -14,7 +22,7 @@ def classes(root: Path, packages: tuple[str, ...]) -> dict[str, list[str]]:
     for path in (path for package in packages for path in sorted((root / package).rglob("*.py"))):
         if "programs" in path.parts:
             continue  # what the sandbox's attacks run, each by itself
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.ClassDef):
                 place = path.relative_to(root)
                 name = f"{place.parent}/{node.name}" if node.name.startswith("_") else node.name
@@ -30,16 +38,44 @@ def test_no_class_name_is_defined_twice() -> None:
     assert not twice(ROOT, PACKAGES), "one of them needs a name that says what it is of"
 
 
+def functions(root: Path, packages: tuple[str, ...]) -> dict[str, set[str]]:
+    """The rooms that define each public function of a module."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in (path for package in packages for path in sorted((root / package).rglob("*.py"))):
+        place = path.relative_to(root).with_suffix("").parts
+        if "programs" in place:
+            continue
+        for node in tree(path).body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+                found[node.name].add("/".join(place[:2]))
+    return found
+
+
+def test_no_function_name_is_defined_in_two_rooms() -> None:
+    found = {name: sorted(rooms) for name, rooms in functions(ROOT, PACKAGES).items() if len(rooms) > 1}
+    allowed = set(ALLOWED.read_text(encoding="utf-8").split())
+    new = {name: rooms for name, rooms in found.items() if name not in allowed}
+    assert not new, "one of them needs a name that says what it is of"
+    assert not allowed - found.keys(), f"defined once now; remove them from {ALLOWED.name}"
+
+
 def test_what_counts_as_twice(tmp_path: Path) -> None:
     files = {
         "a/one.py": "class Same: ...\nclass _Own: ...\nclass _Part: ...\n",
         "a/two.py": "class Other:\n    class Same: ...\nclass _Part: ...\n",
-        "b/three.py": "class _Own: ...\n",
+        "b/three.py": "",
         "b/programs/four.py": "class Other: ...\n",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
+    (tmp_path / "b" / "three.py").write_text("def same(): ...\ndef _own(): ...\n")
+    (tmp_path / "a" / "room").mkdir()
+    (tmp_path / "a" / "room" / "five.py").write_text(
+        "async def same(): ...\nclass A:\n    def other(): ...\n"
+    )
+    (tmp_path / "a" / "room" / "six.py").write_text("def same(): ...\ndef other(): ...\n")
+    assert functions(tmp_path, ("a", "b")) == {"same": {"a/room", "b/three"}, "other": {"a/room"}}
     assert twice(tmp_path, ("a", "b")) == {
         "Same": ["a/one.py:1", "a/two.py:2"],
         "a/_Part": ["a/one.py:3", "a/two.py:3"],

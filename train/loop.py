@@ -18,11 +18,6 @@ from pathlib import Path
 from rocstar.engine.progress.progress import working
 from rocstar.engine.types import Task
 from rocstar.engine.waits import waiting
-from rocstar.train.evaluation.during_training import (
-    filter_by_difficulty,
-    measure_cold_start,
-    run_evaluation,
-)
 from rocstar.train.groups.packing import over_budget, pack_updates
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
@@ -34,13 +29,12 @@ from rocstar.train.learner.batch import TOKENS, MicroBatch
 from rocstar.train.learner.checkpoint import source_kind
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.learner import Learner
-from rocstar.train.learner.loss_stats import LossStats
+from rocstar.train.learner.loss_stats import LossStats, update_metrics
 from rocstar.train.learner.marks import MarksPlace
 from rocstar.train.learner.settings import loss_settings, off_policy_gate, stage_optimizer
-from rocstar.train.learner.update_metrics import update_metrics
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
-from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.run import Run
 
 
@@ -56,8 +50,8 @@ async def run_stages(
             await run.publisher.publish(progress["version"])
     else:
         if run.recipe.stages:
-            await measure_cold_start(run, run.recipe.stages[0], tasks[0])
-        await run_evaluation(run)
+            await run.evaluation.measure_cold_start(run, run.recipe.stages[0], tasks[0])
+        await run.evaluation.run_evaluation(run)
         await run.team.use(stage_optimizer(run.recipe))
         await save(run, None, None, first_step=0)
     if run.recipe.rl.start_kl_every and run.recipe.stages:
@@ -74,7 +68,7 @@ async def run_stages(
             dropped = set(run.dropped_tasks)
             chosen = [t for t in stage_tasks if t.id not in dropped]
             if not continued:
-                chosen = await filter_by_difficulty(run, stage, chosen)
+                chosen = await run.evaluation.filter_by_difficulty(run, stage, chosen)
             if saved is not None and not fresh:
                 await run.team.use(stage_optimizer(run.recipe))
                 await run.team.load_optimizer(saved)
@@ -86,7 +80,7 @@ async def run_stages(
                 await run_stage(run, stage, source, first_step=first)
         first = end
     if run.recipe.stages:
-        await run_evaluation(run)
+        await run.evaluation.run_evaluation(run)
     if run.listeners.stop is not None:
         run.listeners.note(f"stopped behind step {run.step} by {run.listeners.stop}; --resume goes on")
 
@@ -101,7 +95,7 @@ async def run_stage(run: Run, stage: StageConfig, source: Source, *, first_step:
         metrics = await train_step(run, stage, source)
         run.log(metrics | run.budget.finish() | run.lag.take(), stage=stage.name, phase="rl")
         if run.step < end and any(s.every and run.step % s.every == 0 for s in run.recipe.eval):
-            await run_evaluation(run, between=True)
+            await run.evaluation.run_evaluation(run, between=True)
         # Last, so that a checkpoint has the rows of all that came before it; its time is the next step's.
         every = run.recipe.checkpoint.every
         stuck = gate.is_stuck(off_policy_gate(run.recipe), run.bad_steps)
@@ -153,8 +147,8 @@ async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[s
     with run.budget.phase("publish"):
         async with waiting(f"step {step}", "the engine to take new weights", kind="publish", deadline=None):
             await run.publisher.publish(run.publisher.version + 1)
-    freed = run.team.freed.metrics() if run.team.freed else {}
-    return {"optim/lr": lr, **update_metrics(stats), **freed}
+    released = run.team.released.metrics() if run.team.released else {}
+    return {"optim/lr": lr, **update_metrics(stats), **released}
 
 
 def prepare(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,11 @@ from rocstar.train.learner import checkpoint
 from rocstar.train.learner.determinism import deterministic_torch
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.load_parts import load_learner
-from rocstar.train.learner.loss_stats import LossStats
+from rocstar.train.learner.loss_stats import LossStats, update_metrics
 from rocstar.train.learner.model_io import HEAD_DTYPES
 from rocstar.train.learner.model_size import row_cost
 from rocstar.train.learner.settings import loss_settings, stage_optimizer
-from rocstar.train.learner.team import World, local_device
-from rocstar.train.learner.update_metrics import update_metrics
+from rocstar.train.learner.world import World, local_device
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
@@ -184,13 +183,9 @@ def _finite(advantage: Any) -> Advantage:
 
 
 def _resets_optimizer(recipe: Recipe, step: int) -> bool:
-    """Whether a stage that begins with fresh optimizer state begins with this step."""
+    """Return True if a stage that begins with fresh optimizer state begins with this step."""
+    firsts = [sum(stage.steps for stage in recipe.stages[:k]) for k in range(len(recipe.stages))]
     return any(
         stage.reset_optimizer and stage.steps and step == first + 1
-        for stage, first in zip(recipe.stages, _first_steps(recipe), strict=True)
+        for stage, first in zip(recipe.stages, firsts, strict=True)
     )
-
-
-def _first_steps(recipe: Recipe) -> Sequence[int]:
-    """The run's step count at the beginning of each stage."""
-    return [sum(stage.steps for stage in recipe.stages[:k]) for k in range(len(recipe.stages))]

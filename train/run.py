@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from rocstar.engine.nodes.nodes import Nodes
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Task
 from rocstar.train.groups.journal import Journal
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.publish.publisher import Measure, Publisher
 from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.record.callbacks import Listeners
 from rocstar.train.record.learned_questions import Learned
 from rocstar.train.record.loop_lag import LoopLag
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.time_budget import TimeBudget
-from rocstar.train.serving.base import Measure, Publisher, nothing_measured
+
+if TYPE_CHECKING:
+    from rocstar.engine.nodes.nodes import Nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,18 +34,31 @@ class Live:
     """Tasks of each evaluation set, by label."""
     learned: Learned = field(default_factory=Learned)
     """The evaluation questions that the recipe trains on."""
-    measure: Measure = nothing_measured
+    measure: Measure = dict
     nodes: Nodes | None = None
     """Those that roll out, where there are several."""
 
 
+class Evaluations(Protocol):
+    """The module evaluation/during_training.py, which the loop reaches through the run."""
+
+    async def run_evaluation(self, run: Run, *, between: bool = False) -> object: ...
+
+    async def measure_cold_start(self, run: Run, stage: StageConfig, tasks: Sequence[Task]) -> None: ...
+
+    async def filter_by_difficulty(
+        self, run: Run, stage: StageConfig, tasks: Sequence[Task]
+    ) -> list[Task]: ...
+
+
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """Everything a training run holds. Built in main.py; changed by loop.py and during_training.py only."""
+    """Everything a training run holds. Built in compose/; changed by loop.py and during_training.py only."""
 
     recipe: Recipe
     directory: Path
     live: Live | None
+    evaluation: Evaluations
     publisher: Publisher
     team: LearnerTeam
     decode: Callable[[Sequence[int]], str]

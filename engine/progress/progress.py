@@ -12,16 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from rocstar.engine.types import Group
 from rocstar.engine.waits import WaitBoard
-
-Given = TypeVar("Given")
-Made = TypeVar("Made")
 
 _BOARD: ContextVar[ProgressBoard | None] = ContextVar("rocstar_progress", default=None)
 _ATTEMPTS: ContextVar[Attempts | None] = ContextVar("rocstar_attempts", default=None)
@@ -86,15 +82,6 @@ class Attempts:
         finally:
             _ATTEMPTS.reset(token)
 
-    def counting(self, make: Callable[[Given], Awaitable[Made]]) -> Callable[[Given], Awaitable[Made]]:
-        """`make`, with its trajectories counted here wherever its task was started."""
-
-        async def counted(given: Given) -> Made:
-            with self.installed():
-                return await make(given)
-
-        return counted
-
     def slowest(self) -> RunningAttempt | None:
         """Return the oldest in flight; of those that began together, the one whose last turn ended first.
         Only the first `COMPARED` are compared."""
@@ -121,16 +108,6 @@ class Work:
     def counts(self) -> tuple[int, int]:
         """Return (done, total); (0, 0) if unknown."""
         return (self.done, self.total) if self.count is None else self.count()
-
-    def counting(self, make: Callable[[Given], Awaitable[Made]]) -> Callable[[Given], Awaitable[Made]]:
-        """`make`, each end of which is one more done."""
-
-        async def counted(given: Given) -> Made:
-            made = await make(given)
-            self.done += 1
-            return made
-
-        return counted
 
 
 class ProgressBoard:

@@ -10,9 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from rocstar.engine.progress.progress import attempting
 from rocstar.engine.rollout.rollout import Agent, run_trajectory
-from rocstar.engine.types import Group, Task, Trajectory, TrajectoryKey
+from rocstar.engine.types import Group, Task, TrajectoryKey
 
 Asked = TypeVar("Asked")
 
@@ -32,27 +31,29 @@ async def run_group(
         TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=k) for k in range(first, first + size)
     ]
     agent.inference.join([str(key) for key in keys])
-
-    async def counted(key: TrajectoryKey) -> Trajectory:
-        with attempting(str(key)):
-            return await run_trajectory(agent, task, key, granted=granted)
-
     async with asyncio.TaskGroup() as siblings:
-        running = [siblings.create_task(counted(key)) for key in keys]
+        running = [siblings.create_task(run_trajectory(agent, task, key, granted=granted)) for key in keys]
     return Group(task=task, trajectories=tuple(sibling.result() for sibling in running))
 
 
-async def all_groups(roll_out: Callable[[Asked], Awaitable[Group]], asked: Sequence[Asked]) -> list[Group]:
-    """Groups of all that is asked for, in that order, rolled out at once; a bug in one cancels the others.
+async def all_groups(
+    roll_out: Callable[[Asked], Awaitable[Group]],
+    asked: Sequence[Asked],
+    on_end: Callable[[], None] = lambda: None,
+) -> list[Group]:
+    """Return the groups of `asked`, in that order, rolled out at once; a bug in one cancels the others.
 
     Args:
-        roll_out: makes one of `asked` a group.
-        asked: tasks, or tickets.
+        roll_out: rolls out the group of one of `asked`.
+        asked: tasks, for example.
+        on_end: called when a group ends.
 
     Raises:
         Exception: the bug, as itself: unlike a TaskGroup this raises the first alone.
     """
     running = [asyncio.ensure_future(roll_out(one)) for one in asked]
+    for group in running:
+        group.add_done_callback(lambda _: on_end())
     try:
         for done in asyncio.as_completed(running):
             await done

@@ -25,7 +25,7 @@ from rocstar.engine.inference.base import (
     StopReason,
     TellsTokens,
 )
-from rocstar.engine.progress.progress import turn_ended
+from rocstar.engine.progress.progress import attempting, turn_ended
 from rocstar.engine.rollout.clock import TrajectoryClock
 from rocstar.engine.seeds import stream_of
 from rocstar.engine.tools.box import ToolBox, Tools
@@ -147,45 +147,41 @@ async def run_trajectory(
 
     granted: called once, when its clock starts, or when it ends without.
     """
-    with TrajectoryClock(agent.limits.timeout_s, granted) as clock:
-        return await _run_and_judge(agent, task, key, clock)
-
-
-async def _run_and_judge(agent: Agent, task: Task, key: TrajectoryKey, clock: TrajectoryClock) -> Trajectory:
-    draft = _Draft()
     request_id = str(key)
-    finish = FinishReason.aborted
-    agent.inference.on_grant(request_id, clock.start)
-    if agent.listens and isinstance(agent.inference, TellsTokens):
-        agent.inference.on_tokens(request_id, lambda place, token: clock.sign())
-    try:
-        async with agent.tools.open(seed=stream_of(key, purpose="tools")) as tools:
-            finish = await _converse(agent, tools, task, key, draft, clock)
-        attempt = Attempt(
-            task=task, turns=tuple(draft.turns), is_truncated=finish is not FinishReason.answered
+    with attempting(request_id), TrajectoryClock(agent.limits.timeout_s, granted) as clock:
+        draft = _Draft()
+        finish = FinishReason.aborted
+        agent.inference.on_grant(request_id, clock.start)
+        if agent.listens and isinstance(agent.inference, TellsTokens):
+            agent.inference.on_tokens(request_id, lambda place, token: clock.sign())
+        try:
+            async with agent.tools.open(seed=stream_of(key, purpose="tools")) as tools:
+                finish = await _converse(agent, tools, task, key, draft, clock)
+            attempt = Attempt(
+                task=task, turns=tuple(draft.turns), is_truncated=finish is not FinishReason.answered
+            )
+            start_s = clock.now_s
+            async with clock.waiting(request_id, "the judge", kind="judge"):
+                outcome = await agent.judge.score(attempt, deadline=clock.latest)
+            draft.judged = Span(start_s, clock.now_s)
+        except (InferenceError, SandboxError, ToolFailure) as error:
+            outcome = Failed(kind=error.kind, retryable=error.retryable, detail=str(error))
+        except TimeoutError:
+            outcome = _late(clock, at_work=finish is FinishReason.aborted)
+        finally:
+            agent.inference.release(request_id)
+        return Trajectory(
+            key=key,
+            task=task,
+            ids=draft.ids,
+            logprobs=draft.logprobs,
+            segments=tuple(draft.segments),
+            version_spans=tuple(VersionSpan(start=a, end=b, version=v) for a, b, v in draft.spans),
+            turns=tuple(draft.turns),
+            finish_reason=finish,
+            outcome=outcome,
+            times=draft.times(clock),
         )
-        start_s = clock.now_s
-        async with clock.waiting(request_id, "the judge", kind="judge"):
-            outcome = await agent.judge.score(attempt, deadline=clock.latest)
-        draft.judged = Span(start_s, clock.now_s)
-    except (InferenceError, SandboxError, ToolFailure) as error:
-        outcome = Failed(kind=error.kind, retryable=error.retryable, detail=str(error))
-    except TimeoutError:
-        outcome = _late(clock, at_work=finish is FinishReason.aborted)
-    finally:
-        agent.inference.release(request_id)
-    return Trajectory(
-        key=key,
-        task=task,
-        ids=draft.ids,
-        logprobs=draft.logprobs,
-        segments=tuple(draft.segments),
-        version_spans=tuple(VersionSpan(start=a, end=b, version=v) for a, b, v in draft.spans),
-        turns=tuple(draft.turns),
-        finish_reason=finish,
-        outcome=outcome,
-        times=draft.times(clock),
-    )
 
 
 def _late(clock: TrajectoryClock, *, at_work: bool) -> Failed:

@@ -16,7 +16,7 @@ from rocstar.train.evaluation.sets import EVAL_SEED
 from rocstar.train.groups.from_rollouts import Records
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import recipe_of_model
-from rocstar.train.served.answering import ServeOrder, serving
+from rocstar.train.served.answering import ServeOrder, open_served
 
 
 async def ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> Any:
@@ -30,15 +30,14 @@ def test_it_answers_as_it_was_evaluated_and_its_thumbs_are_learned(
 ) -> None:
     """The same tasks, seeds and siblings: the same texts and rewards, token for token."""
     model = str(checkpoint.step_directory(finished, 4))
-    ended = workshop.main("eval", "coin.toml", "--model", model, f"--out={tmp_path / 'eval'}", "--json")
-    assert ended.returncode == 0, ended.stderr
+    ended = workshop.succeed("eval", "coin.toml", "--model", model, f"--out={tmp_path / 'eval'}", "--json")
     evaluated = list(read_records(tmp_path / "eval" / "attempts" / "heldout.jsonl"))
     recipe, out = recipe_of_model(model), tmp_path / "served"
 
     async def served() -> dict[str, Any]:
         told: dict[str, Any] = {}
         order = ServeOrder(recipe=recipe, out=out, drain_s=10.0, note=lambda line: None)
-        async with serving(order) as (_, listening), aiohttp.ClientSession() as session:
+        async with open_served(order) as (_, listening), aiohttp.ClientSession() as session:
             for task in {record["task"]["id"]: record["task"] for record in evaluated}.values():
                 body = {
                     "model": "rocstar-agent",
@@ -74,8 +73,7 @@ def test_it_answers_as_it_was_evaluated_and_its_thumbs_are_learned(
 
     run = tmp_path / "learned"
     options = [f"--model.path={model}", "--stages.0.steps=1", "--stages.1.steps=0", f"--output-dir={run}"]
-    ended = workshop.main("train", "coin.toml", "--from-rollouts", str(out), *options)
-    assert ended.returncode == 0, ended.stderr
+    ended = workshop.succeed("train", "coin.toml", "--from-rollouts", str(out), *options)
     (row,) = read_rows(run, "rl")
     outcomes = [record["outcome"] for record in records]
     scored = [outcome["reward"] for outcome in outcomes if "reward" in outcome]

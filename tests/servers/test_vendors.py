@@ -26,7 +26,7 @@ from rocstar.engine.record.reading import read_folder
 from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.plan.preflight import load_all_tasks
 from rocstar.train.recipe.load import load_recipe, recipe_of_model
-from rocstar.train.served.answering import ServeOrder, serving
+from rocstar.train.served.answering import ServeOrder, open_served
 
 from ..patience import PATIENCE_S
 from .asking import Asking, check_agent, check_completions, check_leaving, check_stop, unending
@@ -92,7 +92,7 @@ async def asking(running: Running, weights: Path) -> AsyncIterator[Asking]:
     """`rocstar serve` over the server."""
     recipe = recipe_of_model(weights, _options(running, weights))
     order = ServeOrder(recipe=recipe, out=None, max_tokens=CONTEXT, drain_s=10.0)
-    async with serving(order) as (_, listening), aiohttp.ClientSession() as session:
+    async with open_served(order) as (_, listening), aiohttp.ClientSession() as session:
         yield Asking(session=session, listening=listening)
 
 

@@ -18,7 +18,7 @@ from rocstar.engine.inference.sglang.api import Api
 from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.plan.preflight import load_all_tasks
 from rocstar.train.recipe.load import load_recipe, recipe_of_model
-from rocstar.train.served.answering import ServeOrder, serving
+from rocstar.train.served.answering import ServeOrder, open_served
 from tests.fakes.sglang.exchanges import CPU_ARGS
 
 from ..servers.asking import (
@@ -69,7 +69,7 @@ async def served(python: Path, policy: Path, incremental: bool) -> AsyncIterator
         order = ServeOrder(
             recipe=recipe.model_copy(update={"engine": engine}), out=None, max_tokens=600, drain_s=10.0
         )
-        async with serving(order) as (_, listening), aiohttp.ClientSession() as session:
+        async with open_served(order) as (_, listening), aiohttp.ClientSession() as session:
             async with Api(f"http://127.0.0.1:{NotedServer.ports[-1]}") as api:
                 asking = Asking(session=session, listening=listening)
                 yield Served(asking=asking, api=api, policy=policy)

@@ -28,10 +28,9 @@ from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.eval_config import EvalConfig
 from rocstar.train.recipe.reward_config import RewardConfig
-from rocstar.train.recipe.rl_config import RlConfig
+from rocstar.train.recipe.rl_config import RlConfig, StageConfig
 from rocstar.train.recipe.run_config import CheckpointConfig
 from rocstar.train.recipe.sft_config import SftConfig
-from rocstar.train.recipe.stage_config import StageConfig
 from rocstar.train.record.callbacks import Callback, Listeners, StopRun
 from rocstar.train.record.loop_lag import LoopLag
 from rocstar.train.record.metrics import MetricsWriter, read_metrics
@@ -114,6 +113,7 @@ def build_run(directory: Path, recipe: Recipe) -> Run:
         recipe=recipe,
         directory=directory,
         live=Live(agent=agent, heldout={}),
+        evaluation=during_training,
         publisher=cast(Any, Silent()),
         team=cast(Any, SavingTeam(directory / "metrics.jsonl")),
         decode=str,
@@ -175,7 +175,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(SavingTeam, "load_optimizer", lambda self, path: note("load"), raising=False)
     monkeypatch.setattr(Silent, "publish", lambda self, version: note(f"publish {version}"), raising=False)
     monkeypatch.setattr(loop, "train_step", train_step)
-    monkeypatch.setattr(loop, "run_evaluation", run_evaluation)
+    monkeypatch.setattr(during_training, "run_evaluation", run_evaluation)
     monkeypatch.setattr(loop, "save", save)
     return events
 
@@ -450,7 +450,7 @@ async def test_the_first_checkpoint_has_the_measure_after_the_cold_start(
         measured.append(f"{stage.name}, {len(tasks)} tasks")
         run.log({"sft/boxed": 1.0}, stage="sft", phase="eval")
 
-    monkeypatch.setattr(loop, "measure_cold_start", measure)
+    monkeypatch.setattr(during_training, "measure_cold_start", measure)
     run = make_run(TWO_STAGES)
     await loop.run_stages(run, [TASKS, TASKS[:3]], Opened(), None)
     assert cast(Any, run.team).saved[0][::2] == ("step_0", 2), "its row and the evaluation's"

@@ -43,7 +43,7 @@ def check_fields(rest: list[str]) -> None:
             )
 
 
-def load(options: argparse.Namespace, rest: list[str]) -> Recipe:
+def recipe_of_options(options: argparse.Namespace, rest: list[str]) -> Recipe:
     return load_recipe(options.recipe, rest)
 
 

@@ -12,7 +12,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rocstar.train.cli.arguments import directory_of, load, loading, positive, recipe_argument, step_number
+from rocstar.train.cli.arguments import (
+    directory_of,
+    loading,
+    positive,
+    recipe_argument,
+    recipe_of_options,
+    step_number,
+)
 from rocstar.train.recipe.config import Recipe, with_eval_limits
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.ending import run_interrupted
@@ -60,7 +67,7 @@ def _memory(text: str) -> float:
 
 def train(options: argparse.Namespace, rest: list[str]) -> int:
     """Train by a recipe, or with --dry-run print its plan."""
-    recipe = load(options, rest)
+    recipe = recipe_of_options(options, rest)
     if options.only_sft:
         recipe = without_stages(recipe)
     directory = directory_of(options, recipe)
@@ -121,7 +128,7 @@ def without_stages(recipe: Recipe) -> Recipe:
 
 def interrupted(options: argparse.Namespace, rest: list[str], arguments: list[str]) -> str:
     try:
-        directory = directory_of(options, load(options, rest))
+        directory = directory_of(options, recipe_of_options(options, rest))
     except ConfigError:
         return "interrupted"
     return run_interrupted(directory, arguments, resumes=not options.only_sft)
@@ -147,7 +154,7 @@ def add_rollout(parser: argparse.ArgumentParser) -> None:
 
 def rollout(options: argparse.Namespace, rest: list[str]) -> int:
     """Roll out and save trajectories, or with --dry-run check what that needs."""
-    recipe = load(options, rest)
+    recipe = recipe_of_options(options, rest)
     if options.dry_run:
         from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
         from rocstar.train.plan.dry_run import dry_run_alone, what_rollout_needs

@@ -40,7 +40,7 @@ from rocstar.train.evaluation.sets import EVAL_SEED, EvaluationSet, evaluation_s
 from rocstar.train.groups.journal import Journal, may_be_tried, origin_of
 from rocstar.train.groups.source import agent_for
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
-from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.record.manifest import recorded
 from rocstar.train.record.run_directory import write_json
 from rocstar.train.run import Live, Run

@@ -212,13 +212,13 @@ async def run_attempts(
             counted.total -= len(known)
             group = await _run_with_retries(roller, task, known, k, seed, step, counted)
             await on_group(group)
+            work.done += 1
             return group
 
-        make = work.counting(group_of)
         try:
             while True:
                 room = max(0, in_flight.most - len(running))
-                running |= {asyncio.ensure_future(make(task)) for task in islice(supply, room)}
+                running |= {asyncio.ensure_future(group_of(task)) for task in islice(supply, room)}
                 if not running:
                     return
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

@@ -30,8 +30,8 @@ from rocstar.train.plan.preflight import loaded_tasks
 from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.recipe.sft_config import SftConfig
-from rocstar.train.recipe.stage_config import StageConfig
 from rocstar.train.recipe.toml import to_toml
 from rocstar.train.record.console import Console
 from rocstar.train.record.console_log import ConsoleLog

@@ -50,14 +50,14 @@ from rocstar.train.learner.model_io import (
     model_on_disk,
 )
 from rocstar.train.learner.policy_model import PolicyModel
-from rocstar.train.learner.team import local_device
 from rocstar.train.learner.token_scores import TokenScores as TokenScores
 from rocstar.train.learner.token_scores import token_scores
+from rocstar.train.learner.world import local_device
 from rocstar.train.plan.preflight import check_engine, check_sets, loaded_tasks
 from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
-from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.recipe.toml import to_toml
 from rocstar.train.record.manifest import recipe_hash, recorded, write_start
 from rocstar.train.record.run_directory import CONFIG, LOCK, MANIFEST, claim, discard_if_unused

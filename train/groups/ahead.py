@@ -27,7 +27,7 @@ from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group, Task
 from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.selection import num_missing
-from rocstar.train.groups.source import Batch, Journaled, counts, roller, staleness, work_name
+from rocstar.train.groups.source import Batch, Roller, counts, staleness, work_name
 from rocstar.train.groups.waiting_times import WaitingTimes
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.record.time_budget import TimeBudget
@@ -95,28 +95,29 @@ class AheadGroups:
 
     def __init__(
         self,
-        road: Journaled,
-        tickets: Tickets,
-        *,
-        tasks: Mapping[str, Task],
+        agent: Agent,
         engine: EngineTimes,
+        tickets: Tickets,
         rl: RlConfig,
-        batch_timeout_s: float,
+        *,
+        seed: int,
         budget: TimeBudget,
-        idle: WaitingTimes,
-        attempts: Attempts,
+        tasks: Sequence[Task],
         nodes: Nodes | None = None,
+        journal: Journal | None = None,
     ) -> None:
-        """attempts: those that the feed's groups count in. tasks: of the stage, by id."""
-        self._road, self._tickets, self._tasks, self._engine = road, tickets, tasks, engine
-        self._attempts = attempts
-        self._rl, self._batch_timeout_s = rl, batch_timeout_s
-        self._budget, self._waits, self._nodes = budget, idle, nodes
+        """tasks: of the stage."""
+        self._tickets, self._tasks, self._engine = tickets, {task.id: task for task in tasks}, engine
+        self._rl, self._seed, self._nodes, self._budget = rl, seed, nodes, budget
+        self._batch_timeout_s = BATCH_TIMEOUT_FACTOR * agent.limits.timeout_s
+        self._waits, self._attempts = WaitingTimes(engine), Attempts()
+        watched = self._waits.watching(agent)
+        self._roller = Roller(agent=watched, nodes=nodes, journal=journal, engine=engine)
         self._feed: GroupFeed | None = None
         self._has_taken = False
 
     async def __aenter__(self) -> AheadGroups:
-        journal = self._road.journal
+        journal = self._roller.journal
         if journal is None or not journal.goes_on:
             self._feed = await self._begin()
         return self
@@ -166,15 +167,15 @@ class AheadGroups:
 
     async def _learned(self, step: int) -> Batch | None:
         """The batch of a step that an earlier process learned from, and that this stage supplies."""
-        if self._road.journal is None:
+        if self._roller.journal is None:
             return None
-        groups = await self._road.journal.learned(step, self._tasks)
+        groups = await self._roller.journal.learned(step, self._tasks)
         if groups is None:
             return None
         keys = [Ticket(step=group.trajectories[0].key.step, task=group.task).key for group in groups]
         num_refilled = max(0, len(groups) - self._tickets.batch)
         self._tickets.left += num_refilled
-        if self._road.may_take(groups) and self._tickets.take_out(keys):
+        if self._roller.may_take(groups) and self._tickets.take_out(keys):
             return self._batch(groups, num_refilled, None)
         self._tickets.left -= num_refilled
         return None
@@ -182,20 +183,25 @@ class AheadGroups:
     async def _made(self, ticket: Ticket) -> Group:
         """Return the group of a ticket that starts now. Its birth in the buffer is this step: a group of an
         earlier process is reused only if the current weights wrote all of it."""
-        found = await self._road.found(ticket)
-        if found is not None and staleness([found], self._engine.version) == 0:
-            return found
-        return await self._road.made(ticket)
+        size = self._rl.rollouts_per_task
+        with self._attempts.installed():
+            found = await self._roller.found(ticket.task, size=size, step=ticket.step)
+            if found is not None and staleness([found], self._engine.version) == 0:
+                return found
+            return await self._roller.roll_out(
+                ticket.task, size=size, seed=self._seed, step=ticket.step, again=True
+            )
 
     async def _begin(self) -> GroupFeed:
         """Start to roll out, with the groups of an earlier process."""
         bound = self._rl.max_staleness
         buffer: SlotBuffer[Group] = SlotBuffer(batch=self._tickets.batch, max_staleness=bound)
-        feed = GroupFeed(self._attempts.counting(self._made), self._tickets, buffer)
+        feed = GroupFeed(self._made, self._tickets, buffer)
         first = list(islice(self._tickets, buffer.num_slots))
         left = []
         for ticket in first:
-            found = await self._road.found(ticket)
+            size = self._rl.rollouts_per_task
+            found = await self._roller.found(ticket.task, size=size, step=ticket.step)
             if found is None or not self._restored(feed, ticket, found):
                 left.append(ticket)
         self._tickets.give_back(left)
@@ -234,32 +240,3 @@ def tickets_from(
     by_id = {task.id: task for task in tasks}
     tickets.drawn = [Ticket(step=step, task=by_id[task_id]) for step, task_id in state["again"]]
     return tickets
-
-
-def ahead_source(
-    agent: Agent,
-    engine: EngineTimes,
-    tickets: Tickets,
-    rl: RlConfig,
-    *,
-    seed: int,
-    budget: TimeBudget,
-    tasks: Sequence[Task],
-    nodes: Nodes | None = None,
-    journal: Journal | None = None,
-) -> AheadGroups:
-    """Return the source, to be entered; leaving it cancels the groups in flight, on every node."""
-    idle = WaitingTimes(engine)
-    roll_out = roller(idle.watching(agent), rl, seed=seed, nodes=nodes)
-    return AheadGroups(
-        Journaled(roll_out=roll_out, journal=journal, size=rl.rollouts_per_task, engine=engine),
-        tickets,
-        tasks={task.id: task for task in tasks},
-        engine=engine,
-        rl=rl,
-        batch_timeout_s=BATCH_TIMEOUT_FACTOR * agent.limits.timeout_s,
-        budget=budget,
-        idle=idle,
-        attempts=Attempts(),
-        nodes=nodes,
-    )

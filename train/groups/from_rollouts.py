@@ -28,8 +28,8 @@ from rocstar.train.learner.model_io import check_can_load, load_tokenizer, vocab
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
+from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.recipe.sft_config import SftConfig
-from rocstar.train.recipe.stage_config import StageConfig
 from rocstar.train.record.run_directory import CONFIG, TRAJECTORIES
 from rocstar.train.tasks.chat_format import chat_format
 

@@ -10,12 +10,12 @@ from rocstar.engine.inference.base import EngineTimes
 from rocstar.engine.nodes.nodes import Nodes
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Task
-from rocstar.train.groups.ahead import Tickets, ahead_source, tickets_from
+from rocstar.train.groups.ahead import AheadGroups, Tickets, tickets_from
 from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.source import LiveGroups, Source, agent_for
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.tasks.data import TaskCursor
 
@@ -53,7 +53,7 @@ def live_source(
             tickets = tickets_from(state, cursor, tasks, batch, planned=planned)
         else:
             tickets = Tickets(cursor, batch=batch, planned=planned, next_step=next_step)
-        return ahead_source(
+        return AheadGroups(
             agent,
             engine,
             tickets,

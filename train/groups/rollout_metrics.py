@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import fmean
+from typing import Final
 
+from rocstar.engine.record.signs import is_looping, is_timed_out
 from rocstar.engine.types import Failed, Scored, Trajectory
 from rocstar.train.groups.selection import Selection
-from rocstar.train.groups.text_metrics import text_metrics
-from rocstar.train.tasks.verify import num_answers
+from rocstar.train.tasks.verify import extract_answer, num_answers
 
 
 def rollout_metrics(selection: Selection) -> dict[str, float]:
@@ -25,7 +26,9 @@ def rollout_metrics(selection: Selection) -> dict[str, float]:
     metrics = {
         "tool/error_share": _mean(r.is_error for r in results),
         "tool/calls_mean": _mean(len(t.results) for t in trajectories),
-        "tool/executed_share": _mean(any(_ran(r.status) for r in t.results) for t in trajectories),
+        "tool/executed_share": _mean(
+            any(r.status not in (*_NO_TOOL, "bad_arguments") for r in t.results) for t in trajectories
+        ),
         "tool/session_restarts": float(sum(r.restarted for r in results)),
         "tool/session_replays": float(sum(r.replayed for r in results)),
         "seq_len/mean": _mean(len(t.ids) for t in trajectories),
@@ -112,10 +115,41 @@ def _is_correct(trajectory: Trajectory) -> bool:
     return isinstance(trajectory.outcome, Scored) and trajectory.outcome.is_correct
 
 
-def _ran(status: str) -> bool:
-    return status not in (*_NO_TOOL, "bad_arguments")
-
-
 def _mean(values: Iterable[float]) -> float:
     numbers = [float(v) for v in values]
     return fmean(numbers) if numbers else 0.0
+
+
+SAMPLE: Final = 256
+LEAST_TASKS: Final = 8
+
+
+def text_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """`text/looping`, `answers/alike` (with LEAST_TASKS tasks that were answered) and `reward/timeouts`."""
+    found = {"reward/timeouts": float(sum(is_timed_out(t) for t in trajectories))}
+    sample = trajectories[:: max(1, len(trajectories) // SAMPLE)]
+    if sample:
+        found["text/looping"] = sum(map(is_looping, sample)) / len(sample)
+    alike = answers_alike(sample)
+    return found if alike is None else found | {"answers/alike": alike}
+
+
+def answers_alike(trajectories: Sequence[Trajectory]) -> float | None:
+    """The largest share of tasks whose siblings answer one thing most often, less the share whose answer it
+    is.
+
+    None with fewer than LEAST_TASKS tasks that were answered.
+    """
+    answers: dict[str, Counter[str]] = {}
+    truths: dict[str, str] = {}
+    for trajectory in trajectories:
+        if isinstance(trajectory.outcome, Scored) and trajectory.turns:
+            answer = extract_answer(trajectory.turns).answer
+            if answer is not None:
+                answers.setdefault(trajectory.task.id, Counter())[answer] += 1
+                truths[trajectory.task.id] = trajectory.task.answer.strip()
+    if len(answers) < LEAST_TASKS:
+        return None
+    often = Counter(min(given, key=lambda one: (-given[one], one)) for given in answers.values())
+    right = Counter(truths.values())
+    return max(max(0, count - right[answer]) for answer, count in often.items()) / len(answers)

@@ -1,10 +1,8 @@
 """The sources of a step's groups. loop.py treats all of them alike.
 
-    LiveGroups      cursor -> tickets -> roll_out, all groups of the step at once (staleness 0)
+    LiveGroups      cursor -> Roller.roll_out, all groups of the step at once (staleness 0)
     AheadGroups     groups rolled out while the learner works (ahead.py)
     RecordedGroups  trajectory records (from_rollouts.py)
-
-`roll_out` makes a ticket a group: in this process, or on whichever node has room (`roller`).
 
 `take` waits for the step's last group. With LiveGroups nothing is rolled out while the learner works.
 """
@@ -18,23 +16,23 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rocstar.engine.inference.base import EngineTimes
 from rocstar.engine.nodes.node import GroupOrder
-from rocstar.engine.nodes.nodes import Nodes
-from rocstar.engine.progress.progress import Attempts, Work, working
-from rocstar.engine.rollout.feed import Ticket
+from rocstar.engine.progress.progress import Attempts, working
 from rocstar.engine.rollout.group import all_groups, run_group
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group, Task, Trajectory
 from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.selection import num_missing
 from rocstar.train.groups.waiting_times import WaitingTimes
-from rocstar.train.recipe.rl_config import RlConfig
-from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.recipe.rl_config import RlConfig, StageConfig
 from rocstar.train.record.time_budget import TimeBudget
-from rocstar.train.tasks.data import TaskCursor
+
+if TYPE_CHECKING:
+    from rocstar.engine.nodes.nodes import Nodes
+    from rocstar.train.tasks.data import TaskCursor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,48 +68,83 @@ OpenSource = Callable[
 """Opens the source of a stage on its tasks, where `state` stood if there is one; leaving it ends its work."""
 
 
-RollOut = Callable[[Ticket], Awaitable[Group]]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roller:
-    """Rolls out siblings with `agent`, in this process or on whichever of `nodes` has room."""
+    """Rolls out siblings of a task with `agent`, in this process or on whichever of `nodes` has room."""
 
     agent: Agent
     nodes: Nodes | None = None
     whole_groups: bool = False
-    """What shares a forward is a group and nothing else: it is made again as a whole, or its bits change."""
+    """A group alone shares a forward: it is rolled out again as a whole, or its bits change."""
     ended: Callable[[Trajectory], Awaitable[None]] | None = None
     """Takes each trajectory that ends in this process, before its group ends."""
+    journal: Journal | None = None
+    """Has groups of an earlier process, and takes each group that ends."""
+    engine: EngineTimes | None = None
+    """Of `agent`; needed with a journal."""
 
-    async def roll_out(self, task: Task, *, size: int, seed: int, step: int, first: int = 0) -> Group:
-        """`size` siblings of a task, from number `first` on; other nodes take the agent's limits."""
-        if self.nodes is None:
-            return await self._at_home(task, size=size, seed=seed, step=step, first=first)
-        order = GroupOrder(
-            task=task,
-            step=step,
-            seed=seed,
-            size=size,
-            first=first,
-            limits=self.agent.limits,
-            temperature=self.agent.sampling.temperature,
-        )
-        return await self.nodes.roll_out(order, self._ordered)
+    async def found(self, task: Task, *, size: int, step: int) -> Group | None:
+        """Return the journal's group of a task; None if it has none that this process may take."""
+        if self.journal is None:
+            return None
+        group = await self.journal.found(step, task, size=size)
+        return group if group is not None and self.may_take([group]) else None
 
-    async def _ordered(self, order: GroupOrder) -> Group:
-        return await self._at_home(
-            order.task, size=order.size, seed=order.seed, step=order.step, first=order.first
-        )
+    def may_take(self, groups: Sequence[Group]) -> bool:
+        """Return False if a token is of newer weights: a resumed process may have learned less until now."""
+        assert self.engine is not None, "a journal's groups are compared with the engine's version"
+        return newest(groups) <= self.engine.version
 
-    async def _at_home(self, task: Task, *, size: int, seed: int, step: int, first: int) -> Group:
-        roll_out = partial(run_group, self.agent, task, seed=seed, step=step)
+    async def roll_out(
+        self, task: Task, *, size: int, seed: int, step: int, first: int = 0, again: bool = False
+    ) -> Group:
+        """Return `size` siblings of a task, from number `first` on: the journal's, or new ones.
+
+        again: do not look into the journal.
+        """
+        if not again and (found := await self.found(task, size=size, step=step)) is not None:
+            return found
+        if self.nodes is not None:
+            order = GroupOrder(
+                task=task,
+                step=step,
+                seed=seed,
+                size=size,
+                first=first,
+                limits=self.agent.limits,
+                temperature=self.agent.sampling.temperature,
+            )
+            group = await self.nodes.roll_out(order, self._at_home)
+        elif self.ended is not None:
+            group = await self._one_by_one(task, self.ended, size=size, seed=seed, step=step, first=first)
+        else:
+            group = await run_group(self.agent, task, size=size, seed=seed, step=step, first=first)
+        if self.journal is not None:
+            await self.journal.ended(step, group)
+        return group
+
+    async def _at_home(self, order: GroupOrder) -> Group:
+        """Roll out what this node was granted."""
+        task, size, seed, step, first = order.task, order.size, order.seed, order.step, order.first
         if self.ended is None:
-            return await roll_out(size=size, first=first)
-        ended = self.ended
+            return await run_group(self.agent, task, size=size, seed=seed, step=step, first=first)
+        return await self._one_by_one(task, self.ended, size=size, seed=seed, step=step, first=first)
+
+    async def _one_by_one(
+        self,
+        task: Task,
+        ended: Callable[[Trajectory], Awaitable[None]],
+        *,
+        size: int,
+        seed: int,
+        step: int,
+        first: int,
+    ) -> Group:
+        """Roll out siblings at once, each handed to `ended` when it ends."""
 
         async def one(sibling: int) -> Trajectory:
-            (trajectory,) = (await roll_out(size=1, first=sibling)).trajectories
+            group = await run_group(self.agent, task, size=1, seed=seed, step=step, first=sibling)
+            (trajectory,) = group.trajectories
             await ended(trajectory)
             return trajectory
 
@@ -121,49 +154,6 @@ class Roller:
         except ExceptionGroup as failures:  # a full disk ends several; one says why
             raise failures.exceptions[0] from None
         return Group(task=task, trajectories=tuple(sibling.result() for sibling in running))
-
-
-def roller(agent: Agent, rl: RlConfig, *, seed: int, nodes: Nodes | None) -> RollOut:
-    """Rolls out a ticket's group with `agent`, or on another node under the agent's limits and sampling."""
-    road = Roller(agent=agent, nodes=nodes)
-
-    async def of_ticket(ticket: Ticket) -> Group:
-        return await road.roll_out(ticket.task, size=rl.rollouts_per_task, seed=seed, step=ticket.step)
-
-    return of_ticket
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Journaled:
-    """`roll_out` by way of a journal, which may have the group, and has it in the end."""
-
-    roll_out: RollOut
-    journal: Journal | None
-    size: int
-    """Siblings of a group."""
-    engine: EngineTimes
-
-    async def found(self, ticket: Ticket) -> Group | None:
-        """The group of an earlier process, if it is of weights that are behind this one."""
-        if self.journal is None:
-            return None
-        group = await self.journal.found(ticket.step, ticket.task, size=self.size)
-        return group if group is not None and self.may_take([group]) else None
-
-    def may_take(self, groups: Sequence[Group]) -> bool:
-        """Whether no token is of weights to come: this process may have learned less until now."""
-        return newest(groups) <= self.engine.version
-
-    async def made(self, ticket: Ticket) -> Group:
-        """The group, rolled out and written down."""
-        group = await self.roll_out(ticket)
-        if self.journal is not None:
-            await self.journal.ended(ticket.step, group)
-        return group
-
-    async def found_or_made(self, ticket: Ticket) -> Group:
-        """The group, from whichever of the two."""
-        return await self.found(ticket) or await self.made(ticket)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -188,11 +178,12 @@ class LiveGroups:
     wave: int | None = None
     clock: Callable[[], float] = time.perf_counter
     _waits: WaitingTimes = field(init=False)
-    _roll_out: RollOut = field(init=False)
+    _roller: Roller = field(init=False)
 
     def __post_init__(self) -> None:
         self._waits = WaitingTimes(self.engine, clock=self.clock)
-        self._roll_out = roller(self._waits.watching(self.agent), self.rl, seed=self.seed, nodes=self.nodes)
+        agent = self._waits.watching(self.agent)
+        self._roller = Roller(agent=agent, nodes=self.nodes, journal=self.journal, engine=self.engine)
 
     async def take(self, step: int) -> Batch:
         groups = await self._round(step, self.rl.tasks_per_step, [])
@@ -209,32 +200,36 @@ class LiveGroups:
     async def _round(self, step: int, count: int, former: Sequence[Group]) -> list[Group]:
         """Return the groups of the next `count` tasks; the step has the groups `former` already."""
         # An epoch may end in a step: a task then comes once, for two attempts would be the same attempt.
-        seen = {group.task.id for group in former}
-        tasks = {task.id: task for task in self.cursor.take(count) if task.id not in seen}
-        tickets = [Ticket(step=step, task=task) for task in tasks.values()]
-        attempts = Attempts(total=len(tickets) * self.rl.rollouts_per_task)
-        groups: list[Group] = []
+        seen, size = {group.task.id for group in former}, self.rl.rollouts_per_task
+        tasks = list({task.id: task for task in self.cursor.take(count) if task.id not in seen}.values())
+        attempts, groups = Attempts(total=len(tasks) * size), list[Group]()
         with (
             self._waits.divided(self.budget),
-            working(work_name(step, former), unit="groups", total=len(tickets), attempts=attempts) as work,
+            working(work_name(step, former), unit="groups", total=len(tasks), attempts=attempts) as work,
         ):
-            wave = self.wave or max(1, len(tickets))
-            for at in range(0, len(tickets), wave):
-                groups += await self._wave(tickets[at : at + wave], work)
-        return groups
 
-    async def _wave(self, tickets: Sequence[Ticket], work: Work) -> list[Group]:
-        """The groups of tickets that are rolled out together."""
-        size = self.rl.rollouts_per_task
-        road = Journaled(roll_out=self._roll_out, journal=self.journal, size=size, engine=self.engine)
-        if self.wave is None:
-            return await all_groups(work.counting(road.found_or_made), tickets)
-        # All of them or none, and looked for beforehand: they are to begin in one moment.
-        found = [await road.found(ticket) for ticket in tickets]
-        groups = [group for group in found if group is not None]
-        if len(groups) < len(tickets):
-            return await all_groups(work.counting(road.made), tickets)
-        work.done += len(groups)
+            def ended() -> None:
+                work.done += 1
+
+            together = self.wave or max(1, len(tasks))
+            for at in range(0, len(tasks), together):
+                wave, found = tasks[at : at + together], list[Group | None]()
+                if self.wave is not None:
+                    # All of them or none, and looked for beforehand: they begin in one moment.
+                    found = [await self._roller.found(task, size=size, step=step) for task in wave]
+                taken = [group for group in found if group is not None]
+                if len(taken) < len(wave):
+                    roll_out = partial(
+                        self._roller.roll_out,
+                        size=size,
+                        seed=self.seed,
+                        step=step,
+                        again=self.wave is not None,
+                    )
+                    groups += await all_groups(roll_out, wave, ended)
+                else:
+                    work.done += len(taken)
+                    groups += taken
         return groups
 
 

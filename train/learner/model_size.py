@@ -15,8 +15,7 @@ from rocstar.train.learner.balance import Cost
 from rocstar.train.learner.known_models import known_config
 from rocstar.train.learner.model_io import DTYPES
 from rocstar.train.learner.scratch import build_model
-from rocstar.train.recipe.lora_config import LoraConfig
-from rocstar.train.recipe.model_config import ModelConfig
+from rocstar.train.recipe.model_config import LoraConfig, ModelConfig
 
 GB = 1e9
 

@@ -11,14 +11,14 @@ from typing import Any, Protocol
 
 from rocstar.train.groups.from_rollouts import Records
 from rocstar.train.learner.model_io import chosen_model
-from rocstar.train.plan.plan import Machines, describe
+from rocstar.train.plan.plan import Machines, describe_plan
 from rocstar.train.plan.preflight import (
     Findings,
     LoadSet,
+    check_dry_run,
     check_lora,
     check_sets,
     examine_directory,
-    rehearse,
 )
 from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
@@ -64,7 +64,7 @@ def dry_run_of_training(
     elsewhere = world is not None
     recipe = dated(recipe, former=run_dir if resume else rollouts, fetches=False)
     if rollouts is None:
-        found = rehearse(
+        found = check_dry_run(
             recipe, run_dir, resume=resume, elsewhere=elsewhere, nodes=machines.all_nodes, built_in=built_in
         )
     else:
@@ -73,7 +73,7 @@ def dry_run_of_training(
         found.of(lambda: Records.open(rollouts, recipe, run_dir))
     machines = found.of(lambda: Machines.parse(world, recipe.engine)) or machines
     found.of(lambda: check_lora(recipe, machines.all_nodes))
-    plan = found.of(lambda: describe(recipe, name, machines)) or ""
+    plan = found.of(lambda: describe_plan(recipe, name, machines)) or ""
     rehearsed = found.of(lambda: learner(recipe, machines)) if learner else None
     if rehearsed is not None:
         found.problems += rehearsed.problems
@@ -112,7 +112,7 @@ def dry_run_alone(
     if path is not None and needed is not None:
         given = needed.model.model_copy(update={"path": path})
         needed = dated(needed.model_copy(update={"model": given}), former=out, fetches=False)
-        seen = rehearse(needed, None, built_in=built_in)
+        seen = check_dry_run(needed, None, built_in=built_in)
         found.problems += seen.problems
         found.unknown += seen.unknown
         found.notes += seen.notes

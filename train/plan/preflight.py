@@ -334,7 +334,7 @@ def _see_hub_data(config: DataConfig) -> None:
         )
 
 
-def check(
+def check_run(
     recipe: Recipe,
     run_dir: Path | None = None,
     *,
@@ -347,7 +347,7 @@ def check(
     Every rank calls it. Only rank 0 checks the run's folder and, after another problem, the data, because it
     loads the data next.
     """
-    found = examine(recipe)
+    found = examine_recipe(recipe)
     found.of(lambda: check_lora(recipe, Machines.parse(None).all_nodes))
     if run_dir is not None and os.environ.get("RANK", "0") == "0":
         examine_directory(recipe, run_dir, found, resume=resume)
@@ -363,7 +363,7 @@ def _load_here(recipe: Recipe, found: Findings, built_in: LoadSet) -> Tasks:
     )
 
 
-def rehearse(
+def check_dry_run(
     recipe: Recipe,
     run_dir: Path | None,
     *,
@@ -376,7 +376,7 @@ def rehearse(
 
     `elsewhere`: it will run on other machines. nodes: their number; None: torchrun's.
     """
-    found = examine(recipe, learns=run_dir is not None, elsewhere=elsewhere, nodes=nodes, dry=True)
+    found = examine_recipe(recipe, learns=run_dir is not None, elsewhere=elsewhere, nodes=nodes, dry=True)
     if run_dir is not None:
         examine_directory(recipe, run_dir, found, resume=resume, elsewhere=elsewhere)
     away = False
@@ -418,7 +418,7 @@ def rehearse(
     return found
 
 
-def examine(
+def examine_recipe(
     recipe: Recipe,
     *,
     learns: bool = True,

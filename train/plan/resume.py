@@ -21,7 +21,6 @@ from rocstar.train.recipe.config import Recipe, with_eval_limits
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.recipe.sft_config import SftConfig
-from rocstar.train.recipe.stage_config import StageConfig
 from rocstar.train.recipe.toml import to_toml
 from rocstar.train.record.metrics import Row, rows_behind
 from rocstar.train.record.run_directory import CONFIG, METRICS, check_claim, keep_config
@@ -99,7 +98,7 @@ class Change:
         return f"{self.field}: was {_shown(self.was)}, now {_shown(self.now)}"
 
 
-def changes(former: Recipe, recipe: Recipe, *, step: int, done: int) -> list[Change]:
+def recipe_changes(former: Recipe, recipe: Recipe, *, step: int, done: int) -> list[Change]:
     """Every difference, for a run that goes on behind `step` and had made `done` steps."""
     was, now = _flat(with_eval_limits(former)), _flat(with_eval_limits(recipe))
     names = [*was, *(name for name in now if name not in was)]
@@ -124,18 +123,18 @@ def check_changes(run_dir: Path, recipe: Recipe, saved: Path | None) -> list[Cha
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{str(path)!r} is not the recipe of a run: {error}") from None
     if saved is None:
-        found = changes(former, recipe, step=0, done=0)
+        found = recipe_changes(former, recipe, step=0, done=0)
         return [dataclasses.replace(change, refusal=None) for change in found]
     progress = checkpoint.load_progress(saved)
     behind = rows_behind(run_dir / METRICS, progress["metrics_bytes"])
     done = max([progress["step"], *(row["step"] for row, _ in behind if row["phase"] == "rl")])
-    found = changes(former, recipe, step=progress["step"], done=done)
+    found = recipe_changes(former, recipe, step=progress["step"], done=done)
     refused = [change for change in found if change.refusal]
     if refused:
         whys = "; ".join(f"{change.field} {change.refusal}" for change in refused)
         raise ConfigError(
             f"--resume cannot go on in {str(run_dir)!r} with this recipe: {whys}; give back what it began "
-            f"with, or take another --output-dir\n{difference(path, found)}"
+            f"with, or take another --output-dir\n{show_changes(path, found)}"
         )
     return found
 
@@ -158,7 +157,7 @@ def complete(recipe: Recipe, run_dir: Path, *, live: bool) -> str | None:
         return None
     steps = sum(stage.steps for stage in recipe.stages)
     told = f"this run is complete: {steps} RL steps, the last checkpoint is {saved}; nothing was done"
-    more = ", and this changes nothing of it:\n" + difference(run_dir / CONFIG, found) if found else ""
+    more = ", and this changes nothing of it:\n" + show_changes(run_dir / CONFIG, found) if found else ""
     return told + more
 
 
@@ -173,10 +172,10 @@ def take_recipe(recipe: Recipe, run_dir: Path, saved: Path | None) -> str | None
     kept = keep_config(run_dir, to_toml(recipe), step=step)
     if not found:
         return None
-    return f"the recipe is not as before; the former one is {kept}\n{difference(run_dir / CONFIG, found)}"
+    return f"the recipe is not as before; the former one is {kept}\n{show_changes(run_dir / CONFIG, found)}"
 
 
-def difference(path: Path, found: list[Change]) -> str:
+def show_changes(path: Path, found: list[Change]) -> str:
     """The changes as lines: field, was, now."""
     marks = (f"{'! ' if change.refusal else '  '}{change}" for change in found)
     return "\n".join([f"--- {path}", "+++ this recipe", *marks])
@@ -225,13 +224,9 @@ def _stages(former: Recipe, recipe: Recipe, step: int, done: int) -> dict[str, s
                 reasons[name] = f"belongs to a stage that has begun ({stage.name!r})"
         if over:
             reasons[f"stages.{k}.steps"] = f"is behind the run: stage {stage.name!r} is over"
-        elif (short := _steps_until(recipe.stages, k)) < done:
+        elif (short := sum(stage.steps for stage in recipe.stages[: k + 1])) < done:
             reasons[f"stages.{k}.steps"] = f"would end the stage at step {short}, and {done} are done"
     return reasons
-
-
-def _steps_until(stages: list[StageConfig], k: int) -> int:
-    return sum(stage.steps for stage in stages[: k + 1])
 
 
 def _fixed(name: str) -> str | None:

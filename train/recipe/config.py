@@ -15,14 +15,12 @@ from pydantic import Field, model_validator
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.eval_config import EvalConfig, check_labels, listed
-from rocstar.train.recipe.lora_config import LoraConfig
-from rocstar.train.recipe.model_config import ModelConfig
+from rocstar.train.recipe.model_config import LoraConfig, ModelConfig
 from rocstar.train.recipe.reward_config import RewardConfig
-from rocstar.train.recipe.rl_config import OffPolicyConfig, RlConfig
+from rocstar.train.recipe.rl_config import OffPolicyConfig, RlConfig, StageConfig
 from rocstar.train.recipe.run_config import CheckpointConfig, RunConfig
 from rocstar.train.recipe.section import Section
 from rocstar.train.recipe.sft_config import SftConfig
-from rocstar.train.recipe.stage_config import StageConfig
 from rocstar.train.recipe.tool_config import ToolChoice, ToolConfig, check_tools, tools_of_before
 
 

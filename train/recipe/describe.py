@@ -38,7 +38,7 @@ def in_full(name: str) -> str:
     Raises:
         ConfigError: the recipe has nothing of this name.
     """
-    section, fields = find(name)
+    section, fields = find_fields(name)
     lines = []
     if len(fields) > 1:
         lines = [section.header, *textwrap.wrap(section.description, WIDTH), ""]
@@ -47,11 +47,11 @@ def in_full(name: str) -> str:
 
 def as_json(name: str | None) -> str:
     """All fields, or those of a name, as a JSON list."""
-    fields = [f for section in sections() for f in section.fields] if name is None else find(name)[1]
+    fields = [f for section in sections() for f in section.fields] if name is None else find_fields(name)[1]
     return json.dumps([asdict(field) for field in fields])
 
 
-def find(name: str) -> tuple[SectionDoc, list[FieldDoc]]:
+def find_fields(name: str) -> tuple[SectionDoc, list[FieldDoc]]:
     """Return the section of this name with all its fields, or the one with this field.
 
     A number in the name is a stage's or a callback's; a field of a data source belongs to the task table.

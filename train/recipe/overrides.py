@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
-from rocstar.train.recipe.describe import find
+from rocstar.train.recipe.describe import find_fields
 from rocstar.train.recipe.errors import ConfigError
 
 
@@ -70,7 +70,7 @@ def _read_value(text: str, field: str) -> Any:
 
 def _is_text(field: str) -> bool:
     try:
-        _, found = find(field)
+        _, found = find_fields(field)
     except ConfigError:  # validation names the unknown field
         return False
     return [one.type for one in found] == ["text"]

@@ -1,4 +1,4 @@
-"""[rl] and [off_policy] of a recipe: rollouts, selection and update of a step."""
+"""[rl], [off_policy] and [[stages]] of a recipe: rollouts, selection and update of a step, stage by stage."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.reward_config import is_reference
 from rocstar.train.recipe.section import (
+    Attempts,
     Betas,
     Expert,
     LearningRate,
@@ -16,6 +18,7 @@ from rocstar.train.recipe.section import (
     Tasks,
     Temperature,
     Tokens,
+    Turns,
     Unit,
 )
 
@@ -143,3 +146,17 @@ class OffPolicyConfig(Section):
                 f"floor = {self.floor} is not below cap = {self.cap}: no ratio lies between them"
             )
         return self
+
+
+class StageConfig(Section):
+    """One RL stage: its own limits, data and steps."""
+
+    name: Expert[str] = Field("stage1", description="as metrics and records call it")
+    steps: Steps = Field(ge=0, description="RL steps of the stage")
+    max_response_tokens: Tokens = Field(ge=1, description="all turns and tool results of a trajectory")
+    max_turns: Turns = Field(ge=1, description="turns of a trajectory at most; each may call the tool")
+    data: DataConfig | None = Field(None, description="its tasks; left out = those of the stage before")
+    filter_rollouts: Expert[Attempts] = Field(
+        0, ge=0, description="k > 0: before the stage, drop tasks solved k times out of k"
+    )
+    reset_optimizer: Expert[bool] = Field(False, description="begin the stage with fresh moments and warm-up")

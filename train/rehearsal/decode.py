@@ -20,8 +20,8 @@ from rocstar.engine.inference.weights import LiveWeights
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.rehearsal.cast import give_memory
-from rocstar.train.rehearsal.categories import Category, EngineMemory
 from rocstar.train.rehearsal.fake_gpu import FakeGpu
+from rocstar.train.rehearsal.ledger import Category, EngineMemory
 from rocstar.train.serving.embedded import engine_of, planned_rows
 
 PROMPT = 24

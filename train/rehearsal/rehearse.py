@@ -17,23 +17,29 @@ from transformers import PreTrainedModel
 from rocstar.train.learner.balance import Cost
 from rocstar.train.learner.model_io import DTYPES
 from rocstar.train.learner.model_size import ModelSize, measure, row_cost
-from rocstar.train.learner.team import World
+from rocstar.train.learner.world import World
 from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.rehearsal.acts import Acts, LearnerOnStage
 from rocstar.train.rehearsal.cast import learner_without_weights, model_without_weights
-from rocstar.train.rehearsal.categories import GIB, Category, EngineMemory, MemoryPeak, highest
 from rocstar.train.rehearsal.decode import decode
 from rocstar.train.rehearsal.fake_gpu import MisplacedTensorError, fake_gpu
-from rocstar.train.rehearsal.hardware import HARDWARE, Hardware
+from rocstar.train.rehearsal.ledger import GIB, Category, EngineMemory, MemoryPeak, highest
 from rocstar.train.rehearsal.report import Packing, Rehearsal
-from rocstar.train.rehearsal.rows import PackedStep, RowLengths, batch_of, examples, rl_rows, sft_rows
+from rocstar.train.rehearsal.rows import PackedStep, RowLengths, batch_of, fake_examples, rl_rows, sft_rows
 from rocstar.train.rehearsal.scopes import scopes
-from rocstar.train.rehearsal.server_room import ServerRoom, server_room
-from rocstar.train.rehearsal.timeline import Timeline, cost_model, generate_s, timeline
-from rocstar.train.rehearsal.transfers import Transfers, transfers
-from rocstar.train.rehearsal.verdict import MemorySettings, judge
+from rocstar.train.rehearsal.timeline import (
+    HARDWARE,
+    Hardware,
+    Timeline,
+    Transfers,
+    cost_model,
+    generate_s,
+    timeline,
+    transfers,
+)
+from rocstar.train.rehearsal.verdict import MemorySettings, ServerRoom, judge_memory, server_room
 from rocstar.train.serving.embedded import has_own_weights
 
 ACTS = ("sft", "rl", "publish", "checkpoint", "decode")
@@ -63,7 +69,17 @@ def rehearse_recipe(
         raise ConfigError(f"nothing can be rehearsed: {size}")
     cost = row_cost(model)
     rows, batches = batches_of(recipe, machines.ranks, cost, model.config.vocab_size)
-    packing = {name: _packing(batch) for name, batch in batches.items()}
+    packing = {
+        name: Packing(
+            rows=batch.rows,
+            tokens=batch.tokens,
+            longest=batch.longest,
+            heaviest=len(batch.heaviest.ids_I),
+            rounds=batch.rounds,
+            efficiency=round(batch.efficiency, 4),
+        )
+        for name, batch in batches.items()
+    }
     try:
         played, engine, misplaced = _play(recipe, machines, model, batches, acts, memory_gib)
     except MisplacedTensorError as error:
@@ -72,7 +88,7 @@ def rehearse_recipe(
     room = _room(recipe, size, rows, played, memory_gib)
     settings = _settings(recipe, machines, batches, played.runs_again, engine)
     return Rehearsal(
-        verdict=judge(highest(played.gpu), memory_gib, settings),
+        verdict=judge_memory(highest(played.gpu), memory_gib, settings),
         peaks=played.gpu,
         host_gib=max(peak.total for peak in played.host) / GIB,
         packing=packing,
@@ -94,11 +110,11 @@ def batches_of(
     rows: list[RowLengths] = []
     room = recipe.rl.tokens_per_microbatch
     if recipe.sft.steps:
-        made = examples(sft_rows(recipe), vocabulary=vocabulary, share_prompts=False)
+        made = fake_examples(sft_rows(recipe), vocabulary=vocabulary, share_prompts=False)
         batches["sft"] = batch_of(made, room=room, ranks=ranks, cost=cost, updates=1, seed=recipe.run.seed)
     if recipe.stages:
         rows = rl_rows(recipe, siblings=recipe.rl.group_size, limit=_limit(recipe))
-        made = examples(rows, vocabulary=vocabulary, share_prompts=True)
+        made = fake_examples(rows, vocabulary=vocabulary, share_prompts=True)
         updates = recipe.rl.num_updates_per_batch
         batches["rl"] = batch_of(
             made, room=room, ranks=ranks, cost=cost, updates=updates, seed=recipe.run.seed
@@ -163,17 +179,6 @@ def _beside_engine(peak: MemoryPeak, engine: EngineMemory, recipe: Recipe) -> Me
         return peak
     held = engine.total if recipe.rl.max_staleness else engine.weights
     return dataclasses.replace(peak, by_category={**peak.by_category, Category.engine: held})
-
-
-def _packing(batch: PackedStep) -> Packing:
-    return Packing(
-        rows=batch.rows,
-        tokens=batch.tokens,
-        longest=batch.longest,
-        heaviest=len(batch.heaviest.ids_I),
-        rounds=batch.rounds,
-        efficiency=round(batch.efficiency, 4),
-    )
 
 
 def _settings(

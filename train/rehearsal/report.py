@@ -7,12 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rocstar.train.learner.model_size import gigabytes
-from rocstar.train.rehearsal.categories import GIB, MemoryPeak, highest
-from rocstar.train.rehearsal.hardware import Hardware
-from rocstar.train.rehearsal.server_room import ServerRoom
-from rocstar.train.rehearsal.timeline import Timeline
-from rocstar.train.rehearsal.transfers import Transfers
-from rocstar.train.rehearsal.verdict import OVERHEAD_GIB, MemoryVerdict
+from rocstar.train.rehearsal.ledger import GIB, MemoryPeak, highest
+from rocstar.train.rehearsal.timeline import Hardware, Timeline, Transfers
+from rocstar.train.rehearsal.verdict import OVERHEAD_GIB, MemoryVerdict, ServerRoom
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

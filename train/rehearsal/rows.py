@@ -100,7 +100,7 @@ def _cut(row: RowLengths, limit: int) -> RowLengths:
     return RowLengths(task=row.task, prompt=row.prompt, turns=tuple(turns))
 
 
-def examples(rows: Sequence[RowLengths], *, vocabulary: int, share_prompts: bool) -> list[Example]:
+def fake_examples(rows: Sequence[RowLengths], *, vocabulary: int, share_prompts: bool) -> list[Example]:
     """Rows of random ids; siblings have their prompt in common. Columns are views where they can be."""
     rng = np.random.default_rng(0)
     longest = max(row.tokens for row in rows)

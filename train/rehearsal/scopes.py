@@ -21,8 +21,7 @@ from rocstar.kernels import linear_loss
 from rocstar.train.learner import learner as learner_module
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.policy_model import PolicyModel
-from rocstar.train.rehearsal.categories import Category
-from rocstar.train.rehearsal.ledger import MemoryLedger
+from rocstar.train.rehearsal.ledger import Category, MemoryLedger
 
 Wrapper = Callable[..., Any]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rocstar.train.rehearsal.categories import GIB, Category, EngineMemory, MemoryPeak
+from rocstar.train.learner.model_size import ModelSize
+from rocstar.train.recipe.config import Recipe
+from rocstar.train.rehearsal.ledger import GIB, Category, EngineMemory, MemoryPeak
 
 OVERHEAD_GIB = 2.0
 """GPU memory besides tensors: the driver's context, kernels, buffers of the collectives. Assumed."""
@@ -40,7 +42,7 @@ class MemoryVerdict:
     """The field to change and to what; empty where it fits."""
 
 
-def judge(peak: MemoryPeak, memory_gib: float, settings: MemorySettings) -> MemoryVerdict:
+def judge_memory(peak: MemoryPeak, memory_gib: float, settings: MemorySettings) -> MemoryVerdict:
     """Hold the highest peak against a GPU of `memory_gib`."""
     peak_gib = peak.total / GIB
     spare = 1 - (peak_gib + OVERHEAD_GIB) / memory_gib
@@ -104,4 +106,61 @@ def _fewer_rows(peak: MemoryPeak, spare: float, engine: EngineMemory | None) -> 
         f"set engine.max_running = {rows} or less{turns}: {engine.kv / GIB:.1f} GiB are KV of {engine.rows} "
         f"rows of {engine.tokens:,} tokens (rl.tasks_per_step, rl.rollouts_per_task and max_response_tokens "
         "of the stages lower it, too)"
+    )
+
+
+STATIC_FRACTION = 0.85
+"""The default of SGLang's mem-fraction-static, if the recipe does not set it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerRoom:
+    """One server. The learner is taken to give back all but its state before the server starts."""
+
+    gpus: int
+    held_by_learner: int
+    """Bytes on each of its GPUs while it serves: state of the learner's rank, 0 with placement split."""
+    weights: int
+    """Bytes on each of its GPUs."""
+    kv: int
+    """Bytes on each of its GPUs; 0 or less: it does not start."""
+    kv_tokens: int
+    """The memory of the whole server."""
+    mean: int
+    """Trajectories of the mean length, prompt included."""
+    longest: int
+    """... of the longest."""
+
+
+def server_room(
+    recipe: Recipe, size: ModelSize, *, memory_gib: float, state: int, mean_tokens: float, longest: int
+) -> ServerRoom | None:
+    """Room on a server's GPUs, as SGLang sizes its pool; None where the recipe names no GPUs for servers.
+
+    Args:
+        recipe: names the servers' GPUs, the placement and mem-fraction-static.
+        size: of the model.
+        memory_gib: of each GPU.
+        state: bytes that a learner's rank holds between steps.
+        mean_tokens: of a trajectory with its prompt.
+        longest: the same of the longest.
+    """
+    engine = recipe.engine
+    if isinstance(engine.replicas, int):
+        return None
+    gpus = len(engine.replicas[0])
+    held = state if engine.placement == "restart" else 0
+    free = (memory_gib - OVERHEAD_GIB) * GIB - held
+    weights = size.dtype_bytes * size.parameters // gpus
+    given = engine.args.get("mem-fraction-static", engine.args.get("mem_fraction_static", STATIC_FRACTION))
+    kv = int(free * float(given)) - weights
+    tokens = max(0, kv) * gpus // (size.kv_values_per_token * size.dtype_bytes)
+    return ServerRoom(
+        gpus=gpus,
+        held_by_learner=held,
+        weights=weights,
+        kv=kv,
+        kv_tokens=tokens,
+        mean=int(tokens / mean_tokens),
+        longest=tokens // longest,
     )

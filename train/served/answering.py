@@ -54,13 +54,13 @@ class ServeOrder:
     owners: Owners = field(default_factory=Owners)
     access_log: bool = False
     trusted_proxies: tuple[Network, ...] = ()
-    note: Callable[[str], None] = field(default=lambda line: say(line))
+    note: Callable[[str], None] = field(default=lambda line: print_line(line))
     max_choices: int = 1024
     queue_timeout_s: float = 120.0
     drain_s: float = 30.0
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Show the operator a line, which may quote a client."""
     with contextlib.suppress(OSError):  # a terminal that is closed does not end the server
         print(f"rocstar: {printable_line(line, 1000)}", file=sys.stderr, flush=True)
@@ -71,7 +71,7 @@ def serve(order: ServeOrder) -> None:
 
     async def work() -> None:
         with reload_on_sighup(order.owners, order.note):
-            async with serving(order) as (served, listening):
+            async with open_served(order) as (served, listening):
                 _announce(order, served, listening)
                 await serve_until_signal(listening.endpoint, order.drain_s, order.note)
 
@@ -79,7 +79,7 @@ def serve(order: ServeOrder) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving(order: ServeOrder) -> AsyncIterator[tuple[OpenedModel, RunningServer]]:
+async def open_served(order: ServeOrder) -> AsyncIterator[tuple[OpenedModel, RunningServer]]:
     """The endpoint over the model, while the block runs."""
     order = dataclasses.replace(order, recipe=with_date_of(order.out, order.recipe))
     stages = order.recipe.stages

@@ -62,7 +62,7 @@ def chat_with(order: ChatOrder, *, url: str, model: str, token: str | None) -> i
 def chat_locally(order: ChatOrder, serving: ServeOrder) -> int:
     """Open a model's endpoint for this chat alone. ConfigError for what cannot run; 1 if an answer failed."""
     from rocstar.train.evaluation.saved_model import run_to_end
-    from rocstar.train.served.answering import serving as opened
+    from rocstar.train.served.answering import open_served as opened
 
     codes: list[int] = []
 

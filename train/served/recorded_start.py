@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rocstar.engine.record.files import FRAMES
 from rocstar.engine.record.reading import RecordError, read_records
 from rocstar.engine.record.step_file import StepFile
 from rocstar.engine.serve.terminal.chat_history import ChatHistory
 from rocstar.engine.types import HIDDEN
 from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.record.run_directory import CONFIG, TRAJECTORIES
 
 _PLACE = re.compile(r"(.+):([0-9]+)(?:@([0-9]+))?", re.DOTALL)
 
@@ -120,3 +123,38 @@ def _record(path: Path, row: int) -> dict[str, Any]:
     except (RecordError, OSError) as error:
         raise ConfigError(f"--from {str(path)!r}: {error}") from None
     raise ConfigError(f"--from {str(path)!r}: there is no row {row}; there are {count}, the first is 0")
+
+
+MAX_CHARS = 240
+"""Longest question in characters: users do not type longer ones."""
+MAX_READ = 32
+"""Trajectories whose questions are read."""
+
+
+def solved_question(target: Path) -> str | None:
+    """The question of the first trajectory of the run's last judged step that was solved with calls of which
+    none failed.
+
+    `target` is the run's folder, or a checkpoint in it. None: there is no such trajectory, all questions are
+    long or of several lines, or the licence of its task asks that it is not shown.
+    """
+    folders = (target, *target.absolute().parents[:2])
+    runs = (f for f in folders if (f / CONFIG).is_file() and (f / TRAJECTORIES).is_dir())
+    if (run := next(runs, None)) is None:
+        return None
+    for path in sorted((run / TRAJECTORIES).glob(f"step_*{FRAMES}"), reverse=True):
+        try:
+            return _solved_in(StepFile(path))
+        except (RecordError, OSError):  # not judged yet, or not whole: the step before it
+            continue
+    return None
+
+
+def _solved_in(step: StepFile) -> str | None:
+    rows = step.rows
+    found = rows["is_correct"] & (rows["tool_calls"] > 0) & (rows["tool_errors"] == 0) & ~rows["hidden"]
+    for row in np.flatnonzero(found)[:MAX_READ].tolist():
+        question = str(step.record(row)["task"]["question"]).strip()
+        if len(question) <= MAX_CHARS and question.isprintable():
+            return question
+    return None

@@ -119,7 +119,7 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
         )
     if missing := missing_extra_message("rocstar chat of a model that is opened here", "train"):
         raise ConfigError(missing)
-    from rocstar.train.served.solved import solved_question
+    from rocstar.train.served.recorded_start import solved_question
 
     recipe = recipe_of(options.target, options.model, rest)
     _name_code(recipe)

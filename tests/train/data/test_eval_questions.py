@@ -10,7 +10,7 @@ import pytest
 
 from rocstar.engine.types import Task
 from rocstar.train.data.eval_questions import EvalQuestions, apart
-from rocstar.train.plan.preflight import load_all_tasks, rehearse
+from rocstar.train.plan.preflight import check_dry_run, load_all_tasks
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.load import parse_recipe
@@ -90,7 +90,7 @@ def test_what_its_conversations_ask_is_learned(folder: Path) -> None:
     loaded = load_all_tasks(recipe(sft=sft))
     (asked,) = loaded.all_heldout
     assert loaded.learned.texts == {("heldout", asked.id)}
-    found = rehearse(recipe(sft=sft), folder / "run")
+    found = check_dry_run(recipe(sft=sft), folder / "run")
     assert any("1 of 2 tasks are questions of eval" in line for line in found.notes), found
 
 
@@ -103,6 +103,6 @@ def test_a_stage_of_nothing_else_is_refused(folder: Path) -> None:
 def test_a_dry_run_counts_what_it_can_see(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A set of the hub is not looked at; the others are."""
     sets = [{"data": {"source": "exam.jsonl"}}, {"set": "hmmt_feb_2025"}]
-    found = rehearse(recipe(eval=sets), folder / "run")
+    found = check_dry_run(recipe(eval=sets), folder / "run")
     assert found.notes == ["stages.0.data: 1 of 2 tasks are questions of eval, and left out"]
     assert any("hmmt_feb_2025" in line for line in found.unknown)

@@ -36,7 +36,7 @@ from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.source import Roller
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
-from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.record.callbacks import Callback, Listeners
 from rocstar.train.record.metrics import MetricsWriter, read_metrics
 from rocstar.train.record.time_budget import TimeBudget
@@ -117,6 +117,7 @@ def a_run(
         recipe=Recipe(**changes),
         directory=folder,
         live=Live(agent=made, heldout={}, nodes=nodes),
+        evaluation=during_training,
         publisher=cast("Any", SimpleNamespace(version=2)),
         team=nothing,
         decode=str,

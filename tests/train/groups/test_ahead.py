@@ -16,7 +16,7 @@ from rocstar.engine.progress.progress import ProgressBoard, attempting
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.types import Group, Task, TrajectoryKey, VersionSpan
 from rocstar.train.groups import source
-from rocstar.train.groups.ahead import AheadGroups, Tickets, ahead_source, tickets_from
+from rocstar.train.groups.ahead import AheadGroups, Tickets, tickets_from
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.tasks.data import TaskCursor
@@ -66,7 +66,7 @@ async def opened(
 ) -> AsyncIterator[AheadGroups]:
     rl = RlConfig(tasks_per_step=tickets.batch, max_staleness=bound, refill=refill)
     budget = TimeBudget(asyncio.get_running_loop().time)
-    async with ahead_source(
+    async with AheadGroups(
         AGENT, world.engine, tickets, rl, seed=0, budget=budget, tasks=TASKS, journal=journal
     ) as source:
         yield source

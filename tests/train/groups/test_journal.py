@@ -4,27 +4,25 @@ import asyncio
 import dataclasses
 import signal
 import subprocess
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from rocstar.engine.record.learned import write_learned
 from rocstar.engine.record.reading import Verdict, read_folder, record_files
 from rocstar.engine.record.step_file import FrameFile
-from rocstar.engine.rollout.feed import Ticket
-from rocstar.engine.types import Failed, Group
+from rocstar.engine.types import Failed, Group, Task
+from rocstar.train.groups import source
 from rocstar.train.groups.journal import Journal, origin_of
-from rocstar.train.groups.source import Journaled
+from rocstar.train.groups.source import Roller
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import TrainingStopped
-from rocstar.train.recipe.rl_config import RlConfig
+from rocstar.train.recipe.rl_config import RlConfig, StageConfig
 from rocstar.train.recipe.run_config import RunConfig
-from rocstar.train.recipe.stage_config import StageConfig
 from rocstar.train.record.run_directory import records_file
 from tests.fakes.trajectories import plain_trajectory
 
@@ -56,12 +54,17 @@ def journal(directory: Path, *, goes_on: bool = True, about: Any = ABOUT, keep_s
     )
 
 
-def roller(rolled_out: list[str]) -> Callable[[Ticket], Awaitable[Group]]:
-    async def roll_out(ticket: Ticket) -> Group:
-        rolled_out.append(ticket.key)
-        return group(ticket.task.id, step=ticket.step)
+@pytest.fixture
+def rolled_out(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys of the groups that were rolled out."""
+    keys: list[str] = []
 
-    return roll_out
+    async def run_group(agent: Any, task: Task, *, step: int, **options: Any) -> Group:
+        keys.append(f"s{step}/{task.id}")
+        return group(task.id, step=step)
+
+    monkeypatch.setattr(source, "run_group", run_group)
+    return keys
 
 
 DIES = """
@@ -86,17 +89,16 @@ asyncio.run(main())
 """
 
 
-async def test_a_killed_process_costs_no_group_that_had_ended(tmp_path: Path) -> None:
+async def test_a_killed_process_costs_no_group_that_had_ended(tmp_path: Path, rolled_out: list[str]) -> None:
     code = DIES.format(tests=str(Path(__file__).parents[3]), directory=str(tmp_path))
     run = partial(subprocess.run, capture_output=True, timeout=PATIENCE_S, check=False)
     died = await asyncio.to_thread(run, [str(warm().executable), "-c", code])
     assert (died.returncode, died.stdout) == (-signal.SIGKILL, b"written\n"), died.stderr
-    rolled_out: list[str] = []
     async with journal(tmp_path) as records:
-        road = Journaled(roll_out=roller(rolled_out), journal=records, size=2, engine=ENGINE)
+        roller = Roller(agent=cast(Any, None), journal=records, engine=ENGINE)
         for step in (1, 2):
             for name in ("a", "b"):
-                found = await road.found_or_made(Ticket(step=step, task=TASKS[name]))
+                found = await roller.roll_out(TASKS[name], size=2, seed=0, step=step)
                 assert found == group(name, step=step)
     assert rolled_out in (["s2/b"], []), "at most what was being written was lost"
     assert record_files(tmp_path / "trajectories") == {1: records_file(tmp_path, 1)}

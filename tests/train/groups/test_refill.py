@@ -17,8 +17,7 @@ from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import select
 from rocstar.train.groups.source import Batch, LiveGroups
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.recipe.rl_config import RlConfig
-from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.recipe.rl_config import RlConfig, StageConfig
 from rocstar.train.record.time_budget import TimeBudget
 
 from .test_selection import group

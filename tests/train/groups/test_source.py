@@ -19,8 +19,7 @@ from rocstar.train.groups.live_source import live_source, wave_of
 from rocstar.train.groups.source import LiveGroups, agent_for, staleness
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.engine_config import EngineConfig
-from rocstar.train.recipe.rl_config import RlConfig
-from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.recipe.rl_config import RlConfig, StageConfig
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.tasks.data import TaskCursor
 from tests.fakes.trajectories import make_group
@@ -113,8 +112,8 @@ async def test_what_shares_a_forward_is_taken_from_a_journal_together_or_not_at_
 ) -> None:
     order = [group.task.id for group in (await open_live(5).take(1)).groups]
     rolled_out.clear()
-    live, journal = open_live(5), Known(*(order[k] for k in known))
-    live.wave, live.journal = wave, cast(Any, journal)
+    journal = Known(*(order[k] for k in known))
+    live = dataclasses.replace(open_live(5), wave=wave, journal=cast(Any, journal))
     batch = await live.take(1)
     assert [group.task.id for group in batch.groups] == order
     assert [asked["task"] for asked in rolled_out] == journal.written == [order[k] for k in sorted(again)]
@@ -122,8 +121,9 @@ async def test_what_shares_a_forward_is_taken_from_a_journal_together_or_not_at_
 
 async def test_a_group_of_weights_to_come_is_rolled_out_again(rolled_out: list[dict[str, Any]]) -> None:
     """A resumed run may have made an update less, where it is not computed to the last bit."""
-    live, journal = open_live(5), Known(*(task.id for task in TASKS))
-    journal.version, live.journal = ENGINE.version + 1, cast(Any, journal)
+    journal = Known(*(task.id for task in TASKS))
+    journal.version = ENGINE.version + 1
+    live = dataclasses.replace(open_live(5), journal=cast(Any, journal))
     assert (await live.take(1)).staleness == 0
     assert sorted(asked["task"] for asked in rolled_out) == [task.id for task in TASKS]
 
@@ -143,6 +143,7 @@ async def test_who_watches_sees_the_groups_of_the_step(monkeypatch: pytest.Monke
 
     async def run_group(agent: Any, task: Task, **_: Any) -> Group:
         async with turns:  # one after the other
+            await asyncio.sleep(0)  # the end of the one before is counted in the next round of the loop
             with attempting(f"s7/{task.id}/0"):
                 (work,) = board.works
                 assert work.attempts is not None

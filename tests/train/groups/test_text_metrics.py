@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rocstar.engine.record.signs import GRAM, LEAST_GRAMS, is_timed_out, repeated_share
 from rocstar.engine.types import GRADER_LIMIT, REWARD_TIMEOUT, Failed, Scored, Trajectory, Turn
-from rocstar.train.groups.text_metrics import SAMPLE, answers_alike, text_metrics
+from rocstar.train.groups.rollout_metrics import SAMPLE, answers_alike, text_metrics
 from tests.fakes.trajectories import plain_trajectory
 
 

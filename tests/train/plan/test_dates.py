@@ -12,12 +12,11 @@ from typing import Any, cast
 import pytest
 
 from rocstar.engine.chat.boundaries import load_template
-from rocstar.train import main as train_main
 from rocstar.train.cli import main
+from rocstar.train.compose import model as compose_model
 from rocstar.train.evaluation.saved_model import with_date_of
 from rocstar.train.learner.scratch import train_tokenizer
-from rocstar.train.learner.team import World
-from rocstar.train.main import _Builder
+from rocstar.train.learner.world import World
 from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import parse_recipe
@@ -130,13 +129,12 @@ def test_a_dry_run_shows_it_and_writes_nothing(folder: Path, capsys: pytest.Capt
 
 
 def test_rank_0_sends_its_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train_main, "load_learner", lambda *_: None)
-    nothing, sent = cast(Any, None), list[Start]()
-    builder = _Builder(
-        with_date(recipe(), "2026-11-26"), Path(), World(rank=0, size=2), nothing, nothing, nothing, nothing,
-        nothing, sent.append, None, None,
-    )  # fmt: skip
-    builder._load_sharded("model", "secret")
+    monkeypatch.setattr(compose_model, "load_learner", lambda *_: None)
+    monkeypatch.setattr(compose_model, "LearnerTeam", lambda *_: None)
+    sent = list[Start]()
+    given, world = with_date(recipe(), "2026-11-26"), World(rank=0, size=2)
+    setup = SimpleNamespace(recipe=given, world=world, thread=None, send=sent.append)
+    compose_model.load_team(cast(Any, setup), "model", "secret")
     assert sent == [Start(path="model", token="secret", date="2026-11-26")]
 
 
@@ -153,7 +151,7 @@ def test_other_nodes_use_the_date_of_rank_0(monkeypatch: pytest.MonkeyPatch, onl
 
     monkeypatch.setattr(nodes, "load_learner", lambda *_: None)
     monkeypatch.setattr(nodes, "LearnerTeam", lambda *_: None)
-    for name in ("_lead", "_serve_alone"):
+    for name in ("_serve", "_serve_alone"):
         monkeypatch.setattr(nodes, name, note)
     monkeypatch.setattr(nodes, "_until_told", lambda _: None)
     (nodes.serve_alone if only_serves else nodes.follow)(started, world)

@@ -12,13 +12,12 @@ import pytest
 from rocstar.train.cli import main
 from rocstar.train.learner.model_size import measure
 from rocstar.train.learner.scratch import build_model
-from rocstar.train.plan.plan import Machines, describe
+from rocstar.train.plan.plan import Machines, describe_plan
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.model_config import ModelConfig, ScratchConfig
-from rocstar.train.recipe.rl_config import RlConfig
-from rocstar.train.recipe.stage_config import StageConfig
+from rocstar.train.recipe.rl_config import RlConfig, StageConfig
 
 SCRATCH = ScratchConfig(vocab_size=1000, hidden_size=96, num_layers=4, num_heads=6, num_kv_heads=3)
 STAGES = [StageConfig(steps=3, max_response_tokens=100, max_turns=2)]
@@ -46,8 +45,8 @@ def test_the_size_of_a_model_is_that_of_the_model() -> None:
 def test_one_process_holds_everything_and_four_a_quarter_each() -> None:
     recipe = recipe_of(ModelConfig(scratch=SCRATCH))
     params = sum(p.numel() for p in build_model(SCRATCH, 1000, seed=0).parameters())
-    one = megabytes(describe(recipe, "r.toml", Machines()))
-    four = megabytes(describe(recipe, "r.toml", Machines(ranks_per_node=4)))
+    one = megabytes(describe_plan(recipe, "r.toml", Machines()))
+    four = megabytes(describe_plan(recipe, "r.toml", Machines(ranks_per_node=4)))
     assert one["weights"] == one["gradients"] == pytest.approx(4 * params / 1e6, abs=0.01)
     assert one["optimizer"] == pytest.approx(8 * params / 1e6, abs=0.01)
     for name in ("weights", "gradients", "optimizer"):
@@ -61,7 +60,9 @@ def test_one_process_holds_everything_and_four_a_quarter_each() -> None:
 def test_copies_on_every_node_are_parted_over_its_ranks_alone() -> None:
     machines = Machines(nodes=2, ranks_per_node=4)
     all_, node = (
-        megabytes(describe(recipe_of(ModelConfig(scratch=SCRATCH, sharding=sharding)), "r.toml", machines))
+        megabytes(
+            describe_plan(recipe_of(ModelConfig(scratch=SCRATCH, sharding=sharding)), "r.toml", machines)
+        )
         for sharding in ("all", "node")
     )
     for name in ("weights", "gradients", "optimizer"):
@@ -84,14 +85,14 @@ def test_a_configuration_is_enough(tmp_path: Path) -> None:
 
 
 def test_an_unknown_model_is_said_to_be_unknown() -> None:
-    plan = describe(recipe_of(ModelConfig(path="nobody/nothing")), "r.toml", Machines())
+    plan = describe_plan(recipe_of(ModelConfig(path="nobody/nothing")), "r.toml", Machines())
     assert "memory: not known" in plan and "'nobody/nothing' is not on this machine" in plan
 
 
 @pytest.mark.parametrize(("nodes", "ranks"), [(1, 1), (1, 4), (3, 8)])
 def test_every_node_has_its_command(nodes: int, ranks: int) -> None:
     machines = Machines(nodes=nodes, ranks_per_node=ranks)
-    plan = describe(recipe_of(ModelConfig(scratch=SCRATCH)), "r.toml", machines)
+    plan = describe_plan(recipe_of(ModelConfig(scratch=SCRATCH)), "r.toml", machines)
     commands = [line for line in plan.splitlines() if "rocstar" in line and "r.toml" in line]
     if nodes > 1:
         assert [re.findall(r"--node-rank=(\d+)", line) for line in commands] == [
@@ -120,7 +121,9 @@ def test_the_world_is_torchruns_unless_told(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(("refill", "worst"), [(0, 25_600), (2, 76_800)])
 def test_rounds_of_refill_are_in_the_worst_case(refill: int, worst: int) -> None:
-    plan = describe(recipe_of(ModelConfig(scratch=SCRATCH), rl=RlConfig(refill=refill)), "r.toml", Machines())
+    plan = describe_plan(
+        recipe_of(ModelConfig(scratch=SCRATCH), rl=RlConfig(refill=refill)), "r.toml", Machines()
+    )
     assert f"{worst:,}\n" in plan and ("rl.refill" in plan) == bool(refill)
 
 
@@ -140,7 +143,7 @@ def servers_of(**engine: object) -> Recipe:
 
 def test_every_gpu_has_its_line_and_every_server_its_command() -> None:
     recipe = servers_of(replicas=[[2, 3], [4, 5]], args={"mem-fraction-static": 0.8}, policy="thunder")
-    plan = describe(recipe, "r.toml", Machines(ranks_per_node=2))
+    plan = describe_plan(recipe, "r.toml", Machines(ranks_per_node=2))
     params = sum(p.numel() for p in build_model(SCRATCH, 1000, seed=0).parameters())
     owners = re.findall(r"GPU (\d):  (learner rank \d|server \d)", plan)
     assert owners == [
@@ -155,7 +158,7 @@ def test_every_gpu_has_its_line_and_every_server_its_command() -> None:
 
 
 def test_servers_that_make_room_share_the_learners_gpus() -> None:
-    plan = describe(
+    plan = describe_plan(
         servers_of(replicas=[[0], [1]], placement="restart"), "r.toml", Machines(ranks_per_node=2)
     )
     for gpu in (0, 1):
@@ -181,7 +184,7 @@ def test_nodes_that_only_serve_have_their_map_and_their_command(monkeypatch: pyt
     machines = Machines.parse("2x4+1x8", recipe.engine)
     assert machines == Machines(nodes=2, ranks_per_node=2, serving_nodes=1, serving_gpus=8)
     assert machines.num_servers(recipe.engine) == 2 * 1 + 1 * 4
-    plan = describe(recipe, "r.toml", machines)
+    plan = describe_plan(recipe, "r.toml", machines)
     apart = plan.partition("node 2 to 2, which only serve:")[2]
     assert re.findall(r"GPU (\d):  (\w+ \w+)", apart) == [(str(k), f"server {k // 2}") for k in range(8)]
     assert len(re.findall(r"server \d:  CUDA_VISIBLE_DEVICES=", apart)) == 4
@@ -189,16 +192,16 @@ def test_nodes_that_only_serve_have_their_map_and_their_command(monkeypatch: pyt
     learn, serve = "--nproc-per-node=2", "--nproc-per-node=1 --role=server"
     assert kinds == [(learn, "0"), (learn, "1"), (serve, "2")]
     with pytest.raises(ConfigError, match="set it to 'sglang'"):
-        describe(recipe_of(ModelConfig(scratch=SCRATCH)), "r.toml", machines)
+        describe_plan(recipe_of(ModelConfig(scratch=SCRATCH)), "r.toml", machines)
     for name, value in {"WORLD_SIZE": "5", "LOCAL_WORLD_SIZE": "2", "ROLE_WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
     assert Machines.parse(None) == Machines(nodes=2, ranks_per_node=2, serving_nodes=1)
     assert Machines.parse(None).all_nodes == 3
-    plan = describe(recipe, "r.toml", Machines.parse(None))
+    plan = describe_plan(recipe, "r.toml", Machines.parse(None))
     assert "node 2 to 2, which only serve: on each as many servers of 2 GPUs as it has room for" in plan
     assert Machines.parse(None).num_servers(recipe.engine) == 3
 
 
 def test_servers_without_gpus() -> None:
-    plan = describe(servers_of(replicas=2, args={"device": "cpu"}), "r.toml", Machines())
+    plan = describe_plan(servers_of(replicas=2, args={"device": "cpu"}), "r.toml", Machines())
     assert "GPUs: none is named" in plan and plan.count("sglang.launch_server") == 2

@@ -14,7 +14,7 @@ import pytest
 from rocstar.train.cli import main
 from rocstar.train.learner import hub
 from rocstar.train.plan import preflight
-from rocstar.train.plan.preflight import check, check_disk, peak_checkpoints, rehearse
+from rocstar.train.plan.preflight import check_disk, check_dry_run, check_run, peak_checkpoints
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.load import parse_recipe
@@ -54,7 +54,7 @@ def test_conversations_that_contradict_their_prompt_are_counted(
 ) -> None:
     """The template "compact" demands an answer in both forms; 1 in 100 may lack it."""
     (folder / "chat.jsonl").write_text(talks(*[BARE] * bare, *[BOXED] * (100 - bare)))
-    found = rehearse(recipe(), folder / "run")
+    found = check_dry_run(recipe(), folder / "run")
     words = f"{bare} of 100 conversations ({bare:.1f}%) lack the answer form"
     line = (found.problems if refused else found.notes)[0]
     assert words in line and bool(found.problems) == refused
@@ -62,12 +62,12 @@ def test_conversations_that_contradict_their_prompt_are_counted(
         assert "<answer> 2, \\boxed 2; the first is conversation 1" in line
         sft = {"steps": 1, "data": "chat.jsonl"}
         for changed in ({"template": "qwen3"}, {"max_contradicting": 0.02}):
-            assert rehearse(recipe(sft=sft | changed), folder / "run").problems == [], changed
+            assert check_dry_run(recipe(sft=sft | changed), folder / "run").problems == [], changed
 
 
 def test_half_a_form_is_none(folder: Path) -> None:
     (folder / "chat.jsonl").write_text(talks("<answer>2</answer>"))
-    (problem,) = rehearse(recipe(), folder / "run").problems
+    (problem,) = check_dry_run(recipe(), folder / "run").problems
     assert "lacking: \\boxed 1;" in problem
 
 
@@ -78,7 +78,7 @@ def test_the_answer_form_of_the_models_absent_folder_is_counted_too(
     monkeypatch.setattr(hub, "exists", lambda *_: True)
     (folder / "chat.jsonl").write_text(talks(BARE))
     away = recipe(model={"path": "owner/model", "template": "rstar2"})
-    (problem,) = rehearse(away, folder / "run").problems
+    (problem,) = check_dry_run(away, folder / "run").problems
     assert "1 of 1 conversations" in problem
 
 
@@ -87,9 +87,9 @@ def offline(*_: object) -> bool:
 
 
 def test_a_recipe_that_can_run_lacks_nothing(folder: Path) -> None:
-    found = rehearse(recipe(), folder / "run")
+    found = check_dry_run(recipe(), folder / "run")
     assert (found.problems, found.unknown) == ([], [])
-    check(recipe(), folder / "run")
+    check_run(recipe(), folder / "run")
     assert sorted(path.name for path in folder.iterdir()) == ["chat.jsonl", "tasks.jsonl"], "nothing is made"
 
 
@@ -102,11 +102,11 @@ def test_the_conversations_are_read_once(folder: Path, monkeypatch: pytest.Monke
         return read(path, *tools)
 
     monkeypatch.setattr(preflight, "read_conversations", noted)
-    rows = check(recipe(), folder / "run")
+    rows = check_run(recipe(), folder / "run")
     tasks = preflight.loaded_tasks(recipe(), built_in=preflight.nobody_loads, conversations=rows)
     assert tasks.conversations is rows and [row["messages"][0]["content"] for row in rows] == ["x"]
     assert paths == [Path("chat.jsonl")]
-    assert rehearse(recipe(), folder / "run").conversations == rows and len(paths) == 2
+    assert check_dry_run(recipe(), folder / "run").conversations == rows and len(paths) == 2
     assert preflight.loaded_tasks(recipe(), built_in=preflight.nobody_loads).conversations == rows
 
 
@@ -122,7 +122,7 @@ def test_answers_that_the_judge_cannot_read_are_counted_and_three_are_shown(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers(folder, *UNREADABLE, *["42"] * 96)
-    found = rehearse(recipe(), folder / "run")
+    found = check_dry_run(recipe(), folder / "run")
     assert found.problems == []
     (note,) = [line for line in found.notes if "answers" in line]
     assert note.startswith("stages.0.data: 4 of 100 answers")
@@ -133,10 +133,10 @@ def test_answers_that_the_judge_cannot_read_are_counted_and_three_are_shown(
 
 def test_more_unreadable_answers_than_the_source_allows_are_refused(folder: Path) -> None:
     answers(folder, *UNREADABLE, "42", "3\\pi")
-    (problem,) = rehearse(recipe(), folder / "run").problems
+    (problem,) = check_dry_run(recipe(), folder / "run").problems
     assert "4 of 6 answers" in problem and "max_unreadable = 0.1" in problem
     allowed = STAGE | {"data": {"source": "tasks.jsonl", "max_unreadable": 0.7}}
-    found = rehearse(recipe(stages=[allowed]), folder / "run")
+    found = check_dry_run(recipe(stages=[allowed]), folder / "run")
     assert found.problems == [] and any("4 of 6 answers" in line for line in found.notes)
 
 
@@ -144,7 +144,7 @@ def test_more_unreadable_answers_than_the_source_allows_are_refused(folder: Path
 def test_another_reward_reads_its_answers_itself(folder: Path, reward: dict[str, str]) -> None:
     (folder / "beside.py").write_text("def score(attempt): return 1.0\n")
     answers(folder, *UNREADABLE)
-    found = rehearse(recipe(reward=reward), folder / "run")
+    found = check_dry_run(recipe(reward=reward), folder / "run")
     assert not any("answers" in line for line in found.notes + found.problems)
 
 
@@ -165,7 +165,7 @@ def test_all_that_is_missing_is_told_at_once(
 ) -> None:
     monkeypatch.setenv("ROCSTAR_SGLANG_PYTHON", "/gone/python")
     monkeypatch.setattr("os.access", lambda *_: False)
-    look = (lambda r, d: rehearse(r, d).refuse()) if dry else check
+    look = (lambda r, d: check_dry_run(r, d).refuse()) if dry else check_run
     with pytest.raises(ConfigErrors) as failure:
         look(recipe(**LACKS), folder / "run")
     problems = failure.value.problems
@@ -211,19 +211,19 @@ def test_a_name_that_the_hub_cannot_be_asked_about_is_said_not_failed(
     named = recipe(
         model={"path": "owner/model", "template": "compact"}, eval={"data": {"source": "hub:owner/data"}}
     )
-    found = rehearse(named, folder / "run")
+    found = check_dry_run(named, folder / "run")
     assert found.problems == []
     assert [line.partition(" ")[0] for line in found.unknown] == ["model.path", "eval.0.data"]
     assert all("no network" in line for line in found.unknown)
     with pytest.raises(ConfigErrors) as failure:
-        check(named, folder / "run")
+        check_run(named, folder / "run")
     assert len(failure.value.problems) == 2, "a run would only wait for the hub, and fail then"
     assert "$ROCSTAR_DATA_DIR/owner/data" in failure.value.problems[1]
 
 
 def test_a_name_that_is_not_on_the_hub_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "exists", lambda *_: False)
-    found = rehearse(
+    found = check_dry_run(
         recipe(model={"path": "owner/model"}, eval={"data": {"source": "hub:owner/data"}}), folder / "run"
     )
     assert len(found.problems) == 2 and all("shows no such" in problem for problem in found.problems)
@@ -234,7 +234,9 @@ def test_what_lies_in_the_data_folder_needs_no_hub(folder: Path, monkeypatch: py
     (folder / "owner" / "data").mkdir(parents=True)
     (folder / "owner" / "data" / "test.jsonl").write_text('{"question": "2?", "answer": "2"}\n')
     monkeypatch.setenv("ROCSTAR_DATA_DIR", str(folder))
-    found = rehearse(recipe(eval={"data": {"source": "hub:owner/data", "split": "test"}}), folder / "run")
+    found = check_dry_run(
+        recipe(eval={"data": {"source": "hub:owner/data", "split": "test"}}), folder / "run"
+    )
     assert (found.problems, found.unknown) == ([], [])
 
 
@@ -275,7 +277,7 @@ def test_a_model_without_weights_is_no_model(folder: Path) -> None:
     (folder / "model").mkdir()
     for name in ("config.json", "tokenizer.json"):
         (folder / "model" / name).write_text('{"model_type": "qwen3"}')
-    found = rehearse(recipe(model={"path": "./model"}), folder / "run")
+    found = check_dry_run(recipe(model={"path": "./model"}), folder / "run")
     assert any("lacks the weights" in problem for problem in found.problems)
 
 
@@ -301,16 +303,16 @@ def test_a_redis_that_does_not_answer_is_missing_and_its_password_untold(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROCSTAR_REDIS_URL", "redis://:secret@127.0.0.1:1/0")
-    (problem,) = rehearse(recipe(tool={"sandbox": "redis"}), folder / "run").problems
+    (problem,) = check_dry_run(recipe(tool={"sandbox": "redis"}), folder / "run").problems
     assert "ROCSTAR_REDIS_URL does not answer" in problem and "secret" not in problem
 
 
 def test_a_run_that_is_there_is_told_before_it_would_be_met(folder: Path) -> None:
     (folder / "run").mkdir()
     (folder / "run" / "metrics.jsonl").touch()
-    (problem,) = rehearse(recipe(), folder / "run").problems
+    (problem,) = check_dry_run(recipe(), folder / "run").problems
     assert "holds a run; pass --resume" in problem
-    assert rehearse(recipe(), folder / "run", resume=True).problems == []
+    assert check_dry_run(recipe(), folder / "run", resume=True).problems == []
 
 
 def test_a_redis_without_its_client_is_told_before_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,12 +344,12 @@ def test_a_row_whose_calls_are_not_read_back_is_named(folder: Path, code: str, p
     ]
     (folder / "chat.jsonl").write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
     (folder / "xml.jinja").write_text(XML_TEMPLATE)
-    found = rehearse(recipe(model={"path": "scratch", "template": "xml.jinja"}), folder / "run")
+    found = check_dry_run(recipe(model={"path": "scratch", "template": "xml.jinja"}), folder / "run")
     assert len(found.problems) == problems, found.problems
     assert all("chat.jsonl, conversation 2: " in one and "read back" in one for one in found.problems)
 
 
 def test_a_template_of_an_unknown_call_form_is_refused(folder: Path) -> None:
     (folder / "mine.jinja").write_text(XML_TEMPLATE.replace("<function=", "<call to="))
-    found = rehearse(recipe(model={"path": "scratch", "template": "mine.jinja"}), folder / "run")
+    found = check_dry_run(recipe(model={"path": "scratch", "template": "mine.jinja"}), folder / "run")
     assert len(found.problems) == 1 and "form that no parser here reads" in found.problems[0]

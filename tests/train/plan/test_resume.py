@@ -14,9 +14,9 @@ from rocstar.train.plan.resume import (
     FIXED,
     FREE,
     bytes_to_keep,
-    changes,
     check_changes,
     is_complete,
+    recipe_changes,
     take_recipe,
 )
 from rocstar.train.recipe.config import Recipe
@@ -52,7 +52,7 @@ def recipe(*paths: str, **values: Any) -> Recipe:
 
 
 def refused(now: Recipe, *, step: int = 2, done: int = 2) -> list[str]:
-    return [c.field for c in changes(recipe(), now, step=step, done=done) if c.refusal]
+    return [c.field for c in recipe_changes(recipe(), now, step=step, done=done) if c.refusal]
 
 
 def test_every_field_is_decided_once() -> None:
@@ -112,7 +112,7 @@ def test_what_the_policy_reads_or_what_was_measured_stays(field: str, value: Any
 )
 def test_what_is_still_to_come_may_change_and_is_told(field: str, value: Any) -> None:
     now = recipe(**{field: value})
-    found = changes(recipe(), now, step=2, done=2)
+    found = recipe_changes(recipe(), now, step=2, done=2)
     assert found and refused(now) == []
     assert found[0].field.startswith(field.replace("__", "."))
 
@@ -139,7 +139,7 @@ def test_a_new_last_stage_must_not_change_the_evaluation_unseen() -> None:
 def test_one_path_written_two_ways_is_one_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     now = recipe(stages__0__data={"source": str(tmp_path / "tasks.jsonl")})
-    assert changes(recipe(), now, step=2, done=2) == []
+    assert recipe_changes(recipe(), now, step=2, done=2) == []
 
 
 # ---- a run directory ----

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rocstar.train.cli import main
-from rocstar.train.recipe.describe import PAGE, find, in_full, markdown, short_table
+from rocstar.train.recipe.describe import PAGE, find_fields, in_full, markdown, short_table
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.fields import FieldDoc, sections
 
@@ -110,4 +110,4 @@ def test_train_points_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_nothing_of_no_name_is_found() -> None:
     with pytest.raises(ConfigError):
-        find("nonsense.field")
+        find_fields("nonsense.field")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rocstar.train.rehearsal.categories import Category
-from rocstar.train.rehearsal.ledger import BLOCK, MemoryLedger
+from rocstar.train.rehearsal.ledger import BLOCK, Category, MemoryLedger
 
 BLOCKS = 4 * BLOCK // 4
 """Float32 numbers that fill four blocks."""

@@ -22,9 +22,9 @@ from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.rehearsal.cast import give_memory, model_without_weights
-from rocstar.train.rehearsal.categories import GIB, Category
 from rocstar.train.rehearsal.decode import decode
 from rocstar.train.rehearsal.fake_gpu import GPU, fake_gpu
+from rocstar.train.rehearsal.ledger import GIB, Category
 from rocstar.train.rehearsal.rehearse import ACTS, rehearse_recipe
 from rocstar.train.rehearsal.report import Rehearsal
 from rocstar.train.rehearsal.verdict import OVERHEAD_GIB

@@ -7,7 +7,7 @@ import pytest
 
 from rocstar.engine.types import HIDDEN, Task
 from rocstar.train.record.run_directory import records_file
-from rocstar.train.served.solved import solved_question
+from rocstar.train.served.recorded_start import solved_question
 
 from ..reading.view.view_runs import MadeSibling, write_step
 

@@ -1,0 +1,100 @@
+"""A run that rolls out: sandbox, model, cold start, engine and agent, in this order."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from rocstar.engine.types import Task
+from rocstar.train.compose.cold_start import first_model, tune
+from rocstar.train.compose.model import FirstModel, make_team
+from rocstar.train.compose.setup import BuiltRun, Setup
+from rocstar.train.evaluation import during_training
+from rocstar.train.groups.live_source import live_source
+from rocstar.train.groups.source import Source
+from rocstar.train.learner import checkpoint
+from rocstar.train.plan.preflight import Tasks
+from rocstar.train.reading.view.report import write_eval_report
+from rocstar.train.recipe.rl_config import StageConfig
+from rocstar.train.run import Live
+from rocstar.train.serving.agent import make_agent, open_sandbox
+from rocstar.train.serving.backend import InitialPolicy, Learning, backend_of
+from rocstar.train.serving.nodes import new_token, open_nodes
+from rocstar.train.tasks.chat_format import chat_format
+
+
+@contextlib.asynccontextmanager
+async def open_live(setup: Setup, tasks: Tasks) -> AsyncIterator[BuiltRun]:
+    """Build a run on `tasks`; its cold start is over when the block begins."""
+    recipe, token = setup.recipe, new_token(setup.recipe, setup.world)
+    for note in tasks.left_out:
+        setup.listeners.note(note)
+    async with open_sandbox(recipe) as sandbox:
+        model, tokenizer = await first_model(setup, tasks, sandbox)
+        chat = chat_format(recipe, tokenizer)
+        team = make_team(setup, model, tokenizer, token)
+        is_tuned = setup.saved is None and recipe.model.path != "scratch" and recipe.sft.steps > 0
+        if is_tuned:
+            await tune(setup, team, tasks, sandbox, chat, tokenizer)
+        tasks.conversations.clear()  # not needed any more, and possibly gigabytes
+        learning = Learning(
+            origin=_initial_policy(setup, model, tokenizer, is_tuned=is_tuned),
+            team=team,
+            thread=setup.thread,
+            run_dir=setup.run_dir,
+            note=setup.listeners.note,
+        )
+        async with (
+            backend_of(recipe).open_learning(recipe, learning) as opened,
+            open_nodes(recipe, opened.others, token, opened.engine.load, setup.listeners.note) as nodes,
+        ):
+            if is_tuned and opened.publisher.version == 0:  # this engine has the model before the cold start
+                await opened.publisher.publish(1)
+            agent = make_agent(recipe, opened.engine, chat, sandbox)
+            live = Live(
+                agent=agent,
+                heldout=tasks.heldout,
+                learned=tasks.learned,
+                measure=opened.measure,
+                nodes=nodes,
+            )
+            run = setup.run(team, opened.publisher, chat, during_training, write_eval_report, live)
+
+            def source(
+                stage: StageConfig, tasks: Sequence[Task], state: dict[str, Any] | None
+            ) -> AbstractAsyncContextManager[Source]:
+                opened.begin(stage.name)
+                return live_source(
+                    recipe,
+                    agent,
+                    opened.engine,
+                    stage,
+                    tasks,
+                    state,
+                    next_step=run.step + 1,
+                    budget=run.budget,
+                    nodes=nodes,
+                    journal=run.journal,
+                )
+
+            yield BuiltRun(run=run, tokenizer=tokenizer, tasks=tasks.stages, open_source=source)
+
+
+def _initial_policy(
+    setup: Setup, model: FirstModel, tokenizer: PreTrainedTokenizerBase, *, is_tuned: bool
+) -> InitialPolicy:
+    """Return the policy with which the engine begins."""
+    path, saved = setup.recipe.model.path, setup.saved
+    is_given = path != "scratch" and Path(path).is_dir()
+    return InitialPolicy(
+        made=model.load,
+        tokenizer=tokenizer,
+        folder=Path(path).absolute() if is_given and saved is None and not is_tuned else None,
+        saved=saved,
+        version=checkpoint.load_progress(saved)["version"] if saved else int(is_tuned),
+    )

@@ -1,0 +1,108 @@
+"""Before a run is built: the checks of recipe, machine and data, and the run's folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rocstar.engine.progress.progress import working
+from rocstar.engine.progress.status import StatusLine
+from rocstar.train.compose.live import open_live
+from rocstar.train.compose.recorded import open_recorded
+from rocstar.train.compose.setup import Begun, TrainOrder
+from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
+from rocstar.train.groups.from_rollouts import Records
+from rocstar.train.learner import checkpoint
+from rocstar.train.learner.world import Roles, World
+from rocstar.train.plan.preflight import check_run, loaded_tasks
+from rocstar.train.plan.prompts import dated
+from rocstar.train.plan.resume import bytes_to_keep, check_same_kind, complete, take_recipe
+from rocstar.train.reading.view.report import write_report
+from rocstar.train.record.console_log import ConsoleLog
+from rocstar.train.record.manifest import recorded
+from rocstar.train.record.run_directory import REPORT, claim, cold_start_of, discard_if_unused
+from rocstar.train.serving.placement import hide_servers, recipe_of_serving_node
+
+if TYPE_CHECKING:
+    from rocstar.train.serving.nodes import Start
+
+
+def checked(order: TrainOrder) -> TrainOrder | None:
+    """Return the order with the recipe of this node; None if the run is complete, which rank 0 prints."""
+    recipe = dated(order.recipe, former=order.run_dir if order.resume else order.rollouts)
+    message = complete(recipe, order.run_dir, live=order.rollouts is None) if order.resume else None
+    if message:
+        if os.environ.get("RANK", "0") == "0":
+            print(message, file=sys.stderr)
+            if not (order.run_dir / REPORT).exists():
+                write_report(order.run_dir)
+        return None
+    if Roles.of().serves:
+        recipe = recipe_of_serving_node(recipe, torch.cuda.device_count())
+    return replace(order, recipe=recipe)
+
+
+def check_here(order: TrainOrder) -> list[dict[str, Any]]:
+    """Check recipe and node of a run that rolls out. Return the conversations of its cold start."""
+    if order.rollouts is not None:
+        return []
+    if not Roles.of().serves:
+        hide_servers(order.recipe.engine)
+    return check_run(order.recipe, order.run_dir, resume=order.resume, built_in=load_tasks_of)
+
+
+@contextlib.contextmanager
+def begin_run(order: TrainOrder, world: World, conversations: list[dict[str, Any]]) -> Iterator[Begun]:
+    """Load the data and claim the folder for the block; write the report after it.
+
+    The other ranks hear that there is no run unless the block sent them the start message.
+    """
+    sent = False
+
+    def send(start: Start) -> None:
+        nonlocal sent
+        sent = True
+        world.broadcast(start)
+
+    recipe, run_dir = order.recipe, order.run_dir
+    try:
+        if order.rollouts is None:
+            tasks = loaded_tasks(recipe, built_in=load_tasks_of, conversations=conversations)
+            build = partial(open_live, tasks=tasks)
+        else:
+            records = Records.open(order.rollouts, recipe, run_dir)
+            recipe, build = records.recipe, partial(open_recorded, records=records)
+        with claim(run_dir, resume=order.resume):
+            try:
+                saved = checkpoint.latest(run_dir) if order.resume else None
+                cold = checkpoint.latest(cold_start_of(run_dir)) if order.resume and saved is None else None
+                if saved is not None:
+                    check_same_kind(checkpoint.load_progress(saved), live=order.rollouts is None)
+                with ConsoleLog(run_dir) as log:
+                    if changes := take_recipe(recipe, run_dir, saved or cold):
+                        log.write(changes)
+                        print(changes, file=sys.stderr)
+                    with recorded(run_dir, recipe, world_size=world.size):
+                        yield Begun(
+                            order=replace(order, recipe=recipe),
+                            build=build,
+                            saved=saved,
+                            cold=cold,
+                            keep_bytes=bytes_to_keep(run_dir, saved or cold) if order.resume else None,
+                            log=log,
+                            send=send,
+                        )
+                    with StatusLine(log=log), working("writing the report"):
+                        write_report(run_dir)
+            finally:
+                discard_if_unused(run_dir)
+    finally:
+        if not sent:
+            world.broadcast(None)
