@@ -7,11 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from rocstar.engine.testing.policy import Reply, Request, run_virtual
 from rocstar.train.groups.source import LiveGroups
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.tasks.data import TaskCursor
+from tests.fakes.scripted_policy import Reply, Request, run_virtual
 
 from ...engine.rollout.test_group import agent, tasks
 
