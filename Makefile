@@ -40,14 +40,17 @@ setup: $(VENV)/.rocstar-dev  ## build rocstar into .venv, with what tests and li
 quickstart: $(VENV)/.rocstar-runtime  ## build, then train a tiny model from nothing to a rising reward
 	$(BIN)/rocstar train $(RECIPE) $(if $(OUTPUT),--output-dir '$(OUTPUT)')
 
+# A test that fails runs once more, alone, at the end; the last line names it if it passes then.
+PYTEST := $(BIN)/python -m pytest -p tests.rerun -n auto --maxprocesses=4 --dist=worksteal -rfEX
+
 test: setup  ## run the tests, on up to four cores
-	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal -rfEX
+	$(PYTEST)
 
 proof-toy: setup  ## the proof on a device, at tiny sizes on this CPU
 	$(BIN)/python benchmarks/gpu/proof.py --toy --out build/proof-toy
 
 planted: setup  ## plant every bug that a test must catch, take away each layer that holds an attack
-	ROCSTAR_PLANT_ALL=1 $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal -rfEX \
+	ROCSTAR_PLANT_ALL=1 $(PYTEST) \
 	    tests/test_planted_bugs.py \
 	    tests/kernels/test_interpreter.py::test_a_planted_error_is_caught_in_the_interpreter \
 	    tests/sandbox/attacks/test_attacks.py::test_an_attack_gets_through_without_the_layer_that_holds_it

@@ -28,6 +28,7 @@ import aiohttp
 import numpy as np
 import uvloop
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 from report import claim, finish
 
@@ -39,12 +40,12 @@ from rocstar.engine.serve.conversation_manager import ConversationLimits
 from rocstar.engine.serve.conversation_store import ConversationStore
 from rocstar.engine.serve.endpoint import ServeOptions
 from rocstar.engine.serve.server import open_endpoint
-from rocstar.engine.testing.policy import ByteTokenizer, Reply, Request, ScriptedPolicy
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.python import PYTHON_TOOL, PythonTool
 from rocstar.engine.types import Task, TrajectoryKey
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import Limits
+from tests.fakes.scripted_policy import ByteTokenizer, Reply, Request, ScriptedPolicy
 
 TURNS = 8
 TOKENIZER = ByteTokenizer(corpus=["x = 1 + 1\nprint(x)", "the answer is", "code input arguments name"] * 4)

@@ -1,4 +1,4 @@
-"""The table of the fields that a recipe takes from its report, and of those that differ, beside the recipe.
+"""The page beside a recipe: the fields with the values of its report, and a table of those that differ.
 
 python benchmarks/recipe_table.py [--check]
 
@@ -21,23 +21,38 @@ REPORTS = RECIPES / "report"
 HEAD = "| | report | where | recipe | why not the same |\n|---|---|---|---|---|"
 
 
-def table(name: str) -> str:
-    """The page of a recipe. ValueError for a row that says nothing, or a difference without a reason."""
+def page(name: str) -> str:
+    """Return the page of a recipe. ValueError for a row without content, or a difference without a reason."""
     recipe = load_recipe(RECIPES / f"{name}.toml")
     rows = tomllib.loads((REPORTS / f"{name}.toml").read_text(encoding="utf-8"))["row"]
-    lines = [line(recipe, row) for row in rows]
-    title = f"# What `{name}` has of its report"
-    return "\n".join([title, "", "Made by `python benchmarks/recipe_table.py`.", "", HEAD, *lines, ""])
+    same: dict[str, list[str]] = {}
+    table = []
+    for row in rows:
+        what, report, ours, why = cells(recipe, row)
+        if ours == report and not why:
+            same.setdefault(row["where"], []).append(f"{what} {ours}")
+        else:
+            table.append(f"| {what} | {report} | {row['where']} | {ours} | {why} |")
+    lines = [
+        f"# `{name}` and its report",
+        "",
+        "Made by `python benchmarks/recipe_table.py`.",
+        "",
+        "## The same",
+        "",
+    ]
+    lines += [f"- {where}: {', '.join(fields)}" for where, fields in same.items()]
+    return "\n".join([*lines, "", "## Different", "", HEAD, *table, ""])
 
 
-def line(recipe: Recipe, row: Mapping[str, Any]) -> str:
+def cells(recipe: Recipe, row: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """Return the name, both values and the reason of a row."""
     field, report, why = row.get("field"), row["report"], row.get("why", "")
     ours = value_of(recipe, field) if field else row["ours"]
     if field and (ours == report) == bool(why):
         what = "is the report's, and has a reason" if why else f"is not the report's {report!r}: say why"
         raise ValueError(f"{field} = {ours!r} {what}")
-    name = f"`{field}`" if field else row["what"]
-    return f"| {name} | {shown(report)} | {row['where']} | {shown(ours)} | {why} |"
+    return f"`{field}`" if field else row["what"], shown(report), shown(ours), why
 
 
 def value_of(recipe: Recipe, field: str) -> Any:
@@ -57,14 +72,14 @@ def main() -> int:
     options = parser.parse_args()
     stale = 0
     for report in sorted(REPORTS.glob("*.toml")):
-        page, text = RECIPES / f"{report.stem}.md", table(report.stem)
-        if page.exists() and page.read_text(encoding="utf-8") == text:
+        file, text = RECIPES / f"{report.stem}.md", page(report.stem)
+        if file.exists() and file.read_text(encoding="utf-8") == text:
             continue
         stale += 1
         if options.check:
-            print(f"{page} is not up to date: run python benchmarks/recipe_table.py")
+            print(f"{file} is not up to date: run python benchmarks/recipe_table.py")
         else:
-            page.write_text(text, encoding="utf-8")
+            file.write_text(text, encoding="utf-8")
     return int(bool(stale) and options.check)
 
 

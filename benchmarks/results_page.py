@@ -4,7 +4,7 @@
     python benchmarks/results_page.py --check   # changes nothing; exit code 1: a bad result or a stale page
 
 A result must have the keys of report.py, a clean tree, and a commit that is an ancestor of HEAD. A checkout
-without the whole history skips the checks of commits, and says so. The mark "not recent" counts back from
+without the whole history skips the checks of commits, and says so. The mark "old" counts back from
 the newest commit that a result names, so that the page changes only when a result changes; `--check` lists
 the results that are more than 200 commits behind HEAD, as a note.
 """
@@ -17,6 +17,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,10 +50,11 @@ CLAIM: Final[Mapping[str, tuple[type, ...]]] = {
 HEAD: Final = """\
 # Results
 
-`python benchmarks/results_page.py` makes this page from `benchmarks/results/`: a section for each result, a
-row for each claim. "Not recent": more than {recent} commits lie between its commit and `{newest}`, the newest
-of all results. `git checkout COMMIT` restores a script that is no longer in the tree. Commands show paths
-outside the repository by their last part.
+`python benchmarks/results_page.py` makes this page from `benchmarks/results/`. A section has the command, the
+machine, the commit and the date; a row has one claim. A bar is met unless its cell says **missed**. **Old**:
+more than {recent} commits lie between the commit and `{newest}`, the newest of all results.
+`git checkout COMMIT` restores a deleted script. Commands show the last part of paths outside the repository,
+and no `--out`.
 """
 
 
@@ -111,26 +113,47 @@ def page(results: Mapping[str, dict[str, Any]], since: Mapping[str, int]) -> str
         number = len(seeds) if isinstance(seeds, list) else seeds or 0
         facts = [
             shown_machine(result),
-            f"commit `{result['commit'][:8]}`",
+            f"`{result['commit'][:8]}`",
             result["date"],
             *([f"{number} seed{'s' * (number > 1)}"] if number else []),
-            *(["**not recent**"] if since[result["commit"]] - since[newest] > RECENT else []),
+            *(["**old**"] if since[result["commit"]] - since[newest] > RECENT else []),
         ]
-        command = textwrap.shorten(result["command"], LONGEST_COMMAND, placeholder=" ...")
+        command = textwrap.shorten(
+            re.sub(r" --out \S+", "", result["command"]), LONGEST_COMMAND, placeholder=" ..."
+        )
         lines = [f"\n## {name.removesuffix('.json')}", "", f"`{command}`: {', '.join(facts)}.", ""]
-        lines += ["| claim | figure | bar | met |", "|---|---|---|---|"]
-        for one in result["claims"]:
-            met = {True: "yes", False: "**no**", None: ""}[one["met"]]
-            cells = [one["claim"], shown(one), one["bar"] or "", met]
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-        sections.append("\n".join(lines) + "\n")
+        sections.append("\n".join([*lines, *rows(result["claims"])]) + "\n")
     return HEAD.format(recent=RECENT, newest=newest[:8]) + "".join(sections)
 
 
+def rows(claims: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the table of one result: the words that all claims begin with are in its head, once."""
+    parts = [re.split(r"(?<=[:,]) ", one["claim"])[:-1] for one in claims if len(claims) > 1]
+    shared = [
+        column[0] for column in takewhile(lambda column: len(set(column)) == 1, zip(*parts, strict=False))
+    ]
+    has_bar = any(one["bar"] for one in claims)
+    table = [[" ".join(shared).rstrip(",:") or "claim", "figure", "bar"]]
+    for one in claims:
+        missed = "**missed**: " if one["met"] is False else ""
+        table.append(
+            [
+                one["claim"].removeprefix("".join(f"{part} " for part in shared)),
+                shown(one),
+                missed + (one["bar"] or ""),
+            ]
+        )
+    cells = [[cell.replace("|", "\\|") for cell in row[: 2 + has_bar]] for row in table]
+    head, *body = ["| " + " | ".join(row) + " |" for row in cells]
+    return [head, "|---" * (2 + has_bar) + "|", *body]
+
+
 def shown(one: Mapping[str, Any]) -> str:
-    value = one["value"]
+    """Return the figure, with its unit if the claim does not name it."""
+    value, unit = one["value"], one["unit"] or ""
     is_whole = float(value).is_integer() or abs(value) >= 1000
-    return f"{value:,.0f}" * is_whole + f"{value:.3g}" * (not is_whole) + f" {one['unit'] or ''}".rstrip()
+    number = f"{value:,.0f}" * is_whole + f"{value:.3g}" * (not is_whole)
+    return number if unit in one["claim"].split() else f"{number} {unit}".rstrip()
 
 
 def shown_machine(result: Mapping[str, Any]) -> str:

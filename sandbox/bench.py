@@ -21,7 +21,7 @@ from typing import Any
 from rocstar.sandbox import proctree
 from rocstar.sandbox.command_line import print_status
 from rocstar.sandbox.extras import installed_flavours, left_out
-from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, Session, SessionSandbox
+from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, SessionSandbox
 
 BATCH = 64
 BATCHES_IN_FLIGHT = 2
@@ -95,14 +95,6 @@ def is_right(outcome: ExecResult | SandboxError, expected: str) -> bool:
     return isinstance(outcome, ExecResult) and outcome.stdout.strip() == expected
 
 
-async def _one_batch(pool: SessionSandbox, name: str, first: int) -> int:
-    """Run one batch and return the number of wrong answers."""
-    wanted = requests(name, first, BATCH)
-    outcomes: AsyncIterator[tuple[int, ExecResult | SandboxError]]
-    outcomes = pool.run_batch([request for request, _ in wanted])
-    return sum([not is_right(outcome, wanted[index][1]) async for index, outcome in outcomes])
-
-
 async def run_benchmark(
     name: str, seconds: float, call: Callable[[int], Awaitable[int]], *, per_call: int, lanes: int
 ) -> BenchRow:
@@ -149,7 +141,10 @@ async def bench(pool: SessionSandbox, names: Sequence[str], seconds: float) -> l
     for name in names:
 
         async def batch(first: int, name: str = name) -> int:
-            return await _one_batch(pool, name, first)
+            wanted = requests(name, first, BATCH)
+            outcomes: AsyncIterator[tuple[int, ExecResult | SandboxError]]
+            outcomes = pool.run_batch([request for request, _ in wanted])
+            return sum([not is_right(outcome, wanted[index][1]) async for index, outcome in outcomes])
 
         async def single(first: int, name: str = name) -> int:
             ((request, expected),) = requests(name, first, 1)
@@ -159,23 +154,15 @@ async def bench(pool: SessionSandbox, names: Sequence[str], seconds: float) -> l
         rows.append(await run_benchmark(many, share, batch, per_call=BATCH, lanes=BATCHES_IN_FLIGHT))
         rows.append(await run_benchmark(f"{name}, one at a time", share, single, per_call=1, lanes=1))
     session = await pool.open_session()
-    try:
-        rows.append(await run_benchmark("session cell", share, _cell_of(session), per_call=1, lanes=1))
-    finally:
-        await session.close()
-    return rows
 
-
-def _cell_of(session: Session) -> Callable[[int], Awaitable[int]]:
     async def cell(nonce: int) -> int:
         return int(not is_right(await session.run(f"print({nonce})"), str(nonce)))
 
-    return cell
-
-
-def show(rows: Sequence[BenchRow]) -> str:
-    headings = ("", "calls", "wrong", "calls/s", "CPU ms/call", "p50 ms", "p99 ms")
-    return table(headings, [tuple(asdict(row).values()) for row in rows])
+    try:
+        rows.append(await run_benchmark("session cell", share, cell, per_call=1, lanes=1))
+    finally:
+        await session.close()
+    return rows
 
 
 def add_bench_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -211,7 +198,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({**about, "rows": [asdict(row) for row in rows]}, indent=2))
     else:
-        print(show(rows))
+        headings = ("", "calls", "wrong", "calls/s", "CPU ms/call", "p50 ms", "p99 ms")
+        print(table(headings, [tuple(asdict(row).values()) for row in rows]))
         print(f"{about['cores']} cores, isolation tier {about['tier']}: {about['isolation']}")
     return int(any(row.wrong for row in rows))
 

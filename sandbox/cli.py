@@ -93,21 +93,16 @@ def run(options: argparse.Namespace) -> int:
     limits = limits_of(options)
     request = ExecRequest(code=code, stdin=stdin, limits=limits, flavour=options.flavour, seed=options.seed)
     if request.flavour == AUTO:
-        print_missing_flavour(code)
+        from rocstar.sandbox.child.import_scan import select_flavour
+
+        for line in left_out([select_flavour(code, tuple(FLAVOURS))]):  # its packages are not installed
+            print_status(line, "run")
     result = asyncio.run(execute(request, allow_no_isolation=options.allow_no_isolation))
     if options.json:
         print(json.dumps(result.to_json()))
     else:
         show(result)
     return SIGNAL_BASE + result.signal if result.signal is not None else result.exit_code or 0
-
-
-def print_missing_flavour(code: str) -> None:
-    """Print the flavour that the program's imports select, if its packages are not installed."""
-    from rocstar.sandbox.child.import_scan import select_flavour
-
-    for line in left_out([select_flavour(code, tuple(FLAVOURS))]):
-        print_status(line, "run")
 
 
 def limits_of(options: argparse.Namespace) -> Limits:
@@ -166,9 +161,9 @@ def doctor(options: argparse.Namespace) -> int:
     """Run the verb. Return 1 if no pool can start or an attack was not contained, else 0."""
     if options.attack:
         return attack(["--json"] if options.json else [])
-    from rocstar.sandbox.doctor import command
+    from rocstar.sandbox.doctor import report
 
-    return command.main(options)
+    return report.main(options)
 
 
 def attack(arguments: list[str]) -> int:

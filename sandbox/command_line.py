@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from rocstar.sandbox.types import SandboxError
@@ -88,37 +89,40 @@ def require_own_users(isolation: str, allowed: bool, verb: str) -> None:
     )
 
 
+@dataclass(eq=False)
 class Starting:
     """Prints the progress of a starting pool: a line at first, and one for each warm flavour."""
 
-    def __init__(self, verb: str, what: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._verb = verb
-        self._clock = clock
-        self._started_s = clock()
-        self._warm: set[str] = set()
-        print_status(f"starting {what}", verb)
+    verb: str
+    what: str
+    clock: Callable[[], float] = time.monotonic
+    _warm: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._started_s = self.clock()
+        print_status(f"starting {self.what}", self.verb)
 
     def warm(self, flavour: str) -> None:
         """Print a line for the first warm interpreter of a flavour."""
         if flavour not in self._warm:
             self._warm.add(flavour)
-            print_status(f"{flavour} is warm after {self._clock() - self._started_s:.1f} s", self._verb)
+            print_status(f"{flavour} is warm after {self.clock() - self._started_s:.1f} s", self.verb)
 
 
+@dataclass(eq=False)
 class Waiting:
     """Prints a line every few seconds while the process waits."""
 
     EVERY_S = 5.0
 
-    def __init__(self, verb: str, place: str, patience_s: float) -> None:
-        self._verb = verb
-        self._place = place
-        self._patience_s = patience_s
-        self._next_s = 0.0
+    verb: str
+    place: str
+    patience_s: float
+    _next_s: float = 0.0
 
     def tried(self, waited_s: float, reason: str) -> None:
         """Record a failed attempt; print the first, then one per interval."""
         if waited_s >= self._next_s:
             self._next_s = waited_s + self.EVERY_S
-            left = f"of {self._patience_s:g} s" if self._patience_s != float("inf") else "without limit"
-            print_status(f"waiting for {self._place}, {waited_s:.0f} s {left}: {reason}", self._verb)
+            left = f"of {self.patience_s:g} s" if self.patience_s != float("inf") else "without limit"
+            print_status(f"waiting for {self.place}, {waited_s:.0f} s {left}: {reason}", self.verb)

@@ -96,10 +96,6 @@ def cpu_s(roots: Iterable[int]) -> float:
     return sum(process.cpu_ticks + process.reaped_ticks for process in tree(roots)) / TICKS_PER_S
 
 
-def descriptors(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
-
-
 def status_kib(pid: int, field: str) -> int:
     """Return a field of /proc/PID/status in KiB (`VmRSS`, `VmHWM`), or 0 for a zombie."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -128,8 +124,3 @@ def tree_pss_bytes(roots: Iterable[int]) -> int:
         except (FileNotFoundError, ProcessLookupError):
             continue
     return total * 1024
-
-
-def peak_rss_bytes(pid: int) -> int:
-    """Return the largest resident set so far (VmHWM)."""
-    return status_kib(pid, "VmHWM") * 1024

@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -77,22 +78,18 @@ def denied() -> ExecResult:
     return _result(Status.DENIED, signal=SIGSYS)
 
 
+@dataclass(eq=False)
 class FakeSandbox:
     """Answers from a script, by the exact code or by a callable. requests: all requests, in order.
 
     A SandboxError in the script is raised. Unknown code is an error of the test and raises LookupError,
     unless `otherwise` is given."""
 
-    def __init__(
-        self,
-        script: Mapping[str, Answer] | Callable[[ExecRequest], Answer],
-        *,
-        otherwise: Answer | None = None,
-    ) -> None:
-        self._script = script
-        self._otherwise = otherwise
-        self.requests: list[ExecRequest] = []
-        self.sessions: list[FakeSession] = []
+    script: Mapping[str, Answer] | Callable[[ExecRequest], Answer]
+    _: KW_ONLY
+    otherwise: Answer | None = None
+    requests: list[ExecRequest] = field(default_factory=list)
+    sessions: "list[FakeSession]" = field(default_factory=list)
 
     @classmethod
     def from_recordings(cls, path: Path) -> Self:
@@ -145,25 +142,25 @@ class FakeSandbox:
         session.lost = reason
 
     def _answer(self, request: ExecRequest) -> Answer:
-        if callable(self._script):
-            return self._script(request)
-        answer = self._script.get(request.code, self._otherwise)
+        if callable(self.script):
+            return self.script(request)
+        answer = self.script.get(request.code, self.otherwise)
         if answer is None:
             raise LookupError(f"the script of this FakeSandbox has no answer to {request.code!r}")
         return answer
 
 
+@dataclass(eq=False)
 class FakeSession:
     """A session of a FakeSandbox. `cells`: what ran in it, those before a branch included. `lost`: why it is
     gone, None while it lives."""
 
-    def __init__(self, sandbox: FakeSandbox, name: str, template: ExecRequest, cells: list[str]) -> None:
-        self._sandbox = sandbox
-        self._template = template
-        self.id = name
-        self.cells = cells
-        self.lost: str | None = None
-        self.ending = ""
+    sandbox: FakeSandbox
+    id: str
+    template: ExecRequest
+    cells: list[str]
+    lost: str | None = None
+    ending: str = ""
 
     async def run(
         self,
@@ -177,19 +174,19 @@ class FakeSession:
         on_output: OnOutput | None = None,
     ) -> ExecResult:
         self._check()
-        limits = self._template.limits
+        limits = self.template.limits
         if wall_s is not None:
             limits = dataclasses.replace(limits, wall_s=wall_s)
         try:
             request = dataclasses.replace(
-                self._template,
+                self.template,
                 code=code,
                 limits=limits,
                 files=files or {},
                 fetch=tuple(fetch),
                 displays=displays,
             )
-            result = await self._sandbox.run(request, deadline=deadline)
+            result = await self.sandbox.run(request, deadline=deadline)
         except SessionLost as loss:
             self.lost = loss.reason
             raise
@@ -205,7 +202,7 @@ class FakeSession:
     async def branch(self) -> "FakeSession":
         self._check()
         await asyncio.sleep(0)
-        return self._sandbox._add_session(self._template, [*self.cells])
+        return self.sandbox._add_session(self.template, [*self.cells])
 
     async def close(self) -> None:
         self.lost = self.lost or "closed"

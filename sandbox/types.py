@@ -40,13 +40,6 @@ class Status(StrEnum):
     DENIED = "denied"
 
 
-def _check_number(name: str, value: float, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} is {value!r}. Pass a number.")
-    if not (math.isfinite(value) and low <= value <= high):
-        raise ValueError(f"{name} is {value}. It must be in [{low}, {high}].")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """The resource limits of one program.
@@ -73,7 +66,10 @@ class Limits:
             value = getattr(self, name)
             if name != "wall_s" and not isinstance(value, int):
                 raise TypeError(f"{name} is {value!r}. Pass a whole number.")
-            _check_number(name, value, low, high)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise TypeError(f"{name} is {value!r}. Pass a number.")
+            if not (math.isfinite(value) and low <= value <= high):
+                raise ValueError(f"{name} is {value}. It must be in [{low}, {high}].")
 
 
 LIMIT_BOUNDS: Mapping[str, tuple[Any, Any]] = {

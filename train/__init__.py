@@ -86,9 +86,12 @@ async def evaluate(
     was stopped there. ConfigError as for `train`.
     """
     from rocstar.train.evaluation.saved_model import evaluate_in_loop
+    from rocstar.train.reading.view.report import write_eval_report
 
     place = None if out is None else Path(out)
-    return await evaluate_in_loop(recipe, str(model), limit=limit, out=place, resume=resume)
+    return await evaluate_in_loop(
+        recipe, str(model), limit=limit, out=place, resume=resume, write_page=write_eval_report
+    )
 
 
 def __getattr__(name: str) -> Any:

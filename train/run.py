@@ -69,6 +69,8 @@ class Run:
     listeners: Listeners
     budget: TimeBudget
     lag: LoopLag
+    write_eval_page: Callable[[Path], object]
+    """Writes report.html of an evaluation's folder."""
     step: int = 0
     """RL steps done."""
     dropped_tasks: list[str] = field(default_factory=list)

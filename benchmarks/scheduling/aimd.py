@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rocstar.engine.scheduling.events import Command, Event, Grant, Left, LoadSeen, ReplicaUp, TurnReady
-from rocstar.engine.scheduling.observation import Observation, Phase, TrajectoryView
+from rocstar.engine.scheduling.schedule_state import Phase, ScheduleState, TrajectoryEntry
 
 BINDING_FRACTION = 0.9
 TRIM_COOLDOWN_POLLS = 6
@@ -48,7 +48,7 @@ class Aimd:
     _preemptions: int = field(default=0, init=False)
     _polled: set[int] = field(default_factory=set, init=False, repr=False)
 
-    def decide(self, event: Event, subject: TrajectoryView | None, now: Observation) -> Iterator[Command]:
+    def decide(self, event: Event, subject: TrajectoryEntry | None, now: ScheduleState) -> Iterator[Command]:
         if isinstance(event, TurnReady):
             assert subject is not None
             if subject.phase is not Phase.ready:
@@ -76,12 +76,12 @@ class Aimd:
                 yield from self._admit(now, traj)
             yield from self._admit(now)
 
-    def _bootstrap(self, first: TrajectoryView, now: Observation) -> None:
+    def _bootstrap(self, first: TrajectoryEntry, now: ScheduleState) -> None:
         longest = first.prompt_tokens + first.max_tokens
         capacity = sum(replica.kv_tokens for replica in now.replicas.values())
         self._cap = float(self.initial * len(now.replicas) if self.initial else max(1, capacity // longest))
 
-    def _admit(self, now: Observation, first: str | None = None) -> Iterator[Command]:
+    def _admit(self, now: ScheduleState, first: str | None = None) -> Iterator[Command]:
         if first is not None and first in self._admitted:
             if now.replicas:
                 del self._queue[first]
@@ -94,7 +94,7 @@ class Aimd:
                 self._admitted[traj] = None
                 yield self._place(now.ready[traj], now)
 
-    def _place(self, turn: TrajectoryView, now: Observation) -> Grant:
+    def _place(self, turn: TrajectoryEntry, now: ScheduleState) -> Grant:
         if turn.home is not None:
             return Grant(traj=turn.traj, replica=turn.home)
         return Grant(traj=turn.traj, replica=min(now.replicas.values(), key=lambda r: r.running).replica)
@@ -103,7 +103,7 @@ class Aimd:
         if self._can_grow and inflight >= BINDING_FRACTION * int(self._cap):
             self._cap *= self._multiplier ** (1 / inflight)
 
-    def _observe(self, now: Observation) -> None:
+    def _observe(self, now: ScheduleState) -> None:
         """One poll of every replica: gate growth, trim, cut."""
         replicas = list(now.replicas.values())
         usage = max((r.seen_used_tokens or 0) / r.kv_tokens for r in replicas)

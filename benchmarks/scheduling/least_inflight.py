@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rocstar.engine.scheduling.observation import Observation, TrajectoryView
 from rocstar.engine.scheduling.policies.routed import Routed
+from rocstar.engine.scheduling.schedule_state import ScheduleState, TrajectoryEntry
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class LeastInflight(Routed):
     sticky: bool = True
     name: str = field(default="least_inflight", init=False)
 
-    def route(self, turn: TrajectoryView, now: Observation) -> int:
+    def route(self, turn: TrajectoryEntry, now: ScheduleState) -> int:
         if self.sticky and turn.home is not None:
             return turn.home
         return min(

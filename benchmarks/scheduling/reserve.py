@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rocstar.engine.scheduling.events import Command, Event, Grant, Left, ReplicaDown, ReplicaUp, TurnReady
-from rocstar.engine.scheduling.observation import Observation, Phase, TrajectoryView
+from rocstar.engine.scheduling.schedule_state import Phase, ScheduleState, TrajectoryEntry
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Reserve:
     _held: dict[str, tuple[int, int]] = field(default_factory=dict, init=False, repr=False)
     _queue: dict[str, None] = field(default_factory=dict, init=False, repr=False)
 
-    def decide(self, event: Event, subject: TrajectoryView | None, now: Observation) -> Iterator[Command]:
+    def decide(self, event: Event, subject: TrajectoryEntry | None, now: ScheduleState) -> Iterator[Command]:
         if isinstance(event, TurnReady):
             assert subject is not None
             if subject.phase is not Phase.ready:
@@ -50,7 +50,7 @@ class Reserve:
             self._reserved[event.replica] = 0
             yield from self._admit(now)
 
-    def _admit(self, now: Observation) -> Iterator[Command]:
+    def _admit(self, now: ScheduleState) -> Iterator[Command]:
         while self._queue:
             traj = next(iter(self._queue))
             turn = now.ready.get(traj)

@@ -11,8 +11,8 @@ import bisect
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from rocstar.engine.scheduling.observation import Observation, TrajectoryView
 from rocstar.engine.scheduling.policies.routed import Routed
+from rocstar.engine.scheduling.schedule_state import ScheduleState, TrajectoryEntry
 
 
 def _point(name: str) -> int:
@@ -30,7 +30,7 @@ class Sticky(Routed):
     _members: tuple[int, ...] = field(default=(), init=False, repr=False)
     _ring: list[tuple[int, int]] = field(default_factory=list, init=False, repr=False)
 
-    def route(self, turn: TrajectoryView, now: Observation) -> int:
+    def route(self, turn: TrajectoryEntry, now: ScheduleState) -> int:
         members = tuple(now.replicas)
         if members != self._members:
             self._members = members

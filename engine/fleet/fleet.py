@@ -20,9 +20,9 @@ from typing import Any
 
 from rocstar.engine.fleet.replicas import FleetCounts, FleetLimits, Replicas, Restart, SendToAll, Slot
 from rocstar.engine.fleet.scheduler import Scheduler
-from rocstar.engine.fleet.told_tokens import ToldTokens
-from rocstar.engine.fleet.trajectory_state import TrajectoryState
+from rocstar.engine.fleet.trajectory_state import ToldTokens, TrajectoryState
 from rocstar.engine.inference.base import (
+    BusyClock,
     Generation,
     Heard,
     Inference,
@@ -30,12 +30,11 @@ from rocstar.engine.inference.base import (
     KvLoad,
     Sampling,
     StopReason,
+    Written,
 )
-from rocstar.engine.inference.busy import BusyClock
 from rocstar.engine.inference.weights import WeightSource
-from rocstar.engine.inference.written import Written
 from rocstar.engine.scheduling.events import Drop, Event, Grant, Left, Refuse, Submitted, TurnEnded, TurnReady
-from rocstar.engine.scheduling.observation import Policy
+from rocstar.engine.scheduling.schedule_state import Policy
 
 __all__ = ["Fleet", "FleetCounts", "FleetLimits", "Restart", "SendToAll"]
 
@@ -415,7 +414,7 @@ class Fleet:
 
     def _lost(self, slot: Slot) -> None:
         """A replica went down, with the KV of all that lived there."""
-        context = self.scheduler.observation.trajectories
+        context = self.scheduler.state.trajectories
         for traj, state in self._states.items():
             if not slot.suspended and (state.at is slot or slot.index in state.failures):
                 state.lost += 1

@@ -1,6 +1,6 @@
 """Admission and placement of turns: a pure state machine, with no task, no clock and no randomness.
 
-    events ──> Ledger ──> Policy.decide ──> commands, each applied to the ledger ──> host
+    events ──> ScheduleState ──> Policy.decide ──> commands, each applied to the state ──> host
                                   └─ at a standstill: the scheduler's own grant
 
 Nobody waits here: every decision follows an event, and nothing is polled. Two hosts drive it: the live fleet
@@ -24,8 +24,13 @@ from rocstar.engine.scheduling.events import (
     TurnEnded,
     TurnReady,
 )
-from rocstar.engine.scheduling.ledger import Ledger, ScheduleError, TrajectoryEntry
-from rocstar.engine.scheduling.observation import Observation, Phase, Policy
+from rocstar.engine.scheduling.schedule_state import (
+    Phase,
+    Policy,
+    ScheduleError,
+    ScheduleState,
+    TrajectoryEntry,
+)
 
 ANY, NEW_OR_TOOL, RUNNING = tuple(Phase), (Phase.new, Phase.tool), (Phase.running,)
 READY, TOOL_OR_READY = (Phase.ready,), (Phase.tool, Phase.ready)
@@ -34,7 +39,7 @@ __all__ = ["ScheduleError", "Scheduler"]
 
 
 class Scheduler:
-    """Keeps the ledger and lets a policy decide.
+    """Keeps the state and lets a policy decide.
 
     Invariants:
     - Every trajectory is in exactly one phase, from Submitted to Left or Refuse; none is lost.
@@ -48,84 +53,75 @@ class Scheduler:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self._ledger = Ledger()
-
-    @property
-    def observation(self) -> Observation:
-        return self._ledger
+        self.state = ScheduleState()
 
     def handle(self, event: Event) -> list[Command]:
         """Take the event in and decide. Raises ScheduleError on an event that cannot follow its past."""
         out: list[Command] = []
         subject = self._take_in(event, out)
-        for command in self.policy.decide(event, subject, self._ledger):
+        for command in self.policy.decide(event, subject, self.state):
             self._apply(command)
             out.append(command)
-        ledger = self._ledger
-        if ledger.ready and not ledger.num_running and (grant := self._standstill()):
+        state = self.state
+        if state.ready and not state.num_running and (grant := self.standstill_grant()):
             self._apply(grant)
             out.append(grant)
         return out
 
-    def check(self) -> None:
-        """Assert the invariants of the ledger; costs time in proportion to everything in it."""
-        self._ledger.check()
-        assert self._ledger.num_running or self._standstill() is None
-
     def _take_in(self, event: Event, out: list[Command]) -> TrajectoryEntry | None:
-        ledger = self._ledger
+        state = self.state
         match event:
             case TurnReady():
-                entry = ledger.entry(event.traj, NEW_OR_TOOL)
-                ledger.grow(entry, event.context_tokens)
+                entry = state.entry(event.traj, NEW_OR_TOOL)
+                state.grow(entry, event.context_tokens)
                 entry.turn_context_tokens = event.context_tokens
-                ledger.enter(entry, Phase.ready)
+                state.enter(entry, Phase.ready)
                 self._refuse_too_large(entry, out)
                 return entry
             case TurnEnded():
-                entry = ledger.entry(event.traj, RUNNING)
-                ledger.enter(entry, Phase.tool)
-                ledger.grow(entry, max(entry.context_tokens, entry.turn_context_tokens + event.new_tokens))
+                entry = state.entry(event.traj, RUNNING)
+                state.enter(entry, Phase.tool)
+                state.grow(entry, max(entry.context_tokens, entry.turn_context_tokens + event.new_tokens))
                 entry.turns += 1
                 return entry
             case Left():
-                entry = ledger.entry(event.traj, ANY)
-                ledger.remove(entry)
+                entry = state.entry(event.traj, ANY)
+                state.remove(entry)
                 return entry
             case Submitted():
-                entry = ledger.add(event)
+                entry = state.add(event)
                 self._refuse_too_large(entry, out)
                 return entry
             case Preempted():
-                entry = ledger.entry(event.traj, RUNNING)
-                ledger.grow(entry, event.context_tokens)
+                entry = state.entry(event.traj, RUNNING)
+                state.grow(entry, event.context_tokens)
                 assert entry.home is not None
-                ledger.replicas[entry.home].preemptions += 1
+                state.replicas[entry.home].preemptions += 1
                 return entry
             case LoadSeen():
-                replica = ledger.replica(event.replica)
+                replica = state.replica(event.replica)
                 replica.seen_used_tokens, replica.seen_waiting = event.used_tokens, event.waiting
             case ReplicaUp():
-                if event.replica in ledger.replicas or event.kv_tokens < 1:
+                if event.replica in state.replicas or event.kv_tokens < 1:
                     raise ScheduleError(
                         f"replica {event.replica}: up already, or {event.kv_tokens} KV tokens"
                     )
-                ledger.up(event.replica, event.kv_tokens)
+                state.up(event.replica, event.kv_tokens)
             case ReplicaDown():
-                for entry in list(ledger.replica(event.replica).trajectories.values()):
+                for entry in list(state.replica(event.replica).trajectories.values()):
                     if entry.phase is Phase.running:
-                        ledger.enter(entry, Phase.tool)
-                    ledger.move(entry, None)
-                del ledger.replicas[event.replica]
+                        state.enter(entry, Phase.tool)
+                    state.move(entry, None)
+                del state.replicas[event.replica]
         return None
 
     def _refuse_too_large(self, entry: TrajectoryEntry, out: list[Command]) -> None:
-        largest = self._ledger.largest_pool
+        largest = self.state.largest_pool
         need = entry.prompt_tokens + entry.max_tokens
         if entry.context_tokens >= need:
             need = entry.context_tokens + 1
         if largest is not None and need > largest:
-            self._ledger.remove(entry)
+            self.state.remove(entry)
             out.append(
                 Refuse(
                     traj=entry.traj,
@@ -135,25 +131,25 @@ class Scheduler:
             )
 
     def _apply(self, command: Command) -> None:
-        ledger = self._ledger
+        state = self.state
         match command:
             case Grant():
-                entry = ledger.entry(command.traj, READY)
-                ledger.replica(command.replica)
-                ledger.move(entry, command.replica)
-                ledger.enter(entry, Phase.running)
+                entry = state.entry(command.traj, READY)
+                state.replica(command.replica)
+                state.move(entry, command.replica)
+                state.enter(entry, Phase.running)
             case Drop():
-                entry = ledger.entry(command.traj, TOOL_OR_READY)
+                entry = state.entry(command.traj, TOOL_OR_READY)
                 if entry.home != command.replica:
                     raise ScheduleError(f"{command.traj!r} lives at {entry.home}, not at {command.replica}")
-                ledger.move(entry, None)
+                state.move(entry, None)
             case Refuse():
                 raise ScheduleError(f"a policy may not refuse: {command.traj!r}")
 
-    def _standstill(self) -> Grant | None:
+    def standstill_grant(self) -> Grant | None:
         """Nothing runs: the grant that gets things going, if any ready trajectory fits an up replica."""
-        for entry in self._ledger.ready.values():
-            fitting = [r for r in self._ledger.replicas.values() if r.kv_tokens > entry.context_tokens]
+        for entry in self.state.ready.values():
+            fitting = [r for r in self.state.replicas.values() if r.kv_tokens > entry.context_tokens]
             if fitting:
                 best = max(fitting, key=lambda r: (r.replica == entry.home, r.kv_tokens - r.resident_tokens))
                 return Grant(traj=entry.traj, replica=best.replica)

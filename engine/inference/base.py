@@ -6,8 +6,10 @@ All log-probs are fp32 `log_softmax(logits / T)[token]` (contract 1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -188,3 +190,101 @@ class EngineTimes(Protocol):
 
 class RolloutEngine(Inference, EngineTimes, Protocol):
     """The engine interface of a run."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Written:
+    """Invariant: one log-prob per id, None where no policy wrote it; the spans lie in order, and no two that
+    meet are of one version."""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float | None] = field(default_factory=list)
+    spans: list[tuple[int, int, int]] = field(default_factory=list)
+    """(start, end, version) over `ids`."""
+    cached_tokens: int | None = None
+    """Cached tokens of the first piece: later pieces reuse its KV."""
+
+    def add(
+        self,
+        ids: Sequence[int],
+        logprobs: Sequence[float | None],
+        spans: Iterable[tuple[int, int, int]] = (),
+        cached_tokens: int | None = None,
+    ) -> None:
+        """Append a piece; its spans are over its own ids."""
+        start = len(self.ids)
+        self.ids += ids
+        self.logprobs += logprobs
+        for a, b, version in spans:
+            begin = start + a
+            if self.spans and self.spans[-1][1:] == (begin, version):
+                begin = self.spans.pop()[0]
+            self.spans.append((begin, start + b, version))
+        if self.cached_tokens is None:
+            self.cached_tokens = cached_tokens
+
+    def add_generation(self, piece: Generation) -> None:
+        """Append the tokens of an engine."""
+        self.add(piece.ids, piece.logprobs, piece.version_spans, piece.cached_tokens)
+
+    def result(self, finish: StopReason) -> Generation:
+        """All of it as one completion, of which the policy wrote every token."""
+        return Generation(
+            ids=tuple(self.ids),
+            logprobs=tuple(p for p in self.logprobs if p is not None),
+            version_spans=tuple(self.spans),
+            finish=finish,
+            cached_tokens=self.cached_tokens or 0,
+        )
+
+
+class BusyClock:
+    """Seconds in which a turn was asked for, and of them those in which one waited for room.
+
+    Both count up to this moment, also within a turn. Invariant: 0 <= starved_s <= busy_s, and neither falls.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._asking = self._starving = 0
+        self._busy_s = self._starved_s = 0.0
+        self._then = clock()
+
+    @property
+    def busy_s(self) -> float:
+        self._settle()
+        return self._busy_s
+
+    @property
+    def starved_s(self) -> float:
+        self._settle()
+        return self._starved_s
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """One turn, from its request to its answer."""
+        self._settle()
+        self._asking += 1
+        try:
+            yield
+        finally:
+            self._settle()
+            self._asking -= 1
+
+    @contextlib.contextmanager
+    def starving(self) -> Iterator[None]:
+        """One turn, inside `asking`, while no replica has room for it."""
+        self._settle()
+        self._starving += 1
+        try:
+            yield
+        finally:
+            self._settle()
+            self._starving -= 1
+
+    def _settle(self) -> None:
+        now = self._clock()
+        if self._asking:
+            self._busy_s += now - self._then
+            self._starved_s += now - self._then if self._starving else 0.0
+        self._then = now

@@ -21,21 +21,31 @@ from typing import Any
 
 import aiohttp
 
-from rocstar.engine.inference.base import Generation, Heard, InferenceError, KvLoad, Sampling, StopReason
-from rocstar.engine.inference.busy import BusyClock
+from rocstar.engine.inference.base import (
+    BusyClock,
+    Generation,
+    Heard,
+    InferenceError,
+    KvLoad,
+    Sampling,
+    StopReason,
+)
 from rocstar.engine.inference.events import read_events
-from rocstar.engine.inference.openai_forms import (
+from rocstar.engine.inference.openai_formats import (
     NEUTRAL,
     STANDARD,
     STREAMED,
     STREAMED_WITH_USAGE,
+    ChoiceIds,
+    Codec,
     EndpointForm,
+    Scored,
+    StreamedChoice,
     asked,
     form_of,
     ids_of,
     read,
 )
-from rocstar.engine.inference.openai_stream import ChoiceIds, Codec, Scored, StreamedChoice
 from rocstar.engine.inference.weights import WeightSource
 
 LOG = logging.getLogger(__name__)

@@ -16,9 +16,12 @@ response limit. nodes.py drives this state machine.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+from rocstar.engine.types import Group
 
 PART = 4
 """Siblings that go to a node together. Whole groups of 32 leave eight nodes with unequal work, and steps are
@@ -179,19 +182,6 @@ class Grants:
         promised = sum(size * self.lengths.mean(limit) for limit, size in node.sizes.items())
         return self._fill * node.total_tokens - max(node.used_tokens, promised)
 
-    def check(self) -> None:
-        """Assert the invariants; costs time in proportion to everything there is."""
-        at = {key: node.name for node in self.nodes.values() for key in node.groups}
-        assert at == {entry.key: entry.node for entry in self.groups.values() if entry.node is not None}
-        assert sum(len(node.groups) for node in self.nodes.values()) == len(at)
-        assert list(self._waiting) == [key for key, entry in self.groups.items() if entry.node is None]
-        for node in self.nodes.values():
-            assert sum(node.sizes.values()) == sum(entry.size for entry in node.groups.values())
-        home = self.nodes[self.home]
-        assert home.is_up and (home.groups or len(at) == len(self.groups))
-        if self._max_groups is not None:
-            assert all(len(node.groups) <= self._max_groups for node in self.nodes.values())
-
     def _need(self, entry: GroupEntry) -> float:
         return entry.size * self.lengths.mean(entry.limit_tokens)
 
@@ -218,3 +208,37 @@ class Grants:
         if entry is None or entry.node is None:
             raise GrantError(f"{key!r} is at no node")
         return entry
+
+
+class Window:
+    """The groups of `size` siblings that may be in flight, of a row that may be a hundred thousand long.
+
+    A full engine holds groups back by itself, but every group in flight is memory of this process.
+
+    Invariant: at least one; otherwise as many as hold `trajectories()`, or, where only KV is known, those of
+    which FILL times `kv_tokens()` is full by the mean length so far, which leans on `limit_tokens`.
+    """
+
+    def __init__(
+        self,
+        *,
+        size: int,
+        trajectories: Callable[[], int] | None = None,
+        kv_tokens: Callable[[], int] = lambda: 0,
+        limit_tokens: int = 1,
+    ) -> None:
+        self._size, self._limit_tokens = size, limit_tokens
+        self._trajectories, self._kv_tokens = trajectories, kv_tokens
+        self._lengths = Lengths()
+
+    @property
+    def most(self) -> int:
+        """How many, now."""
+        if self._trajectories is not None:
+            return max(1, math.ceil(self._trajectories() / self._size))
+        each = self._size * self._lengths.mean(self._limit_tokens)
+        return max(1, math.ceil(FILL * self._kv_tokens() / each))
+
+    def ended(self, group: Group) -> None:
+        """One less, and its lengths are known."""
+        self._lengths.add(self._limit_tokens, [len(t.ids) for t in group.trajectories])

@@ -65,7 +65,7 @@ class NodeService:
         self._running: dict[str, asyncio.Task[Group]] = {}
         self._granted: set[str] = set()
         """Those of which every sibling has its place: their time runs."""
-        self.door = ConnectionLimiter.single_owner(MAX_CONNECTIONS)
+        self.door = ConnectionLimiter.shared(MAX_CONNECTIONS)
         self.served = 0
         """Groups that were answered."""
         self.app = web.Application(

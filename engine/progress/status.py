@@ -22,8 +22,14 @@ from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from rocstar.engine.progress.progress import ProgressBoard, next_told_s
-from rocstar.engine.progress.text import LONG_WAITS, slowest_line, wait_line, work_line
+from rocstar.engine.progress.progress import (
+    LONG_WAITS,
+    ProgressBoard,
+    next_told_s,
+    slowest_line,
+    wait_line,
+    work_line,
+)
 from rocstar.engine.waits import WaitBoard
 
 REFRESHES_PER_S = 2.0

@@ -23,6 +23,16 @@ from typing import Any
 import numpy as np
 import zstandard
 
+from rocstar.engine.record.json_record import (
+    decode_outcome,
+    decode_task,
+    decode_times,
+    decode_turn,
+    encode_outcome,
+    encode_task,
+    encode_times,
+    encode_turn,
+)
 from rocstar.engine.record.packing import (
     MAX_NUMBERS,
     MAX_PART_BYTES,
@@ -31,15 +41,6 @@ from rocstar.engine.record.packing import (
     together,
     unpacked,
 )
-from rocstar.engine.record.plain import (
-    decode_outcome,
-    decode_task,
-    decode_turn,
-    encode_outcome,
-    encode_task,
-    encode_turn,
-)
-from rocstar.engine.record.times import decode_times, encode_times
 from rocstar.engine.types import (
     FinishReason,
     Origin,

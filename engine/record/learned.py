@@ -31,8 +31,8 @@ import numpy.typing as npt
 import zstandard
 
 from rocstar.engine.record.files import LEARNED, learned_files, whole_file
+from rocstar.engine.record.json_record import RecordError
 from rocstar.engine.record.packing import MAX_NUMBERS, packed, packed_apart, together, unpacked
-from rocstar.engine.record.plain import RecordError
 from rocstar.engine.record.step_file import task_number
 
 VERSION: Final = 1

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.engine.record.files import FRAMES, LINES, record_files, whole_file
-from rocstar.engine.record.plain import (
+from rocstar.engine.record.json_record import (
     VERSION,
     RecordError,
     Verdict,

@@ -31,8 +31,8 @@ import numpy.typing as npt
 
 from rocstar.engine.record.columns import HEAD, FrameError, decode_frame, frame_size, frame_told
 from rocstar.engine.record.files import INDEX, whole_file
+from rocstar.engine.record.json_record import RecordError, Verdict, record_of
 from rocstar.engine.record.packing import MAX_PART_BYTES
-from rocstar.engine.record.plain import RecordError, Verdict, record_of
 from rocstar.engine.types import HIDDEN, Scored, Span, Task, Trajectory, TrajectoryTimes
 
 VERSION = 2

@@ -23,8 +23,8 @@ from rocstar.engine.inference.base import (
     Sampling,
     StopReason,
     TellsTokens,
+    Written,
 )
-from rocstar.engine.inference.written import Written
 from rocstar.engine.progress.progress import attempting, turn_ended
 from rocstar.engine.rollout.clock import TrajectoryClock
 from rocstar.engine.seeds import stream_of

@@ -1,1 +1,1 @@
-"""The scheduler: events in, commands out, a ledger, and policies that decide."""
+"""The scheduler: events in, commands out, a state, and policies that decide."""

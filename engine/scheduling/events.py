@@ -111,7 +111,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse:
-    """No replica can ever hold this trajectory; it has left the ledger. `detail` says by how much."""
+    """No replica can ever hold this trajectory; it has left the state. `detail` says by how much."""
 
     traj: str
     detail: str

@@ -14,8 +14,8 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rocstar.engine.scheduling.observation import Observation, TrajectoryView
 from rocstar.engine.scheduling.predictor import NUM_LEVELS, LengthPredictor
+from rocstar.engine.scheduling.schedule_state import ScheduleState, TrajectoryEntry
 
 _FIRST = -1
 """The bucket of groups without a started sibling; bucket k holds level NUM_LEVELS - k."""
@@ -54,7 +54,7 @@ class WaitingQueue:
         self._lost[traj] = None
         self.version += 1
 
-    def add_new(self, turn: TrajectoryView) -> None:
+    def add_new(self, turn: TrajectoryEntry) -> None:
         key = self._key(turn)
         found = self._groups.get(key)
         if found is None:
@@ -65,10 +65,10 @@ class WaitingQueue:
         self.version += 1
         self.rank(key)
 
-    def _key(self, turn: TrajectoryView) -> str:
+    def _key(self, turn: TrajectoryEntry) -> str:
         return turn.group if self.by_group else turn.traj
 
-    def start(self, turn: TrajectoryView) -> None:
+    def start(self, turn: TrajectoryEntry) -> None:
         """It was granted."""
         self.discard(turn)
         key = self._key(turn)
@@ -76,7 +76,7 @@ class WaitingQueue:
             found.started = True
             self.rank(key)
 
-    def discard(self, turn: TrajectoryView) -> None:
+    def discard(self, turn: TrajectoryEntry) -> None:
         """It does not wait any more."""
         self.version += 1
         self._lost.pop(turn.traj, None)
@@ -110,7 +110,7 @@ class WaitingQueue:
             self._heaps = dict(sorted({**self._heaps, bucket: []}.items()))
         heapq.heappush(self._heaps[bucket], (within, found.order, group))
 
-    def heads(self, now: Observation) -> Iterator[TrajectoryView]:
+    def heads(self, now: ScheduleState) -> Iterator[TrajectoryEntry]:
         """The head of the queue, then those that may go ahead of it; the queue may change only after the
         last one that is asked for."""
         while self._lost:
@@ -124,8 +124,8 @@ class WaitingQueue:
                 yield found
 
     def _first(
-        self, bucket: int, heap: list[tuple[float, int, str]], now: Observation
-    ) -> TrajectoryView | None:
+        self, bucket: int, heap: list[tuple[float, int, str]], now: ScheduleState
+    ) -> TrajectoryEntry | None:
         while heap:
             within, _, group = heap[0]
             found = self._groups.get(group)

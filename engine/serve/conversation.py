@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from rocstar.engine.chat.toolcalls import tool_call_spans
 from rocstar.engine.rollout.rollout import Agent, run_trajectory
-from rocstar.engine.serve.errors import conversation_error
 from rocstar.engine.serve.recording_engine import ConversationRecorder, RecordingEngine, RecordingTools
+from rocstar.engine.serve.responses import conversation_error
 from rocstar.engine.serve.stream_parser import RawStreamParser, StreamParser
 from rocstar.engine.serve.stream_parts import Part, TextPart, merge_parts
 from rocstar.engine.types import (
@@ -138,10 +138,6 @@ class ServedConversation:
     def has_ended(self) -> bool:
         return self._ended.is_set()
 
-    @property
-    def is_stopped(self) -> bool:
-        return any(choice.is_stopped for choice in self.choices)
-
     def refusal(self) -> RequestError | None:
         """Return the error that replaces the choices, or None."""
         for k, trajectory in enumerate(self.trajectories):
@@ -193,19 +189,9 @@ class ServedConversation:
 
     async def _roll_out(self, choice: int) -> Trajectory:
         order, recorder, loop = self.order, self.choices[choice], asyncio.get_running_loop()
-        agent = self._agent_of(recorder)
-        key = TrajectoryKey(seed=order.seed, step=0, task_id=order.task.id, sibling=choice)
-        patience = loop.call_later(self._queue_timeout_s, self._give_up, choice)
-        try:
-            return await run_trajectory(agent, order.task, key, granted=patience.cancel)
-        finally:
-            patience.cancel()
-
-    def _agent_of(self, recorder: ConversationRecorder) -> Agent:
-        """Return the agent with recording engine and tools, within the limits of the client."""
-        order, agent, functions = self.order, self._agent, self.order.functions
+        agent, functions = self._agent, order.functions
         limits = dataclasses.replace(agent.limits, max_response_tokens=order.max_tokens)
-        return dataclasses.replace(
+        agent = dataclasses.replace(
             agent,
             inference=RecordingEngine(agent.inference, recorder),
             tools=RecordingTools(agent.tools, recorder, max_tokens=limits.max_tool_tokens),
@@ -215,6 +201,12 @@ class ServedConversation:
             functions=None if functions is None else lambda _: functions,
             prompt=lambda _: list(order.prompt_ids),
         )
+        key = TrajectoryKey(seed=order.seed, step=0, task_id=order.task.id, sibling=choice)
+        patience = loop.call_later(self._queue_timeout_s, self._give_up, choice)
+        try:
+            return await run_trajectory(agent, order.task, key, granted=patience.cancel)
+        finally:
+            patience.cancel()
 
     def _give_up(self, choice: int) -> None:
         self._waited.add(choice)

@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from prometheus_client import Metric
 
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.serve.conversation import ConversationOrder, ServedConversation
 from rocstar.engine.serve.conversation_store import ConversationStore
-from rocstar.engine.serve.metrics import ServeMetrics
-from rocstar.engine.types import Trajectory
+from rocstar.engine.types import Failed, Origin, Trajectory
 from rocstar.sandbox.http.errors import RequestError
+from rocstar.sandbox.http.metrics import SecondsHistogram, ServerMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +115,7 @@ class ConversationManager:
         self._going[conversation] = self._tasks.create_task(self._see_through(conversation))
         self.in_flight += order.num_choices
         self._idle.clear()
-        self.metrics.begun(order)
+        self.metrics.conversations[(order.served_model,)] += 1
         return conversation
 
     def stop(self, conversation: ServedConversation) -> None:
@@ -160,10 +163,7 @@ class ConversationManager:
         self._unwritten += 1
         self._see_disk()
         try:
-            if trajectories:
-                await self.store.keep(name, trajectories)
-            else:
-                await self.store.forget(name)
+            await self.store.keep(name, trajectories)
         except OSError as error:
             self.metrics.records_lost += 1
             self.note(f"a conversation's record was not written: {error}; make room on the disk")
@@ -174,3 +174,69 @@ class ConversationManager:
     def _see_disk(self) -> None:
         follows = self._unwritten < self.limits.max_unwritten
         (self._disk_follows.set if follows else self._disk_follows.clear)()
+
+
+FIRST_BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+_GAUGES = {
+    "choices_in_flight": "Choices that have started and not ended.",
+    "kv_tokens_total": "Capacity of the engine's KV cache.",
+    "kv_tokens_used": "Tokens of the KV cache in use.",
+    "engine_running": "Requests that run in the engine.",
+    "engine_waiting": "Requests that wait in the engine.",
+}
+
+
+class ServeMetrics(ServerMetrics):
+    """The counts of one endpoint.
+
+    Invariant: tokens are counted once, by origin, when their conversation ends.
+    """
+
+    prefix = "rocstar_serve_"
+
+    def __init__(self, read_gauges: Callable[[], Mapping[str, float]] = dict) -> None:
+        """read_gauges: returns further gauges by name, when /metrics is read."""
+        super().__init__()
+        self.read_gauges = read_gauges
+        self.conversations: Counter[tuple[str]] = Counter()
+        self.ends: Counter[tuple[str]] = Counter()
+        self.tokens: Counter[tuple[str]] = Counter()
+        self.tool_calls: Counter[tuple[str]] = Counter()
+        self.answers: Counter[tuple[str, str]] = Counter()
+        self.disconnects = self.turned_away = self.records_lost = self.thumbs = 0
+        self.first_part = SecondsHistogram(FIRST_BUCKETS_S)
+        """The time from a request to the first part of its stream."""
+
+    def ended(self, conversation: ServedConversation) -> None:
+        """Count a conversation that has ended."""
+        for t in conversation.trajectories:
+            reason = t.finish_reason.value
+            if reason == "aborted" and isinstance(t.outcome, Failed):
+                reason = t.outcome.kind
+            self.ends[(reason,)] += 1
+            for segment in t.segments:
+                self.tokens[(Origin(segment.origin).value,)] += segment.end - segment.start
+            for result in t.results:
+                self.tool_calls[(result.status,)] += 1
+
+    def collect(self) -> Iterator[Metric]:
+        for name, value in self.read_gauges().items():
+            yield self.plain(name, _GAUGES.get(name, "Reported by the engine."), value)
+        for name, text, value in (
+            ("disconnects_total", "Clients that disconnected before their response.", self.disconnects),
+            ("turned_away_total", "Requests refused because too many were in flight.", self.turned_away),
+            ("records_lost_total", "Conversations whose record could not be written.", self.records_lost),
+            ("thumbs_total", "Stored feedback of people.", self.thumbs),
+        ):
+            yield self.plain(name, text, value)
+        for name, text, labels, counts in (
+            ("conversations_total", "Conversations started, by served model.", ("face",), self.conversations),
+            ("choices_ended_total", "Choices ended, by reason or failure.", ("reason",), self.ends),
+            ("tokens_total", "Tokens of choices that ended, by origin.", ("origin",), self.tokens),
+            ("tool_calls_total", "Tool calls, by status of their result.", ("status",), self.tool_calls),
+        ):
+            yield self.labelled(name, text, labels, counts)
+        text = "HTTP responses, by route and status."
+        yield self.labelled("answers_total", text, ("route", "code"), self.answers)
+        text = "Time from a request to the first part of its stream."
+        yield self.first_part.family(f"{self.prefix}first_part_seconds", text)

@@ -119,7 +119,7 @@ class ConversationStore:
             self._reader.shutdown(wait=False, cancel_futures=True)
 
     def begin(self) -> str:
-        """The id of a conversation; `keep` or `forget` has to follow."""
+        """Return the id of a conversation; `keep` has to follow."""
         now = self._open[self._step]
         now.begun += 1
         now.pending += 1
@@ -130,28 +130,20 @@ class ConversationStore:
         return name
 
     async def keep(self, name: str, trajectories: Sequence[Trajectory]) -> None:
-        """Return when the conversation is on the disk. OSError if the disk takes no more."""
+        """Return when the trajectories, if any, are on the disk. OSError if the disk takes no more."""
         step = parse_step(name)
         assert step is not None
-        try:
-            # before the write, because the client may send feedback earlier
-            self._open[step].names.update((name, t.key.sibling) for t in trajectories)
-            await self._do(self._append, self._open[step], step, trajectories)
-        finally:
-            await self._kept(step)
-
-    async def forget(self, name: str) -> None:
-        """There is nothing to keep of it."""
-        step = parse_step(name)
-        assert step is not None
-        await self._kept(step)
-
-    async def _kept(self, step: int) -> None:
         now = self._open[step]
-        now.pending -= 1
-        if step != self._step and not now.pending:
-            await self._do(self._settle, [step])
-            del self._open[step]
+        try:
+            if trajectories:
+                # before the write, because the client may send feedback earlier
+                now.names.update((name, t.key.sibling) for t in trajectories)
+                await self._do(self._append, now, step, trajectories)
+        finally:
+            now.pending -= 1
+            if step != self._step and not now.pending:
+                await self._do(self._settle, [step])
+                del self._open[step]
 
     async def feedback(self, name: str, choice: int, thumb: str, comment: str) -> bool:
         """Store the feedback of a person. Return False if the conversation has no such choice. Raises
@@ -202,7 +194,8 @@ class ConversationStore:
     def _recover(self) -> None:
         """Index the files of a server that was killed; the next file is a new one."""
         (self.folder / TRAJECTORIES).mkdir(parents=True, exist_ok=True)
-        steps = sorted(self._steps())
+        files = (self.folder / TRAJECTORIES).glob(f"step_*{FRAMES}")
+        steps = sorted(int(path.stem[5:]) for path in files if path.stem[5:].isdecimal())
         self._settle([step for step in steps if not self._is_settled(step)])
         self._step = max(steps, default=0) + 1
 
@@ -212,11 +205,6 @@ class ConversationStore:
         if not index.is_file():
             return False
         return not thumbs.is_file() or thumbs.stat().st_mtime_ns < index.stat().st_mtime_ns
-
-    def _steps(self) -> Iterator[int]:
-        for path in (self.folder / TRAJECTORIES).glob(f"step_*{FRAMES}"):
-            if path.stem[5:].isdecimal():
-                yield int(path.stem[5:])
 
     def _append(self, now: _OpenFile, step: int, trajectories: Sequence[Trajectory]) -> None:
         if now.frames is None:
@@ -307,7 +295,6 @@ def _iter_names(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def _conversation_of(t: Trajectory) -> str:
-    """The conversation that it is of."""
     return str(t.task.meta.get(CONVERSATION))
 
 

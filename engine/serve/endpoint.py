@@ -21,14 +21,13 @@ from pydantic import BaseModel
 
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.serve.conversation import ConversationOrder, ServedConversation
-from rocstar.engine.serve.conversation_manager import ConversationLimits, ConversationManager
+from rocstar.engine.serve.conversation_manager import ConversationLimits, ConversationManager, ServeMetrics
 from rocstar.engine.serve.conversation_store import ConversationStore, LookupsFull
-from rocstar.engine.serve.errors import error_object
-from rocstar.engine.serve.metrics import ServeMetrics
 from rocstar.engine.serve.openapi import HEADERS, HTML, build_document, render_page
-from rocstar.engine.serve.request_builder import RequestBuilder, split_prompts, validate_tokenize
+from rocstar.engine.serve.request_builder import RequestBuilder, check_model, split_prompts, validate_tokenize
 from rocstar.engine.serve.request_reader import RequestReader, limits_for_tokenizer
 from rocstar.engine.serve.requests import (
+    KNOWN,
     MODELS,
     ChatRequest,
     CompletionRequest,
@@ -41,10 +40,10 @@ from rocstar.engine.serve.response_stream import (
     PING,
     ChatResponse,
     CompletionResponse,
-    conversation_id,
     encode_event,
     encode_json,
 )
+from rocstar.engine.serve.responses import error_object
 from rocstar.sandbox.http.access_log import Network
 from rocstar.sandbox.http.connections import ConnectionLimiter, ConnectionsExhausted
 from rocstar.sandbox.http.errors import RequestError
@@ -143,7 +142,7 @@ class Endpoint:
                 max_choices=options.conversations.max_choices,
             )
         )
-        self.connections = ConnectionLimiter.single_owner(options.max_connections)
+        self.connections = ConnectionLimiter.shared(options.max_connections)
         self._held_bytes = 0
         """The size of bodies that are arriving or being parsed."""
         self._noted_fields: set[str] = set()
@@ -309,7 +308,7 @@ class Endpoint:
         parts = await conversation.next(self.options.ping_s)
         if (refusal := conversation.refusal()) is not None and not parts:
             raise refusal
-        self.metrics.first_part(asyncio.get_running_loop().time() - began)
+        self.metrics.first_part.observe(asyncio.get_running_loop().time() - began)
         response = web.StreamResponse(headers=STREAM_HEADERS)
         await response.prepare(request)
         opening = chunks.first()
@@ -345,9 +344,8 @@ class Endpoint:
                 "nothing is kept here: start the server with --out", status=501, kind="not_kept"
             )
         try:
-            is_kept = await self._store.feedback(
-                conversation_id(body.id), body.index, body.thumb, body.comment
-            )
+            conversation = body.id.removeprefix("chatcmpl-").removeprefix("cmpl-")
+            is_kept = await self._store.feedback(conversation, body.index, body.thumb, body.comment)
         except LookupsFull as full:
             raise RequestError(f"{full}; ask again later", status=429, kind="queue_full") from None
         if not is_kept:
@@ -367,10 +365,7 @@ class Endpoint:
     async def model(self, request: web.Request) -> web.Response:
         """/v1/models/NAME."""
         name = request.match_info["model"]
-        if name not in MODELS:
-            there = " and ".join(MODELS)
-            message = f"model {name[:80]!r} is not served; there are {there}"
-            raise RequestError(message, status=404, field="model", kind="model_not_found")
+        check_model(name)
         return _json_response(self._model(name))
 
     def _model(self, name: str) -> dict[str, Any]:
@@ -488,7 +483,8 @@ class Endpoint:
 
     def _notice(self, request: web.Request, body: GenerationRequest) -> None:
         """Note each unknown field once for the operator."""
-        new = [name for name in body.unknown() if name[:MAX_FIELD_CHARS] not in self._noted_fields]
+        unknown = sorted(set(body.model_extra or {}) - KNOWN)
+        new = [name for name in unknown if name[:MAX_FIELD_CHARS] not in self._noted_fields]
         if new and len(self._noted_fields) < REMEMBERED:
             self._noted_fields.update(name[:MAX_FIELD_CHARS] for name in new)
             names = ", ".join(printable_line(name, MAX_FIELD_CHARS) for name in new[:MAX_NOTED_FIELDS])

@@ -77,7 +77,7 @@ class ConversationRecorder:
         self.scores: PromptScores | None = None
         """The log-probs of the first prompt, if requested."""
         self.turns = 0
-        self._scores_prompt = scores_prompt
+        self.scores_prompt = scores_prompt
         self._stops, self._parser = tuple(stops), parser
         self.records_tokens = bool(stops) or not in_one_batch
         """Tokens are parsed as they are generated."""
@@ -88,7 +88,8 @@ class ConversationRecorder:
         self._truncate_at: int | None = None
         self._text, self._stop_filter = TurnText(chat.decode, chat.token_text), StopSequences(stops)
         self._engine: Inference | None = None
-        self._tool_wait: asyncio.Timeout | None = None
+        self.tool_wait: asyncio.Timeout | None = None
+        """The timeout of the running calls; `stop` makes it expire."""
         self._aborts: set[asyncio.Task[None]] = set()
 
     # ---- the policy ----
@@ -138,7 +139,13 @@ class ConversationRecorder:
         if not self.records_tokens and self.chat.joins_tokens:  # the text does not depend on the chunks
             self._emit_text(self.chat.turn_text(generation.ids))
         else:
-            self._check_received(generation)
+            streamed = self._received[: self._truncate_at]
+            if not self.is_stopped and list(generation.ids[: len(streamed)]) != streamed:
+                raise InferenceError(
+                    "told_otherwise",
+                    "the engine restarted and generated other tokens than it had streamed",
+                    retryable=True,
+                )
             for place in range(len(self._received), len(generation.ids)):
                 self.receive(place, generation.ids[place])
             self._read_new()
@@ -154,23 +161,14 @@ class ConversationRecorder:
         if self._truncate_at is None or self.is_stopped:
             return generation
         self.is_truncated = True
-        return truncate_generation(generation, self._truncate_at)
-
-    def _check_received(self, generation: Generation) -> None:
-        """Raise InferenceError if the engine has restarted and generated other tokens than it had
-        streamed."""
-        streamed = self._received[: self._truncate_at]
-        if not self.is_stopped and list(generation.ids[: len(streamed)]) != streamed:
-            raise InferenceError(
-                "told_otherwise",
-                "the engine restarted and generated other tokens than it had streamed",
-                retryable=True,
-            )
-
-    @property
-    def wants_scores(self) -> bool:
-        """The present turn is the first, and the log-probs of its prompt are wanted."""
-        return self._scores_prompt and self.turns == 1
+        end = self._truncate_at
+        return replace(
+            generation,
+            ids=generation.ids[:end],
+            logprobs=generation.logprobs[:end],
+            version_spans=tuple((a, min(b, end), v) for a, b, v in generation.version_spans if a < end),
+            finish=StopReason.length,
+        )
 
     def _emit_text(self, text: str) -> None:
         if not text:
@@ -193,35 +191,6 @@ class ConversationRecorder:
                 )
             )
 
-    def call_ended(self, calls: Sequence[ToolCall], results: Sequence[ToolResult], max_tokens: int) -> None:
-        """Their results, as the policy reads them."""
-        for index, (call, result) in enumerate(zip(calls, results, strict=True)):
-            self.emit(
-                ToolResultPart(
-                    choice=self.choice,
-                    id=self.call_id(index),
-                    name=call.name,
-                    status=result.status,
-                    is_error=result.is_error,
-                    text=cut_middle(result.text, self.chat.tokenizer, max_tokens),
-                )
-            )
-
-    async def until_stopped(
-        self, tools: Tools, calls: Sequence[ToolCall], *, turn: int, deadline: float | None
-    ) -> tuple[ToolResult, ...]:
-        """The results; ToolFailure if the client ends it meanwhile, and the calls are over then."""
-        self.check()
-        try:
-            async with asyncio.timeout(None) as self._tool_wait:
-                return await tools.execute(calls, turn=turn, deadline=deadline)
-        except TimeoutError:
-            if self.is_stopped:
-                raise ToolFailure("its client ended it while a tool ran") from None
-            raise
-        finally:
-            self._tool_wait = None
-
     # ---- its client ----
 
     def stop(self) -> None:
@@ -229,8 +198,8 @@ class ConversationRecorder:
         if self.is_stopped:
             return
         self.is_stopped = True
-        if self._tool_wait is not None:
-            self._tool_wait.reschedule(asyncio.get_running_loop().time())
+        if self.tool_wait is not None:
+            self.tool_wait.reschedule(asyncio.get_running_loop().time())
         self._abort()
 
     def _abort(self) -> None:
@@ -238,17 +207,6 @@ class ConversationRecorder:
             task = asyncio.ensure_future(self._engine.abort(self.name))
             self._aborts.add(task)
             task.add_done_callback(self._aborts.discard)
-
-
-def truncate_generation(generation: Generation, end: int) -> Generation:
-    """The first `end` tokens, ended by a limit of the client's."""
-    return replace(
-        generation,
-        ids=generation.ids[:end],
-        logprobs=generation.logprobs[:end],
-        version_spans=tuple((a, min(b, end), v) for a, b, v in generation.version_spans if a < end),
-        finish=StopReason.length,
-    )
 
 
 class RecordingEngine:
@@ -269,9 +227,10 @@ class RecordingEngine:
         deadline: float | None,
     ) -> Generation:
         self._recorder.begin_turn(self._inner)
-        if self._recorder.wants_scores and isinstance(self._inner, ScoresPrompts):
-            self._recorder.scores = await self._inner.score(
-                ids, sampling=sampling, request_id=self._recorder.name, deadline=deadline
+        recorder = self._recorder
+        if recorder.scores_prompt and recorder.turns == 1 and isinstance(self._inner, ScoresPrompts):
+            recorder.scores = await self._inner.score(
+                ids, sampling=sampling, request_id=recorder.name, deadline=deadline
             )
         generation = await self._inner.generate(
             ids,
@@ -324,7 +283,27 @@ class RecordingTools:
         self, calls: Sequence[ToolCall], *, turn: int, deadline: float | None
     ) -> tuple[ToolResult, ...]:
         assert self._tools is not None, "the tools are not open"
-        self._recorder.call_begins(calls)
-        results = await self._recorder.until_stopped(self._tools, calls, turn=turn, deadline=deadline)
-        self._recorder.call_ended(calls, results, self._max_tokens)
+        recorder = self._recorder
+        recorder.call_begins(calls)
+        recorder.check()
+        try:
+            async with asyncio.timeout(None) as recorder.tool_wait:
+                results = await self._tools.execute(calls, turn=turn, deadline=deadline)
+        except TimeoutError:
+            if recorder.is_stopped:
+                raise ToolFailure("its client ended it while a tool ran") from None
+            raise
+        finally:
+            recorder.tool_wait = None
+        for index, (call, result) in enumerate(zip(calls, results, strict=True)):
+            recorder.emit(
+                ToolResultPart(
+                    choice=recorder.choice,
+                    id=recorder.call_id(index),
+                    name=call.name,
+                    status=result.status,
+                    is_error=result.is_error,
+                    text=cut_middle(result.text, recorder.chat.tokenizer, self._max_tokens),
+                )
+            )
         return results

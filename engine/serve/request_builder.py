@@ -148,12 +148,6 @@ def _to_call(call: Mapping[str, Any], where: str) -> dict[str, Any]:
     }
 
 
-def to_functions(request: ChatRequest) -> list[dict[str, Any]]:
-    """The client's own tools, in the form that templates take; none where it wants no call."""
-    tools = [_to_function(tool, f"tools.{k}") for k, tool in enumerate(request.tools or [])]
-    return [] if request.tool_choice == "none" else tools
-
-
 def _to_function(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     function = tool.get("function")
     if tool.get("type") != "function" or not isinstance(function, Mapping):
@@ -207,7 +201,9 @@ class RequestBuilder:
         if request.prefix_token_ids is not None:
             return self._continued(request, messages, request.prefix_token_ids)
         if request.model == RAW:
-            functions = to_functions(request)
+            functions = [_to_function(tool, f"tools.{k}") for k, tool in enumerate(request.tools or [])]
+            if request.tool_choice == "none":
+                functions = []
             messages, ids = self.prompt_of(messages, functions)
             return self._order("raw", request, messages, ids, resolve_max_tokens(request), functions)
         if request.tools:
@@ -328,7 +324,8 @@ class RequestBuilder:
         agent, about = self.agent, request.about
         temperature = agent.sampling.temperature if request.temperature is None else request.temperature
         task = Task(
-            id=about.get(TASK_ID) or _question_id(served_model, messages, functions),
+            id=about.get(TASK_ID)
+            or _hash_id(json.dumps([served_model, [*map(dict, messages)], functions], sort_keys=True)),
             source=SOURCE,
             question=str(messages[-1]["content"]),
             answer=about.get(ANSWER, ""),
@@ -397,12 +394,6 @@ def split_prompts(request: CompletionRequest) -> list[str | list[int]]:
     return prompts
 
 
-def _question_id(served_model: str, messages: Sequence[Mapping[str, Any]], functions: Any) -> str:
-    """The name of a question that has none: equal questions have equal names."""
-    return _hash_id(
-        json.dumps([served_model, [dict(message) for message in messages], functions], sort_keys=True)
-    )
-
-
 def _hash_id(text: str) -> str:
+    """Return the task id of a question without one; equal questions have equal ids."""
     return f"{SOURCE}-{hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=10).hexdigest()}"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -205,7 +205,8 @@ class RequestReader:
         self._bounds = bounds
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="requests")
         self._apart = DecodePool(bounds, RequestError)
-        self._in_flight = 0
+        self._jobs: set[Future[Any]] = set()
+        """Jobs that run or wait. The callback of a job removes it, in its thread."""
 
     def close(self) -> None:
         """Stop the processes; each thread ends after its current job."""
@@ -226,29 +227,17 @@ class RequestReader:
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` in a thread. Raises RequestError if too many jobs wait, or at the timeout."""
-        if self._in_flight >= THREADS + MAX_WAITING:
+        if len(self._jobs) >= THREADS + MAX_WAITING:
             raise RequestError(
-                f"{self._in_flight} requests are being read; ask again later", status=429, kind="queue_full"
+                f"{len(self._jobs)} requests are being read; ask again later", status=429, kind="queue_full"
             )
-        self._in_flight += 1
-        loop = asyncio.get_running_loop()
-        doing = self._threads.submit(work, *args, **kwargs)
-        doing.add_done_callback(lambda _: _call_soon(loop, self._ended))
+        job = self._threads.submit(work, *args, **kwargs)
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
         try:
             async with asyncio.timeout(WORK_S):
-                return await asyncio.wrap_future(doing)
+                return await asyncio.wrap_future(job)
         except TimeoutError:
             raise RequestError(
                 f"the request was not read within {WORK_S:g} s; ask again later", status=503, kind="busy"
             ) from None
-
-    def _ended(self) -> None:
-        self._in_flight -= 1
-
-
-def _call_soon(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
-    """Schedule a call from any thread, unless the loop is closed."""
-    try:
-        loop.call_soon_threadsafe(work)
-    except RuntimeError:
-        return

@@ -47,10 +47,6 @@ Content = str | list[dict[str, Any]] | None
 M = TypeVar("M", bound=BaseModel)
 
 
-def _to_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
 def _to_int(value: Any) -> Any:
     """JSON has one kind of number: some clients write 16.0 for 16."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -66,7 +62,11 @@ StopText = Annotated[str, Field(min_length=1)]
 StopList = Annotated[list[StopText], Field(max_length=MAX_STOPS)]
 
 Stops = Annotated[
-    StopList | None, BeforeValidator(_to_list, json_schema_input_type=StopText | StopList | None)
+    StopList | None,
+    BeforeValidator(
+        lambda value: [value] if isinstance(value, str) else value,
+        json_schema_input_type=StopText | StopList | None,
+    ),
 ]
 
 
@@ -188,10 +188,6 @@ class GenerationRequest(BaseModel):
         payload = {} if self.rocstar is None else self.rocstar.model_dump(exclude_none=True)
         return {**(self.metadata or {}), **payload}
 
-    def unknown(self) -> list[str]:
-        """Return the names of unknown fields."""
-        return sorted(set(self.model_extra or {}) - KNOWN)
-
 
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 
@@ -269,19 +265,17 @@ def parse_request(model: type[M], body: bytes) -> M:
     except ValidationError as error:
         raise _validation_error(error) from None
     for name, value in (request.model_extra or {}).items():
-        if name in NEUTRAL and value is not None and not _is_json_member(value, NEUTRAL[name]):
+        if name not in NEUTRAL or value is None:
+            continue
+        neutral = NEUTRAL[name]  # as in JSON, true is not 1
+        if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral):
             raise RequestError(
                 f"{name} = {json.dumps(value)[:80]} is not done here: tokens are drawn from the plain "
-                f"softmax; leave it out or give {json.dumps(NEUTRAL[name][0])}",
+                f"softmax; leave it out or give {json.dumps(neutral[0])}",
                 field=name,
                 kind="unsupported_value",
             )
     return request
-
-
-def _is_json_member(value: Any, values: tuple[Any, ...]) -> bool:
-    """Return True if the value is in `values`. As in JSON, true is not 1."""
-    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in values)
 
 
 def _validation_error(error: ValidationError) -> RequestError:

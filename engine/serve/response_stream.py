@@ -10,7 +10,8 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,58 +21,31 @@ from rocstar.engine.serve.conversation import ServedConversation
 from rocstar.engine.serve.stream_parts import Kind, Part, TextPart, ToolCallPart, ToolResultPart, join_texts
 from rocstar.engine.types import Origin, Scored, Trajectory
 
+Decode = Callable[[Sequence[int]], str]
+TokenRow = tuple[str, float | None, dict[str, float | None] | None]
+"""The text of a token, its log-prob or None, and the log-probs of the likeliest tokens there by text."""
 
-class TokenColumns:
-    """Invariant: a place per token in every column, and `text_offset` is where its text begins in the text of
-    all tokens before it. A log-prob that is not known is null.
-    """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
-        """decode: text of ids."""
-        self._decode = decode
-        self._tokens: list[str] = []
-        self._logprobs: list[float | None] = []
-        self._tops: list[dict[str, float | None] | None] = []
-        self._offsets: list[int] = []
-        self._end = 0
+def prompt_rows(ids: Sequence[int], scores: PromptScores, decode: Decode) -> Iterator[TokenRow]:
+    """Yield the tokens of a prompt, with the most likely token at each position if it is another one."""
+    yield decode(ids[:1]), None, None
+    for token, logprob, best, best_logprob in zip(
+        ids[1:], scores.logprobs, scores.best_ids, scores.best_logprobs, strict=True
+    ):
+        text, other = decode([token]), decode([best])
+        if best != token and other == text:  # parts of a character decode to the same text
+            other = f"token_id:{best}"
+        tops = {} if best == token else {other: _finite_or_none(best_logprob)}
+        yield text, _finite_or_none(logprob), {**tops, text: _finite_or_none(logprob)}
 
-    def add_prompt(self, ids: Sequence[int], scores: PromptScores) -> None:
-        """Add a prompt, with the most likely token at each position if it is another one."""
-        self._add(ids[0], None, None)
-        for token, logprob, best, best_logprob in zip(
-            ids[1:], scores.logprobs, scores.best_ids, scores.best_logprobs, strict=True
-        ):
-            text = self._decode([token])
-            other = self._decode([best])
-            if best != token and other == text:  # parts of a character decode to the same text
-                other = f"token_id:{best}"
-            tops = {} if best == token else {other: _finite_or_none(best_logprob)}
-            self._add(token, logprob, {**tops, text: _finite_or_none(logprob)})
 
-    def add_written(self, trajectory: Trajectory) -> None:
-        """Add the tokens of the policy."""
-        for segment in trajectory.segments:
-            if segment.origin is Origin.policy:
-                for at in range(segment.start, segment.end):
-                    token, logprob = int(trajectory.ids[at]), float(trajectory.logprobs[at])
-                    self._add(token, logprob, {self._decode([token]): _finite_or_none(logprob)})
-
-    def _add(self, token: int, logprob: float | None, tops: dict[str, float | None] | None) -> None:
-        text = self._decode([token])
-        self._tokens.append(text)
-        self._logprobs.append(None if logprob is None else _finite_or_none(logprob))
-        self._tops.append(tops)
-        self._offsets.append(self._end)
-        self._end += len(text)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the field `logprobs` of a choice."""
-        return {
-            "tokens": self._tokens,
-            "token_logprobs": self._logprobs,
-            "top_logprobs": self._tops,
-            "text_offset": self._offsets,
-        }
+def policy_rows(trajectory: Trajectory, decode: Decode) -> Iterator[TokenRow]:
+    """Yield the tokens of the policy."""
+    for segment in trajectory.segments:
+        if segment.origin is Origin.policy:
+            for at in range(segment.start, segment.end):
+                text, logprob = decode([int(trajectory.ids[at])]), float(trajectory.logprobs[at])
+                yield text, _finite_or_none(logprob), {text: _finite_or_none(logprob)}
 
 
 def _finite_or_none(logprob: float) -> float | None:
@@ -149,7 +123,7 @@ class ChatResponse:
         self._conversation, self._isolation = conversation, isolation
         self._with_token_ids = with_token_ids
         self._client_calls = conversation.order.served_model == "raw"
-        self._id, self._model, self._created = chat_id(conversation.order.id), model, int(time.time())
+        self._id, self._model, self._created = f"chatcmpl-{conversation.order.id}", model, int(time.time())
         self._calls: dict[int, int] = {}
         """The number of calls sent per choice."""
         self._envelopes: dict[tuple[int, Kind], JsonEnvelope] = {}
@@ -189,8 +163,8 @@ class ChatResponse:
         elif tool_parts:
             message["server_tool_events"] = [part.event() for part in tool_parts]
         finish = self._conversation.finish(k)
-        told_choice = {"index": k, "message": message, "logprobs": None, "finish_reason": finish}
-        return told_choice | self._token_ids(k)
+        choice = {"index": k, "message": message, "logprobs": None, "finish_reason": finish}
+        return choice | self._token_ids(k)
 
     def first(self) -> bytes:
         """The chunk that opens every choice."""
@@ -260,16 +234,6 @@ def _call_object(part: ToolCallPart) -> dict[str, Any]:
     return {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": arguments}}
 
 
-def chat_id(name: str) -> str:
-    """A conversation's id on the wire."""
-    return f"chatcmpl-{name}"
-
-
-def conversation_id(wire: str) -> str:
-    """The conversation that an id of the wire names."""
-    return wire.removeprefix("chatcmpl-").removeprefix("cmpl-")
-
-
 class CompletionResponse:
     """The answers of /v1/completions to one request, which may have several prompts."""
 
@@ -324,11 +288,18 @@ class CompletionResponse:
     def _logprobs(self, conversation: ServedConversation, choice: int) -> dict[str, Any] | None:
         if not self._with_logprobs:
             return None
-        columns = TokenColumns(conversation.choices[choice].chat.decode)
+        decode = conversation.choices[choice].chat.decode
+        rows: list[TokenRow] = []
         if self._echo and (scores := conversation.choices[0].scores) is not None:
-            columns.add_prompt(conversation.order.prompt_ids, scores)
-        columns.add_written(conversation.trajectories[choice])
-        return columns.to_json()
+            rows += prompt_rows(conversation.order.prompt_ids, scores, decode)
+        rows += policy_rows(conversation.trajectories[choice], decode)
+        return {
+            "tokens": [text for text, _, _ in rows],
+            "token_logprobs": [logprob for _, logprob, _ in rows],
+            "top_logprobs": [tops for _, _, tops in rows],
+            # where the text of a token begins in the text of all of them
+            "text_offset": list(accumulate((len(text) for text, _, _ in rows[:-1]), initial=0))[: len(rows)],
+        }
 
 
 def _text_choice(

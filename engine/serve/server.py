@@ -17,7 +17,7 @@ from aiohttp import web
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.serve.conversation_store import ConversationStore
 from rocstar.engine.serve.endpoint import Endpoint, ServeOptions, logged_owner
-from rocstar.engine.serve.errors import error_object
+from rocstar.engine.serve.responses import error_object
 from rocstar.sandbox.http.access_log import make_access_logger
 from rocstar.sandbox.http.drain import StopSignals, wait_until
 from rocstar.sandbox.http.errors import RequestError

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from rocstar.engine.chat.callforms import FORMS
-from rocstar.engine.chat.token_text import PART
+from rocstar.engine.chat.chat import PART
 from rocstar.engine.chat.toolcalls import THOUGHT, without_tool_calls
 from rocstar.engine.serve.stream_parts import Kind
 from rocstar.engine.types import TurnForm

@@ -9,9 +9,8 @@ from typing import Any
 from rocstar.engine.scheduling.policies import POLICIES, PolicyFactory
 from rocstar.engine.sim.bound import lower_bound
 from rocstar.engine.sim.cost import Cluster, ReplicaModel
-from rocstar.engine.sim.outcome import Outcome
-from rocstar.engine.sim.runs import simulate
-from rocstar.engine.sim.work import Workload
+from rocstar.engine.sim.simulate import Outcome, simulate
+from rocstar.engine.sim.workload import Workload
 
 BATCHES = (64, 128, 256, 512)
 CONSERVATIVENESS = (0.3, 1.0)

@@ -45,19 +45,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocstar.engine.sim.cost import Cluster, ReplicaModel, pairs
-from rocstar.engine.sim.work import TrajectoryWork, Workload
+from rocstar.engine.sim.workload import TrajectoryWork, Workload
 
 Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowerBound:
-    """Seconds. `pool_s` is the total work at the batch that fills pool or engine: `work_s` without z = 0."""
-
     alone_s: float
     work_s: float
-    pool_s: float
-    longest_alone: str
 
     @property
     def seconds(self) -> float:
@@ -66,17 +62,13 @@ class LowerBound:
 
 def lower_bound(workload: Workload, cluster: Cluster) -> LowerBound:
     """See the module's claim."""
-    alone = {t.traj: alone_s(t, cluster.model) for t in workload.trajectories}
-    longest = max(alone, key=alone.__getitem__)
     items = _Items(workload, cluster.model)
     in_time = items.solve(cluster.replicas, 0.0, by_batch=False)
     by_pool = items.solve(cluster.replicas, 1.0, by_batch=False)
     by_batch = items.solve(cluster.replicas, 1.0, by_batch=True)
     return LowerBound(
-        alone_s=alone[longest],
+        alone_s=max(alone_s(t, cluster.model) for t in workload.trajectories),
         work_s=max(in_time, by_pool, by_batch),
-        pool_s=max(by_pool, by_batch),
-        longest_alone=longest,
     )
 
 

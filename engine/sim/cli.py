@@ -9,11 +9,13 @@ import math
 import os
 import runpy
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 
+from rocstar.engine.charts.drawing import Figure
+from rocstar.engine.charts.row_chart import row_chart
 from rocstar.engine.nodes.grants import FILL, PART
 from rocstar.engine.progress.progress import Work, working
 from rocstar.engine.progress.status import StatusLine
@@ -22,20 +24,20 @@ from rocstar.engine.sim.advice import Advice, advise
 from rocstar.engine.sim.bound import LowerBound, lower_bound
 from rocstar.engine.sim.cost import MI300X_14B, MI300X_14B_KV_TOKENS, Cluster, CostModel, ReplicaModel
 from rocstar.engine.sim.flight import Flight, SimulationError
-from rocstar.engine.sim.outcome import Outcome
-from rocstar.engine.sim.page import html_page, text_table
-from rocstar.engine.sim.runs import simulate
+from rocstar.engine.sim.page import PageMaker, page_sections, text_table
+from rocstar.engine.sim.simulate import Outcome, simulate
 from rocstar.engine.sim.svg import makespan_bars, occupancy
 from rocstar.engine.sim.traces import TraceError, load_trace
 from rocstar.engine.sim.two_levels import Levels
-from rocstar.engine.sim.work import Workload
-from rocstar.engine.sim.workloads import SHAPES, earlier_step, generate
+from rocstar.engine.sim.workload import SHAPES, Workload, earlier_step, generate
 
 USAGE_ERROR, FAILED = 2, 1
 HOW_LONG = (
     "All policies on a step of the default size take up to a minute of one core; a terminal shows how far it "
     "is. Fewer --policies, or fewer --tasks on fewer --replicas, take less."
 )
+BARS = "The time of the whole step under each policy, and as a multiple of the lower bound."
+BANDS = "Darker: more of a replica's KV pool is in use."
 PICTURED = 3
 """Policies whose replicas are drawn over time: ours and the best of the others."""
 
@@ -48,11 +50,11 @@ class UsageError(ValueError):
     """The command line asks for something that is not there; the message carries value, reason and fix."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None, make_page: PageMaker) -> int:
     """Run the verb; 0, 1 if a policy never ends the work, 2 for a mistake in the command line."""
     options = build_parser().parse_args(argv)
     try:
-        return _run(options)
+        return _run(options, make_page)
     except (UsageError, TraceError, OSError, ValueError) as error:
         print(f"rocstar sim: {error}", file=sys.stderr)
         return USAGE_ERROR
@@ -130,13 +132,18 @@ def _see_targets(options: argparse.Namespace) -> None:
             raise UsageError(f"--{name} {file} cannot be written; choose another place")
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, make_page: PageMaker) -> int:
     _see_targets(options)
-    policies = _policies(options.policies, _known(options.peers))
+    known = _known(options.peers)
+    names = list(known) if options.policies is None else options.policies.split(",")
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--policies: no policy is called {name!r}; there are {', '.join(known)}")
+    policies = {name: known[name] for name in names}
     with StatusLine():
         found = _simulated(options, policies)
     if found.flights:
-        _draw(options, found)
+        _draw(options, found, make_page)
     if options.json:
         print(json.dumps(_json(found)))
         return 0
@@ -159,13 +166,34 @@ class _Found:
 
     @property
     def facts(self) -> list[str]:
-        return _facts(self.workload, self.cluster, self.bound)
+        workload, cluster, bound = self.workload, self.cluster, self.bound
+        count = len(workload.trajectories)
+        groups = len({t.group for t in workload.trajectories})
+        turns = sum(len(t.turns) for t in workload.trajectories)
+        return [
+            f"{workload.name}: {count:,} trajectories in {groups:,} groups, {turns / count:.2f} turns and "
+            f"{workload.generated_tokens / count:,.0f} generated tokens each; the longest has "
+            f"{workload.longest_tokens:,} tokens.",
+            f"{cluster.replicas} replicas with {cluster.model.kv_tokens:,} KV tokens each. No policy can "
+            f"take less than {bound.seconds:,.1f} s: the longest trajectory alone takes "
+            f"{bound.alone_s:,.1f} s, all work at the best batch {bound.work_s:,.1f} s.",
+        ]
 
 
 def _simulated(options: argparse.Namespace, policies: Mapping[str, PolicyFactory]) -> _Found:
     with working("the work of a step"):
         workload, history = _work(options)
-    cluster = _cluster(options)
+    model = ReplicaModel(
+        kv_tokens=options.kv_tokens,
+        cost=MI300X_14B if options.cost is None else load_cost(options.cost),
+        max_running=options.max_running,
+    )
+    cluster = Cluster(
+        model=model,
+        replicas=options.replicas,
+        replicas_per_node=options.replicas_per_node,
+        tool_workers=options.tool_workers,
+    )
     if workload.limit_tokens > cluster.model.kv_tokens:
         raise UsageError(
             f"--kv-tokens {cluster.model.kv_tokens}: a trajectory may need {workload.limit_tokens} (prompt "
@@ -189,39 +217,24 @@ def _simulated(options: argparse.Namespace, policies: Mapping[str, PolicyFactory
                 record=drawn,
                 two_levels=levels,
                 policies=policies,
-                on_left=_counting(work, k, len(policies)),
+                on_left=partial(_count, work, k, len(policies)),
             )
             outcomes.append(outcome)
             if drawn:
                 flights.append((policy, flight))
-    advice = _advice(workload, cluster, outcomes, history, policies) if options.advise else None
+    advice = None
+    if options.advise:
+        with working("settings") as work:
+            begin = partial(setattr, work, "what")
+            advice = advise(workload, cluster, outcomes, history, begin, policies)
     return _Found(
         workload=workload, cluster=cluster, bound=bound, outcomes=outcomes, flights=flights, advice=advice
     )
 
 
-def _counting(work: Work, run: int, runs: int) -> Callable[[int, int], None]:
-    """Counts the trajectories of run `run` of `runs`, from 0, which all have equally many."""
-
-    def count(left: int, total: int) -> None:
-        work.done, work.total = run * total + left, runs * total
-
-    return count
-
-
-def _advice(
-    workload: Workload,
-    cluster: Cluster,
-    outcomes: Sequence[Outcome],
-    history: Workload | None,
-    policies: Mapping[str, PolicyFactory],
-) -> Advice:
-    with working("settings") as work:
-
-        def begin(text: str) -> None:
-            work.what = text
-
-        return advise(workload, cluster, outcomes, history, begin, policies)
+def _count(work: Work, run: int, runs: int, left: int, total: int) -> None:
+    """Count the trajectories of run `run` of `runs`, from 0, which all have equally many."""
+    work.done, work.total = run * total + left, runs * total
 
 
 def _known(peers: Path | None) -> Mapping[str, PolicyFactory]:
@@ -237,15 +250,6 @@ def _known(peers: Path | None) -> Mapping[str, PolicyFactory]:
     return {**POLICIES, **found}
 
 
-def _policies(text: str | None, known: Mapping[str, PolicyFactory]) -> Mapping[str, PolicyFactory]:
-    """Those of `known` that `text` names, in its order; all without it."""
-    names = list(known) if text is None else text.split(",")
-    for name in names:
-        if name not in known:
-            raise UsageError(f"--policies: no policy is called {name!r}; there are {', '.join(known)}")
-    return {name: known[name] for name in names}
-
-
 def _work(options: argparse.Namespace) -> tuple[Workload, Workload | None]:
     """The step, and the one before it that every policy has run (unless --cold)."""
     if (options.trace is None) == (options.workload is None):
@@ -258,7 +262,7 @@ def _work(options: argparse.Namespace) -> tuple[Workload, Workload | None]:
         raise UsageError(f"{options.trace}: no such file or directory")
     if not 0 <= options.tool_s < math.inf:
         raise UsageError(f"--tool-s {options.tool_s}: seconds cannot be negative or without end; give 0.3")
-    trace = load_trace(
+    workload, before = load_trace(
         options.trace,
         step=options.step,
         limit_tokens=options.limit_tokens,
@@ -266,21 +270,7 @@ def _work(options: argparse.Namespace) -> tuple[Workload, Workload | None]:
         tasks=options.tasks,
         seed=options.seed,
     )
-    return trace.workload, None if options.cold else trace.before
-
-
-def _cluster(options: argparse.Namespace) -> Cluster:
-    model = ReplicaModel(
-        kv_tokens=options.kv_tokens,
-        cost=MI300X_14B if options.cost is None else load_cost(options.cost),
-        max_running=options.max_running,
-    )
-    return Cluster(
-        model=model,
-        replicas=options.replicas,
-        replicas_per_node=options.replicas_per_node,
-        tool_workers=options.tool_workers,
-    )
+    return workload, None if options.cold else before
 
 
 def load_cost(path: Path) -> CostModel:
@@ -299,20 +289,6 @@ def load_cost(path: Path) -> CostModel:
         raise UsageError(f"--cost {path}: {error}") from error
 
 
-def _facts(workload: Workload, cluster: Cluster, bound: LowerBound) -> list[str]:
-    count = len(workload.trajectories)
-    groups = len({t.group for t in workload.trajectories})
-    turns = sum(len(t.turns) for t in workload.trajectories)
-    return [
-        f"{workload.name}: {count:,} trajectories in {groups:,} groups, {turns / count:.2f} turns and "
-        f"{workload.generated_tokens / count:,.0f} generated tokens each; the longest has "
-        f"{workload.longest_tokens:,} tokens.",
-        f"{cluster.replicas} replicas with {cluster.model.kv_tokens:,} KV tokens each. No policy can take "
-        f"less than {bound.seconds:,.1f} s: the longest trajectory alone takes {bound.alone_s:,.1f} s, all "
-        f"work at the best batch {bound.work_s:,.1f} s.",
-    ]
-
-
 def _json(found: _Found) -> dict[str, object]:
     bound = found.bound
     return {
@@ -326,22 +302,20 @@ def _json(found: _Found) -> dict[str, object]:
     }
 
 
-def _draw(options: argparse.Namespace, found: _Found) -> None:
+def _draw(options: argparse.Namespace, found: _Found, make_page: PageMaker) -> None:
     workload, outcomes = found.workload, found.outcomes
     ranked = [o.policy for o in sorted(outcomes, key=lambda o: o.makespan_s)]
     ours = [name for name in ranked if name == "predictive"]
     chosen = (ours + [name for name in ranked if name not in ours])[:PICTURED]
-    bars = partial(makespan_bars, f"Makespan of one step, {workload.name}", outcomes)
+    bars = partial(row_chart, makespan_bars(f"Makespan of one step, {workload.name}", outcomes))
     drawn = [(name, dict(found.flights)[name]) for name in chosen]
     bands = partial(occupancy, drawn, "KV in use, one row per replica, over time")
     if options.svg is not None:
-        options.svg.write_text(bars(), encoding="utf-8")
-        options.svg.with_stem(options.svg.stem + "-occupancy").write_text(bands(), encoding="utf-8")
+        options.svg.write_text(bars(standalone=True), encoding="utf-8")
+        second = options.svg.with_stem(options.svg.stem + "-occupancy")
+        second.write_text(bands(standalone=True), encoding="utf-8")
     if options.html is not None:
         lines = [*found.facts, *(found.advice.lines(found.cluster) if found.advice is not None else [])]
-        title = f"rocstar sim: {workload.name}"
-        options.html.write_text(html_page(title, lines, outcomes, [bars, bands]), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        figures = [Figure(one, caption, is_wide=True) for one, caption in ((bars, BARS), (bands, BANDS))]
+        sections = page_sections(lines, outcomes, figures)
+        options.html.write_text(make_page(f"rocstar sim: {workload.name}", sections), encoding="utf-8")

@@ -12,15 +12,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypedDict
-
-
-class ContextTokens(TypedDict):
-    """See Predictive, whose tunables these are."""
-
-    forward_tokens: float
-    request_tokens: float
-    prefill_tokens: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +58,7 @@ class CostModel:
         """One forward that computes `new` tokens, without requests that ride along."""
         return self.forward_s + self.prefill_token_s * new + self.prefill_pair_s * attended
 
-    def in_context_tokens(self) -> ContextTokens:
+    def in_context_tokens(self) -> dict[str, float]:
         """Return tunables of `predictive`: the cost of a forward, a request and a prefilled token, in context
         tokens that are read in the same time. Rounded to two digits, the last to one, the precision of
         measured costs. A context token without cost counts as a billionth of a forward."""

@@ -34,7 +34,7 @@ from rocstar.engine.scheduling.events import (
 from rocstar.engine.sim.cost import Cluster
 from rocstar.engine.sim.kv import Hold, Prompt
 from rocstar.engine.sim.replica import SimulatedReplica, TurnRequest
-from rocstar.engine.sim.work import TrajectoryWork, Workload
+from rocstar.engine.sim.workload import TrajectoryWork, Workload
 
 TOOL, FINISH, START, LOAD = range(4)
 """Kinds of events, in their order at one instant."""
@@ -147,7 +147,10 @@ class Flight:
             self._push(self.load_period_s, LOAD, 0)
         now, live = 0.0, len(self.seats)
         while self._left < live:
-            if not self._heap or (len(self._heap) == 1 and self._heap[0][1] == LOAD and self._stuck()):
+            if len(self._heap) == 1 and self._heap[0][1] == LOAD:
+                # Only load reports are left to come. A policy may act on one; after many it is stuck.
+                self._idle_reports += 1
+            if not self._heap or self._idle_reports > 1000:
                 raise SimulationError(
                     f"{live - self._left} trajectories wait and nothing moves at {now:.1f} s"
                 )
@@ -160,11 +163,6 @@ class Flight:
             self._happen(kind, subject, now)
         self.makespan_s = max(seat.left_s or 0.0 for seat in self.seats)
         return self
-
-    def _stuck(self) -> bool:
-        """Only load reports are left to come. A policy may act on one; after that it is stuck."""
-        self._idle_reports += 1
-        return self._idle_reports > 1000
 
     def _push(self, at: float, kind: int, subject: int, version: int = 0) -> None:
         heapq.heappush(self._heap, (at, kind, subject, version))
@@ -195,18 +193,13 @@ class Flight:
         if moving:
             self._schedule(replica)
         if self.record:
-            self._sample(replica, now)
+            running, waiting = len(replica.running), len(replica.waiting)
+            self.samples.append(FlightSample(now, replica.index, running, waiting, replica.pool.used))
 
     def _schedule(self, replica: SimulatedReplica) -> None:
         assert replica.until_s is not None
         self._versions[replica.index] += 1
         self._push(replica.until_s, FINISH, replica.index, self._versions[replica.index])
-
-    def _sample(self, replica: SimulatedReplica, now: float) -> None:
-        sample = FlightSample(
-            now, replica.index, len(replica.running), len(replica.waiting), replica.pool.used
-        )
-        self.samples.append(sample)
 
     def _wake(self, replica: SimulatedReplica, now: float) -> None:
         if not replica.pending:
@@ -264,17 +257,14 @@ class Flight:
         commands = self.scheduler.handle(event)
         self.scheduler_s += time.perf_counter() - started
         for command in commands:
-            self._obey(command, now)
-
-    def _obey(self, command: Command, now: float) -> None:
-        seat = self._by_name[command.traj]
-        match command:
-            case Grant():
-                self._grant(seat, self.replicas[command.replica], now)
-            case Drop():
-                self._let_go(seat, now)
-            case Refuse():
-                raise SimulationError(f"{command.traj}: {command.detail}")
+            seat = self._by_name[command.traj]
+            match command:
+                case Grant():
+                    self._grant(seat, self.replicas[command.replica], now)
+                case Drop():
+                    self._let_go(seat, now)
+                case Refuse():
+                    raise SimulationError(f"{command.traj}: {command.detail}")
 
     def _grant(self, seat: SimulatedTrajectory, replica: SimulatedReplica, now: float) -> None:
         if seat.home is not replica:

@@ -4,13 +4,12 @@ A trajectory owns the tokens after its prompt; siblings share those of the promp
 runs, both are locked. Between its turns they stay and can be evicted, the least recently used first and a
 trajectory's own tokens before its prompt (SGLang's radix tree; a trajectory is one leaf here).
 
-Invariant (`check`): free + everything held = the pool; free >= 0; nothing locked is in the eviction order.
+Invariant: free + everything held = the pool; free >= 0; nothing locked is in the eviction order.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 
@@ -150,13 +149,3 @@ class KvPool:
             self.free += prompt.tokens
             self.evictable -= prompt.tokens
             prompt.resident, prompt.stamp = False, 0
-
-    def check(self, holds: list[Hold], prompts: Collection[Prompt]) -> None:
-        """Assert the invariant against everything on this pool: for tests."""
-        held = sum(h.own for h in holds) + sum(p.tokens for p in prompts if p.resident)
-        assert 0 <= self.free == self.tokens - held
-        idle = sum(h.own for h in holds if not h.locked)
-        idle += sum(p.tokens for p in prompts if p.resident and not p.refs)
-        assert self.evictable == idle
-        assert all(p.refs == sum(h.refers for h in holds if h.prompt is p) for p in prompts)
-        assert all(h.refers and h.prompt.resident for h in holds if h.own)

@@ -1,13 +1,12 @@
-"""The output for users: a table for a terminal, and one HTML page with drawings."""
+"""The output for users: a table for a terminal, and the sections of a page."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from rocstar.engine.sim.outcome import Outcome
-from rocstar.engine.sim.svg import NARROW, WIDTH
+from rocstar.engine.charts.drawing import Figure
+from rocstar.engine.sim.simulate import Outcome
 
 HEADINGS = (
     "policy",
@@ -53,30 +52,14 @@ def text_table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
-class Picture(Protocol):
-    """Draws the same at any width, as one <svg> element."""
-
-    def __call__(self, *, width: int) -> str: ...
+PageMaker = Callable[[str, Sequence[Mapping[str, Any]]], str]
+"""Makes a page of a title and sections; rocstar.train has it."""
 
 
-def html_page(
-    title: str, facts: Sequence[str], outcomes: Sequence[Outcome], pictures: Sequence[Picture]
-) -> str:
-    """One self-contained page. Each picture is drawn for a screen and again for a phone."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # a table on a terminal needs none
-    from markupsafe import Markup
-
-    made = Environment(
-        loader=FileSystemLoader(Path(__file__).with_name("templates")),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return made.get_template("page.html").render(
-        title=title,
-        facts=facts,
-        headings=HEADINGS,
-        rows=[cells(o) for o in sorted(outcomes, key=lambda o: o.makespan_s)],
-        pictures=[(Markup(draw(width=WIDTH)), Markup(draw(width=NARROW))) for draw in pictures],
-    )
+def page_sections(
+    facts: Sequence[str], outcomes: Sequence[Outcome], figures: Sequence[Figure]
+) -> list[dict[str, Any]]:
+    """Return the sections of a page: facts, a table and drawings."""
+    rows = [cells(o) for o in sorted(outcomes, key=lambda o: o.makespan_s)]
+    table = {"head": HEADINGS, "rows": rows}
+    return [{"notes": facts, "table": table}, {"figures": [one.as_json() for one in figures]}]

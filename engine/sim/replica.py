@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 
 from rocstar.engine.sim.cost import ReplicaModel, pairs
 from rocstar.engine.sim.kv import Hold, KvPool, Prompt
-from rocstar.engine.sim.reserve import Reserve
 
 INIT_RATIO, MIN_RATIO, RATIO_STEPS, RETRACT_STEPS = 0.7, 0.14, 600, 20
 """SGLang's new-token ratio: start, floor as a share of it, steps of decay; look-ahead after a retraction."""
@@ -44,6 +43,41 @@ class TurnRequest:
     order: int = 0
     seen: int = 0
     """Tokens of the trajectory whose KV was computed before, anywhere: computing those again is recompute."""
+
+
+@dataclass(slots=True)
+class ReservedTokens:
+    """The tokens that running requests may still write: the sum of min(limit - produced, clip).
+
+    Requests further than `clip` from their limit count `clip` each; for the others the sum of the steps at
+    which they reach it is enough. So an update costs the logarithm of the batch, not the batch. `end` of a
+    request is the decode step at which it would reach its limit; keys name requests.
+    """
+
+    clip: int
+    _ends: dict[int, int] = field(init=False, default_factory=dict)
+    _far: list[tuple[int, int]] = field(init=False, default_factory=list)
+    _near: dict[int, int] = field(init=False, default_factory=dict)
+    _near_sum: int = field(init=False, default=0)
+
+    def add(self, key: int, end: int) -> None:
+        self._ends[key] = end
+        heapq.heappush(self._far, (end, key))
+
+    def remove(self, key: int) -> None:
+        del self._ends[key]
+        self._near_sum -= self._near.pop(key, 0)
+
+    def total(self, step: int) -> int:
+        """The sum at decode step `step`; steps never decrease."""
+        far = self._far
+        while far and far[0][0] - step <= self.clip:
+            end, key = heapq.heappop(far)
+            if self._ends.get(key) == end and key not in self._near:
+                self._near[key] = end
+                self._near_sum += end
+        near = len(self._near)
+        return (len(self._ends) - near) * self.clip + self._near_sum - near * step
 
 
 @dataclass(slots=True)
@@ -98,14 +132,14 @@ class SimulatedReplica:
     _rides: bool = field(init=False, default=False)
     """The running requests get a token from the prefill forward under way."""
     _joining: list[TurnRequest] = field(init=False, default_factory=list)
-    _reserve: Reserve = field(init=False)
+    _reserve: ReservedTokens = field(init=False)
     _order: int = field(init=False, default=0)
     _ratio: float = field(init=False, default=0.0)
     _ratio_step: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self.pool = KvPool(self.model.kv_tokens, self.model.keep_prompts)
-        self._reserve = Reserve(self.model.clip_tokens)
+        self._reserve = ReservedTokens(self.model.clip_tokens)
         self._reset_ratio()
 
     def load(self) -> tuple[int, int, int]:
@@ -141,7 +175,10 @@ class SimulatedReplica:
         if not self.running:
             self._reset_ratio()
             return False
-        self._secure_step()
+        while not self.pool.make_room(len(self.running)):  # idle KV goes first, then requests, as in SGLang
+            # The fewest tokens of this turn first (least is lost), then the longest input, then the latest.
+            victim = min(self.running.values(), key=lambda r: (self.steps - r.base, -r.context, -r.order))
+            self._retract(victim)
         batch = len(self.running)
         limit = self._due[0][0] - self.steps
         # A retraction makes room that the next boundary may give away.
@@ -260,13 +297,6 @@ class SimulatedReplica:
 
     # ---- decode ----
 
-    def _secure_step(self) -> None:
-        """Make space for one token per running request: evict idle KV, then retract as SGLang does."""
-        while not self.pool.make_room(len(self.running)):
-            # The fewest tokens of this turn first (least is lost), then the longest input, then the latest.
-            victim = min(self.running.values(), key=lambda r: (self.steps - r.base, -r.context, -r.order))
-            self._retract(victim)
-
     def _retract(self, request: TurnRequest) -> None:
         """Its turn's tokens go at once; its context is idle again, as old as its admission."""
         assert len(self.running) > 1, "the last request always fits: a pool holds the longest trajectory"
@@ -319,12 +349,3 @@ class SimulatedReplica:
         floor = start * MIN_RATIO
         fallen = (start - floor) / RATIO_STEPS * (self.steps - self._ratio_step)
         return max(floor, self._ratio - fallen)
-
-    def check(self, holds: list[Hold]) -> None:
-        """Assert the books against every hold on this replica: for tests."""
-        written = {id(r.hold): self.steps - r.base + r.context - 1 for r in self.running.values()}
-        assert self.context == sum(written.values())
-        for hold in holds:  # what runs is brought up to date when it ends
-            if id(hold) in written:
-                hold.own = written[id(hold)] - hold.prompt.tokens
-        self.pool.check(holds, self.prompts.values())

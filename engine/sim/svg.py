@@ -1,64 +1,55 @@
-"""The simulator's pictures: makespan per policy, and replicas over time. Each brings its style sheet."""
+"""The simulator's pictures: makespan per policy, and replicas over time."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from rocstar.engine.charts import drawing, escape, nice_ticks
+from rocstar.engine.charts.drawing import NARROW, drawing, escape, nice_ticks
+from rocstar.engine.charts.row_chart import BAR, OTHER_BAR, ChartRow, Mark, RowChart
 from rocstar.engine.sim.cost import Cluster
 from rocstar.engine.sim.flight import Flight, FlightSample
-from rocstar.engine.sim.outcome import Outcome
-
-WIDTH, NARROW, ROW = 760, 360, 24
-"""The second width is for a phone: there one user unit is about a pixel, so that its text can be read."""
+from rocstar.engine.sim.simulate import Outcome
 
 SHADES = 8
 
 
-def _margins(width: int) -> tuple[int, int]:
-    """Margins left and right of the drawing, for names and numbers."""
-    return (130, 118) if width > NARROW else (106, 96)
-
-
-def _picture(title: str, width: int, height: float, body: str) -> str:
-    head = f'<text class="title" x="12" y="20">{escape(title)}</text>'
-    return drawing(title, width, round(height), head + body, standalone=True)
-
-
-def makespan_bars(title: str, outcomes: Sequence[Outcome], *, width: int = WIDTH) -> str:
-    """One bar per policy, the shortest first, and a line at the lower bound."""
+def makespan_bars(title: str, outcomes: Sequence[Outcome]) -> RowChart:
+    """Return a bar per policy, the shortest first, and a line at the lower bound."""
     ranked = sorted(outcomes, key=lambda o: o.makespan_s)
-    bound = ranked[0].bound_s
-    left, right = _margins(width)
-    scale = (width - left - right) / max(o.makespan_s for o in ranked)
-    x, bottom = left + bound * scale, 44 + ROW * len(ranked)
-    body = []
-    for k, o in enumerate(ranked):
-        y = 40 + ROW * k
-        colour = "--c0" if o.policy == "predictive" else "--c7"
-        label = f"{o.makespan_s:,.0f} s, {o.ratio:.2f}x"
-        body.append(
-            f'<text x="{left - 8}" y="{y + 15}" text-anchor="end">{escape(o.policy)}</text>'
-            f'<rect x="{left}" y="{y + 3}" width="{o.makespan_s * scale:.1f}" height="{ROW - 7}" rx="2" '
-            f'fill="var({colour})"/>'
-            f'<text x="{left + o.makespan_s * scale + 6:.1f}" y="{y + 15}">{label}</text>'
+    rows = [
+        ChartRow(
+            o.policy,
+            [
+                Mark(
+                    o.makespan_s,
+                    kind=BAR if o.policy == "predictive" else OTHER_BAR,
+                    text=f"{o.makespan_s:,.0f} s, {o.ratio:.2f}x",
+                    short=f"{o.makespan_s:,.0f} s",
+                )
+            ],
         )
-    body.append(
-        f'<path d="M{x:.1f},36V{bottom}" stroke="var(--c1)" stroke-width="1.6" stroke-dasharray="4 3"/>'
-        f'<text class="tick" x="{x:.1f}" y="{bottom + 14}" text-anchor="middle">'
-        f"lower bound {bound:,.0f} s</text>"
-    )
-    return _picture(title, width, bottom + 26, "".join(body))
+        for o in ranked
+    ]
+    ticks = {tick: f"{tick:,.12g} s" for tick in nice_ticks(0.0, ranked[-1].makespan_s, 4)}
+    bound = ranked[0].bound_s
+    return RowChart(title=title, rows=rows, ticks=ticks, line=(bound, f"lower bound {bound:,.0f} s"))
 
 
-def occupancy(flights: Sequence[tuple[str, Flight]], title: str, *, width: int = WIDTH) -> str:
+def occupancy(
+    flights: Sequence[tuple[str, Flight]],
+    title: str,
+    *,
+    width: int = 760,
+    height: int = 0,
+    standalone: bool = False,
+) -> str:
     """A band per policy: a row per replica, time to the right, darker where more of its KV pool is in use.
 
-    All bands share one time axis; the flights must have been recorded.
+    All bands share one time axis; the flights must have been recorded. Replicas set the height.
     """
     end = max(flight.makespan_s for _, flight in flights)
-    left, columns = _margins(width)[0], 120 if width > NARROW else 60
+    left, columns = (130, 120) if width > NARROW else (106, 60)
     inner = width - left - 20
     rows = flights[0][1].cluster.replicas
     row = max(1.0, min(6.0, 96 / rows))
@@ -79,7 +70,8 @@ def occupancy(flights: Sequence[tuple[str, Flight]], title: str, *, width: int =
             body.append(
                 f'<text class="tick" x="{x:.1f}" y="{y + 8:.1f}" text-anchor="middle">{tick:,.12g} s</text>'
             )
-    return _picture(title, width, y + 18, "".join(body))
+    head = f'<text class="title" x="12" y="20">{escape(title)}</text>'
+    return drawing(title, width, round(y + 18), head + "".join(body), standalone=standalone)
 
 
 def _shades(grid: Sequence[Sequence[float]], left: float, y: float, width: float, height: float) -> list[str]:

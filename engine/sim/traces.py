@@ -8,30 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rocstar.engine.record.reading import RecordError, read_records, record_files
-from rocstar.engine.sim.work import TrajectoryWork, TurnWork, Workload
+from rocstar.engine.sim.workload import TrajectoryWork, TurnWork, Workload
 
 
 class TraceError(ValueError):
     """A trace that cannot be replayed; the message says where, why, and what to do."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
-    """`skipped` counts records without a turn; `steps` are the steps that the files hold."""
-
-    workload: Workload
-    before: Workload | None
-    """The step before it in the files, from which a scheduler has learnt."""
-    skipped: int
-    step: int
-    steps: tuple[int, ...]
 
 
 def find_records(path: Path) -> list[Path]:
@@ -52,8 +40,9 @@ def load_trace(
     tool_s: float = 0.3,
     tasks: int | None = None,
     seed: int = 0,
-) -> Trace:
-    """One step of the records as a workload: the last step unless `step` names another.
+) -> tuple[Workload, Workload | None]:
+    """Return one step of the records as a workload, the last one unless `step` names another, and the step
+    before it in the files, from which a scheduler has learnt.
 
     `limit_tokens` bounds responses, prompt excluded; default: the longest response of all the steps. `tasks`
     draws that many groups with replacement instead of taking each once.
@@ -72,7 +61,7 @@ def load_trace(
             raise TraceError(str(error)) from error
         except (KeyError, TypeError, IndexError) as error:
             raise TraceError(f"{file}: a record lacks {error}; is it whole?") from error
-    steps = tuple(sorted(by_step))
+    steps = sorted(by_step)
     if not steps:
         raise TraceError(f"{path}: the files hold no record")
     chosen = steps[-1] if step is None else step
@@ -83,18 +72,14 @@ def load_trace(
     work = list(_work(by_step[chosen], limit, tool_s, rng))
     if not work:
         raise TraceError(f"{path}: step {chosen} has no trajectory with a turn")
-    skipped = len(by_step[chosen]) - len(work)
     earlier = [s for s in steps if s < chosen]
     before = list(_work(by_step[earlier[-1]], limit, tool_s, rng)) if earlier else []
     if tasks is not None:
         work = _resample(work, tasks, rng)
         before = _resample(before, tasks, rng) if before else []
-    return Trace(
-        workload=Workload(name=f"{path.name}, step {chosen}", trajectories=tuple(work)),
-        before=Workload(name="before", trajectories=tuple(before)) if before else None,
-        skipped=skipped,
-        step=chosen,
-        steps=steps,
+    return (
+        Workload(name=f"{path.name}, step {chosen}", trajectories=tuple(work)),
+        Workload(name="before", trajectories=tuple(before)) if before else None,
     )
 
 

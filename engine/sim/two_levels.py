@@ -28,7 +28,7 @@ from rocstar.engine.scheduling.events import (
     TurnEnded,
     TurnReady,
 )
-from rocstar.engine.scheduling.observation import Policy
+from rocstar.engine.scheduling.schedule_state import Policy
 
 
 @dataclass(slots=True, eq=False)

@@ -1,16 +1,34 @@
-"""The notebook tool: calls are cells of one live interpreter per trajectory."""
+"""The notebook tool: calls are cells of one live interpreter per trajectory, over the sessions of a sandbox.
+
+    run(cell) -> session? -- no --> open -------------------------------> session.run -> ExecResult
+                    | lost, for the program ended it ("died") -> open fresh, tell ---^
+                    | lost by no fault of its cells -> open, replay its cells -------^
+
+The trajectory waits for one cell at a time. A lost interpreter never becomes text or reward by itself: it is
+replaced by a fresh one, which the result reports to the policy, or by a replay of its state, or it is a
+SandboxError.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
-from rocstar.engine.tools.interpreter import Interpreter
 from rocstar.engine.tools.python import texts_of
 from rocstar.engine.tools.results import TextStyle, result_text
 from rocstar.engine.tools.tool import Tool, ToolContext, ToolOutput
-from rocstar.sandbox.types import Limits, SessionSandbox
+from rocstar.sandbox.types import (
+    ExecResult,
+    Limits,
+    SandboxError,
+    Session,
+    SessionLost,
+    SessionSandbox,
+    Status,
+)
 
 JUPYTER_TOOL = "jupyter_code"
 RESTARTED = "(the interpreter was restarted)"
@@ -64,3 +82,116 @@ class JupyterTool(Tool):
 
 
 JUPYTER_SCHEMA: Mapping[str, Any] = JupyterTool(limits=Limits(), flavour="stdlib", style="plain").schema
+
+
+CLOSE_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A cell's result, and whether the interpreter was restarted or replayed before (see
+    types.ToolResult)."""
+
+    result: ExecResult
+    restarted: bool
+    replayed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cell:
+    code: str
+    status: Status
+
+
+class Interpreter:
+    """One interpreter at a time, opened at the first cell. All of them have the same seed.
+
+    Invariant: a cell meets the state that the results of `_cells`, in their order, left in a fresh
+    interpreter. For cells that ask neither clock nor machine a replay gives that state exactly; for others it
+    may differ in what their results do not show. A replayed cell that ends with another status than it had
+    ends the replay. `run` and `close` must not overlap.
+    """
+
+    def __init__(self, sandbox: SessionSandbox, *, flavour: str, limits: Limits, seed: int) -> None:
+        self._sandbox = sandbox
+        self._flavour, self._limits, self._seed = flavour, limits, seed
+        self._session: Session | None = None
+        self._cells: list[_Cell] = []
+
+    async def run(self, code: str, *, deadline: float | None) -> Ran:
+        """Run one cell. At most one restart and one replay come before it.
+
+        Raises:
+            SandboxError: of kind session_lost when the state could not be built again, else as it came.
+            TimeoutError: the deadline passed while an interpreter was opened.
+        """
+        restarted = replayed = False
+        session = self._session or await self._open(deadline)
+        while True:
+            try:
+                result = await session.run(code, deadline=deadline)
+            except SessionLost as lost:
+                # Where no cell has run, no cell can have ended it.
+                if lost.reason == "died" and self._cells and not restarted:
+                    restarted = True
+                    self._cells.clear()
+                    session = await self._open(deadline)
+                elif (lost.reason != "died" or not self._cells) and not replayed:
+                    replayed = True
+                    session = await self._replay(lost, deadline)
+                else:
+                    raise _gave_up(lost, "it was lost again") from None
+            else:
+                self._cells.append(_Cell(code=code, status=result.status))
+                return Ran(result=result, restarted=restarted, replayed=replayed)
+
+    async def branch(self) -> Interpreter:
+        """Return an independent copy of this interpreter, by a fork of its process; both keep the invariant.
+
+        A lost interpreter is lost in both, and each reports it or replays at its next cell. Several may be
+        made at a time; `branch` must not overlap with `run` or `close`.
+
+        Raises:
+            SandboxError: the fork failed.
+        """
+        other = Interpreter(self._sandbox, flavour=self._flavour, limits=self._limits, seed=self._seed)
+        other._cells = list(self._cells)
+        if self._session is not None:
+            try:
+                other._session = await self._session.branch()
+            except SessionLost:
+                other._session = self._session
+        return other
+
+    async def close(self) -> None:
+        """Release the interpreter; if the sandbox cannot be reached, its lease ends it."""
+        session, self._session = self._session, None
+        if session is not None:
+            with suppress(SandboxError, TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await session.close()
+
+    async def _open(self, deadline: float | None) -> Session:
+        async with asyncio.timeout_at(deadline):
+            self._session = await self._sandbox.open_session(
+                flavour=self._flavour, limits=self._limits, seed=self._seed
+            )
+        return self._session
+
+    async def _replay(self, lost: SessionLost, deadline: float | None) -> Session:
+        """A new session in which every cell so far has run again, each as it ended before."""
+        try:
+            session = await self._open(deadline)
+            for number, cell in enumerate(self._cells, 1):
+                status = (await session.run(cell.code, deadline=deadline)).status
+                if status is not cell.status:
+                    why = f"cell {number} ended with {status}, before it was {cell.status}"
+                    raise SandboxError(why, kind="session_lost", retryable=True)
+        except (SandboxError, TimeoutError) as failure:
+            raise _gave_up(lost, str(failure) or "the deadline passed") from None
+        return session
+
+
+def _gave_up(lost: SessionLost, why: str) -> SandboxError:
+    message = f"the interpreter was lost ({lost.reason}) and its cells could not be run again: {why}"
+    return SandboxError(message, kind="session_lost", retryable=True)

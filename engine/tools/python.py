@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rocstar.engine.tools.arguments import check_text
 from rocstar.engine.tools.results import TextStyle, result_text
-from rocstar.engine.tools.tool import BadArguments, Tool, ToolContext, ToolOutput
+from rocstar.engine.tools.tool import BadArguments, Tool, ToolContext, ToolOutput, check_text
 from rocstar.sandbox.types import ExecRequest, Limits
 
 PYTHON_TOOL = "python_code_with_standard_io"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.engine.record.reading import read_records
-from rocstar.train.record.report.curves import picture_svg
+from rocstar.train.reading.view.curves import picture_svg
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import phases

@@ -29,14 +29,14 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Host:
-    """Bait, listeners and the state before the attacks. Use it as a context manager around the pool; call
-    `settle_baseline` once the pool is warm."""
+    """Bait, listeners and the state before the attacks. Use it as a context manager around the pool; set
+    `baseline` to the `census` of the warm pool."""
 
     def __init__(self) -> None:
         self._bait_text = f"swordfish {os.urandom(8).hex()}"
         self.folder = Path(tempfile.mkdtemp(prefix="rocstar-bait-"))
         self._listeners = selectors.DefaultSelector()
-        self._baseline: dict[int, int] = {}
+        self.baseline: dict[int, int] = {}
         self._ipc = sysv_objects()
         self.scratch_root: Path | None = None
 
@@ -97,10 +97,6 @@ class Host:
         }
         return json.dumps(facts)
 
-    def settle_baseline(self) -> None:
-        """Record the processes and descriptors of the warm pool."""
-        self._baseline = census()
-
     def find_scratch(self, working_directory: str) -> None:
         """Set the parent of all scratch directories from the working directory of one child."""
         above = Path(working_directory).parent
@@ -109,17 +105,18 @@ class Host:
 
     def leftovers(self) -> list[str]:
         """Return the current differences from the baseline; they may still be disappearing."""
-        return [*self._left_processes(), *self._left_files(), *self._left_ipc()]
+        left_ipc = (f"a System V object is left: {made}" for made in sysv_objects() - self._ipc)
+        return [*self._left_processes(), *self._left_files(), *left_ipc]
 
     def _left_processes(self) -> Iterator[str]:
         now = census()
-        for pid in now.keys() - self._baseline.keys():
+        for pid in now.keys() - self.baseline.keys():
             yield f"process {pid} is left: {command_of(pid)}"
-        for pid in self._baseline.keys() - now.keys():
+        for pid in self.baseline.keys() - now.keys():
             yield f"process {pid} of the pool is gone"
-        for pid in now.keys() & self._baseline.keys():
-            if now[pid] > self._baseline[pid]:
-                yield f"process {pid} has {now[pid]} descriptors in place of {self._baseline[pid]}"
+        for pid in now.keys() & self.baseline.keys():
+            if now[pid] > self.baseline[pid]:
+                yield f"process {pid} has {now[pid]} descriptors in place of {self.baseline[pid]}"
 
     def _left_files(self) -> Iterator[str]:
         for mark in left_marks(str(self.folder)):
@@ -135,10 +132,6 @@ class Host:
                         with contextlib.suppress(PermissionError):
                             if inside := os.listdir(entry):
                                 yield f"{entry.path} holds {inside[:5]}"
-
-    def _left_ipc(self) -> Iterator[str]:
-        for made in sysv_objects() - self._ipc:
-            yield f"a System V object is left: {made}"
 
     def visitors(self) -> list[str]:
         """Return the connections and datagrams since the last call; each is a breach."""

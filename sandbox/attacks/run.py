@@ -30,8 +30,7 @@ from rocstar.sandbox.attacks.host import (
     kill_descendants,
     refuse_leftovers,
 )
-from rocstar.sandbox.attacks.judge import PartResult, judge
-from rocstar.sandbox.attacks.catalogue import GROUPS, Part, Program, Variant, load_programs
+from rocstar.sandbox.attacks.catalogue import GROUPS, Part, PartResult, Program, Variant, judge, load_programs
 from rocstar.sandbox.child import bash
 from rocstar.sandbox.command_line import run_command
 from rocstar.sandbox.pool.pool import SandboxPool
@@ -122,52 +121,56 @@ def needs_of(program: Program) -> frozenset[str]:
 # --- running ---------------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class Runner:
     """Runs programs in one pool. facts: the facts of this machine, for `needs`."""
 
-    def __init__(self, pool: SandboxPool, host: Host, facts: frozenset[str], flavours: Sequence[str]) -> None:
-        self._pool = pool
-        self._flavours = flavours
-        self._host = host
-        self._facts = facts
+    pool: SandboxPool
+    host: Host
+    facts: frozenset[str]
+    flavours: Sequence[str]
 
     async def warm_up(self, lasting: Collection[int], settle_s: float) -> None:
         """Bring the pool, whose processes are `lasting`, into the state between calls."""
-        for flavour in self._flavours:
-            await asyncio.gather(*(self._pool.run(ExecRequest(code="1", flavour=flavour)) for _ in range(4)))
+        for flavour in self.flavours:
+            await asyncio.gather(*(self.pool.run(ExecRequest(code="1", flavour=flavour)) for _ in range(4)))
         # Concurrently, so that all places, two descriptors each, are in use once.
-        sessions = await asyncio.gather(*(self._pool.open_session() for _ in range(READY_PLACES)))
+        sessions = await asyncio.gather(*(self.pool.open_session() for _ in range(READY_PLACES)))
         with contextlib.suppress(SandboxError):  # no branches without the notify layer
             await (await sessions[0].branch()).close()
         for session in sessions:
             await session.close()
-        place = await self._pool.run(PLACE)
+        place = await self.pool.run(PLACE)
         await at_rest(lasting, settle_s)
-        self._host.find_scratch(place.stdout.strip())
-        self._host.settle_baseline()
+        self.host.find_scratch(place.stdout.strip())
+        self.host.baseline = census()  # of the warm pool
 
     async def run(self, program: Program) -> AttackVerdict:
         """Run one program with every layer, and check the state afterwards."""
-        if missing := needs_of(program) - self._facts:
+        if missing := needs_of(program) - self.facts:
             return AttackVerdict(
                 name=program.name, group=program.group, skipped=f"needs {', '.join(sorted(missing))}"
             )
-        self._host.lay_bait()
+        self.host.lay_bait()
         results = await self.execute(program, {})
         problems = judge(program, results)
-        problems += await self._aftermath()
+        after = await observed(self.pool.run(AFTERWARDS), UNTIMED_S)
+        if (after.status, after.stdout) != ("ok", "1\n"):
+            problems.append(f"afterwards print(1): {after}")
+        problems += await settled(self.host)
+        problems += self.host.visitors()
         return AttackVerdict(name=program.name, group=program.group, problems=problems, results=results)
 
     async def breach(self, program: Program, variant: Variant) -> AttackVerdict:
         """Run one program without its layer: it must report BREACH, otherwise its pass with all layers proves
         nothing."""
         label = variant.label
-        if missing := (needs_of(program) | variant.needs) - self._facts:
+        if missing := (needs_of(program) | variant.needs) - self.facts:
             why = f"needs {', '.join(sorted(missing))}"
             return AttackVerdict(name=program.name, group=program.group, variant=label, skipped=why)
-        self._host.lay_bait()
+        self.host.lay_bait()
         results = await self.execute(program, variant.limits, THROUGH_S)
-        self._host.visitors()
+        self.host.visitors()
         through = any("BREACH" in result.text for result in results)
         seen = "; ".join(f"{result.status} {result.text[:200]!r}" for result in results)
         problems = [] if through else [f"without {label} the attack still fails: {seen}"]
@@ -195,17 +198,17 @@ class Runner:
     async def _call(self, part: Part, limits: Limits) -> PartResult:
         request = ExecRequest(
             code=part.code,
-            stdin=self._host.facts() if part.wants_facts else "",
+            stdin=self.host.facts() if part.wants_facts else "",
             limits=limits,
             flavour=part.flavour,
             seed=part.seed,
             fetch=part.fetch,
             displays=part.displays,
         )
-        return await observed(self._pool.run(request), limits.wall_s, part)
+        return await observed(self.pool.run(request), limits.wall_s, part)
 
     async def _execute_session(self, program: Program, limits: Limits) -> list[PartResult]:
-        opened: list[Session] = [await self._pool.open_session(limits=limits)]
+        opened: list[Session] = [await self.pool.open_session(limits=limits)]
         results: list[PartResult] = []
         for part in program.parts:
             if part.kind == "pause":
@@ -217,7 +220,7 @@ class Runner:
                     session = await asyncio.wait_for(session.branch(), limits.wall_s + GRACE_S)
                     opened.append(session)
                 elif part.kind == "other":
-                    session = await self._pool.open_session(limits=limits)
+                    session = await self.pool.open_session(limits=limits)
                     opened.append(session)
             except Exception as error:  # a bug of the pool is a finding, as in `observed`
                 results.append(of_failure(error, refused=part.kind == "branch"))
@@ -228,12 +231,6 @@ class Runner:
             with contextlib.suppress(SandboxError):
                 await session.close()
         return results
-
-    async def _aftermath(self) -> list[str]:
-        after = await observed(self._pool.run(AFTERWARDS), UNTIMED_S)
-        problems = [] if (after.status, after.stdout) == ("ok", "1\n") else [f"afterwards print(1): {after}"]
-        problems += await settled(self._host)
-        return problems + self._host.visitors()
 
 
 async def at_rest(lasting: Collection[int], settle_s: float) -> None:

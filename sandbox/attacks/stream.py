@@ -60,27 +60,16 @@ class Stream:
         return self.sent >= 64 and self.wrong < self.sent / 4
 
 
-@dataclass(frozen=True, slots=True)
-class StreamFacts:
-    """The variables of both programs of a stream."""
-
-    start: float
-    slot_s: float
-    count: int
-    nonce: int
-    cold: str
-
-    def header(self, flavour: str) -> str:
-        """Return the first lines of a program. Bash has no monotonic clock: WALL is the offset of its
-        clock."""
-        if flavour == CPP:
-            times = f"const double START = {self.start!r}, SLOT_S = {self.slot_s!r};"
-            return f"{times}\nconst int COUNT = {self.count};\n"
-        if flavour == BASH:
-            wall = time.time() - time.monotonic()
-            return f"START={self.start!r} WALL={wall!r} SLOT_S={self.slot_s!r} COUNT={self.count}\n"
-        words = (self.start, self.slot_s, self.count, PILOT, self.nonce, self.cold)
-        return f"START, SLOT_S, COUNT, PILOT, NONCE, COLD = {words}\n{STREAM}"
+def header(flavour: str, start: float, slot_s: float, count: int, nonce: int, cold: str) -> str:
+    """Return the first lines of a program of a stream. Bash has no monotonic clock: WALL is the offset of its
+    clock."""
+    if flavour == CPP:
+        return f"const double START = {start!r}, SLOT_S = {slot_s!r};\nconst int COUNT = {count};\n"
+    if flavour == BASH:
+        wall = time.time() - time.monotonic()
+        return f"START={start!r} WALL={wall!r} SLOT_S={slot_s!r} COUNT={count}\n"
+    words = (start, slot_s, count, PILOT, nonce, cold)
+    return f"START, SLOT_S, COUNT, PILOT, NONCE, COLD = {words}\n{STREAM}"
 
 
 async def stream(pair: Pair, slot_s: float, send: Run, receive: Run) -> Stream:
@@ -90,8 +79,8 @@ async def stream(pair: Pair, slot_s: float, send: Run, receive: Run) -> Stream:
     symbols = [most * (k % 2) for k in range(PILOT)] + [random.randint(0, most) for _ in range(count - PILOT)]
     cold = await asyncio.to_thread(_cold_file) if pair.cold else ""
     start = time.monotonic() + (COMPILED_LEAD_S if CPP in pair.flavours else LEAD_S)
-    facts = StreamFacts(start, slot_s, count, random.randrange(1 << 32), cold)
-    sender, receiver = (facts.header(flavour) for flavour in pair.flavours)
+    facts = start, slot_s, count, random.randrange(1 << 32), cold
+    sender, receiver = (header(flavour, *facts) for flavour in pair.flavours)
     said_symbols = (
         f"SYMBOLS = {symbols}" if pair.flavours[0] == STDLIB else f"SYMBOLS={''.join(map(str, symbols))}"
     )

@@ -26,11 +26,20 @@ from rocstar.sandbox.pool.pool import default_memory_bytes
 SLOT_UIDS = (100_000, 32_768)
 """Of the first program's user, and where a user namespace ends below that."""
 
+NEEDED = {"CHOWN": 0, "DAC_OVERRIDE": 1, "KILL": 5}
+"""The capabilities with which root keeps the directories of other users and ends their programs. Root in a
+container may lack them."""
+
 
 def gather() -> dict[str, Any]:
     """Facts of this machine and this user."""
+    held = int(read("/proc/self/status").partition("\nCapEff:")[2].split()[0], 16)
     hidden = [path for path in python_paths() if not is_world_readable(path)]
     native: Mapping[str, Any] = _native.probe()
+    cgroup = "v1" if os.path.isdir("/sys/fs/cgroup/memory") else ""
+    if os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
+        cgroup = "v2"
+    pids = read("/sys/fs/cgroup/pids.max") or read("/sys/fs/cgroup/pids/pids.max")
     return {
         "kernel": native.get("kernel", platform.release()),
         "machine": native.get("machine", platform.machine()),
@@ -42,12 +51,12 @@ def gather() -> dict[str, Any]:
         "user_namespaces": allows_user_namespace(),
         "apparmor_restricts": read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1",
         "can_change_uid": any(in_child(partial(become, uid)) for uid in SLOT_UIDS),
-        "lacks": lacking_capabilities(),
+        "lacks": [name for name, bit in NEEDED.items() if not held >> bit & 1],
         "python_hidden": hidden[0] if hidden else "",
-        "cgroup": cgroup_version(),
+        "cgroup": cgroup,
         "container": in_container(),
         "pid_max": int(read("/proc/sys/kernel/pid_max") or 0),
-        "pids": pids_of_group(),
+        "pids": int(pids) if pids.isdecimal() else 0,  # 0: any number
         "nproc": resource.getrlimit(resource.RLIMIT_NPROC)[0],
         "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "memory_bytes": default_memory_bytes(),
@@ -84,14 +93,6 @@ def in_child(change: Callable[[], None]) -> bool:
     return os.waitpid(pid, 0)[1] == 0
 
 
-def lacking_capabilities() -> list[str]:
-    """By which root keeps the directories of other users and ends their programs: a container's may have been
-    left without."""
-    held = int(read("/proc/self/status").partition("\nCapEff:")[2].split()[0], 16)
-    needed = {"CHOWN": 0, "DAC_OVERRIDE": 1, "KILL": 5}
-    return [name for name, bit in needed.items() if not held >> bit & 1]
-
-
 def become(uid: int) -> None:
     os.setgroups([])
     os.setresgid(uid, uid, uid)
@@ -102,16 +103,3 @@ def in_container() -> bool:
     """By what engines leave: files, which read-only containers of podman lack, or variables."""
     files, variables = ("/.dockerenv", "/run/.containerenv"), ("container", "KUBERNETES_SERVICE_HOST")
     return any(map(os.path.exists, files)) or any(name in os.environ for name in variables)
-
-
-def pids_of_group() -> int:
-    """Processes and threads that this control group may have, as a container sees its own; 0: any number."""
-    text = read("/sys/fs/cgroup/pids.max") or read("/sys/fs/cgroup/pids/pids.max")
-    return int(text) if text.isdecimal() else 0
-
-
-def cgroup_version() -> str:
-    """`v2`, `v1` (which has a memory controller) or ""."""
-    if os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
-        return "v2"
-    return "v1" if os.path.isdir("/sys/fs/cgroup/memory") else ""

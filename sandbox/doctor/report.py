@@ -1,12 +1,15 @@
-"""The report: a pool is started, one program runs in it, and what that says is put beside the facts."""
+"""`rocstar sandbox doctor`: starts a pool, runs one program in it, and reports layers and limits of the
+machine, as text or as JSON."""
 
+import argparse
 import asyncio
+import dataclasses
+import json
 from dataclasses import dataclass
 from typing import Any
 
 from rocstar.sandbox.doctor.facts import gather, read
-from rocstar.sandbox.doctor.layers import Layer, Started, layers_of
-from rocstar.sandbox.doctor.limits import Measure, limits_of
+from rocstar.sandbox.doctor.layers import Layer, Measure, Started, layers_of, limits_of
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, SandboxError
 
@@ -54,3 +57,29 @@ def report_of(started: Started, facts: dict[str, Any]) -> Report:
     if missing and not started.error:
         why += f" (absent: {', '.join(missing)})"
     return Report(tier=started.tier, why=why, layers=layers, limits=list(limits_of(facts)), facts=facts)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Exit status 1 when no pool can start."""
+    report = examine()
+    if options.json:
+        print(json.dumps(dataclasses.asdict(report), indent=2))
+    else:
+        show(report)
+    return int(report.tier == "none")
+
+
+def show(report: Report) -> None:
+    print(f"tier {report.tier}: {report.why}\n")
+    for one in report.layers:
+        word = "active" if one.active else "MISSING" if one.required else "absent"
+        print(f"{word:<8} {one.name:<17} {one.detail}")
+        for label, text in (("cost", one.cost), ("why", one.reason), ("fix", one.fix)):
+            if text:
+                print(f"{'':<27}{label}: {text}")
+    print()
+    for limit in report.limits:
+        print(f"{limit.name:<11} {limit.value}")
+        for label, text in (("note", limit.note), ("fix", limit.fix)):
+            if text:
+                print(f"{'':<12}{label}: {text}")

@@ -9,6 +9,7 @@ last. Splitting and joining run in a thread: each chunk is short, and joining re
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from rocstar.sandbox._native import decode_text
@@ -26,16 +27,17 @@ MAX_MESSAGE_BYTES = 256 << 20
 ChunkRange = list[int]
 
 
+@dataclass(eq=False)
 class ChunkSplitter:
     """The chunks of one message, in order. Without `apart` no value becomes chunks."""
 
-    def __init__(self, *, apart: bool = False) -> None:
-        self._apart = apart
-        self.chunks: list[bytes] = []
+    _: KW_ONLY
+    apart: bool = False
+    chunks: list[bytes] = field(default_factory=list)
 
     def text(self, text: str) -> str | ChunkRange:
         """Return the JSON value of a text: itself, or the range of its chunks."""
-        if not self._apart or len(text) < LONG:
+        if not self.apart or len(text) < LONG:
             return text
         return self._add(
             text[start : start + CHUNK_CHARS].encode("utf-8", "surrogatepass")
@@ -44,7 +46,7 @@ class ChunkSplitter:
 
     def content(self, content: bytes) -> str | ChunkRange:
         """Return the JSON value of bytes: base64, or the range of its chunks."""
-        if not self._apart or len(content) < LONG:
+        if not self.apart or len(content) < LONG:
             return b64encode(content).decode()
         return self._add(
             content[start : start + CHUNK_BYTES] for start in range(0, len(content), CHUNK_BYTES)
@@ -56,12 +58,12 @@ class ChunkSplitter:
         return [first, len(self.chunks)]
 
 
+@dataclass(eq=False)
 class ChunkJoiner:
     """The inverse of `ChunkSplitter`. Methods raise TypeError or ValueError for values that it cannot
     produce."""
 
-    def __init__(self, chunks: Sequence[bytes]) -> None:
-        self._pieces = chunks
+    chunks: Sequence[bytes]
 
     def text(self, given: Any) -> str:
         if isinstance(given, str):
@@ -75,9 +77,9 @@ class ChunkJoiner:
 
     def _joined(self, chunk_range: Any) -> bytes:
         first, end = map(int, chunk_range)
-        if not 0 <= first < end <= len(self._pieces):
+        if not 0 <= first < end <= len(self.chunks):
             raise ValueError(f"there are no chunks {first} to {end}")
-        return self._pieces[first] if end == first + 1 else b"".join(self._pieces[first:end])
+        return self.chunks[first] if end == first + 1 else b"".join(self.chunks[first:end])
 
 
 def sizes_of(given: Any) -> list[int]:

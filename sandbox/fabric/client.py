@@ -25,14 +25,19 @@ from typing import Self
 from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.child.import_scan import select_flavour
 from rocstar.sandbox.fabric.batch_prefetch import AHEAD_CALLS, OPENED_AT_ONCE, PrefetchedBatch
-from rocstar.sandbox.fabric.chunk_store import ChunkStore
-from rocstar.sandbox.fabric.client_commands import ClientCommands
-from rocstar.sandbox.fabric.errors import deadline_error, full_error, no_worker_error, unknown_flavour_error
 from rocstar.sandbox.fabric.open_calls import OpenCall, OpenCalls
-from rocstar.sandbox.fabric.receiver import Receiver
-from rocstar.sandbox.fabric.redis_connection import PREFIX, REDIS_ERRORS, Keys, RedisConnection, unique_name
+from rocstar.sandbox.fabric.receiver import UNSERVED, Receiver
+from rocstar.sandbox.fabric.redis_commands import ClientCommands
+from rocstar.sandbox.fabric.redis_connection import (
+    PREFIX,
+    REDIS_ERRORS,
+    ChunkStore,
+    Keys,
+    RedisConnection,
+    unique_name,
+)
 from rocstar.sandbox.fabric.sender import Sender
-from rocstar.sandbox.fabric.wire import Outcome, WorkerInfo
+from rocstar.sandbox.fabric.wire import Outcome, WorkerInfo, deadline_error, full_error
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
 COUNTERS = (
@@ -101,16 +106,16 @@ class RedisFabric:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
         self._connection = RedisConnection(url, note=note)
         name, keys = unique_name(), Keys(prefix)
-        self._redis = ClientCommands(self._connection, keys, name)
+        self._redis = ClientCommands(self._connection.redis, keys, name)
         self._entry_calls = entry_calls
         self._max_calls = max_calls
         self._weights = weights or {}
         self._max_bytes = max_bytes
         self._patience_s = patience_s
-        self._open_calls = OpenCalls(max_attempts=max_attempts)
+        self._open_calls = OpenCalls(max_attempts=max_attempts, windows=dict.fromkeys(FLAVOURS, UNSERVED))
         self._counts: Counter[str] = Counter()
         self._batches = itertools.count(1)
-        stored = ChunkStore(self._connection, keys)
+        stored = ChunkStore(self._connection.redis, keys)
         self._sender = Sender(
             self._redis,
             stored,
@@ -278,7 +283,11 @@ class RedisFabric:
             offered = self._receiver.flavours or self._receiver.served_at.keys() or FLAVOURS.keys()
             request = dataclasses.replace(request, flavour=select_flavour(request.code, offered))
         elif request.flavour not in FLAVOURS:
-            raise unknown_flavour_error(request.flavour)
+            raise SandboxError(
+                f"unknown flavour {request.flavour!r}. Choose from {', '.join(FLAVOURS)}.",
+                kind="unknown_flavour",
+                retryable=False,
+            )
         if weight := self._weights.get(request.owner):
             request = dataclasses.replace(request, weight=weight)
         now = asyncio.get_running_loop().time()
@@ -331,8 +340,10 @@ class RedisFabric:
         """Fail the calls that waited longer than `patience_s` for Redis or for a worker."""
         while True:
             await asyncio.sleep(WATCH_S)
-            calls = list(self._open_calls.calls.values()) if self._has_blocked_calls() else []
-            for number, call in enumerate(calls, 1):
+            unserved = self._open_calls.flavours.keys() - self._receiver.flavours
+            if not unserved and self._connection.down_since is None:
+                continue
+            for number, call in enumerate(list(self._open_calls.calls.values()), 1):
                 if (error := self._timeout_error(call)) is not None:
                     self._counts["unreachable"] += 1
                     self._open_calls.fail([call.id], error)
@@ -348,13 +359,14 @@ class RedisFabric:
             return self._connection.error(down_s) if down_s > self._patience_s else None
         served_at = max(call.opened_at, receiver.served_at.get(flavour, 0.0), receiver.looking_since)
         unserved_s = receiver.counted_at - served_at
-        return no_worker_error(flavour, unserved_s) if unserved_s > self._patience_s else None
-
-    def _has_blocked_calls(self) -> bool:
-        if not self._open_calls.calls:
-            return False
-        unserved = self._open_calls.flavours.keys() - self._receiver.flavours
-        return bool(unserved) or self._connection.down_since is not None
+        if unserved_s <= self._patience_s:
+            return None
+        return SandboxError(
+            f"no worker of flavour {flavour} has been alive for {unserved_s:.1f} s. Start one: "
+            f"rocstar sandbox worker --flavours {flavour} --redis URL",
+            kind="fabric",
+            retryable=True,
+        )
 
     def _unreachable(self, error: BaseException) -> SandboxError:
         return SandboxError(

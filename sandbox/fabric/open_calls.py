@@ -8,7 +8,7 @@
       +-----------------------------------------------------------------------+
 
 `drop` (cancelled, deadline) removes a call from any state. owner_queue.py decides which owner's calls `take`
-returns next, and call_times.py how many calls may be in Redis.
+returns next, and how many calls may be in Redis.
 """
 
 import itertools
@@ -17,9 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from rocstar.sandbox.fabric.call_times import CallTimes, CallWindow
-from rocstar.sandbox.fabric.errors import lost_error
-from rocstar.sandbox.fabric.owner_queue import OwnerFairQueue
+from rocstar.sandbox.fabric.owner_queue import CallTimes, CallWindow, OwnerFairQueue
 from rocstar.sandbox.fabric.wire import Answer, Outcome, request_weight
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
@@ -213,7 +211,8 @@ class OpenCalls:
             call.losses += 1
             self._to_outbox(call)
             if call.losses >= self.max_losses:
-                self._settle(call, lost_error(call.losses), by=None)
+                message = f"Redis lost this call {call.losses} times without an answer"
+                self._settle(call, SandboxError(message, kind="fabric", retryable=True), by=None)
         return len(ids)
 
     def oldest(self, count: int) -> list[str]:

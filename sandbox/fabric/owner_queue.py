@@ -22,10 +22,92 @@ is less than one place is served by its tag only. Without workers there are no p
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from rocstar.sandbox.fabric.call_times import MeanCallTime
+# The number of calls in Redis follows from mean call times. Redis delivers entries in the order in which they
+# arrived, whichever owner sent them, so a call waits for the calls that are already there. Their number is
+# therefore limited by time: the calls that workers hold, and the calls that take the workers `AHEAD_S`.
+
+MEAN_OF = 32
+"""The number of answers that the mean is taken over, approximately."""
+
+AHEAD_S = 0.03
+"""Seconds of work in Redis beyond the calls that workers hold: longer than an answer takes from a worker to
+its client and the next call takes back."""
+
+
+@dataclass(slots=True)
+class MeanCallTime:
+    """The mean time of one kind of call: over its first `MEAN_OF` answers, then a moving mean over about as
+    many."""
+
+    mean_s: float = 0.0
+    answers: int = 0
+
+    def answered(self, wall_s: float) -> None:
+        self.answers += 1
+        self.mean_s += (wall_s - self.mean_s) / min(self.answers, MEAN_OF)
+
+
+@dataclass(eq=False)
+class CallTimes:
+    """The mean call time of each batch. Invariant: a batch has its own mean while it has open calls; batches
+    do not predict each other. Calls without a batch share one mean, which is kept."""
+
+    NO_BATCH = 0
+
+    _means: dict[tuple[str, int], MeanCallTime] = field(default_factory=dict)
+    _calls: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+    def of(self, flavour: str, batch: int) -> MeanCallTime:
+        """Return the batch's mean. Raise KeyError if the batch has no open calls."""
+        return self._means[flavour, batch]
+
+    def opened(self, flavour: str, batch: int) -> None:
+        self._means.setdefault((flavour, batch), MeanCallTime())
+        self._calls[flavour, batch] += 1
+
+    def closed(self, flavour: str, batch: int) -> None:
+        """Record that a call of the batch was settled or dropped."""
+        key = (flavour, batch)
+        self._calls[key] -= 1
+        if not self._calls[key] and batch != self.NO_BATCH:
+            del self._means[key], self._calls[key]
+
+
+@dataclass(frozen=True, slots=True)
+class CallWindow:
+    """The limit on a flavour's calls in Redis.
+
+    Args:
+        capacity: programs that its workers run at a time; they hold as many again.
+        most: the limit whatever the call times.
+    """
+
+    capacity: int
+    most: int
+
+    @property
+    def spare(self) -> int:
+        """The number of calls beyond the limit, for owners that have none in Redis: as many as a worker takes
+        beyond the calls that it holds."""
+        return spare_calls(self.capacity)
+
+    def calls(self, call_time: MeanCallTime) -> int:
+        """Return the limit for calls of that mean time: the calls that workers hold, and those that take the
+        workers `AHEAD_S`, but no more than `answers`, because the quickest calls are answered first."""
+        ahead = call_time.answers
+        if call_time.mean_s > 0:
+            ahead = int(min(ahead, AHEAD_S * self.capacity / call_time.mean_s))  # may be infinite
+        return min(self.most, 2 * self.capacity + ahead)
+
+
+def spare_calls(capacity: int) -> int:
+    """Return the number of places that a supervisor keeps for idle owners (admission.cpp)."""
+    return max(1, capacity // 8)
+
 
 OWED = 16
 """The most that an owner can be owed, in calls of the mean time."""
@@ -48,6 +130,7 @@ class _Owner:
     pace: MeanCallTime = field(default_factory=MeanCallTime)
 
 
+@dataclass(eq=False)
 class OwnerFairQueue:
     """The order of owners of one flavour.
 
@@ -57,12 +140,11 @@ class OwnerFairQueue:
     and any order of answers. Service is counted in costs; if calls are alike, in calls.
     """
 
-    def __init__(self) -> None:
-        self.out = 0
-        self._owners: dict[str, _Owner] = {}  # that have open calls
-        self._virtual_time = 0.0
-        self._pace = MeanCallTime()
-        self._total_weight = 0
+    out: int = 0
+    _owners: dict[str, _Owner] = field(default_factory=dict)  # that have open calls
+    _virtual_time: float = 0.0
+    _pace: MeanCallTime = field(default_factory=MeanCallTime)
+    _total_weight: int = 0
 
     def out_of(self, owner: str) -> int:
         return self._owners[owner].out

@@ -10,17 +10,14 @@ Only `store` waits: for an answer, then for Redis.
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from redis import exceptions
 
-from rocstar.sandbox.fabric.chunk_store import ChunkStore
 from rocstar.sandbox.fabric.chunks import MAX_MESSAGE_BYTES
-from rocstar.sandbox.fabric.client_commands import FabricMessage
-from rocstar.sandbox.fabric.errors import memory_error, too_large_error
-from rocstar.sandbox.fabric.redis_connection import REDIS_ERRORS, make_ref
+from rocstar.sandbox.fabric.redis_commands import DONE_TTL_S, FabricMessage, WorkerCommands, WorkerEntry
+from rocstar.sandbox.fabric.redis_connection import REDIS_ERRORS, ChunkStore
 from rocstar.sandbox.fabric.wire import LIGHT, Answer, Outcome, encode_answers, weight
-from rocstar.sandbox.fabric.worker_commands import DONE_TTL_S, StoreCommand, WorkerCommands
 from rocstar.sandbox.types import SandboxError
 
 STORE_WEIGHT = 1 << 20
@@ -28,34 +25,6 @@ TURN_BYTES = 1 << 16
 
 MOST_ANSWERS = 64
 """The maximum of answers per message: a client settles them in a millisecond."""
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class WorkerEntry:
-    """An entry that this worker has taken and not yet finished.
-
-    Args:
-        chunks: the name of those that its message has beside it, or nothing.
-        waiting: calls without an answer.
-        unstored: answers not yet in Redis.
-        partial: some answers were stored before the entry was complete.
-        era: the link's, when the entry was delivered.
-    """
-
-    flavour: str
-    stream_id: str
-    client: str
-    chunks: str
-    deliveries: int
-    era: int
-    waiting: set[int] = field(default_factory=set)
-    pending: int = 0
-    partial: bool = False
-    task: asyncio.Task[None] | None = None
-
-    @property
-    def ref(self) -> str:
-        return make_ref(self.flavour, self.stream_id)
 
 
 PendingAnswer = tuple[WorkerEntry, int | None, Outcome]
@@ -69,48 +38,40 @@ def to_storable(outcome: Outcome) -> Outcome:
     return outcome
 
 
+@dataclass(eq=False)
 class PendingAnswers:
-    """Stores answers and acknowledges the entries that they complete. Invariant: an entry is acknowledged in
-    the same step that stores its last answer, and released after that."""
+    """Stores answers and acknowledges the entries that they complete.
 
-    def __init__(
-        self,
-        redis: WorkerCommands,
-        stored: ChunkStore,
-        release: Callable[[WorkerEntry], None],
-        *,
-        worker: str,
-        store_s: float,
-    ) -> None:
-        """release: called with each entry whose answers are all in Redis. store_s: seconds that an answer
-        waits for others, to be stored together."""
-        self._redis = redis
-        self._stored = stored
-        self._worker = worker
-        self._release = release
-        self._store_s = store_s
-        self._answers: deque[PendingAnswer] = deque()
-        self._finished: list[WorkerEntry] = []
-        self._now = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
+    release: called with each entry whose answers are all in Redis. store_s: seconds that an answer waits for
+    others, to be stored together. finished: entries about to be acknowledged.
+
+    Invariant: an entry is acknowledged in the same step that stores its last answer, and released after that.
+    """
+
+    redis: WorkerCommands
+    stored: ChunkStore
+    release: Callable[[WorkerEntry], None]
+    _: KW_ONLY
+    worker: str
+    store_s: float
+    finished: list[WorkerEntry] = field(default_factory=list)
+    _answers: deque[PendingAnswer] = field(default_factory=deque)
+    _now: asyncio.Event = field(default_factory=asyncio.Event)
+    _timer: asyncio.TimerHandle | None = None
 
     def add(self, entry: WorkerEntry, call_id: int | None, outcome: Outcome) -> None:
         """Add an answer. The call id is None if the outcome is for all calls of the entry."""
         entry.pending += 1
         self._answers.append((entry, call_id, outcome))
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._store_s, self._now.set)
+            self._timer = asyncio.get_running_loop().call_later(self.store_s, self._now.set)
 
     def complete(self, entry: WorkerEntry, *, is_held: bool) -> None:
         """Record that the entry has no more answers: it is acknowledged with the last, if it is still
         held."""
-        if is_held and entry not in self._finished:
-            self._finished.append(entry)
+        if is_held and entry not in self.finished:
+            self.finished.append(entry)
         self._now.set()
-
-    def completes(self, entry: WorkerEntry) -> bool:
-        """Return True if the entry is about to be acknowledged."""
-        return entry in self._finished
 
     async def store(self) -> None:
         """Store the pending answers and acknowledge the entries that they complete, in one step."""
@@ -125,7 +86,7 @@ class PendingAnswers:
             batch.append(self._answers.popleft())
             total += weight(batch[-1][2])
         counts = Counter(entry for entry, _, _ in batch)
-        finished = [entry for entry in self._finished if entry.pending == counts[entry]]
+        finished = [entry for entry in self.finished if entry.pending == counts[entry]]
         try:
             await self._write(batch, finished)
         except REDIS_ERRORS:
@@ -135,9 +96,9 @@ class PendingAnswers:
         for entry, count in counts.items():
             entry.pending -= count
         for entry in finished:
-            self._finished.remove(entry)
-            self._release(entry)
-        if self._answers or self._finished:
+            self.finished.remove(entry)
+            self.release(entry)
+        if self._answers or self.finished:
             self._now.set()
 
     async def _write(self, batch: list[PendingAnswer], finished: list[WorkerEntry]) -> None:
@@ -149,39 +110,35 @@ class PendingAnswers:
             if entry not in finished and call_id is not None:
                 entry.partial = True
                 done.setdefault(entry.ref, []).append(call_id)
-        await self._redis.store(
-            StoreCommand(
-                messages={
-                    client: [await self._message(portion) for portion in split_answers(answers)]
-                    for client, answers in by_client.items()
-                },
-                done=done,
-                finished=[entry.ref for entry in finished],
-                partial=[entry.ref for entry in finished if entry.partial],
-                chunks=[entry.chunks for entry in finished if entry.chunks],
-            )
-        )
+        messages = {
+            client: [await self._message(portion) for portion in split_answers(answers)]
+            for client, answers in by_client.items()
+        }
+        await self.redis.store(messages, done, finished)
 
     async def _message(self, portion: list[Answer]) -> FabricMessage:
         """Return a message of answers after writing its chunks."""
-        if is_light(portion):
+        if sum(weight(answer.outcome) for answer in portion) <= LIGHT:
             blob, _ = encode_answers(portion)
             if len(blob) >= TURN_BYTES:
                 await asyncio.sleep(0)  # yield to the event loop
             return FabricMessage(blob=blob)
         (answer,) = portion
         size = weight(answer.outcome)
+        if size <= MAX_MESSAGE_BYTES:
+            blob, chunks = await asyncio.to_thread(encode_answers, portion, apart=True)
+            size = sum(map(len, chunks))
         if size > MAX_MESSAGE_BYTES:
-            return _failed(answer, too_large_error(size, MAX_MESSAGE_BYTES))
-        blob, chunks = await asyncio.to_thread(encode_answers, portion, apart=True)
-        if (size := sum(map(len, chunks))) > MAX_MESSAGE_BYTES:
-            return _failed(answer, too_large_error(size, MAX_MESSAGE_BYTES))
-        name = f"{self._worker}:{answer.ref}:{answer.call_id}"  # the same after a retry
+            limit = f"the fabric carries at most {MAX_MESSAGE_BYTES}. Lower output_bytes."
+            message = f"the result has {size} bytes; {limit}"
+            return _failed(answer, SandboxError(message, kind="fabric", retryable=False))
+        name = f"{self.worker}:{answer.ref}:{answer.call_id}"  # the same after a retry
         try:
-            await self._stored.put(name, chunks, ttl_s=DONE_TTL_S)
+            await self.stored.put(name, chunks, ttl_s=DONE_TTL_S)
         except exceptions.OutOfMemoryError:
-            await self._stored.forget([name])
-            return _failed(answer, memory_error(size))
+            await self.stored.forget([name])
+            message = f"Redis has no memory for a result of {size} bytes. Try again later."
+            return _failed(answer, SandboxError(message, kind="full", retryable=True))
         return FabricMessage(blob=blob, chunks=name)
 
 
@@ -202,7 +159,3 @@ def split_answers(answers: list[Answer]) -> Iterator[list[Answer]]:
         total += size
     if portion:
         yield portion
-
-
-def is_light(portion: list[Answer]) -> bool:
-    return sum(weight(answer.outcome) for answer in portion) <= LIGHT

@@ -3,13 +3,12 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass, field
 
-from rocstar.sandbox.child.flavours import FLAVOURS
-from rocstar.sandbox.fabric.call_times import CallWindow
-from rocstar.sandbox.fabric.chunk_store import ChunksMissing, ChunkStore
-from rocstar.sandbox.fabric.client_commands import ClientCommands, FabricMessage
 from rocstar.sandbox.fabric.open_calls import Effect, OpenCalls
-from rocstar.sandbox.fabric.redis_connection import RedisConnection, id_order
+from rocstar.sandbox.fabric.owner_queue import CallWindow
+from rocstar.sandbox.fabric.redis_commands import ClientCommands, FabricMessage
+from rocstar.sandbox.fabric.redis_connection import ChunkStore, RedisConnection, id_order
 from rocstar.sandbox.fabric.wire import Answer, WireError, WorkerInfo, WrittenAnswers
 
 AUDIT_STEP = 16
@@ -42,6 +41,7 @@ def windows_of(workers: Iterable[WorkerInfo]) -> dict[str, CallWindow]:
     }
 
 
+@dataclass(eq=False)
 class Receiver:
     """Reads the reply stream of one client and audits its entries.
 
@@ -55,54 +55,43 @@ class Receiver:
     owners.
     """
 
-    def __init__(
-        self,
-        connection: RedisConnection,
-        redis: ClientCommands,
-        stored: ChunkStore,
-        open_calls: OpenCalls,
-        counts: Counter[str],
-        wake: Callable[[], None],
-        *,
-        live_chunks: Callable[[], list[str]],
-        audit_s: float,
-    ) -> None:
-        self._connection = connection
-        self._redis = redis
-        self._stored = stored
-        self._live_chunks = live_chunks
-        self._open_calls = open_calls
-        self._counts = counts
-        self._wake = wake
-        self._audit_s = audit_s
-        self._cursor = "0-0"
-        self._audited_era = -1
-        self._suspects: dict[str, str] = {}
-        self._server_minus_loop_s: float | None = None
-        self._data_lost = False
-        self.workers: list[WorkerInfo] = []
-        self.flavours: frozenset[str] = frozenset()
-        self.served_at: dict[str, float] = {}
-        self.counted_at = self.looking_since = 0.0
-        self._open_calls.windows = dict.fromkeys(FLAVOURS, UNSERVED)
+    connection: RedisConnection
+    redis: ClientCommands
+    stored: ChunkStore
+    open_calls: OpenCalls
+    counts: Counter[str]
+    wake: Callable[[], None]
+    _: KW_ONLY
+    live_chunks: Callable[[], list[str]]
+    audit_s: float
+    _cursor: str = "0-0"
+    _audited_era: int = -1
+    _suspects: dict[str, str] = field(default_factory=dict)
+    _server_minus_loop_s: float | None = None
+    _data_lost: bool = False
+    workers: list[WorkerInfo] = field(default_factory=list)
+    flavours: frozenset[str] = field(default_factory=frozenset)
+    served_at: dict[str, float] = field(default_factory=dict)
+    counted_at: float = 0.0
+    looking_since: float = 0.0
 
     @property
     def most_in_redis(self) -> int:
         """The largest window of all flavours, in calls."""
-        return max((window.most for window in self._open_calls.windows.values()), default=SMALLEST_WINDOW)
+        return max((window.most for window in self.open_calls.windows.values()), default=SMALLEST_WINDOW)
 
     async def read(self) -> None:
         read = 0
-        for stream_id, message in await self._redis.read(self._cursor):
+        for stream_id, message in await self.redis.read(self._cursor):
             try:
                 answers = await self._answers(message)
-            except (WireError, ChunksMissing):
-                self._counts["unreadable"] += 1  # the audit finds these entries missing and resends them
+            except WireError:
+                self.counts["unreadable"] += 1  # the audit finds these entries missing and resends them
             else:
                 self._receive(answers)
             self._cursor = stream_id
             if message.chunks:
-                await self._stored.forget([message.chunks])
+                await self.stored.forget([message.chunks])
             if (read := read + len(message.blob)) >= TURN_BYTES:
                 read = 0
                 await asyncio.sleep(0)  # yield to the event loop
@@ -111,58 +100,58 @@ class Receiver:
         written = WrittenAnswers(message.blob)
         if not written.sizes:
             return written.answers()
-        chunks = await self._stored.get(message.chunks, written.sizes)
+        chunks = await self.stored.get(message.chunks, written.sizes)
         return await asyncio.to_thread(written.answers, chunks)
 
     def _receive(self, answers: Iterable[Answer]) -> None:
         for answer in answers:
-            for effect, call_id in self._open_calls.answer(answer):
+            for effect, call_id in self.open_calls.answer(answer):
                 if effect is Effect.LATE:
-                    self._counts["late_answers"] += 1
+                    self.counts["late_answers"] += 1
                 elif effect is Effect.RETRY:
-                    self._counts["retries"] += 1
-                    delay_s = RETRY_DELAY_S * 2 ** self._open_calls.calls[call_id].attempts
+                    self.counts["retries"] += 1
+                    delay_s = RETRY_DELAY_S * 2 ** self.open_calls.calls[call_id].attempts
                     asyncio.get_running_loop().call_later(delay_s, self._requeue, call_id)
-        if self._open_calls.abandoned or self._open_calls.next_key is not None:
-            self._wake()
+        if self.open_calls.abandoned or self.open_calls.next_key is not None:
+            self.wake()
 
     def _requeue(self, call_id: int) -> None:
-        self._open_calls.requeue(call_id)
-        self._wake()
+        self.open_calls.requeue(call_id)
+        self.wake()
 
     async def audit(self) -> None:
         """Every `audit_s`: renew the lease, count the workers, and check that Redis still holds the entries:
         all of them after a failure, otherwise a few in rotation."""
-        era = self._connection.era
+        era = self.connection.era
         await self.refresh()
         everything, self._data_lost = self._data_lost or era != self._audited_era, False
         await self._check(everything=everything)
         self._audited_era = era
-        await asyncio.sleep(self._audit_s)
+        await asyncio.sleep(self.audit_s)
 
     async def refresh(self) -> None:
-        clock = self._connection.clock
+        clock = self.connection.clock
         if self._server_minus_loop_s is None:
-            self._server_minus_loop_s = await self._redis.server_s() - clock()
-        upkeep = await self._redis.keep_up(
-            self._cursor, clock() + self._server_minus_loop_s, self._live_chunks()
+            self._server_minus_loop_s = await self.redis.server_s() - clock()
+        server_s, is_known, self.workers = await self.redis.keep_up(
+            self._cursor, clock() + self._server_minus_loop_s, self.live_chunks()
         )
         now = clock()
-        if now - self.counted_at > max(UNSEEN_S, 4 * self._audit_s):
+        if now - self.counted_at > max(UNSEEN_S, 4 * self.audit_s):
             self.looking_since = now
-        self._server_minus_loop_s = upkeep.server_s - now
-        self._data_lost |= not upkeep.known
-        self.workers, self.counted_at = upkeep.workers, now
+        self._server_minus_loop_s = server_s - now
+        self._data_lost |= not is_known
+        self.counted_at = now
         self.flavours = frozenset(name for worker in self.workers for name in worker.flavours)
         self.served_at.update(dict.fromkeys(self.flavours, now))
-        self._open_calls.windows = {**self._open_calls.windows, **windows_of(self.workers)}
-        if self._open_calls.next_key is not None:
-            self._wake()
+        self.open_calls.windows = {**self.open_calls.windows, **windows_of(self.workers)}
+        if self.open_calls.next_key is not None:
+            self.wake()
 
     async def _check(self, *, everything: bool) -> None:
-        refs = list(self._open_calls.entries) if everything else self._open_calls.oldest(AUDIT_STEP)
+        refs = list(self.open_calls.entries) if everything else self.open_calls.oldest(AUDIT_STEP)
         for start in range(0, len(refs), AUDIT_STEP):
-            newest, missing = await self._redis.audit(refs[start : start + AUDIT_STEP])
+            newest, missing = await self.redis.audit(refs[start : start + AUDIT_STEP])
             for ref in missing:
                 self._suspects[ref] = min(self._suspects.get(ref, newest), newest, key=id_order)
             if newest != "0-0" and id_order(newest) < id_order(self._cursor):
@@ -173,9 +162,9 @@ class Receiver:
         """Resend the calls of lost entries. A missing entry was answered in a message that Redis already had;
         once all of those are read, a missing entry without an answer is lost."""
         for ref, newest in list(self._suspects.items()):
-            if ref in self._open_calls.entries and id_order(self._cursor) < id_order(newest):
+            if ref in self.open_calls.entries and id_order(self._cursor) < id_order(newest):
                 continue  # its answers may be unread
             del self._suspects[ref]
-            if self._open_calls.lost(ref):
-                self._counts["lost_entries"] += 1
-                self._wake()
+            if self.open_calls.lost(ref):
+                self.counts["lost_entries"] += 1
+                self.wake()

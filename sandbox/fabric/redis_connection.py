@@ -10,15 +10,17 @@ import os
 import random
 import re
 import socket
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from redis import exceptions
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from rocstar.sandbox.fabric.chunks import grouped
+from rocstar.sandbox.fabric.wire import WireError
 from rocstar.sandbox.types import SandboxError
 
 T = TypeVar("T")
@@ -302,11 +304,11 @@ class RedisConnection:
         await self.redis.aclose()
 
 
+@dataclass(eq=False)
 class Backoff:
     """The delay between attempts of one task: doubled up to 0.5 s, with jitter, reset by a success."""
 
-    def __init__(self) -> None:
-        self._delay_s = FIRST_DELAY_S
+    _delay_s: float = field(default_factory=lambda: FIRST_DELAY_S)
 
     def reset(self) -> None:
         self._delay_s = FIRST_DELAY_S
@@ -315,3 +317,37 @@ class Backoff:
         delay_s = self._delay_s * random.uniform(0.5, 1.0)
         self._delay_s = min(2 * self._delay_s, LONGEST_DELAY_S)
         await asyncio.sleep(delay_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkStore:
+    """Reads and writes the chunks of long messages: one hash per message, about a MiB per command, so that no
+    client of Redis and no event loop is blocked. Every method raises one of `REDIS_ERRORS` if the command
+    fails."""
+
+    redis: Any  # redis-py's annotations differ from release to release
+    keys: Keys
+
+    async def put(self, name: str, chunks: Sequence[bytes], *, ttl_s: int) -> None:
+        """Write the chunks; repeat the call after a failure."""
+        key = self.keys.chunks(name)
+        for numbers in grouped([len(chunk) for chunk in chunks]):
+            async with self.redis.pipeline(transaction=True) as pipe:  # no hash without an expiry
+                pipe.hset(key, mapping={str(number): chunks[number] for number in numbers})
+                pipe.expire(key, ttl_s)
+                await with_timeout(pipe.execute())
+
+    async def get(self, name: str, sizes: Sequence[int]) -> list[bytes]:
+        """Return the chunks of a message. Raise WireError if one is missing or has another size."""
+        key, found = self.keys.chunks(name), []
+        for numbers in grouped(sizes):
+            given = await with_timeout(self.redis.hmget(key, [str(number) for number in numbers]))
+            for number, chunk in zip(numbers, given, strict=True):
+                if chunk is None or len(chunk) != sizes[number]:
+                    raise WireError(f"Redis lost chunk {number} of {len(sizes)} of this message")
+                found.append(chunk)
+        return found
+
+    async def forget(self, names: Iterable[str]) -> None:
+        if keys := [self.keys.chunks(name) for name in names if name]:
+            await with_timeout(self.redis.unlink(*keys))

@@ -60,6 +60,14 @@ class WireError(ValueError):
     """A message that this version of rocstar did not write."""
 
 
+def deadline_error() -> SandboxError:
+    return SandboxError("the deadline passed before the program ended", kind="deadline", retryable=True)
+
+
+def full_error(reason: str) -> SandboxError:
+    return SandboxError(f"the fabric is full: {reason}. Try again later.", kind="full", retryable=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireCall:
     """One call of an entry. remaining_s: seconds to its deadline when the entry was written, or None; the

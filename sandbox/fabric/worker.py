@@ -19,23 +19,20 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from typing import cast
 
-from rocstar.sandbox.fabric.call_times import spare_calls
-from rocstar.sandbox.fabric.chunk_store import ChunksMissing, ChunkStore
-from rocstar.sandbox.fabric.client_commands import LEASE_S
-from rocstar.sandbox.fabric.errors import deadline_error, poison_error
-from rocstar.sandbox.fabric.pending_answers import PendingAnswers, WorkerEntry, to_storable
+from rocstar.sandbox.fabric.owner_queue import spare_calls
+from rocstar.sandbox.fabric.pending_answers import PendingAnswers, to_storable
+from rocstar.sandbox.fabric.redis_commands import LEASE_S, GroupGone, WorkerCommands, WorkerEntry
 from rocstar.sandbox.fabric.redis_connection import (
     PREFIX,
     REDIS_ERRORS,
+    ChunkStore,
     Keys,
     RedisConnection,
     id_order,
-    make_ref,
     unique_name,
 )
-from rocstar.sandbox.fabric.wire import Outcome, WireCall, WireError, WorkerInfo, WrittenEntry
-from rocstar.sandbox.fabric.worker_commands import Delivery, GroupGone, WorkerCommands
-from rocstar.sandbox.types import BatchSandbox, ExecRequest, ExecResult, Sandbox, SandboxError
+from rocstar.sandbox.fabric.wire import Outcome, WireCall, WireError, WorkerInfo, WrittenEntry, deadline_error
+from rocstar.sandbox.types import BatchSandbox, ExecRequest, Sandbox, SandboxError
 
 COUNTERS = (
     *("entries", "calls", "reclaimed", "skipped_calls", "orphaned_calls"),
@@ -90,8 +87,8 @@ class RedisWorker:
         )
         self._connection = url if isinstance(url, RedisConnection) else RedisConnection(url)
         keys = Keys(prefix)
-        self._redis = WorkerCommands(self._connection, keys, self.info)
-        self._stored = ChunkStore(self._connection, keys)
+        self._redis = WorkerCommands(self._connection.redis, keys, self.info)
+        self._stored = ChunkStore(self._connection.redis, keys)
         self._sandbox = sandbox
         self._limit = capacity + (capacity + spare_calls(capacity) if prefetch is None else prefetch)
         self._heartbeat_s = heartbeat_s
@@ -144,14 +141,20 @@ class RedisWorker:
                 await self._stopping.wait()
                 loops["_pull"].cancel()
                 loops["_reclaim"].cancel()
-                await self._drain()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._drain_s):
+                        while self._held and self._given_up is None:
+                            self._emptied.clear()
+                            await self._emptied.wait()
                 self._connection.closing = True
                 for task in loops.values():
                     task.cancel()
                 for entry in self._held.values():
                     if entry.task is not None:
                         entry.task.cancel()
-            await self._leave()
+            with contextlib.suppress(*REDIS_ERRORS, TimeoutError, GroupGone):
+                async with asyncio.timeout(STOP_TIMEOUT_S):
+                    await self._redis.leave({ref: entry.deliveries for ref, entry in self._held.items()})
         finally:
             await self._connection.close()
         if self._given_up is not None:
@@ -176,8 +179,8 @@ class RedisWorker:
             await self._redis.make_groups()
             self._has_groups = True
         with self._detect_lost_groups():
-            for delivery in await self._redis.pull():
-                self._take(delivery)
+            for entry in await self._redis.pull():
+                self._take(entry)
 
     @contextlib.contextmanager
     def _detect_lost_groups(self) -> Iterator[None]:
@@ -197,48 +200,35 @@ class RedisWorker:
                 while cursor != "0-0":
                     await self._room.wait()  # `_pull` waits for the same event and may have taken the room
                     held = {ref: entry.deliveries for ref, entry in self._held.items()}
-                    cursor, deliveries = await self._redis.reclaim(
+                    cursor, entries = await self._redis.reclaim(
                         flavour, self._claim_idle_s, cursor or "0-0", held
                     )
-                    self._counts["reclaimed"] += len(deliveries)
-                    for delivery in deliveries:
-                        self._take(delivery)
+                    self._counts["reclaimed"] += len(entries)
+                    for entry in entries:
+                        self._take(entry)
 
-    def _take(self, delivery: Delivery) -> None:
-        if make_ref(delivery.flavour, delivery.stream_id) in self._held:
+    def _take(self, entry: WorkerEntry) -> None:
+        if entry.ref in self._held:
             return  # held already, and claimed again with others
-        entry = WorkerEntry(
-            flavour=delivery.flavour,
-            stream_id=delivery.stream_id,
-            client=delivery.client,
-            chunks=delivery.chunks,
-            deliveries=delivery.deliveries,
-            era=self._connection.era,
-        )
+        entry.era = self._connection.era
         self._held[entry.ref] = entry
         self._counts["entries"] += 1
         if entry.deliveries > self._max_deliveries:
             self._counts["poisoned"] += 1
-            self._finish(entry, poison_error(entry.deliveries - 1))
+            deaths = entry.deliveries - 1
+            message = f"{deaths} workers died while they held the entry of this call. It is not retried."
+            self._finish(entry, SandboxError(message, kind="fabric", retryable=False))
             return
         try:
-            written = WrittenEntry(delivery.blob)
+            written = WrittenEntry(entry.blob)
         except WireError as error:
             self._finish(entry, SandboxError(str(error), kind="fabric", retryable=True))
             return
-        entry.waiting = set(written.ids)
+        entry.blob, entry.waiting = b"", set(written.ids)
         self._waiting += len(entry.waiting)
         self._update_room()
         assert self._tasks is not None
-        entry.task = self._tasks.create_task(self._read_and_run(entry, written), name=f"entry {entry.ref}")
-
-    async def _read_and_run(self, entry: WorkerEntry, written: WrittenEntry) -> None:
-        try:
-            calls = await self._calls(entry, written)
-        except (WireError, ChunksMissing) as error:
-            self._finish(entry, SandboxError(str(error), kind="fabric", retryable=True))
-        else:
-            await self._run(entry, calls)
+        entry.task = self._tasks.create_task(self._run(entry, written), name=f"entry {entry.ref}")
 
     async def _calls(self, entry: WorkerEntry, written: WrittenEntry) -> list[WireCall]:
         if not written.sizes:
@@ -250,8 +240,15 @@ class RedisWorker:
         )
         return await asyncio.to_thread(written.calls, chunks)
 
-    async def _run(self, entry: WorkerEntry, calls: list[WireCall]) -> None:
-        age_s = self._age_s(entry)
+    async def _run(self, entry: WorkerEntry, written: WrittenEntry) -> None:
+        try:
+            calls = await self._calls(entry, written)
+        except WireError as error:
+            self._finish(entry, SandboxError(str(error), kind="fabric", retryable=True))
+            return
+        # The entry's id has the time at which it was written, on the server's clock.
+        server_now_s = asyncio.get_running_loop().time() + self._server_minus_loop_s
+        age_s = server_now_s - id_order(entry.stream_id)[0] / 1000
         if entry.deliveries > 1 or age_s > LEASE_S:
             calls = await self._still_wanted(entry, calls)
         due = [call for call in calls if call.remaining_s is None or call.remaining_s > age_s]
@@ -290,11 +287,6 @@ class RedisWorker:
         self._update_room()
         return [call for call in calls if call.id not in answered]
 
-    def _age_s(self, entry: WorkerEntry) -> float:
-        """Return the seconds since the entry was written, on the server's clock: the id has its time."""
-        now_s = asyncio.get_running_loop().time() + self._server_minus_loop_s
-        return now_s - id_order(entry.stream_id)[0] / 1000
-
     def _answer(self, entry: WorkerEntry, call_id: int | None, outcome: Outcome) -> None:
         if call_id is not None:
             entry.waiting.discard(call_id)
@@ -315,21 +307,6 @@ class RedisWorker:
         for call_id in sorted(entry.waiting):
             self._answer(entry, call_id, to_storable(failure))
         self._complete(entry)
-
-    def _was_deleted(self, entry: WorkerEntry) -> bool:
-        """Return True if an entry that Redis no longer has was deleted, neither acknowledged nor lost."""
-        return (
-            entry.ref in self._held
-            and not self._pending.completes(entry)
-            and entry.era == self._connection.era
-        )
-
-    def _abandon(self, entry: WorkerEntry) -> None:
-        """Stop an entry: its caller is gone, or another worker answered it."""
-        self._counts["abandoned"] += 1
-        if entry.task is not None:
-            entry.task.cancel()
-        self._release(entry)
 
     def _release(self, entry: WorkerEntry) -> None:
         if self._held.pop(entry.ref, None) is not None:
@@ -354,8 +331,13 @@ class RedisWorker:
             server_s, claimed = await self._redis.heartbeat(lease_end_s, [entry.ref for entry in held])
             self._server_minus_loop_s = server_s - loop.time()
             for entry in held:
-                if entry.ref not in claimed and self._was_deleted(entry):
-                    self._abandon(entry)
+                is_held = entry.ref in self._held and entry not in self._pending.finished
+                # Deleted, not lost: its caller is gone, or another worker answered it.
+                if entry.ref not in claimed and is_held and entry.era == self._connection.era:
+                    self._counts["abandoned"] += 1
+                    if entry.task is not None:
+                        entry.task.cancel()
+                    self._release(entry)
             if self._has_groups:
                 self.ready.set()
         await asyncio.sleep(self._heartbeat_s)
@@ -364,18 +346,6 @@ class RedisWorker:
         await asyncio.sleep(FORGET_EVERY_S * random.uniform(0.5, 1.0))
         with self._detect_lost_groups():
             await self._redis.forget_consumers()
-
-    async def _drain(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._drain_s):
-                while self._held and self._given_up is None:
-                    self._emptied.clear()
-                    await self._emptied.wait()
-
-    async def _leave(self) -> None:
-        with contextlib.suppress(*REDIS_ERRORS, TimeoutError, GroupGone):
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                await self._redis.leave({ref: entry.deliveries for ref, entry in self._held.items()})
 
 
 def as_batch(sandbox: Sandbox) -> BatchSandbox:
@@ -386,17 +356,14 @@ def as_batch(sandbox: Sandbox) -> BatchSandbox:
 
 class _ConcurrentBatch:
     def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
-
-    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
-        return await self._sandbox.run(request, deadline=deadline)
+        self.run = sandbox.run
 
     async def run_batch(
         self, requests: Sequence[ExecRequest], *, deadline: float | None = None
     ) -> AsyncIterator[tuple[int, Outcome]]:
         async def one(index: int) -> tuple[int, Outcome]:
             try:
-                return index, await self._sandbox.run(requests[index], deadline=deadline)
+                return index, await self.run(requests[index], deadline=deadline)
             except SandboxError as error:
                 return index, error
 

@@ -3,7 +3,7 @@
 import ipaddress
 import logging
 from collections.abc import Callable, Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
@@ -45,24 +45,15 @@ def make_access_logger(
     owner_of: Callable[[web.BaseRequest], str], trusted: tuple[Network, ...]
 ) -> type[AbstractAccessLogger]:
     """The class that aiohttp makes an object of for each connection."""
-
-    class Logged(AccessLogger):
-        proxies = trusted
-
-        def owner(self, request: web.BaseRequest) -> str:
-            return owner_of(request)
-
-    return Logged
+    return type("Logged", (AccessLogger,), {"proxies": trusted, "owner_of": staticmethod(owner_of)})
 
 
 class AccessLogger(AbstractAccessLogger):
     """`CLIENT OWNER "REQUEST" STATUS BYTES SECONDS "REFERER" "USER-AGENT"`, with - for an unknown part."""
 
-    proxies: ClassVar[tuple[Network, ...]] = ()
-
-    def owner(self, request: web.BaseRequest) -> str:
-        """Return the owner of the request, or "" if unknown."""
-        return ""
+    proxies: ClassVar[tuple[Network, ...]]
+    owner_of: ClassVar[Any]
+    """Returns the owner of a request, or "" if unknown."""
 
     @property
     def enabled(self) -> bool:
@@ -74,7 +65,7 @@ class AccessLogger(AbstractAccessLogger):
         line = _quote(f"{request.method} {request.path_qs} HTTP/{version}")
         referer, agent = (_quote(request.headers.get(name, "-")) for name in ("Referer", "User-Agent"))
         self.logger.info(
-            f"{find_client_address(request, self.proxies)} {self.owner(request) or '-'} {line} "
+            f"{find_client_address(request, self.proxies)} {self.owner_of(request) or '-'} {line} "
             f"{response.status} {response.body_length} {time:.3f} {referer} {agent}"
         )
 
@@ -86,7 +77,11 @@ def find_client_address(request: web.BaseRequest, proxies: tuple[Network, ...]) 
     client = peer or "unix"
     if peer and not _is_trusted(peer, proxies):
         return client
-    for address in reversed(_forwarded_for(request)):
+    if lines := request.headers.getall("X-Forwarded-For", []):
+        addresses = ",".join(lines).split(",")
+    else:
+        addresses = [part.get("for", "") for part in request.forwarded]
+    for address in map(_without_port, reversed(addresses)):
         try:
             client = str(ipaddress.ip_address(address))
         except ValueError:  # made up, or hidden
@@ -102,13 +97,6 @@ def _is_trusted(address: str, proxies: tuple[Network, ...]) -> bool:
     except ValueError:
         return False
     return any(parsed in network for network in proxies)
-
-
-def _forwarded_for(request: web.BaseRequest) -> list[str]:
-    """Addresses from the client on, without ports: of X-Forwarded-For, without that of Forwarded."""
-    if lines := request.headers.getall("X-Forwarded-For", []):
-        return [_without_port(part) for part in ",".join(lines).split(",")]
-    return [_without_port(part.get("for", "")) for part in request.forwarded]
 
 
 def _without_port(text: str) -> str:

@@ -5,13 +5,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from rocstar.sandbox.http.decode_process import DecodePool
 from rocstar.sandbox.http.errors import Overloaded, RequestError, RequestTooLarge, ShuttingDown
-from rocstar.sandbox.http.owner_budget import NO_WEIGHTS, OwnerBudget
+from rocstar.sandbox.http.owner_budget import OwnerBudget
 from rocstar.sandbox.http.routes import HttpRequest
 from rocstar.sandbox.pool.event_loop_priority import set_short_slice
 
@@ -19,20 +20,22 @@ MAX_HOLD_S = 0.0005
 """A call of another client waits several times for up to this long: to arrive, to be sent, to be answered."""
 
 
+@dataclass(eq=False)
 class LoopYielder:
     """Invariant: between two returns of `pause` that did not wait the loop was held for less than `piece_s`,
     besides the one piece that went beyond it."""
 
-    def __init__(self, piece_s: float = MAX_HOLD_S, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._piece_s = piece_s
-        self._clock = clock
-        self._since_s = clock()
+    piece_s: float = MAX_HOLD_S
+    clock: Callable[[], float] = time.perf_counter
+
+    def __post_init__(self) -> None:
+        self._since_s = self.clock()
 
     async def pause(self) -> None:
         """After each piece: gives others a turn if it is time."""
-        if self._clock() - self._since_s >= self._piece_s:
+        if self.clock() - self._since_s >= self.piece_s:
             await asyncio.sleep(0)
-            self._since_s = self._clock()
+            self._since_s = self.clock()
 
 
 D = TypeVar("D")
@@ -54,57 +57,67 @@ DECODERS = 4
 """Owners whose bodies are decoded at the same time."""
 
 
-class BodyReader:
-    """Reads and decodes bodies. Invariant: `held_bytes` is the size of all received parts of bodies that are
-    not released, at most `max_held_bytes`, shared by the owners. After `end` no request waits."""
+class IncomingBody(Protocol):
+    """A request whose body arrives, such as `HttpRequest`. `held_bytes`: the received bytes that count as
+    held. `content`: has the methods of aiohttp's StreamReader that are used here."""
 
-    def __init__(
-        self,
-        *,
-        max_bytes: int,
-        max_held_bytes: int,
-        timeout_s: float,
-        decode_pool: DecodePool,
-        weights: Mapping[str, int] = NO_WEIGHTS,
-    ) -> None:
-        """
-        Args:
-            max_bytes: The largest body.
-            max_held_bytes: The most of all bodies of requests under way.
-            timeout_s: For a body to arrive, in seconds.
-            apart: Where large bodies are decoded; closed with this.
-            weights: Of the owners.
-        """
-        self._max_bytes = max_bytes
-        self._shares = OwnerBudget(max_held_bytes, weights)
-        self._timeout_s = timeout_s
-        self._decode_pool = decode_pool
-        self._beside = ThreadPoolExecutor(DECODERS, thread_name_prefix="decode", initializer=set_short_slice)
-        # By owner, while a request holds or awaits it.
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._waits: set[asyncio.Timeout] = set()
-        self._ending = False
+    owner: str
+    held_bytes: int
 
     @property
-    def held_bytes(self) -> int:
-        return self._shares.taken
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def content(self) -> Any: ...
+    @property
+    def content_length(self) -> int | None: ...
 
-    async def read(self, request: HttpRequest) -> bytes:
+
+@dataclass(eq=False, kw_only=True)
+class BodyReader:
+    """Reads and decodes bodies.
+
+    Args:
+        max_bytes: the maximum size of a body.
+        held: the budget of all bodies of active requests.
+        timeout_s: the time for a body to arrive.
+        decode_pool: decodes large bodies; `close` closes it.
+
+    Invariant: `held.taken` is the size of all received parts of bodies that are not released. After `end` no
+    request waits.
+    """
+
+    max_bytes: int
+    held: OwnerBudget
+    timeout_s: float
+    decode_pool: DecodePool
+    # By owner, while a request holds or awaits it.
+    _turns: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    _waits: set[asyncio.Timeout] = field(default_factory=set)
+    _ending: bool = False
+
+    def __post_init__(self) -> None:
+        self._beside = ThreadPoolExecutor(DECODERS, thread_name_prefix="decode", initializer=set_short_slice)
+
+    async def parse(self, request: HttpRequest, decode: Callable[[bytes], D]) -> D:
+        """Read and decode the body. See `read` and `decode`."""
+        return await self.decode(request.owner, await self.read(request), decode)
+
+    async def read(self, request: IncomingBody) -> bytes:
         """Return the body. Its size counts as held until `release`, because the decoded text lives as long;
         the request does not keep the body itself. Raises RequestError."""
         self.check_head(request)
         if request.content.is_eof():  # a short body arrives with its head
-            body = request.content.read_nowait()
+            body: bytes = request.content.read_nowait()
             self._hold(request, len(body))
             return body
-        length = request.content_length
-        self._check_held(length or 0, request.owner)
+        if not self.held.fits(request.owner, request.content_length or 0):
+            raise self._full()
         chunks: list[bytes] = []
         try:
-            async with self._wait(self._timeout_s):
+            async with self._wait(self.timeout_s):
                 await self._take(request, chunks)
         except TimeoutError:
-            message = f"the body did not arrive within {self._timeout_s:g} s"
+            message = f"the body did not arrive within {self.timeout_s:g} s"
             raise RequestError(message, field="body", status=408, kind="slow_body") from None
         if len(chunks) == 1:
             return chunks[0]
@@ -112,13 +125,13 @@ class BodyReader:
             return b"".join(chunks)
         return await asyncio.to_thread(b"".join, chunks)
 
-    def check_head(self, request: HttpRequest) -> None:
+    def check_head(self, request: IncomingBody) -> None:
         """Raise RequestError for a body that is too large or encoded by its head, before it is read."""
         encoding = request.headers.get("Content-Encoding", "identity").lower()
         if encoding != "identity":
             message = f"Content-Encoding is {encoding[:60]!r}; send the body as it is"
             raise RequestError(message, field="Content-Encoding", status=415, kind="encoded_body")
-        if (request.content_length or 0) > self._max_bytes:
+        if (request.content_length or 0) > self.max_bytes:
             raise self._too_large()
 
     async def decode(self, owner: str, body: bytes, decode: Callable[[bytes], D]) -> D:
@@ -134,7 +147,7 @@ class BodyReader:
         loop = asyncio.get_running_loop()
         turn = self._turns.setdefault(owner, asyncio.Lock())
         await turn.acquire()
-        beside = decode if len(body) <= THREAD_BYTES else partial(self._decode_pool.call, decode)
+        beside = decode if len(body) <= THREAD_BYTES else partial(self.decode_pool.call, decode)
         decoding = self._beside.submit(beside, body)
 
         def ended(_: Future[D]) -> None:
@@ -171,40 +184,36 @@ class BodyReader:
             wait.reschedule(now)
 
     def close(self) -> None:
-        self._decode_pool.close()
+        self.decode_pool.close()
         self._beside.shutdown(wait=False, cancel_futures=True)
 
-    def release(self, request: HttpRequest) -> None:
+    def release(self, request: IncomingBody) -> None:
         """The request is answered. Also for one whose body was not read."""
         if size := request.held_bytes:
             request.held_bytes = 0
-            self._shares.give(request.owner, size)
+            self.held.give(request.owner, size)
 
     def keep(self, request: HttpRequest) -> Callable[[], None]:
         """Keep the body counted beyond the end of its request, until the returned function is called."""
         size, owner = request.held_bytes, request.owner
         request.held_bytes = 0
-        return partial(self._shares.give, owner, size)
-
-    def _check_held(self, more_bytes: int, owner: str) -> None:
-        if not self._shares.fits(owner, more_bytes):
-            raise self._full()
+        return partial(self.held.give, owner, size)
 
     def _full(self) -> Overloaded:
-        held, most = self._shares.taken, self._shares.total
+        held, most = self.held.taken, self.held.total
         return Overloaded(
             f"programs of {held} bytes are in flight and at most {most} may be; ask again later"
         )
 
-    def _hold(self, request: HttpRequest, more_bytes: int) -> None:
+    def _hold(self, request: IncomingBody, more_bytes: int) -> None:
         """Count received bytes of the body."""
-        if request.held_bytes + more_bytes > self._max_bytes:
+        if request.held_bytes + more_bytes > self.max_bytes:
             raise self._too_large()
-        if not self._shares.try_take(request.owner, more_bytes):
+        if not self.held.try_take(request.owner, more_bytes):
             raise self._full()
         request.held_bytes += more_bytes
 
-    async def _take(self, request: HttpRequest, chunks: list[bytes]) -> None:
+    async def _take(self, request: IncomingBody, chunks: list[bytes]) -> None:
         """Receive the body and count each chunk. Data that is already there does not wait, so yield to the
         event loop."""
         yielder = LoopYielder()
@@ -216,5 +225,5 @@ class BodyReader:
             await yielder.pause()
 
     def _too_large(self) -> RequestTooLarge:
-        message = f"the body is larger than the {self._max_bytes} bytes that this service takes"
+        message = f"the body is larger than the {self.max_bytes} bytes that this service takes"
         return RequestTooLarge(message, field="body")

@@ -14,10 +14,12 @@ import errno
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
-from rocstar.sandbox.http.guard import find_peer_user
+from rocstar.sandbox.http.guard import Owners, find_peer_user
 from rocstar.sandbox.http.owner_budget import OwnerBudget
 
 LOOK_S = 1.0
@@ -51,21 +53,16 @@ class Connection(asyncio.Protocol):
         self.peer_user: int | None = _NOT_LOOKED
         self.transport: asyncio.Transport
         self._connections = connections
-        self.data_received = inner.data_received  # type: ignore[method-assign]  # a call less with each piece
+        # Forwarded without a call of this class.
+        self.data_received = inner.data_received  # type: ignore[method-assign]
+        self.eof_received = inner.eof_received  # type: ignore[method-assign]
+        self.pause_writing = inner.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = inner.resume_writing  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]  # uvloop's are no subclass of asyncio's
         self._connections.add(self)
         self.inner.connection_made(transport)
-
-    def eof_received(self) -> bool | None:
-        return self.inner.eof_received()
-
-    def pause_writing(self) -> None:
-        self.inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        self.inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.remove(self)
@@ -77,48 +74,38 @@ class Connection(asyncio.Protocol):
         return self.unread_bytes == 0 or self.unread_bytes >= before
 
 
+@dataclass(eq=False)
 class ConnectionLimiter:
-    """Invariants: at most `max_anonymous` connections are not authenticated, and at most `max_owned` are,
-    shared by the owners; an idle connection lives for at most `header_s` if it is anonymous, else `idle_s`,
-    unless its client is still reading a response."""
+    """turned_away: connections that gave way to others, or sent nothing for too long.
 
-    def __init__(
-        self,
-        *,
-        max_owned: int,
-        max_anonymous: int,
-        weights: Mapping[str, int],
-        header_s: float,
-        idle_s: float,
-        clock: Callable[[], float],
-    ) -> None:
-        self._max_anonymous = max_anonymous
-        self._header_s = header_s
-        self._idle_s = idle_s
-        self._clock = clock
-        self._shares = OwnerBudget(max_owned, weights)
-        self._anonymous: OrderedDict[Connection, None] = OrderedDict()  # in order of arrival
-        self._idle_owned: OrderedDict[Connection, None] = OrderedDict()  # that are not busy, longest first
-        self._of: dict[object, Connection] = {}  # by inner protocol
-        self._listening: list[socket.socket] = []
-        self._coming: set[asyncio.Task[object]] = set()
-        self.turned_away = 0
-        """Connections that gave way to others, or sent nothing for too long."""
+    Invariants: at most `max_anonymous` connections are not authenticated, and at most the total of `owned`
+    are; an idle connection lives for at most `header_s` if it is anonymous, else `idle_s`, unless its client
+    is still reading a response.
+    """
+
+    owned: OwnerBudget
+    max_anonymous: int
+    header_s: float = HEADER_S
+    idle_s: float = IDLE_S
+    clock: Callable[[], float] = time.monotonic
+    turned_away: int = 0
+    _anonymous: OrderedDict[Connection, None] = field(default_factory=OrderedDict)  # in order of arrival
+    # Those that are not busy, longest first.
+    _idle_owned: OrderedDict[Connection, None] = field(default_factory=OrderedDict)
+    _of: dict[object, Connection] = field(default_factory=dict)  # by inner protocol
+    _listening: list[socket.socket] = field(default_factory=list)
+    _coming: set[asyncio.Task[object]] = field(default_factory=set)
 
     def __len__(self) -> int:
         return len(self._of)
 
     @classmethod
-    def single_owner(cls, max_connections: int = MAX_CONNECTIONS) -> "ConnectionLimiter":
-        """Return the limiter of a server with one owner, ""."""
-        return cls(
-            max_owned=max(1, max_connections * 7 // 8),
-            max_anonymous=max(1, max_connections // 8),
-            weights={},
-            header_s=HEADER_S,
-            idle_s=IDLE_S,
-            clock=time.monotonic,
-        )
+    def shared(
+        cls, max_connections: int = MAX_CONNECTIONS, owners: Owners | None = None, **timeouts_s: Any
+    ) -> "ConnectionLimiter":
+        """Return the limiter of a server: seven eighths of the connections are for its owners."""
+        owned = (owners or Owners()).budget(max(1, max_connections * 7 // 8))
+        return cls(owned, max(1, max_connections // 8), **timeouts_s)
 
     @asynccontextmanager
     async def opened(
@@ -137,10 +124,10 @@ class ConnectionLimiter:
     # --- requests and connections ---
 
     def add(self, connection: Connection) -> None:
-        connection.since_s = self._clock()
+        connection.since_s = self.clock()
         self._of[connection.inner] = connection
         self._anonymous[connection] = None
-        if len(self._anonymous) > self._max_anonymous:
+        if len(self._anonymous) > self.max_anonymous:
             self._drop(next(iter(self._anonymous)))
 
     def remove(self, connection: Connection) -> None:
@@ -149,7 +136,7 @@ class ConnectionLimiter:
         self._anonymous.pop(connection, None)
         self._idle_owned.pop(connection, None)
         if connection.owner is not None:
-            self._shares.give(connection.owner, 1)
+            self.owned.give(connection.owner, 1)
 
     def begin_request(self, inner: object, owner: str | None) -> None:
         """Mark the connection as busy with a request of `owner`, None if the request needs no token. Raises
@@ -160,7 +147,7 @@ class ConnectionLimiter:
         if owner is not None and connection.owner != owner:
             self._assign_owner(connection, owner)
         connection.busy = True
-        connection.since_s = self._clock()
+        connection.since_s = self.clock()
         self._idle_owned.pop(connection, None)
 
     def end_request(self, inner: object) -> None:
@@ -169,7 +156,7 @@ class ConnectionLimiter:
         if connection is None or not connection.busy:
             return
         connection.busy = False
-        connection.since_s = self._clock()
+        connection.since_s = self.clock()
         connection.unread_bytes = _NOT_LOOKED
         if connection.owner is not None:
             self._idle_owned[connection] = None
@@ -184,27 +171,27 @@ class ConnectionLimiter:
         return connection.peer_user
 
     def _assign_owner(self, connection: Connection, owner: str) -> None:
-        if not self._shares.fits(owner, 1):
+        if not self.owned.fits(owner, 1):
             idle = next((one for one in self._idle_owned if one.owner == owner), None)
             if idle is None:
-                most = self._shares.used_by(owner)
+                most = self.owned.used_by(owner)
                 raise ConnectionsExhausted(
                     f"{most} connections of yours have requests under way; use fewer of them"
                 )
             self._drop(idle)
         if connection.owner is not None:  # another's before: a proxy's, say
-            self._shares.give(connection.owner, 1)
+            self.owned.give(connection.owner, 1)
         self._anonymous.pop(connection, None)
         connection.owner = owner
-        self._shares.take(owner, 1)
+        self.owned.take(owner, 1)
 
     def sweep(self) -> None:
         """Closes those that sent nothing for too long."""
-        now_s = self._clock()
-        late = [one for one in self._anonymous if not one.busy and one.since_s + self._header_s <= now_s]
+        now_s = self.clock()
+        late = [one for one in self._anonymous if not one.busy and one.since_s + self.header_s <= now_s]
         reading: list[Connection] = []
         for one in self._idle_owned:
-            if one.since_s + self._idle_s > now_s:
+            if one.since_s + self.idle_s > now_s:
                 break
             (late if one.is_stalled() else reading).append(one)
         for one in reading:
@@ -237,7 +224,7 @@ class ConnectionLimiter:
 
     async def run_sweeper(self) -> None:
         while True:
-            await asyncio.sleep(min(LOOK_S, self._header_s / 4))
+            await asyncio.sleep(min(LOOK_S, self.header_s / 4))
             self.sweep()
 
     def _watch(self) -> None:

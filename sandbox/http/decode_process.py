@@ -2,7 +2,10 @@
 
     DecodePool.call (in a thread) --function, arguments, body--> process: body --> value, or an error
            ^                                                        |
-           +-- unpickled in small steps (memfd_pickle.py) <---------+
+           +-- unpickled in small steps: text | text | ... | pickle +
+
+`pickle.loads` of 50 MB of text would hold the interpreter's lock for its whole duration. Here each long text
+is created by itself, so other threads run in between. The reader trusts the writer, which runs the same code.
 
 The JSON parser holds the interpreter's lock for a whole body, so a large body would block the event loop from
 any thread. A process starts when all others are busy and exits after `IDLE_S` without work. It runs the same
@@ -12,18 +15,21 @@ scheduler shares the CPU by session, and decoding must not take the event loop's
 `python -m rocstar.sandbox.http.decode_process FD` is such a process; FD is its socket.
 """
 
+import io
+import mmap
 import os
 import pickle
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from rocstar.sandbox.http.memfd_pickle import MemfdPickle, dump, load_pickle
+from rocstar.sandbox._native import decode_text
 from rocstar.sandbox.pool.event_loop_priority import lower_priority
 from rocstar.sandbox.types import SandboxError
 
@@ -37,6 +43,74 @@ TRIES = 2
 """A process may exit at its idle timeout when it gets a body; the second try starts a new one."""
 
 SHARED = "known"
+LONG_TEXT_CHARS = 1 << 12
+"""A text of fewer stays within the pickle."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemfdPickle:
+    """A value in the file `fd`: texts in its first `text_bytes`, the pickle in the rest of `total_bytes`."""
+
+    fd: int
+    text_bytes: int
+    total_bytes: int
+
+
+class _Packer(pickle.Pickler):
+    def __init__(self, head: io.BytesIO, texts: io.BufferedWriter, known: Mapping[int, str]) -> None:
+        super().__init__(head, pickle.HIGHEST_PROTOCOL)
+        self._texts = texts
+        self._known = known
+        self.text_bytes = 0
+
+    def persistent_id(self, value: Any) -> Any:
+        kind = type(value)
+        if (kind is not str and kind is not bytes) or len(value) < LONG_TEXT_CHARS:
+            return self._known.get(id(value))
+        begin = self.text_bytes
+        self.text_bytes += self._texts.write(value.encode("utf-8", "surrogatepass") if kind is str else value)
+        return kind is str, begin, self.text_bytes
+
+
+class _Unpacker(pickle.Unpickler):
+    def __init__(self, head: io.BytesIO, texts: memoryview, known: Mapping[str, Any]) -> None:
+        super().__init__(head)
+        self._texts = texts
+        self._known = known
+
+    def persistent_load(self, name: Any) -> Any:
+        if isinstance(name, str):
+            return self._known[name]
+        is_text, begin, end = name
+        piece = self._texts[begin:end]
+        return decode_text(piece) if is_text else bytes(piece)
+
+
+def dump(value: Any, known: Mapping[int, str] = {}) -> MemfdPickle:
+    """Pickle the value into a memory file, which the caller closes. `known`: names of objects that the reader
+    has, by `id`."""
+    fd = os.memfd_create("rocstar-parcel", os.MFD_CLOEXEC)
+    try:
+        with open(fd, "wb", closefd=False) as texts:
+            head = io.BytesIO()
+            packer = _Packer(head, texts, known)
+            packer.dump(value)
+            texts.write(head.getbuffer())
+        return MemfdPickle(fd, packer.text_bytes, packer.text_bytes + len(head.getbuffer()))
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def load_pickle(parcel: MemfdPickle, known: Mapping[str, Any] = {}) -> Any:
+    """Return the value. `known`: the objects that the writer only named."""
+    with (
+        mmap.mmap(parcel.fd, parcel.total_bytes, prot=mmap.PROT_READ) as file,
+        memoryview(file) as view,
+        view[: parcel.text_bytes] as texts,
+        view[parcel.text_bytes :] as head,
+    ):
+        return _Unpacker(io.BytesIO(head), texts, known).load()
 
 
 class DecodeProcessExited(Exception):
@@ -63,7 +137,13 @@ class DecodePool:
         of a module, or a partial of one. Blocks. Raises SandboxError if no process answers."""
         for tried in range(TRIES):
             with suppress(DecodeProcessExited, OSError):  # of files and memory that there are not, too
-                outcome: T = self._unpacked(self._asked(decode, body, fresh=tried > 0))
+                answer = self._asked(decode, body, fresh=tried > 0)
+                try:
+                    outcome: T = load_pickle(answer, {SHARED: self._known})
+                finally:
+                    os.close(answer.fd)
+                if isinstance(outcome, self._refusals):
+                    raise outcome
                 return outcome
         raise SandboxError("the process that reads large bodies has ended", kind="decoder", retryable=True)
 
@@ -98,16 +178,6 @@ class DecodePool:
                 raise DecodeProcessExited(f"it cannot be started: {error}") from None
             self._all.add(decoder)
             return decoder
-
-    def _unpacked(self, answer: MemfdPickle) -> Any:
-        """Return the decoded value, or raise the error."""
-        try:
-            outcome = load_pickle(answer, {SHARED: self._known})
-        finally:
-            os.close(answer.fd)
-        if isinstance(outcome, self._refusals):
-            raise outcome
-        return outcome
 
     def close(self) -> None:
         """Kill all processes, also busy ones."""

@@ -4,15 +4,17 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 
+@dataclass(eq=False)
 class StopSignals:
     """Set `stop` at the first SIGTERM or SIGINT, and `hurry` at the second. `status`: the exit status."""
 
-    def __init__(self) -> None:
-        self.stop, self.hurry = asyncio.Event(), asyncio.Event()
-        self.status = 0
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    status: int = 0
 
     def _receive(self, status: int) -> None:
         if self.stop.is_set():

@@ -21,9 +21,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 from rocstar.sandbox.http.errors import RequestError
+from rocstar.sandbox.http.owner_budget import OwnerBudget
 
 UNAUTHORIZED = "unauthorized"
 """The kind of an error with status 401."""
@@ -35,21 +35,15 @@ _HOST = re.compile(r"(?:\[(?P<v6>[^\[\]]*)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]
 """A Host header. Text after an address would make it part of another name, so it is not allowed."""
 
 
-class ForeignRequest(NamedTuple):
-    """Why a request is not answered without a token, and the header at fault, '' for several."""
-
-    why: str
-    header: str
-
-
-def check_origin(headers: Mapping[str, str], host: str) -> ForeignRequest | None:
-    """Return why a request comes from a web page or has a foreign host name, or None if it is allowed."""
+def check_origin(headers: Mapping[str, str], host: str) -> RequestError | None:
+    """Return an error if a request comes from a web page or has a foreign host name, or None if it is
+    allowed without a token."""
     origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site", "none")
     if (origin is not None and origin != f"http://{host}") or site not in ("none", "same-origin"):
-        return ForeignRequest("requests from web pages need a token", "")
+        return RequestError("requests from web pages need a token", status=403, kind="forbidden")
     if not is_local_name(host):
         why = f"Host is {host[:60]!a}; use an address of this machine, or localhost, or set a token"
-        return ForeignRequest(why, "Host")
+        return RequestError(why, field="Host", status=403, kind="forbidden")
     return None
 
 
@@ -141,6 +135,10 @@ class Owners:
 
     def weights(self) -> dict[str, int]:
         return {owner.name: owner.weight for owner in self.known}
+
+    def budget(self, total: int) -> OwnerBudget:
+        """Return a budget that the owners share by weight."""
+        return OwnerBudget(total, self.weights())
 
     def find_owner(self, headers: Mapping[str, str]) -> str | None:
         """The name of the owner whose token a request has; None without a known token. Compare with all
@@ -270,5 +268,5 @@ def authenticate(owners: Owners, headers: Mapping[str, str], host: str) -> str:
             raise RequestError(message, status=401, kind=UNAUTHORIZED)
         return owner
     if (foreign := check_origin(headers, host)) is not None:
-        raise RequestError(foreign.why, field=foreign.header, status=403, kind="forbidden")
+        raise foreign
     return ""

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 
 from aiohttp import web, web_protocol
 from aiohttp.http_exceptions import HttpProcessingError
@@ -29,12 +30,7 @@ def protocol_factory(server: web.Server, refused: RenderError) -> Callable[[], a
     """Return the factory of the connections' protocols; `refused` renders errors in the server's format."""
     web_protocol.MAX_MSG_QUEUE_SIZE = MAX_PIPELINED
     limit_log("aiohttp.server")
-    loop = asyncio.get_running_loop()
-
-    def made() -> asyncio.Protocol:
-        return _Protocol(server, refused, loop)
-
-    return made
+    return partial(_Protocol, server, refused, asyncio.get_running_loop())
 
 
 class _Protocol(web_protocol.RequestHandler):

@@ -8,17 +8,15 @@ to the first requests. An owner may take what is free, less the unused reserve o
 
 from collections import Counter
 from collections.abc import Mapping
-from types import MappingProxyType
-
-NO_WEIGHTS: Mapping[str, int] = MappingProxyType({})
-"""The weights without known owners: the whole budget is first come, first served."""
 
 
 class OwnerBudget:
     """Invariants: at most `total` is taken if each caller checks `fits` first; an owner that has less than
     its reserve can always take the rest of it, even after others exceeded the total."""
 
-    def __init__(self, total: int, weights: Mapping[str, int]) -> None:
+    def __init__(self, total: int, weights: Mapping[str, int] | None = None) -> None:
+        """weights: of the known owners. Without any, the whole budget is first come, first served."""
+        weights = weights or {}
         self.total = total
         self.taken = 0
         self._by_owner: Counter[str] = Counter()

@@ -10,6 +10,7 @@ import pickle
 from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Generic, TypeVar, overload
 
@@ -114,17 +115,15 @@ class PackedBytes(_Items[bytes]):
         return self._text[self._ends[place - 1] if place else 0 : self._ends[place]]
 
 
+@dataclass(slots=True, eq=False)
 class SelectedItems(_Items[T]):
     """A selection of another sequence, by indices; items are created on access."""
 
-    __slots__ = ("_find", "_places")
-
-    def __init__(self, matching_indices: Sequence[int], find: Callable[[int], T]) -> None:
-        self._places = matching_indices
-        self._find = find
+    places: Sequence[int]
+    find: Callable[[int], T]
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self.places)
 
     def _item(self, place: int) -> T:
-        return self._find(self._places[place])
+        return self.find(self.places[place])

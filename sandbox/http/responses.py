@@ -18,6 +18,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -50,10 +51,6 @@ LONG_CHARS = 1 << 18
 CHUNK_CHARS = 1 << 16
 
 
-def _always() -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpResponse:
     """The content of a response. keep: a retry with the same key gets it again. is_current: False if the
@@ -63,7 +60,7 @@ class HttpResponse:
     body: bytes
     content_type: str = "application/json"
     keep: bool = True
-    is_current: Callable[[], bool] = _always
+    is_current: Callable[[], bool] = lambda: True
     retry_after_s: int | None = None
 
 
@@ -77,6 +74,15 @@ def to_json(value: Any) -> bytes:
         return _ENCODER.encode(value)
     except UnicodeEncodeError:
         return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()
+
+
+def json_response(value: Any, *, status: int = 200) -> web.Response:
+    return web.Response(body=to_json(value), status=status, content_type=JSON)
+
+
+async def send_json(request: HttpRequest, value: Any, num_chars: int) -> web.StreamResponse:
+    """Send a value as JSON. `num_chars`: the approximate length of its texts."""
+    return await send(request, HttpResponse(status=200, body=await encode_json(value, num_chars)))
 
 
 async def encode_json(value: Any, num_chars: int) -> bytes:
@@ -106,9 +112,12 @@ def _iter_json_chunks(value: Any) -> Iterator[bytes]:
     elif isinstance(value, list | tuple):
         yield from _iter_joined(b"[", map(_iter_json_chunks, value), b"]")
     elif (items := _object_items(value)) is not None:
-        yield from _iter_joined(
-            b"{", (_iter_member_chunks(name, item) for name, item in items if item is not UNSET), b"}"
+        members = (
+            chain((to_json(name) + b":",), _iter_json_chunks(item))
+            for name, item in items
+            if item is not UNSET
         )
+        yield from _iter_joined(b"{", members, b"}")
     else:
         yield to_json(value)
 
@@ -122,11 +131,6 @@ def _object_items(value: Any) -> Iterable[tuple[str, Any]] | None:
     if is_dataclass(value):
         return ((item.name, getattr(value, item.name)) for item in fields(value))
     return None
-
-
-def _iter_member_chunks(name: str, value: Any) -> Iterator[bytes]:
-    yield to_json(name) + b":"
-    yield from _iter_json_chunks(value)
 
 
 def _iter_joined(begin: bytes, parts: Iterable[Iterator[bytes]], end: bytes) -> Iterator[bytes]:

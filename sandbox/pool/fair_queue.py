@@ -11,6 +11,7 @@ came is next, so that a lane that waited long is not preferred indefinitely.
 
 import heapq
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -19,19 +20,17 @@ MOST_STALE = 64
 """The stale offers that the heap may hold besides four per lane: a busy lane leaves one with each item."""
 
 
+@dataclass(slots=True, eq=False)
 class _Lane(Generic[T]):
     """due: turns divided by weight, starting at the value of the current lane when this one came. offer: its
     rank while items wait: running items per weight, due, age, lane. waiting: items by ticket, in order of
     age."""
 
-    __slots__ = ("due", "offer", "running", "waiting", "weight")
-
-    def __init__(self, weight: int, due: float) -> None:
-        self.weight = weight
-        self.due = due
-        self.waiting: OrderedDict[int, T] = OrderedDict()
-        self.running = 0
-        self.offer: _Offer[T] | None = None
+    weight: int
+    due: float
+    waiting: OrderedDict[int, T] = field(default_factory=OrderedDict)
+    running: int = 0
+    offer: "_Offer[T] | None" = None
 
 
 _Offer = tuple[float, float, int, _Lane[T]]

@@ -73,12 +73,6 @@ NO_SESSIONS = {
 }
 
 
-def seed_of(request: ExecRequest) -> int:
-    """Return a 64-bit hash of the program and its input."""
-    text = f"{len(request.code)}:{request.code}{request.stdin}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
-
-
 def check_bash(code: str) -> None:
     """Raise SandboxError if a program is too long for one argument of bash."""
     size, most = len(code.encode("utf-8", "surrogatepass")), _native.MOST_SHELL_BYTES
@@ -328,11 +322,18 @@ class SandboxPool:
         limits = request.limits
         self._check_memory(wire.with_files(limits, request.files) if request.files else limits)
         if request.files or request.fetch or request.displays:
-            self._check_files(flavour)
+            if flavour == CPP:
+                message = "flavour 'cpp' does not support files"
+                raise SandboxError(message, kind="unknown_flavour", retryable=False)
+            if not self._facts["files"]:
+                message = "files need scratch directories, which this machine does not support (Landlock)"
+                raise SandboxError(message, kind="no_scratch", retryable=False)
         if flavour == BASH:
             check_bash(request.code)
         if self._deterministic and request.seed is None:
-            request = replace(request, seed=seed_of(request))
+            text = f"{len(request.code)}:{request.code}{request.stdin}".encode("utf-8", "surrogatepass")
+            digest = hashlib.blake2b(text, digest_size=8).digest()
+            request = replace(request, seed=int.from_bytes(digest, "little"))
         if request.owner:
             lane = lane_of(request.owner)
         weight = self._weights.get(lane, request.weight)
@@ -368,14 +369,6 @@ class SandboxPool:
                 kind="too_large",
                 retryable=False,
             )
-
-    def _check_files(self, flavour: str) -> None:
-        if flavour == CPP:
-            message = "flavour 'cpp' does not support files"
-            raise SandboxError(message, kind="unknown_flavour", retryable=False)
-        if not self._facts["files"]:
-            message = "files need scratch directories, which this machine does not support (Landlock)"
-            raise SandboxError(message, kind="no_scratch", retryable=False)
 
     def _unclaimed(self, outcome: object) -> None:
         if isinstance(outcome, LiveSession):

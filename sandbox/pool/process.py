@@ -295,7 +295,12 @@ class Supervisor(asyncio.BufferedProtocol):
                 if not self._hello.done():
                     self._hello.set_result(None)
             elif frame[0] == wire.FATAL:
-                self._fail_start(json.loads(frame[1]))
+                if not self._hello.done():
+                    fatal = json.loads(frame[1])
+                    retryable = fatal.get("retryable", fatal["kind"] == "zygote_start")
+                    message = fatal["message"] + pythonpath_hint(fatal.get("module", ""))
+                    error = SandboxError(message, kind=fatal["kind"], retryable=retryable)
+                    self._hello.set_exception(error)
             else:
                 self._note_frame(frame[0])
                 if frame[0] == wire.ZYGOTE:
@@ -303,13 +308,6 @@ class Supervisor(asyncio.BufferedProtocol):
                 if frame[0] != wire.PONG:
                     on_frame(frame)
         self._on_read()
-
-    def _fail_start(self, fatal: dict[str, Any]) -> None:
-        if not self._hello.done():
-            retryable = fatal.get("retryable", fatal["kind"] == "zygote_start")
-            message = fatal["message"] + pythonpath_hint(fatal.get("module", ""))
-            error = SandboxError(message, kind=fatal["kind"], retryable=retryable)
-            self._hello.set_exception(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_watching()

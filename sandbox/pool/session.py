@@ -3,8 +3,8 @@
 caller -> LiveSession (one cell at a time) -> OpenSessions -> Calls -> supervisor -> the session's process
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rocstar.sandbox.pool import wire
@@ -25,32 +25,22 @@ _WHY = {
 }
 
 
+@dataclass(eq=False)
 class LiveSession:
     """See types.Session. The cells of one session run one after the other; sessions run concurrently."""
 
-    def __init__(self, owner: "OpenSessions", number: int, limits: Limits, lane: int, weight: int) -> None:
-        self.number = number
-        self.limits = limits
-        self.lane = lane
-        self.weight = weight
-        self._owner = owner
-        self._turn = FifoLock()
-        self._lost: str | None = None
-        self._ending = ""
+    owner: "OpenSessions"
+    number: int
+    limits: Limits
+    lane: int
+    weight: int
+    lost: str | None = None
+    ending: str = ""
+    _turn: FifoLock = field(default_factory=FifoLock)
 
     @property
     def id(self) -> str:
         return str(self.number)
-
-    @property
-    def lost(self) -> str | None:
-        """The reason for which the interpreter is gone, or None."""
-        return self._lost
-
-    @property
-    def ending(self) -> str:
-        """A description of how the process ended."""
-        return self._ending
 
     async def run(
         self,
@@ -63,7 +53,7 @@ class LiveSession:
         displays: bool = False,
         on_output: OnOutput | None = None,
     ) -> ExecResult:
-        limits = self.limits if wall_s is None else dataclasses.replace(self.limits, wall_s=wall_s)
+        limits = self.limits if wall_s is None else replace(self.limits, wall_s=wall_s)
         cell = wire.CellOrder(
             code=code,
             wall_s=limits.wall_s,
@@ -71,11 +61,28 @@ class LiveSession:
             fetch=fetch if isinstance(fetch, str) else tuple(fetch),
             displays=displays,
         )
-        result: ExecResult = await self._in_turn(self._owner.cell(self, cell, on_output), deadline)
+        follows = on_output is not None
+        call = Call(
+            lambda call_id: wire.encode_cell(call_id, self.number, cell, follows=follows),
+            cell.wall_s,
+            restartable=False,
+            lane=self.lane,
+            weight=self.weight,
+            output=CallOutput(on_output),
+        )
+        result: ExecResult = await self._in_turn(call, deadline)
         return result
 
     async def branch(self) -> "LiveSession":
-        branch: LiveSession = await self._in_turn(self._owner.branch(self), None)
+        call = Call(
+            lambda call_id: [wire.encode_branch(call_id, self.number)],
+            BRANCH_S,
+            restartable=False,
+            opens=self.limits,
+            lane=self.lane,
+            weight=self.weight,
+        )
+        branch: LiveSession = await self._in_turn(call, None)
         return branch
 
     async def _in_turn(self, call: Call, deadline: float | None) -> Any:
@@ -86,84 +93,54 @@ class LiveSession:
         except TimeoutError:
             message = "the deadline passed before the session was free"
             raise SandboxError(message, kind="deadline", retryable=True) from None
-        calls = self._owner.calls
+        calls = self.owner.calls
         try:
-            if self._lost is not None:
-                raise self._loss(self._lost)
+            if self.lost is not None:
+                raise self._loss(self.lost)
             return await calls.perform(call, deadline)
+        except SessionLost:
+            raise
         except SandboxError as error:
-            raise self._to_session_error(error) from None
+            if self.lost is not None and error.kind in ("cancelled", "session_lost"):
+                raise self._loss(self.lost) from None
+            if error.kind == "session_lost":
+                raise SessionLost(str(error), reason="unknown") from None
+            raise
         finally:
             calls.when_answered(call, self._turn.give)
 
     async def close(self) -> None:
-        self._owner.close(self)
+        self.owner.close(self)
 
     def lose(self, reason: str, ending: str = "") -> None:
         """Record that the process is gone. Called by the owner."""
-        if self._lost is None:
-            self._lost, self._ending = reason, ending
-
-    def _to_session_error(self, error: SandboxError) -> SandboxError:
-        if isinstance(error, SessionLost):
-            return error
-        if self._lost is not None and error.kind in ("cancelled", "session_lost"):
-            return self._loss(self._lost)
-        return SessionLost(str(error), reason="unknown") if error.kind == "session_lost" else error
+        if self.lost is None:
+            self.lost, self.ending = reason, ending
 
     def _loss(self, reason: str) -> SessionLost:
-        why = self._ending or _WHY.get(reason, reason)
-        return SessionLost(f"session {self.id} is gone: {why}", reason=reason, ending=self._ending)
+        why = self.ending or _WHY.get(reason, reason)
+        return SessionLost(f"session {self.id} is gone: {why}", reason=reason, ending=self.ending)
 
 
+@dataclass(eq=False)
 class OpenSessions:
-    """The live sessions of a pool. Invariant: a session that is not in here has a `lost` reason."""
+    """The live sessions of a pool. evictions: the number of those that were evicted or whose lease expired.
 
-    def __init__(self, calls: Calls, line: Line) -> None:
-        self.calls = calls
-        self._line = line
-        self._living: dict[int, LiveSession] = {}
-        self.evictions = 0
-        """The number of sessions that were evicted or whose lease expired."""
+    Invariant: a session that is not in here has a `lost` reason."""
+
+    calls: Calls
+    line: Line
+    evictions: int = 0
+    _living: dict[int, LiveSession] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._living)
-
-    # --- for LiveSession ---------------------------------------------------------------------------------
-
-    def cell(self, session: LiveSession, cell: wire.CellOrder, on_output: OnOutput | None) -> Call:
-        def encode(call_id: int) -> list[bytes]:
-            return wire.encode_cell(call_id, session.number, cell, follows=on_output is not None)
-
-        return Call(
-            encode,
-            cell.wall_s,
-            restartable=False,
-            lane=session.lane,
-            weight=session.weight,
-            output=CallOutput(on_output),
-        )
-
-    def branch(self, session: LiveSession) -> Call:
-        def encode(call_id: int) -> list[bytes]:
-            return [wire.encode_branch(call_id, session.number)]
-
-        return Call(
-            encode,
-            BRANCH_S,
-            restartable=False,
-            opens=session.limits,
-            lane=session.lane,
-            weight=session.weight,
-        )
 
     def close(self, session: LiveSession) -> None:
         """Close a session, also one whose caller was cancelled while it opened."""
         if self._living.pop(session.number, None) is not None:
             session.lose("closed")
-            self._line.write(wire.encode_id(wire.CLOSE, session.number))
-
-    # --- for the pool ------------------------------------------------------------------------------------
+            self.line.write(wire.encode_id(wire.CLOSE, session.number))
 
     def opened(self, number: int, limits: Limits, lane: int, weight: int) -> LiveSession:
         self._living[number] = session = LiveSession(self, number, limits, lane, weight)

@@ -3,60 +3,37 @@
 start --> Supervisor -- frames --> on_frame
              |  it died, or hung and was killed
              v
-  on_end --> starts another, at most MAX_STARTS attempts --> listener.send_more, or listener.fail_all
+  on_end --> starts another, at most MAX_STARTS attempts --> Calls.send_more, or Calls.fail_all
 """
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, Protocol
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any
 
+from rocstar.sandbox.pool.calls import Calls
 from rocstar.sandbox.pool.process import Supervisor, SupervisorOptions
 from rocstar.sandbox.types import SandboxError
 
 MAX_STARTS = 4
 
 
-class RestartListener(Protocol):
-    """The receiver of a restart's result."""
-
-    def send_more(self) -> None:
-        """Called when a new supervisor accepts frames, or after the current one has answered."""
-
-    def fail_all(self, why: SandboxError) -> None:
-        """Called when no supervisor could be started. The next `SupervisorRestarter.ready` tries again."""
-
-    def longest_s(self) -> float | None:
-        """Return the longest time limit of the supervisor's calls in seconds, or None if it has none."""
-
-
+@dataclass(eq=False)
 class SupervisorRestarter:
     """Owns the supervisor. Invariant: at most one is alive, and none after `close`."""
 
-    def __init__(
-        self,
-        options: SupervisorOptions,
-        *,
-        on_frame: Callable[[tuple[Any, ...]], None],
-        on_end: Callable[[], None],
-    ) -> None:
-        """
-        Args:
-            options: How a supervisor is started.
-            on_frame: Called with every frame about calls, sessions or zygotes.
-            on_end: Called when the supervisor and its calls are lost, before another is started.
-        """
-        self.options = options
-        self.restarts = 0
-        self._on_frame = on_frame
-        self._on_end = on_end
-        self._listener: RestartListener
-        self._supervisor: Supervisor | None = None
-        self._restart: asyncio.Task[None] | None = None
-        self._closed = False
+    options: SupervisorOptions
+    _: KW_ONLY
+    on_frame: Callable[[tuple[Any, ...]], None]
+    on_end: Callable[[], None]
+    restarts: int = 0
+    _listener: Calls = field(init=False)
+    _supervisor: Supervisor | None = None
+    _restart: asyncio.Task[None] | None = None
+    _closed: bool = False
 
-    async def start(self, listener: RestartListener) -> None:
+    async def start(self, listener: Calls) -> None:
         """Start the supervisor. Raise SandboxError if it cannot start; no process is left then."""
         self._listener = listener
         supervisor = self._new(self.options)
@@ -87,10 +64,9 @@ class SupervisorRestarter:
 
     def ready(self) -> bool:
         """Return True if the supervisor accepts frames; restart a dead one."""
-        if self._supervisor is not None and self._supervisor.alive:
-            return True
-        self._restart_if_dead()
-        return False
+        if self._living is None:
+            self._restart_if_dead()
+        return self._living is not None
 
     def write(self, *pieces: bytes) -> None:
         """Send frames, unless the supervisor is dead: its calls are requeued or failed."""
@@ -100,7 +76,7 @@ class SupervisorRestarter:
     def _new(self, options: SupervisorOptions) -> Supervisor:
         return Supervisor(
             options,
-            on_frame=self._on_frame,
+            on_frame=self.on_frame,
             on_read=self._listener.send_more,
             on_end=self._ended,
             longest_s=self._listener.longest_s,
@@ -109,7 +85,7 @@ class SupervisorRestarter:
     # --- its death ---------------------------------------------------------------------------------------
 
     def _ended(self) -> None:
-        self._on_end()
+        self.on_end()
         self._restart_if_dead()
 
     def _restart_if_dead(self) -> None:
@@ -128,7 +104,15 @@ class SupervisorRestarter:
                 try:
                     await supervisor.start()
                 except (SandboxError, OSError) as error:
-                    failure = _start_failure(error)
+                    failure = (
+                        error
+                        if isinstance(error, SandboxError)
+                        else SandboxError(
+                            f"cannot start the sandbox supervisor: {error}",
+                            kind="zygote_start",
+                            retryable=True,
+                        )
+                    )
                     if failure.retryable and attempt + 1 < MAX_STARTS:
                         continue
                     self._listener.fail_all(failure)
@@ -141,9 +125,3 @@ class SupervisorRestarter:
             self._listener.fail_all(SandboxError(message, kind="supervisor_died", retryable=True))
         finally:
             self._restart = None
-
-
-def _start_failure(error: SandboxError | OSError) -> SandboxError:
-    if isinstance(error, SandboxError):
-        return error
-    return SandboxError(f"cannot start the sandbox supervisor: {error}", kind="zygote_start", retryable=True)

@@ -1,19 +1,20 @@
 """Admission of calls to the sandbox, and the readiness probe.
 
     handler --> Admission.run / Admission.run_batch --> sandbox (queues what cannot run yet)
-                  ^ Overloaded when `max_in_flight` would be exceeded
+                  ^ Overloaded if the owner's budget of calls would be exceeded
 
 A handler that is cancelled because its client disconnected closes the sandbox's iterator, which kills its
 programs.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import NoReturn, cast
 
 from rocstar.sandbox.http.errors import Overloaded, RequestError
-from rocstar.sandbox.http.owner_budget import NO_WEIGHTS, OwnerBudget
+from rocstar.sandbox.http.owner_budget import OwnerBudget
 from rocstar.sandbox.service.metrics import ServiceMetrics
 from rocstar.sandbox.types import BatchSandbox, ExecRequest, ExecResult, SandboxError, Status
 
@@ -23,33 +24,25 @@ MAX_CALL_S = 7200.0
 """Deadline of a call whose caller gave none: no call outlives its client's patience for ever."""
 
 
+@dataclass(eq=False)
 class Admission:
-    """Invariant: at most `max_in_flight` calls are in the sandbox, of which each owner finds its share;
-    `metrics.in_flight` is their number. The calls of a batch are one owner's."""
+    """calls: the budget of calls in the sandbox. held: the budget of outputs that wait for the rest of their
+    responses.
 
-    def __init__(
-        self,
-        sandbox: BatchSandbox,
-        metrics: ServiceMetrics,
-        *,
-        max_in_flight: int,
-        max_held_chars: int = 1 << 30,
-        weights: Mapping[str, int] = NO_WEIGHTS,
-    ) -> None:
-        """`max_held_chars`: of outputs that wait for the rest of their answers."""
-        if max_in_flight < 1:
-            raise ValueError(f"max_in_flight is {max_in_flight}; at least 1 is needed")
-        self._sandbox = sandbox
-        self._metrics = metrics
-        self._shares = OwnerBudget(max_in_flight, weights)
-        self.held = OwnerBudget(max_held_chars, weights)
-        self._idle: asyncio.Event | None = None  # set while `drained` waits
+    Invariant: `metrics.in_flight` is the number of calls in the sandbox. The calls of a batch have one owner.
+    """
+
+    sandbox: BatchSandbox
+    metrics: ServiceMetrics
+    calls: OwnerBudget
+    held: OwnerBudget
+    _idle: asyncio.Event | None = None  # set while `drained` waits
 
     async def run(self, request: ExecRequest, deadline_s: float | None = None) -> ExecResult:
         """Run one call. Raises Overloaded, or the SandboxError of a call without a result."""
         with self.admitted(request.owner):
-            result = await self._sandbox.run(request, deadline=self.deadline(deadline_s))
-        self._metrics.saw_result(request.flavour, result)
+            result = await self.sandbox.run(request, deadline=self.deadline(deadline_s))
+        self.metrics.saw_result(request.flavour, result)
         return result
 
     async def run_batch(
@@ -64,14 +57,14 @@ class Admission:
         waits = bytearray(b"\1" * len(requests))  # by index, 1 while the outcome is pending
         failure = SandboxError("the sandbox gave this call no outcome", kind="lost", retryable=True)
         try:
-            given = cast(_Outcomes, self._sandbox.run_batch(requests, deadline=self.deadline(deadline_s)))
+            given = cast(_Outcomes, self.sandbox.run_batch(requests, deadline=self.deadline(deadline_s)))
             try:
                 async with aclosing(given) as outcomes:
                     async for index, outcome in outcomes:
                         if waits[index]:
                             waits[index] = 0
                             if isinstance(outcome, ExecResult):
-                                self._metrics.saw_result(requests[index].flavour, outcome)
+                                self.metrics.saw_result(requests[index].flavour, outcome)
                             else:
                                 self.failed(outcome)
                             self.leave(1, owner)
@@ -93,11 +86,11 @@ class Admission:
 
     def admit(self, num_calls: int, owner: str) -> None:
         """Raise Overloaded if the calls of `owner` could not start now."""
-        if not self._shares.fits(owner, num_calls):
+        if not self.calls.fits(owner, num_calls):
             self._refuse(num_calls, owner)
 
     def _refuse(self, num_calls: int, owner: str) -> NoReturn:
-        in_flight, most = self._shares.taken, self._shares.limit_of(owner)
+        in_flight, most = self.calls.taken, self.calls.limit_of(owner)
         if num_calls > most:
             raise RequestError(
                 f"{num_calls} calls never fit: this service holds at most {most} of yours",
@@ -105,32 +98,32 @@ class Admission:
                 status=413,
             )
         raise Overloaded(
-            f"{in_flight} calls are in flight, {self._shares.used_by(owner)} of them yours; ask again later"
+            f"{in_flight} calls are in flight, {self.calls.used_by(owner)} of them yours; ask again later"
         )
 
     async def drained(self) -> None:
         """Returns once no call is in flight."""
-        if self._metrics.in_flight:
+        if self.metrics.in_flight:
             self._idle = self._idle or asyncio.Event()
             await self._idle.wait()
 
     def enter(self, num_calls: int, owner: str) -> None:
         """Count calls that start. Raises Overloaded."""
-        if not self._shares.try_take(owner, num_calls):
+        if not self.calls.try_take(owner, num_calls):
             self._refuse(num_calls, owner)
-        self._metrics.in_flight += num_calls
+        self.metrics.in_flight += num_calls
 
     def leave(self, num_calls: int, owner: str) -> None:
         """Count calls that have ended."""
-        self._shares.give(owner, num_calls)
-        self._metrics.in_flight -= num_calls
-        if self._idle is not None and self._metrics.in_flight == 0:
+        self.calls.give(owner, num_calls)
+        self.metrics.in_flight -= num_calls
+        if self._idle is not None and self.metrics.in_flight == 0:
             self._idle.set()
             self._idle = None
 
     def failed(self, error: SandboxError) -> None:
         """A call has no result."""
-        self._metrics.failures[(error.kind,)] += 1
+        self.metrics.failures[(error.kind,)] += 1
 
     @staticmethod
     def deadline(deadline_s: float | None) -> float:
@@ -162,15 +155,15 @@ READINESS = " readiness"
 """The owner of that program, under a name that no token can have: it waits for no owner's calls."""
 
 
+@dataclass(eq=False)
 class ReadinessProbe:
     """Invariant: at most one program a second is run, however many ask."""
 
-    def __init__(self, sandbox: BatchSandbox, flavour: str) -> None:
-        self._sandbox = sandbox
-        self._flavour = flavour
-        self._lock = asyncio.Lock()
-        self._looked_s = float("-inf")
-        self._problem = ""
+    sandbox: BatchSandbox
+    flavour: str
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _looked_s: float = field(default_factory=lambda: float("-inf"))
+    _problem: str = ""
 
     async def problem(self) -> str:
         """Return why the sandbox cannot run a program, or ""."""
@@ -182,9 +175,9 @@ class ReadinessProbe:
             return self._problem
 
     async def _probe(self, deadline: float) -> str:
-        request = ExecRequest(code="print(1)", flavour=self._flavour, owner=READINESS)
+        request = ExecRequest(code="print(1)", flavour=self.flavour, owner=READINESS)
         try:
-            result = await self._sandbox.run(request, deadline=deadline)
+            result = await self.sandbox.run(request, deadline=deadline)
         except SandboxError as error:
             return f"{error.kind}: {error}"
         if result.status is Status.OK and result.stdout == "1\n":

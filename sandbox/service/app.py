@@ -10,7 +10,6 @@ aiohttp would resolve the route of each request again. serve.py starts and stops
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -26,7 +25,14 @@ from rocstar.sandbox.http.errors import InvalidJson, Overloaded, RequestError, S
 from rocstar.sandbox.http.guard import Owners, authenticate, run_name
 from rocstar.sandbox.http.malformed import protocol_factory
 from rocstar.sandbox.http.metrics import CONTENT_TYPE
-from rocstar.sandbox.http.responses import JSON, client_gone_response, send_continue, to_json, to_response
+from rocstar.sandbox.http.responses import (
+    JSON,
+    client_gone_response,
+    json_response,
+    send_continue,
+    to_json,
+    to_response,
+)
 from rocstar.sandbox.http.routes import UNKNOWN_ROUTE, HttpRequest, HttpRoute, RouteMatch, Routes
 from rocstar.sandbox.service.admission import Admission, ReadinessProbe
 from rocstar.sandbox.service.dialects.code_judge import CodeJudge, JudgeOptions
@@ -44,11 +50,14 @@ from rocstar.sandbox.service.openapi import (
     render_page,
 )
 from rocstar.sandbox.service.results import failure_response
-from rocstar.sandbox.service.service_limits import ServiceLimits
 from rocstar.sandbox.service.sessions import SessionTable
+from rocstar.sandbox.service.validation import ServiceLimits
 from rocstar.sandbox.types import SandboxError, SessionSandbox
 
 MAX_HEADERS = 64
+MAX_STORED_BYTES = 256 << 20
+"""The maximum size of all stored responses of idempotency keys."""
+
 READ_BYTES = 1 << 16
 """The buffer of a body before it is read; twice as much pauses reading, or a sixteenth as many chunks. In
 chunks of one byte each takes a microsecond."""
@@ -104,66 +113,45 @@ class Service:
         self._sandbox = sandbox
         self._owners = options.owners
         self._open_to_all = not options.owners
-        weights = options.owners.weights()
+        budget = options.owners.budget
         self._body_reader = BodyReader(
             max_bytes=options.max_body_bytes,
-            max_held_bytes=options.max_held_bytes,
+            held=budget(options.max_held_bytes),
             timeout_s=options.body_timeout_s,
             decode_pool=DecodePool(options.service_limits, RequestError),
-            weights=weights,
         )
-        self.connections = ConnectionLimiter(
-            max_owned=max(1, options.max_connections * 7 // 8),
-            max_anonymous=max(1, options.max_connections // 8),
-            weights=weights,
+        self.connections = ConnectionLimiter.shared(
+            options.max_connections,
+            options.owners,
             header_s=options.header_timeout_s,
             idle_s=options.idle_timeout_s,
-            clock=time.monotonic,
         )
         self.admission = Admission(
-            sandbox,
-            self.metrics,
-            max_in_flight=options.max_calls,
-            max_held_chars=options.max_held_bytes,
-            weights=weights,
+            sandbox, self.metrics, calls=budget(options.max_calls), held=budget(options.max_held_bytes)
         )
         self.sessions = SessionTable(
             sandbox,
             self.metrics,
+            budget(options.max_sessions),
             lease_s=options.session_lease_s,
-            max_sessions=options.max_sessions,
-            weights=weights,
             select_flavour=options.service_limits.select_flavour,
         )
         self.keys = IdempotencyStore(
+            budget(MAX_STORED_BYTES),
             ttl_s=options.idempotency_ttl_s,
             grace_s=options.idempotency_grace_s,
             max_keys=options.max_idempotency_keys,
-            weights=weights,
         )
         self._readiness = ReadinessProbe(sandbox, options.service_limits.select_flavour(""))
         self.routes = Routes(self._routes())
 
     def _routes(self) -> list[HttpRoute]:
         options, service_limits = self.options, self.options.service_limits
-        native = Native(
-            self.admission,
-            self.sessions,
-            self.keys,
-            service_limits,
-            self._body_reader,
-            write_timeout_s=options.idle_timeout_s,
-        )
-        judge = CodeJudge(
-            self.admission,
-            self.metrics,
-            service_limits,
-            options.judge,
-            self._body_reader,
-            num_workers=self.num_workers,
-        )
-        fusion = SandboxFusion(self.admission, self._sandbox, service_limits, self._body_reader)
-        tools = VerlTool(self.admission, self.metrics, service_limits, self._body_reader)
+        admission, bodies, write_s = self.admission, self._body_reader, options.idle_timeout_s
+        native = Native(admission, self.sessions, self.keys, service_limits, bodies, write_s)
+        judge = CodeJudge(admission, service_limits, options.judge, bodies, self.num_workers)
+        fusion = SandboxFusion(admission, self._sandbox, service_limits, bodies)
+        tools = VerlTool(admission, service_limits, bodies)
         return [
             *(*native.routes(), *judge.routes(), *fusion.routes(), *tools.routes()),
             HttpRoute("GET", "/healthz", self.healthz),
@@ -187,7 +175,9 @@ class Service:
             read_bufsize=READ_BYTES,
             auto_decompress=False,  # aiohttp would inflate a body before its size is counted
             access_log=access_log,
-            access_log_class=make_access_logger(logged_owner, self.options.trusted_proxies),
+            access_log_class=make_access_logger(
+                lambda request: getattr(request, "owner", ""), self.options.trusted_proxies
+            ),
         )
         runner = web.ServerRunner(server, shutdown_timeout=shutdown_s)
         await runner.setup()
@@ -264,22 +254,19 @@ class Service:
         return owner
 
     async def healthz(self, request: HttpRequest) -> web.Response:
-        return web.Response(body=to_json(HealthBody()), content_type=JSON)
+        return json_response(HealthBody())
 
     async def readyz(self, request: HttpRequest) -> web.Response:
         """Probe the sandbox; the reason of a failure is only for authenticated clients."""
         problem = "the service is shutting down" if self.draining else await self._readiness.problem()
         if not problem:
-            return web.Response(body=to_json(ReadyBody(ready=True)), content_type=JSON)
-        return _not_ready(problem if self._may_call(request) else "")
-
-    def _may_call(self, request: HttpRequest) -> bool:
+            return json_response(ReadyBody(ready=True))
         try:
             authenticate(self._owners, request.headers, request.host)
             run_name(request.headers if self._open_to_all else {})
         except RequestError:
-            return False
-        return True
+            problem = ""
+        return json_response(ReadyBody(ready=False, reason=problem), status=503)
 
     async def show_metrics(self, request: HttpRequest) -> web.Response:
         return web.Response(body=self.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
@@ -297,7 +284,7 @@ class Service:
         }
 
     async def show_document(self, request: HttpRequest) -> web.Response:
-        return web.Response(body=to_json(build_document(self.options.service_limits)), content_type=JSON)
+        return json_response(build_document(self.options.service_limits))
 
     async def show_page(self, request: HttpRequest) -> web.Response:
         options = self.options
@@ -340,11 +327,3 @@ def error_response(path: str, error: RequestError) -> web.Response:
 def malformed_response(path: str, status: int, why: str) -> web.Response:
     kind = "not_http" if status < 500 else "failed"
     return error_response(path, RequestError(why, status=status, kind=kind))
-
-
-def logged_owner(request: web.BaseRequest) -> str:
-    return request.owner if isinstance(request, HttpRequest) else ""
-
-
-def _not_ready(reason: str) -> web.Response:
-    return web.Response(body=to_json(ReadyBody(ready=False, reason=reason)), status=503, content_type=JSON)

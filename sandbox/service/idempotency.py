@@ -12,12 +12,14 @@ the service) are not stored. The store is in memory: a restarted service knows n
 import asyncio
 import hashlib
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
+from typing import Any
 
 from rocstar.sandbox.http.errors import RequestError
-from rocstar.sandbox.http.owner_budget import NO_WEIGHTS, OwnerBudget
+from rocstar.sandbox.http.owner_budget import OwnerBudget
 from rocstar.sandbox.http.responses import HttpResponse
 
 MAX_KEY_CHARS = 255
@@ -31,38 +33,34 @@ LONG_BYTES = 1 << 18
 OWNER_END = "\n"
 
 
-def _no_release() -> None:
+def _keep_nothing() -> None:
     pass
 
 
-Keep = Callable[[], Callable[[], None]]
+Keep = Callable[[], Callable[[], None] | None]
 """A function that is called when an execution starts; its result is called when the execution has ended."""
 
 
-def _keep_nothing() -> Callable[[], None]:
-    return _no_release
-
-
+@dataclass(eq=False)
 class Execution:
     """One execution under a key. `lines`: the lines streamed so far; `count` receives their sizes. `on_end`:
     called when it has ended."""
 
-    def __init__(self, fingerprint: bytes, count: Callable[[int], None] = lambda size: None) -> None:
-        self.fingerprint = fingerprint
-        self._count = count
-        self.lines: list[bytes] = []
-        self.task: asyncio.Task[HttpResponse] | None = None
-        self.waiters = 0
-        self.size_bytes = 0
-        self.ended_s = 0.0
-        self.reaper: asyncio.TimerHandle | None = None
-        self.on_end: Callable[[], None] = _no_release
-        self._changed: asyncio.Future[None] | None = None
+    fingerprint: bytes
+    count: Callable[[int], None] = lambda size: None
+    lines: list[bytes] = field(default_factory=list)
+    task: asyncio.Task[HttpResponse] | None = None
+    waiters: int = 0
+    size_bytes: int = 0
+    ended_s: float = 0.0
+    reaper: asyncio.TimerHandle | None = None
+    on_end: Callable[[], None] | None = None
+    _changed: asyncio.Future[None] | None = None
 
     def emit(self, line: bytes) -> None:
         self.lines.append(line)
         self.size_bytes += len(line)
-        self._count(len(line))
+        self.count(len(line))
         self.wake()
 
     def wake(self) -> None:
@@ -75,42 +73,38 @@ class Execution:
         await asyncio.shield(self._changed)
 
 
-Work = Callable[[Execution], Awaitable[HttpResponse]]
+Work = Callable[[Execution], Coroutine[Any, Any, HttpResponse]]
 
 
+@dataclass(eq=False)
 class IdempotencyStore:
-    """Invariant: a key has at most one execution under way; at most `max_keys` responses of at most
-    `max_bytes` are stored, except those about to be removed. Beyond that the owner with the largest share
-    loses its oldest."""
+    """streamed: the budget of the lines of running executions. hits: the number of requests whose key had an
+    execution.
 
-    def __init__(
-        self,
-        *,
-        ttl_s: float = 600.0,
-        max_keys: int = 65_536,
-        max_bytes: int = 256 << 20,
-        grace_s: float = 30.0,
-        weights: Mapping[str, int] = NO_WEIGHTS,
-    ) -> None:
-        self._ttl_s = ttl_s
-        self._max_keys = max_keys
-        self._max_bytes = max_bytes
-        self._grace_s = grace_s
-        self._running: dict[str, Execution] = {}
-        self._ended: OrderedDict[str, Execution] = OrderedDict()
-        self._ended_bytes = 0
-        self._of: Counter[str] = Counter()  # what each owner has of them, by `_stored_size`
-        self._keys_of: dict[str, OrderedDict[str, None]] = {}  # and in which order
-        self._streamed = OwnerBudget(max_bytes, weights)
-        self._forgetting: asyncio.Handle | None = None
-        self.hits = 0
+    Invariant: a key has at most one active execution; at most `max_keys` responses of at most the total of
+    `streamed` are stored, except those about to be removed. Beyond that the owner with the largest share
+    loses its oldest.
+    """
+
+    streamed: OwnerBudget
+    _: KW_ONLY
+    ttl_s: float = 600.0
+    max_keys: int = 65_536
+    grace_s: float = 30.0
+    hits: int = 0
+    _running: dict[str, Execution] = field(default_factory=dict)
+    _ended: OrderedDict[str, Execution] = field(default_factory=OrderedDict)
+    _ended_bytes: int = 0
+    _of: Counter[str] = field(default_factory=Counter)  # the `_stored_size` of each owner's responses
+    _keys_of: dict[str, OrderedDict[str, None]] = field(default_factory=dict)  # their keys, oldest first
+    _forgetting: asyncio.Handle | None = None
 
     def __len__(self) -> int:
         return len(self._running) + len(self._ended)
 
     def full(self, owner: str) -> bool:
         """Return True if the lines of running executions leave no space for `owner`."""
-        return not self._streamed.fits(owner, 0)
+        return not self.streamed.fits(owner, 0)
 
     async def run_once(
         self, key: str, fingerprint: bytes, work: Work, keep: Keep = _keep_nothing
@@ -156,7 +150,7 @@ class IdempotencyStore:
             assert execution.task is not None
             if execution.waiters == 0 and not execution.task.done():
                 loop = asyncio.get_running_loop()
-                execution.reaper = loop.call_later(self._grace_s, execution.task.cancel)
+                execution.reaper = loop.call_later(self.grace_s, execution.task.cancel)
 
     def _find(self, key: str, fingerprint: bytes) -> Execution | None:
         self._expire()
@@ -164,7 +158,7 @@ class IdempotencyStore:
         if (
             execution is not None
             and key in self._ended
-            and (self._is_old(execution) or not _is_current(execution))
+            and (self._is_old(execution) or not _response(execution).is_current())
         ):
             self._forget(key)
             execution = None
@@ -179,20 +173,17 @@ class IdempotencyStore:
         return execution
 
     def _start(self, key: str, fingerprint: bytes, work: Work) -> Execution:
-        execution = Execution(fingerprint, partial(self._streamed.take, _key_owner(key)))
+        execution = Execution(fingerprint, partial(self.streamed.take, _key_owner(key)))
         self._running[key] = execution
-
-        async def execute() -> HttpResponse:
-            return await work(execution)
-
-        execution.task = asyncio.create_task(execute())
-        execution.task.add_done_callback(lambda task: self._end(key, execution, task))
+        execution.task = asyncio.create_task(work(execution))
+        execution.task.add_done_callback(partial(self._end, key, execution))
         return execution
 
     def _end(self, key: str, execution: Execution, task: "asyncio.Task[HttpResponse]") -> None:
         del self._running[key]
-        execution.on_end()
-        self._streamed.give(_key_owner(key), execution.size_bytes)
+        if execution.on_end is not None:
+            execution.on_end()
+        self.streamed.give(_key_owner(key), execution.size_bytes)
         if execution.reaper is not None:
             execution.reaper.cancel()
         execution.wake()
@@ -218,19 +209,20 @@ class IdempotencyStore:
             if oldest is None:
                 return
             if not self._is_old(self._ended[oldest]):
-                if len(self._ended) <= self._max_keys and self._ended_bytes <= self._max_bytes:
+                if len(self._ended) <= self.max_keys and self._ended_bytes <= self.streamed.total:
                     return
                 oldest = next(iter(self._keys_of[max(self._of, key=self._of.__getitem__)]))
             self._forget(oldest)
         if self._forgetting is None:
-            self._forgetting = asyncio.get_running_loop().call_soon(self._expire_more)
 
-    def _expire_more(self) -> None:
-        self._forgetting = None
-        self._expire()
+            def expire_more() -> None:
+                self._forgetting = None
+                self._expire()
+
+            self._forgetting = asyncio.get_running_loop().call_soon(expire_more)
 
     def _is_old(self, execution: Execution) -> bool:
-        return execution.ended_s <= asyncio.get_running_loop().time() - self._ttl_s
+        return execution.ended_s <= asyncio.get_running_loop().time() - self.ttl_s
 
     def _forget(self, key: str) -> None:
         execution = self._ended.pop(key)
@@ -260,9 +252,9 @@ def _stored_size(execution: Execution) -> int:
     return execution.size_bytes + 1024
 
 
-def _is_current(execution: Execution) -> bool:
+def _response(execution: Execution) -> HttpResponse:
     assert execution.task is not None
-    return execution.task.result().is_current()
+    return execution.task.result()
 
 
 def owner_key(owner: str, key: str) -> str:

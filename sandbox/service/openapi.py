@@ -42,8 +42,7 @@ from rocstar.sandbox.service.dialects.native import (
 from rocstar.sandbox.service.dialects.sandbox_fusion import CodeAnswer, NotebookAnswer, fusion_bodies
 from rocstar.sandbox.service.dialects.verl_tool import Observations, ToolServerHealth, actions_model
 from rocstar.sandbox.service.results import Failure, Result
-from rocstar.sandbox.service.service_limits import ServiceLimits
-from rocstar.sandbox.service.validation import BodyModel
+from rocstar.sandbox.service.validation import BodyModel, ServiceLimits
 
 Pong = Literal["pong"]
 
@@ -94,20 +93,12 @@ ANSWERS: tuple[Any, ...] = (
 
 def body_models(service_limits: ServiceLimits) -> list[BodyModel[Any]]:
     """Return the models of all bodies, within the limits of one service."""
-    native, judge, fusion = (
-        native_bodies(service_limits),
-        judge_bodies(service_limits),
-        fusion_bodies(service_limits),
-    )
+    native = native_bodies(service_limits)
     return [
         *(native.run, native.batch, native.session, native.cell),
-        *(
-            judge.submission,
-            judge.submissions,
-            fusion.code_run,
-            fusion.notebook,
-            actions_model(service_limits),
-        ),
+        *judge_bodies(service_limits),
+        *fusion_bodies(service_limits),
+        actions_model(service_limits),
     ]
 
 

@@ -14,7 +14,7 @@ import dataclasses
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from aiohttp import web
@@ -34,15 +34,10 @@ from rocstar.sandbox.http.responses import (
 from rocstar.sandbox.http.routes import HttpRequest
 from rocstar.sandbox.types import ExecResult, OnOutput, SandboxError, SessionLost
 
-# --- native ----------------------------------------------------------------------------------------------
-
-
 MAX_JSON_FILES_BYTES = 8 << 20
 """The maximum size of all files in one JSON text, because coding it blocks the event loop. Larger files are
 sent alone, by /v1/sessions/{id}/files."""
 
-
-# --- native ----------------------------------------------------------------------------------------------
 
 Result = msgspec.defstruct(
     "Result",
@@ -115,18 +110,8 @@ def count_chars(result: ExecResult) -> int:
     size = len(result.stdout) + len(result.stderr) + (0 if value is None else len(value))
     if size < WIDE_CHARS:
         return size
-    return sum(map(_text_bytes, (result.stdout, result.stderr, value or "")))
-
-
-def _text_bytes(text: str) -> int:
-    return len(text) if text.isascii() else sys.getsizeof(text)
-
-
-def count_result_size(result: ExecResult) -> int:
-    """Return the size of texts, files and displays."""
-    if result.files or result.displays:
-        return count_chars(result) + count_file_bytes(result)
-    return count_chars(result)
+    texts = (result.stdout, result.stderr, value or "")
+    return sum(len(text) if text.isascii() else sys.getsizeof(text) for text in texts)
 
 
 def count_file_bytes(result: ExecResult) -> int:
@@ -138,46 +123,39 @@ TRUNCATED_CHARS = 4096
 """The length of a truncated text."""
 
 
+@dataclass(eq=False)
 class OutputBuffer:
     """The output that one request holds, released at exit. Invariant: if each result is truncated before it
     is kept, requests hold one result each beyond the total of `shares`, and truncated texts of the same
     total."""
 
-    def __init__(self, shares: OwnerBudget, owner: str) -> None:
-        self._shares = shares
-        self.owner = owner
-        self.chars = 0
+    shares: OwnerBudget
+    owner: str
+    chars: int = 0
 
     def __enter__(self) -> "OutputBuffer":
         return self
 
     def __exit__(self, *error: object) -> None:
         if self.chars:
-            self._shares.give(self.owner, self.chars)
+            self.shares.give(self.owner, self.chars)
 
     @property
     def full(self) -> bool:
         """True if only truncated texts should be kept."""
-        return not self._shares.fits(self.owner, 0)
+        return not self.shares.fits(self.owner, 0)
 
     def truncate(self, result: ExecResult) -> ExecResult:
         """Return the result with as much text as the budget allows: all of it, truncated, or none."""
         if not self.full:
             return result
-        spent = self._shares.used_by(self.owner) > 2 * self._shares.limit_of(self.owner)
+        spent = self.shares.used_by(self.owner) > 2 * self.shares.limit_of(self.owner)
         return truncate_output(result, 0 if spent else TRUNCATED_CHARS)
 
-    def hold(self, chars: int) -> None:
-        """Set the held size."""
-        self.take(chars - self.chars)
-
     def take(self, chars: int) -> None:
+        """Hold more characters, or fewer if they were sent."""
         self.chars += chars
-        self._shares.take(self.owner, chars)
-
-    def give(self, chars: int) -> None:
-        """Release characters that were sent."""
-        self.take(-chars)
+        self.shares.take(self.owner, chars)
 
 
 def truncate_output(result: ExecResult, chars: int = TRUNCATED_CHARS) -> ExecResult:
@@ -216,7 +194,7 @@ async def send_buffered(
             raise Overloaded(
                 "answers that clients have yet to take leave no room for this one; ask again later"
             )
-        held.hold(len(answer.body))
+        held.take(len(answer.body) - held.chars)
     return await send(request, answer, timeout_s)
 
 
@@ -266,7 +244,7 @@ async def stream_cell(
     try:
         while (event := await events.get()) is not None:
             yield event
-            held.give(_event_size(event))
+            held.take(-_event_size(event))
         await running  # raise other errors
     finally:
         running.cancel()
@@ -286,18 +264,14 @@ def check_files_fit(result: ExecResult) -> None:
 def _event_size(event: Event) -> int:
     if isinstance(event, OutputEvent):
         return len(event.text)
-    return 0 if isinstance(event, SandboxError) else count_result_size(event)
+    return 0 if isinstance(event, SandboxError) else count_chars(event) + count_file_bytes(event)
 
 
 async def encode_event(kind: str, event: Event) -> bytes:
-    name, fields = _event_fields(event)
+    name, fields = "result", cast(Any, {"result": event})
+    if isinstance(event, OutputEvent):
+        name, fields = "output", {"stream": event.stream, "text": event.text}
+    elif isinstance(event, SandboxError):
+        name, fields = "error", to_failure(event)
     text = await encode_json(fields, _event_size(event))
     return text + b"\n" if kind == NDJSON else b"event: %b\ndata: %b\n\n" % (name.encode(), text)
-
-
-def _event_fields(event: Event) -> tuple[str, Any]:
-    if isinstance(event, OutputEvent):
-        return "output", {"stream": event.stream, "text": event.text}
-    if isinstance(event, SandboxError):
-        return "error", to_failure(event)
-    return "result", {"result": event}

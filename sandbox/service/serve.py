@@ -14,7 +14,7 @@ import gc
 import os
 import resource
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from rocstar.sandbox.child.cpp import command_from
@@ -34,17 +34,13 @@ from rocstar.sandbox.http.guard import (
 from rocstar.sandbox.http.listening import Address, bind, listen, parse_address
 from rocstar.sandbox.pool.event_loop_priority import PROGRAMS_NICE, SWITCH_S, raised_priority
 from rocstar.sandbox.pool.pool import SandboxPool, default_max_live, default_memory_bytes
-from rocstar.sandbox.service.admission import Outcome
 from rocstar.sandbox.service.app import Service, ServiceOptions
 from rocstar.sandbox.service.dialects.code_judge import JudgeOptions
-from rocstar.sandbox.service.service_limits import ServiceLimits
+from rocstar.sandbox.service.validation import ServiceLimits
 from rocstar.sandbox.types import (
     DEFAULT_LIMITS,
     BatchSandbox,
-    ExecRequest,
-    ExecResult,
     Limits,
-    Session,
     SessionSandbox,
 )
 
@@ -61,34 +57,17 @@ class SplitSandbox:
     on the node that holds it."""
 
     def __init__(self, stateless: BatchSandbox, stateful: SessionSandbox) -> None:
-        self._stateless = stateless
-        self._stateful = stateful
-
-    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
-        return await self._stateless.run(request, deadline=deadline)
-
-    def run_batch(
-        self, requests: Sequence[ExecRequest], *, deadline: float | None = None
-    ) -> AsyncIterator[tuple[int, Outcome]]:
-        return self._stateless.run_batch(requests, deadline=deadline)
-
-    async def open_session(
-        self,
-        *,
-        flavour: str = "auto",
-        limits: Limits = DEFAULT_LIMITS,
-        seed: int | None = None,
-        owner: str = "",
-    ) -> Session:
-        return await self._stateful.open_session(flavour=flavour, limits=limits, seed=seed, owner=owner)
+        self._parts = stateful, stateless
+        self.run, self.run_batch = stateless.run, stateless.run_batch
+        self.open_session = stateful.open_session
 
     @property
     def capacity(self) -> int | None:
         """Programs at a time that are not of sessions; None when the sandbox does not say."""
-        return getattr(self._stateless, "capacity", None)
+        return getattr(self._parts[1], "capacity", None)
 
     def parts(self) -> tuple[object, object]:
-        return self._stateful, self._stateless
+        return self._parts
 
 
 def run(options: argparse.Namespace) -> int:
@@ -172,7 +151,12 @@ async def _serve(options: argparse.Namespace, settings: ServiceOptions, address:
             async with service.opened(access_log=log, shutdown_s=FAIL_S) as server:
                 announce(listen(listening))
                 service.connections.open(listening, server)
-                _announce_rules(settings)
+                names = ", ".join(f"{one.name} ({one.weight})" for one in settings.owners.known if one.name)
+                guard = "token required" if settings.owners else "no token, loopback only"
+                guard += f"; owners by weight: {names}" if names else ""
+                flavours = ", ".join(settings.service_limits.flavours)
+                about = f"{settings.num_workers} programs at a time; {flavours}; {guard}"
+                print(f"rocstar sandbox: {about}", flush=True)
                 gc.freeze()  # the imported modules live as long as the process
                 await signals.stop.wait()
                 service.drain()
@@ -257,14 +241,6 @@ def announce(names: Sequence[str], path: str = "") -> None:
     """Print a line for each socket that takes connections."""
     for name in names:
         print(f"rocstar sandbox: serving on {name}{path}", flush=True)
-
-
-def _announce_rules(settings: ServiceOptions) -> None:
-    flavours = ", ".join(settings.service_limits.flavours)
-    names = ", ".join(f"{one.name} ({one.weight})" for one in settings.owners.known if one.name)
-    guard = "token required" if settings.owners else "no token, loopback only"
-    guard += f"; owners by weight: {names}" if names else ""
-    print(f"rocstar sandbox: {settings.num_workers} programs at a time; {flavours}; {guard}", flush=True)
 
 
 def raise_descriptor_limit() -> None:

@@ -9,14 +9,15 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 
 from msgspec import Struct
 
-from rocstar.sandbox.http.owner_budget import NO_WEIGHTS, OwnerBudget
+from rocstar.sandbox.http.owner_budget import OwnerBudget
 from rocstar.sandbox.pool.fifo_lock import FifoLock
 from rocstar.sandbox.service.metrics import ServiceMetrics
-from rocstar.sandbox.service.service_limits import AUTO
+from rocstar.sandbox.service.validation import AUTO
 from rocstar.sandbox.types import (
     ExecResult,
     Limits,
@@ -41,54 +42,41 @@ MAX_REMEMBERED = 16_384
 """Ended sessions whose reason is remembered."""
 
 
+@dataclass(slots=True, eq=False)
 class _Entry:
-    __slots__ = ("flavour", "owner", "reopen", "session", "turn", "used_s", "users")
+    """reopen: reopens the session in another flavour; None from its first cell on."""
 
-    def __init__(self, session: Session, flavour: str, owner: str, now_s: float) -> None:
-        self.session = session
-        self.reopen: Reopen | None = None
-        self.owner = owner
-        self.flavour = flavour
-        self.turn = FifoLock()
-        self.used_s = now_s
-        self.users = 0
-
-
-Reopen = Callable[[str], Awaitable[Session]]
-"""Reopens the session in another flavour; available until its first cell."""
+    session: Session
+    flavour: str
+    owner: str
+    used_s: float
+    reopen: Callable[[str], Awaitable[Session]] | None = None
+    turn: FifoLock = field(default_factory=FifoLock)
+    users: int = 0
 
 
+@dataclass(eq=False)
 class SessionTable:
-    """Invariant: an id is live, or lost for a reason that is remembered, or `unknown`; at most `max_sessions`
-    are live, of which each owner finds its share, and one idle for `lease_s` ends as `expired`; a session is
-    `unknown` to all but its owner."""
+    """The sessions of a server.
 
-    def __init__(
-        self,
-        sandbox: SessionSandbox,
-        metrics: ServiceMetrics,
-        *,
-        lease_s: float = 1800.0,
-        max_sessions: int = 4096,
-        weights: Mapping[str, int] = NO_WEIGHTS,
-        select_flavour: Callable[[str], str] | None = None,
-    ) -> None:
-        """
-        Args:
-            sandbox: What opens sessions.
-            metrics: What counts them.
-            lease_s: How long one may be idle, in seconds.
-            max_sessions: The most that live.
-            weights: Of owners, for their shares.
-            choose: The flavour that suits a program; None when the sandbox chooses by nothing.
-        """
-        self._sandbox = sandbox
-        self._select = select_flavour
-        self._metrics = metrics
-        self._lease_s = lease_s
-        self._shares = OwnerBudget(max_sessions, weights)
-        self._live: OrderedDict[str, _Entry] = OrderedDict()
-        self._lost: OrderedDict[str, tuple[str, str]] = OrderedDict()  # reason, how its process ended
+    Args:
+        shares: the budget of live sessions.
+        lease_s: the time that a session may be idle.
+        select_flavour: returns the flavour of a program; None if the sandbox has no flavours.
+
+    Invariant: an id is live, or lost for a reason that is remembered in `_lost` (with the description of its
+    process's end), or `unknown`; a session idle for `lease_s` ends as `expired`; a session is `unknown` to
+    all but its owner.
+    """
+
+    sandbox: SessionSandbox
+    metrics: ServiceMetrics
+    shares: OwnerBudget
+    _: KW_ONLY
+    lease_s: float = 1800.0
+    select_flavour: Callable[[str], str] | None = None
+    _live: OrderedDict[str, _Entry] = field(default_factory=OrderedDict)
+    _lost: OrderedDict[str, tuple[str, str]] = field(default_factory=OrderedDict)
 
     def __len__(self) -> int:
         return len(self._live)
@@ -99,8 +87,8 @@ class SessionTable:
     async def open(self, flavour: str, limits: Limits, seed: int | None, owner: str = "") -> str:
         """Opens one in a flavour, or in `auto`, the one that suits its first cell."""
         reopen = None
-        if flavour == AUTO and self._select is not None:
-            flavour = self._select("")
+        if flavour == AUTO and self.select_flavour is not None:
+            flavour = self.select_flavour("")
             reopen = partial(self._open, limits, seed, owner)
         session = await self._open(limits, seed, owner, flavour)
         session_id = await self._add(session, flavour, owner)
@@ -108,7 +96,7 @@ class SessionTable:
         return session_id
 
     async def _open(self, limits: Limits, seed: int | None, owner: str, flavour: str) -> Session:
-        return await self._sandbox.open_session(flavour=flavour, limits=limits, seed=seed, owner=owner)
+        return await self.sandbox.open_session(flavour=flavour, limits=limits, seed=seed, owner=owner)
 
     async def run(
         self,
@@ -142,7 +130,7 @@ class SessionTable:
         finally:
             entry.turn.give()
             self._release(session_id, entry)
-        self._metrics.saw_result(entry.flavour, result)
+        self.metrics.saw_result(entry.flavour, result)
         if entry.session.lost is not None:  # the cell ended it
             self._forget(session_id, entry.session.lost, entry.session.ending)
         return result
@@ -155,7 +143,7 @@ class SessionTable:
                 id=session_id,
                 flavour=entry.flavour,
                 busy=entry.users > 0,
-                expires_s=round(max(0.0, self._lease_s - (now_s - entry.used_s)), 3),
+                expires_s=round(max(0.0, self.lease_s - (now_s - entry.used_s)), 3),
             )
             for session_id, entry in self._live.items()
             if entry.owner == owner and entry.session.lost is None
@@ -170,7 +158,9 @@ class SessionTable:
         """Select the flavour before the first cell, when a new interpreter loses no state. If none is free,
         the session continues in its current one, where imports take longer."""
         reopen, entry.reopen = entry.reopen, None
-        if reopen is None or self._select is None or (flavour := self._select(code)) == entry.flavour:
+        if reopen is None or self.select_flavour is None:
+            return
+        if (flavour := self.select_flavour(code)) == entry.flavour:
             return
         with suppress(SandboxError):
             session = await reopen(flavour)
@@ -201,7 +191,7 @@ class SessionTable:
         """End the sessions whose lease has expired. The table is in order of last use."""
         now_s = asyncio.get_running_loop().time()
         for session_id, entry in list(self._live.items()):
-            if entry.used_s + self._lease_s > now_s:
+            if entry.used_s + self.lease_s > now_s:
                 break
             if entry.users == 0:
                 self._forget(session_id, "expired")
@@ -209,7 +199,7 @@ class SessionTable:
 
     async def run_sweeper(self) -> None:
         while True:
-            await asyncio.sleep(max(0.05, min(30.0, self._lease_s / 4)))
+            await asyncio.sleep(max(0.05, min(30.0, self.lease_s / 4)))
             await self.sweep()
 
     async def close_all(self) -> None:
@@ -218,20 +208,20 @@ class SessionTable:
             await self._close(entry)
 
     async def _add(self, session: Session, flavour: str, owner: str) -> str:
-        while not self._shares.fits(owner, 1):
-            idle = self._idle_of(self._shares.largest_owner()) or self._idle_of(owner)
+        while not self.shares.fits(owner, 1):
+            idle = self._idle_of(self.shares.largest_owner()) or self._idle_of(owner)
             if idle is None:
                 await session.close()
                 raise SandboxError(
-                    f"all {self._shares.limit_of(owner)} sessions are in use", kind="full", retryable=True
+                    f"all {self.shares.limit_of(owner)} sessions are in use", kind="full", retryable=True
                 )
             entry = self._live[idle]
             self._forget(idle, "evicted")
             await self._close(entry)
         session_id = secrets.token_hex(16)
         self._live[session_id] = _Entry(session, flavour, owner, asyncio.get_running_loop().time())
-        self._shares.take(owner, 1)
-        self._metrics.sessions_opened += 1
+        self.shares.take(owner, 1)
+        self.metrics.sessions_opened += 1
         return session_id
 
     def _idle_of(self, owner: str) -> str | None:
@@ -277,12 +267,12 @@ class SessionTable:
         entry = self._live.pop(session_id, None)
         if entry is None:
             return
-        self._shares.give(entry.owner, 1)
+        self.shares.give(entry.owner, 1)
         self._lost[session_id] = reason, ending
         if len(self._lost) > MAX_REMEMBERED:
             self._lost.popitem(last=False)
         if count:
-            self._metrics.sessions_lost[(reason,)] += 1
+            self.metrics.sessions_lost[(reason,)] += 1
 
     def _loss(self, session_id: str) -> SessionLost:
         return _session_lost(*self._lost.get(session_id, ("unknown", "")))

@@ -70,10 +70,20 @@ def test_a_row_has_figure_bar_origin_and_age() -> None:
     old = {**copy.deepcopy(GOOD), "commit": "1" * 40, "seeds": [1, 2]}
     old["claims"] = [report.claim("calls | lost", 45_000, at_most=0)]
     first, second = results_page.page({"a.json": GOOD, "b.json": old}, since).split("\n## ")[1:]
-    assert first.startswith("a\n\n`python x.py`: c, 2 cores, commit `00000000`, 2026-01-31.\n")
-    assert "| calls per second | 2.5 calls/s | >= 2 | yes |\n" in first
-    assert second.splitlines()[2].endswith("commit `11111111`, 2026-01-31, 2 seeds, **not recent**.")
-    assert second.endswith("| calls \\| lost | 45,000 | <= 0 | **no** |\n")
+    assert first.startswith("a\n\n`python x.py`: c, 2 cores, `00000000`, 2026-01-31.\n")
+    assert "| calls per second | 2.5 calls/s | >= 2 |\n" in first
+    assert second.splitlines()[2].endswith("`11111111`, 2026-01-31, 2 seeds, **old**.")
+    assert second.endswith("| calls \\| lost | 45,000 | **missed**: <= 0 |\n")
+
+
+def test_words_that_all_claims_share_are_written_once() -> None:
+    claims = [report.claim(f"pool: calls lost, {part}", 3, "calls") for part in ("short", "long")]
+    assert results_page.rows(claims) == [
+        "| pool: calls lost | figure |",
+        "|---|---|",
+        "| short | 3 |",
+        "| long | 3 |",
+    ]
 
 
 def test_a_missed_bar_is_seen_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ Time is what the loop waits, up to what it meant to wait, and a fixed bit for ea
 callback costs and how long the machine lets the process lie do not count: on a machine that is ten times
 slower, all deadlines of a test come after the same work, and only the test takes longer.
 
-engine.testing's VirtualClockLoop does not wait at all: beside real sockets its clock would jump while the
+VirtualClockLoop of tests.fakes does not wait at all: beside real sockets its clock would jump while the
 kernel still carries a message. Threads would bring the machine's time back: what is meant for one is done at
 once.
 """

@@ -23,8 +23,6 @@ from rocstar.engine.types import (
     VersionSpan,
 )
 
-from .made_trajectories import MadeTurn, spoken_trajectory
-
 text = st.text(max_size=8)
 any_text = st.text(
     st.characters(exclude_categories=[]), max_size=8
@@ -124,17 +122,3 @@ def fitting_trajectories(draw: Any) -> Trajectory:
     made: Trajectory = draw(trajectories)
     fitting = draw(st.lists(st.none() | logprobs, min_size=len(made.ids), max_size=len(made.ids)))
     return replace(made, logprobs=tuple(fitting))
-
-
-def plain_trajectory(
-    *, logprobs: list[float], sibling: int = 0, task: str = "t", step: int = 1, reward: float = 1.0
-) -> Trajectory:
-    """A prompt of one token, and one turn with these log-probs."""
-    return spoken_trajectory(
-        [7],
-        [MadeTurn(ids=range(len(logprobs)), logprobs=logprobs, text="<answer>1</answer>")],
-        task=Task(id=task, source="s", question="q", answer="1"),
-        step=step,
-        sibling=sibling,
-        outcome=Scored(reward=reward, method="m"),
-    )

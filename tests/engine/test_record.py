@@ -24,17 +24,14 @@ from rocstar.engine.record.reading import (
 from rocstar.engine.types import (
     Failed,
     FinishReason,
-    Origin,
     Scored,
-    Segment,
     Task,
     ToolCall,
     ToolResult,
     Trajectory,
-    TrajectoryKey,
-    Turn,
     VersionSpan,
 )
+from tests.fakes.trajectories import FakeTurn, make_trajectory
 
 from .record_cases import metas, trajectories
 
@@ -83,29 +80,23 @@ def test_logprobs_keep_every_bit(bits: int) -> None:
         assert struct.pack("<d", again) == struct.pack("<d", value)
 
 
-EXAMPLE = Trajectory(
-    key=TrajectoryKey(seed=1, step=2, task_id="t", sibling=3),
+EXAMPLE = make_trajectory(
+    FakeTurn(
+        ids=(11,),
+        text="x",
+        calls=(ToolCall(name="f", arguments={"code": "1"}),),
+        results=(ToolResult(status="ok", is_error=False, text="1"),),
+        answer=(12,),
+    ),
+    FakeTurn(
+        ids=(13,), logprobs=(-0.25,), text="y", stopped=False, calls=(ToolCall(name="f", arguments={}),)
+    ),
+    prompt=(10,),
     task=Task(id="t", source="s", question="q", answer="a", meta={"entry": (1, 2)}),
-    ids=(10, 11, 12, 13),
-    logprobs=(None, -0.5, None, -0.25),
-    segments=(
-        Segment(start=0, end=1, origin=Origin.prompt),
-        Segment(start=1, end=2, origin=Origin.policy),
-        Segment(start=2, end=3, origin=Origin.tool),
-        Segment(start=3, end=4, origin=Origin.policy),
-    ),
+    seed=1,
+    step=2,
+    sibling=3,
     version_spans=(VersionSpan(start=1, end=2, version=4), VersionSpan(start=3, end=4, version=6)),
-    turns=(
-        Turn(
-            start=1,
-            end=2,
-            text="x",
-            stopped=True,
-            calls=(ToolCall(name="f", arguments={"code": "1"}),),
-            results=(ToolResult(status="ok", is_error=False, text="1"),),
-        ),
-        Turn(start=3, end=4, text="y", stopped=False, calls=(ToolCall(name="f", arguments={}),)),
-    ),
     finish_reason=FinishReason.max_turns,
     outcome=Scored(reward=1.0, method="exact"),
 )
@@ -197,16 +188,8 @@ def test_fields_of_version_1() -> None:
 
 def test_dropped_and_failed() -> None:
     dropped = Verdict(bucket="failed", penalty_error=None, penalty_format=None, advantage=None)
-    lost = Trajectory(
-        key=EXAMPLE.key,
-        task=EXAMPLE.task,
-        ids=(1,),
-        logprobs=(None,),
-        segments=EXAMPLE.segments[:1],
-        version_spans=(),
-        turns=(),
-        finish_reason=FinishReason.aborted,
-        outcome=Failed(kind="k", retryable=True, detail="d"),
+    lost = dataclasses.replace(
+        EXAMPLE, version_spans=(), outcome=Failed(kind="k", retryable=True, detail="d")
     )
     told = record(lost, dropped)
     assert (

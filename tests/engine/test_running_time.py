@@ -12,7 +12,7 @@ from rocstar.engine.inference.sglang.api import Api, Loads
 from rocstar.engine.inference.sglang.engine import SGLangEngine
 from rocstar.engine.inference.sglang.requests import LiveRequest
 from rocstar.engine.running_time import RunningClock, running_timeout
-from rocstar.engine.testing.policy import VirtualClockLoop, run_virtual
+from tests.fakes.scripted_policy import VirtualClockLoop, run_virtual
 
 
 def stand_still(seconds: float) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
-from rocstar.engine.testing.policy import ByteTokenizer
+from tests.fakes.scripted_policy import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()
 STOP = TOKENIZER.id_of("<|im_end|>")

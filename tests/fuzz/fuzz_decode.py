@@ -20,7 +20,7 @@ from rocstar.sandbox.service.app import error_response
 from rocstar.sandbox.service.dialects.code_judge import JudgeOptions, decode_submission, decode_submissions
 from rocstar.sandbox.service.dialects.native import decode_batch, decode_cell, decode_run, decode_session
 from rocstar.sandbox.service.dialects.sandbox_fusion import decode_run_code, decode_run_jupyter
-from rocstar.sandbox.service.service_limits import ServiceLimits
+from rocstar.sandbox.service.validation import ServiceLimits
 
 RULES = ServiceLimits(flavours=("stdlib", "numeric", "verifier"))
 LIMITS = JudgeOptions().limits

@@ -92,7 +92,7 @@ def test_a_folder_holds_attempts_numbers_and_what_they_are_of(workshop: Any, who
         reward for question in told["questions"].values() for reward in question["rewards"]
     ]
     page = (whole / "report.html").read_text()
-    assert "avg@2, 4 questions" in page and page.count('title="attempt ') == 8
+    assert "<td>4 × 2</td>" in page and '"conversation&file=heldout&' in page
     (start,) = read_manifest(whole)
     facts = start["evaluation"]
     assert start["status"] == "complete" and start["recipe"] == recipe_hash(

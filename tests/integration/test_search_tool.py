@@ -14,7 +14,6 @@ from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.record.reading import read_folder, read_records
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits, run_trajectory
-from rocstar.engine.testing.policy import ByteTokenizer, ScriptedPolicy, check_trajectory
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.jupyter import JupyterTool
 from rocstar.engine.tools.python import PythonTool
@@ -23,6 +22,7 @@ from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import Limits
 from rocstar.train.cli import main
 from rocstar.train.recipe.own_code import load
+from tests.fakes.scripted_policy import ByteTokenizer, ScriptedPolicy, check_trajectory
 
 from ..kept_pool import kept_pools
 from ..patience import PATIENCE_S

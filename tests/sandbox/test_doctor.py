@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox import cli
-from rocstar.sandbox.doctor import command, facts
-from rocstar.sandbox.doctor.layers import PROTECTIONS, Layer, Started
-from rocstar.sandbox.doctor.limits import Measure, kernel_version
+from rocstar.sandbox.doctor import facts
+from rocstar.sandbox.doctor import report as doctor_report
+from rocstar.sandbox.doctor.layers import PROTECTIONS, Layer, Measure, Started, kernel_version
 from rocstar.sandbox.doctor.report import report_of
 
 FACTS: dict[str, Any] = {
@@ -98,7 +98,7 @@ def test_without_a_pool_it_fails_and_says_why(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = report_of(Started(error="this kernel offers no seccomp filter"), {**FACTS, "seccomp": False})
-    monkeypatch.setattr(command, "examine", lambda: report)
+    monkeypatch.setattr(doctor_report, "examine", lambda: report)
     assert cli.main(["doctor"]) == 1
     shown = capsys.readouterr().out
     assert "tier none: this kernel offers no seccomp filter" in shown

@@ -13,7 +13,18 @@ import pytest
 from rocstar.sandbox import testing
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.testing import FakeSandbox
-from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Sandbox, SandboxError, SessionLost, Status
+from rocstar.sandbox.types import (
+    ExecRequest,
+    ExecResult,
+    Limits,
+    Sandbox,
+    SandboxError,
+    SessionLost,
+    SessionSandbox,
+    Status,
+)
+
+from ..patience import PATIENCE_S
 
 RECORDINGS = Path(__file__).parent / "recordings" / "pool.json"
 RECORDED = json.loads(RECORDINGS.read_text(encoding="utf-8"))
@@ -139,3 +150,52 @@ async def test_a_passed_deadline_fails_as_in_the_pool() -> None:
             with pytest.raises(SandboxError) as failure:
                 await sandbox.run(request, deadline=past)
             assert (failure.value.kind, failure.value.retryable) == ("deadline", True)
+
+
+async def test_a_batch_has_every_outcome_once() -> None:
+    died = SandboxError("died", kind="zygote_died", retryable=True)
+    fake: SessionSandbox = FakeSandbox({"a": testing.ok("1"), "b": died, "c": testing.error("e")})
+    requests = [ExecRequest(code=code) for code in "abc"]
+    found = {index: outcome async for index, outcome in fake.run_batch(requests)}
+    assert (found[0], found[1], found[2]) == (testing.ok("1"), died, testing.error("e"))
+
+
+async def test_a_session_remembers_its_cells_and_branches() -> None:
+    fake = FakeSandbox({}, otherwise=testing.ok())
+    session = await fake.open_session()
+    await session.run("a")
+    branch = await session.branch()
+    await session.run("b")
+    await branch.run("c")
+    assert ([session.cells, branch.cells], session.id != branch.id) == ([["a", "b"], ["a", "c"]], True)
+
+
+@pytest.mark.parametrize("reason", ["evicted", "expired"])
+async def test_a_session_can_be_taken_away(reason: str) -> None:
+    fake = FakeSandbox({}, otherwise=testing.ok())
+    session = await fake.open_session()
+    fake.lose(session, reason)
+    for use in (session.run("a"), session.branch()):
+        with pytest.raises(SessionLost) as loss:
+            await use
+        assert loss.value.reason == reason
+    assert fake.requests == []
+
+
+async def test_a_scripted_loss_ends_the_session() -> None:
+    fake = FakeSandbox({"a": SessionLost("gone", reason="supervisor_died")}, otherwise=testing.ok())
+    session = await fake.open_session()
+    for code in ("a", "b"):
+        with pytest.raises(SessionLost) as loss:
+            await session.run(code)
+        assert loss.value.reason == "supervisor_died"
+
+
+async def test_a_closed_session_is_lost_in_both() -> None:
+    async with SandboxPool() as pool:
+        for sandbox in (pool, FakeSandbox({"a": testing.timeout()})):
+            session = await sandbox.open_session()
+            await session.close()
+            with pytest.raises(SessionLost) as loss:
+                await asyncio.wait_for(session.run("a"), PATIENCE_S)
+            assert loss.value.reason == "closed", sandbox

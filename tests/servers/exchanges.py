@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.inference.openai_forms import NEUTRAL, EndpointForm, asked
-from rocstar.engine.inference.openai_stream import Codec
+from rocstar.engine.inference.openai_formats import NEUTRAL, Codec, EndpointForm, asked
 
 from .vendors import CONTEXT, NAME, Running
 

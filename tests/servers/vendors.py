@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-from rocstar.engine.inference.openai_forms import EndpointForm
+from rocstar.engine.inference.openai_formats import EndpointForm
 from rocstar.engine.inference.sglang.replica import SERVER_ENV, server_command
 from rocstar.engine.inference.sglang.server import ServerProcess, free_port
 from tests.fakes.sglang.exchanges import CPU_ARGS

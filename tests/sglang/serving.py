@@ -17,13 +17,13 @@ from rocstar.engine.inference.base import Generation, Inference, Sampling
 from rocstar.engine.inference.sglang.replica import Replica, server_command
 from rocstar.engine.inference.weights import DiskWeights
 from rocstar.engine.rollout.group import run_group
-from rocstar.engine.testing.policy import check_trajectory
 from rocstar.engine.types import Failed, Group, Trajectory
 from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.plan.preflight import load_all_tasks
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.serving.agent import make_agent, open_sandbox
 from rocstar.train.tasks.chat_format import chat_format
+from tests.fakes.scripted_policy import check_trajectory
 from tests.fakes.sglang.exchanges import CPU_ARGS
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,7 @@ from rocstar.engine.record.reading import Verdict, from_record, read_records
 from rocstar.engine.types import HIDDEN, Group
 from rocstar.train.cli import main
 from rocstar.train.groups.journal import Journal
-
-from ..engine.record_cases import plain_trajectory
+from tests.fakes.trajectories import plain_trajectory
 
 KEPT = Verdict(bucket="kept", penalty_error=0.0, penalty_format=0.0, advantage=0.5)
 

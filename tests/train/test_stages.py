@@ -15,7 +15,7 @@ import pytest
 
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
-from rocstar.engine.types import Failed, FinishReason, Group, Scored, Task, Trajectory, TrajectoryKey, Turn
+from rocstar.engine.types import FinishReason, Group, Task, Trajectory, Turn
 from rocstar.train import loop
 from rocstar.train.evaluation import during_training
 from rocstar.train.groups.source import Batch, Roller, Source
@@ -36,6 +36,7 @@ from rocstar.train.record.loop_lag import LoopLag
 from rocstar.train.record.metrics import MetricsWriter, read_metrics
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.run import Live, Run
+from tests.fakes.trajectories import make_group, make_trajectory
 
 TASKS = [Task(id=f"task{k}", source="s", question=f"q{k}", answer="1") for k in range(5)]
 
@@ -48,22 +49,6 @@ class Silent:
     """Stands in for the publisher."""
 
     version = 0
-
-
-def attempt(task: Task, sibling: int, reward: float | None) -> Trajectory:
-    return Trajectory(
-        key=TrajectoryKey(seed=0, step=1, task_id=task.id, sibling=sibling),
-        task=task,
-        ids=(0, 1),
-        logprobs=(None, -0.5),
-        segments=(),
-        version_spans=(),
-        turns=(),
-        finish_reason=FinishReason.answered,
-        outcome=Failed(kind="deadline", retryable=True, detail="")
-        if reward is None
-        else Scored(reward=reward, method="strict"),
-    )
 
 
 def write_checkpoint(directory: Path) -> None:
@@ -137,6 +122,7 @@ def build_run(directory: Path, recipe: Recipe) -> Run:
         budget=TimeBudget(clock=lambda: float(next(ticks))),
         journal=cast(Any, SettledJournal()),
         lag=LoopLag(),
+        write_eval_page=lambda folder: None,
     )
 
 
@@ -320,8 +306,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, list[float 
             assert what.endswith(": difficulty filter"), "who watches must not take it for an evaluation"
             await asyncio.sleep(0)
             for task in tasks:
-                made = tuple(attempt(task, k, reward) for k, reward in enumerate(table[task.id]))
-                await on_group(Group(task=task, trajectories=made))
+                await on_group(make_group(task, *table[task.id]))
 
         monkeypatch.setattr(during_training, "run_attempts", run_attempts)
 
@@ -381,8 +366,9 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[str | None]],
 
 def saying(task: Task, text: str | None) -> Trajectory:
     cut = text is not None and text.endswith("CUT")
-    return dataclasses.replace(
-        attempt(task, 0, None if text is None else 0.0),
+    return make_trajectory(
+        task=task,
+        reward=None if text is None else 0.0,
         turns=(Turn(start=1, end=2, text=text or "", stopped=not cut),),
         finish_reason=FinishReason.max_tokens if cut else FinishReason.answered,
     )

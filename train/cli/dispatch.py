@@ -83,8 +83,9 @@ def _simulate(arguments: list[str]) -> int:
         if message := missing_extra_message("rocstar sim", "sim"):
             raise ConfigError(message)
         from rocstar.engine.sim.cli import main as sim_main
+        from rocstar.train.reading.view.document import article_page
 
-        return sim_main(arguments)
+        return sim_main(arguments, article_page)
 
     return guarded(work)
 

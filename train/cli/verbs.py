@@ -85,14 +85,17 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reveal", action="store_true", help=text)
 
 
+def _write_eval_page(folder: Path) -> None:
+    from rocstar.train.reading.view.report import write_eval_report
+
+    write_eval_report(folder)
+
+
 def _report(options: argparse.Namespace) -> int:
-    from rocstar.train.reading.view.report import write_report
+    from rocstar.train.reading.view.report import ReportError, write_eval_report, write_report
     from rocstar.train.record.metrics import MetricsFileError
-    from rocstar.train.record.report.sections import ReportError
 
     if (options.run / "results.json").is_file():
-        from rocstar.train.evaluation.report.eval_report import write_eval_report
-
         print(write_eval_report(options.run, reveal=options.reveal))
         return 0
     if not (options.run / "metrics.jsonl").is_file():
@@ -228,7 +231,7 @@ VERBS: Sequence[Verb] = (
     Verb(
         "eval", "avg@k and pass@k of a model on sets of tasks, kept as evidence",
         partial(evaluation.add_arguments, recipe_help=RECIPE_HELP, count=count),
-        partial(evaluation.run, loading=loading), "train", "always",
+        partial(evaluation.run, loading=loading, write_page=_write_eval_page), "train", "always",
     ),
     Verb(
         "rollout", "roll out groups on the first stage's tasks and save the trajectories",

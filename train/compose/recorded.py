@@ -11,6 +11,7 @@ from rocstar.train.compose.setup import BuiltRun, Setup
 from rocstar.train.evaluation import during_training
 from rocstar.train.groups.from_rollouts import Records, VersionCounter, recorded_source
 from rocstar.train.learner.model_io import load_tokenizer
+from rocstar.train.reading.view.report import write_eval_report
 from rocstar.train.tasks.chat_format import chat_format
 
 
@@ -24,7 +25,13 @@ async def open_recorded(setup: Setup, records: Records) -> AsyncIterator[BuiltRu
     refill = ", rl.refill draws nothing" if recipe.rl.refill else ""
     setup.listeners.note(f"learning from {records}: nothing is rolled out or evaluated{refill}")
     yield BuiltRun(
-        run=setup.run(team, VersionCounter(), chat_format(recipe, tokenizer), during_training),
+        run=setup.run(
+            team,
+            VersionCounter(),
+            chat_format(recipe, tokenizer),
+            evaluation=during_training,
+            write_eval_page=write_eval_report,
+        ),
         tokenizer=tokenizer,
         tasks=[[] for _ in recipe.stages],
         open_source=partial(recorded_source, records),

@@ -90,7 +90,9 @@ class Setup:
         team: LearnerTeam,
         publisher: Publisher,
         chat: ChatFormat,
+        *,
         evaluation: Evaluations,
+        write_eval_page: Callable[[Path], object],
         live: Live | None = None,
     ) -> Run:
         """Return the run of these parts."""
@@ -113,6 +115,7 @@ class Setup:
             listeners=self.listeners,
             budget=TimeBudget(),
             lag=self.lag,
+            write_eval_page=write_eval_page,
             alarms=self.watch.measured,
         )
 

@@ -14,33 +14,34 @@ process with one thread; the same command resumes a killed build.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from rocstar.engine.record.files import whole_file
-from rocstar.train.data.build_config import BuildConfig, moves
-from rocstar.train.data.candidate import RowReader
+from rocstar.train.data.build_config import BuildConfig, SourceConfig, forbids_commercial_use, names_branch
+from rocstar.train.data.candidate import Candidate, Dropped
 from rocstar.train.data.check import evidence_of, make_check, read_questions
-from rocstar.train.data.copies import settle_copies
 from rocstar.train.data.difficulty import PassRate, read_attempts
-from rocstar.train.data.funnel import FUNNEL, REASONS, Funnel, SourceTold
+from rocstar.train.data.funnel import FUNNEL, REASONS, Funnel, SourceInfo
 from rocstar.train.data.row_table import SCHEMA, RowTable
-from rocstar.train.data.sources import hash_of, hash_of_source, rows_of_source, told_of
 from rocstar.train.data.task_rows import TaskReader
 from rocstar.train.data.work_file import discard_work, open_work
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.targets import make_folder
+from rocstar.train.tasks.rows import HUB, local_copy, rows_from, source_files
 
 RULES: Final = 2
-"""Grows when the same row may become something else; an unfinished build of older rules is begun anew."""
+"""Version of the rules; an unfinished build of an older version is started again."""
 WORK: Final = "work.db"
 DROPPED: Final = "dropped.jsonl"
 COMMITTED_ROWS: Final = 2_000
-"""A killed build loses no more."""
+"""Rows per transaction: a killed build loses no more."""
+_CHUNK: Final = 1 << 20
 
 
 def build(config: BuildConfig, out: Path, *, commercial: bool = False, force: bool = False) -> Funnel:
@@ -49,13 +50,13 @@ def build(config: BuildConfig, out: Path, *, commercial: bool = False, force: bo
     Raises:
         ConfigError: a source cannot be used, nothing is left of the rows, or `out` is in use.
     """
-    told = [told_of(source, commercial=commercial) for source in config.sources]
-    about = [RULES, config.model_dump(mode="json"), commercial, _fingerprints(config, told)]
+    sources = [source_info(source, commercial=commercial) for source in config.sources]
+    about = [RULES, config.model_dump(mode="json"), commercial, _fingerprints(config, sources)]
     _claim(out, force=force)
     try:
         with open_work(out / WORK, SCHEMA, about) as database:
-            funnel = _build(_Builder(config, RowTable(database), told, commercial), out)
-    except ConfigError:  # no kill: the same would be wrong again
+            funnel = _build(_Builder(config, RowTable(database), sources, commercial), out)
+    except ConfigError:  # a resumed build would raise it again
         discard_work(out / WORK)
         if not any(out.iterdir()):
             out.rmdir()
@@ -65,14 +66,16 @@ def build(config: BuildConfig, out: Path, *, commercial: bool = False, force: bo
 
 
 def _build(builder: _Builder, out: Path) -> Funnel:
-    """The phases that are not done yet, then the files."""
-    builder.work()
+    """Run the missing phases, then write the files."""
+    builder.run()
     funnel = builder.funnel()
     if not sum(funnel.kept.values()):
         raise ConfigError(f"nothing is left of {sum(funnel.read.values()):,} rows:\n{funnel.as_text()}")
-    _write_lines(out / f"{funnel.kind}.jsonl", builder.kept())
-    _write_lines(out / DROPPED, builder.dropped())
-    _write_whole(out / FUNNEL, iter([json.dumps(funnel.as_json(), indent=1) + "\n"]))
+    for name, rows in ((f"{funnel.kind}.jsonl", builder.kept()), (DROPPED, builder.dropped())):
+        with whole_file(out / name) as file:
+            file.writelines(json.dumps(row).encode() + b"\n" for row in rows)
+    with whole_file(out / FUNNEL) as file:
+        file.write(json.dumps(funnel.as_json(), indent=1).encode() + b"\n")
     return funnel
 
 
@@ -80,64 +83,59 @@ class _Builder:
     """The phases of a build, each of which is finished once."""
 
     def __init__(
-        self, config: BuildConfig, table: RowTable, told: list[SourceTold], commercial: bool
+        self, config: BuildConfig, table: RowTable, sources: list[SourceInfo], commercial: bool
     ) -> None:
-        self._config, self._table, self._told, self._commercial = config, table, told, commercial
-        self._names = [one.name for one in told]
+        self._config, self._table, self._sources, self._commercial = config, table, sources, commercial
+        self._names = [one.name for one in sources]
 
-    def work(self) -> None:
+    def run(self) -> None:
         """Run the missing phases."""
         phases: Mapping[str, Callable[[], None]] = {
             "read": self._read,
-            "copies": self._copies,
+            "copies": lambda: self._table.resolve_duplicates(self._names),
             "overlap": self._overlap,
             "difficulty": self._difficulty,
             "draw": self._draw,
         }
-        for phase, work in phases.items():
+        for phase, run_phase in phases.items():
             if not self._table.is_done(phase):
-                work()
+                run_phase()
 
     def _read(self) -> None:
         for number, source in enumerate(self._config.sources):
-            if self._told[number].left_out:
+            if self._sources[number].left_out:
                 continue
-            reader, rows = self._reader(number), rows_of_source(source)
+            read = self._reader(source)
+            rows = rows_from(source.source, Path(), split=source.split, revision=source.revision or None)
             for _ in islice(rows, self._table.position(number)):
                 pass
-            while batch := [reader.read(row) for row in islice(rows, COMMITTED_ROWS)]:
+            while batch := [read(row) for _, row in islice(rows, COMMITTED_ROWS)]:
                 self._table.add(number, batch)
             self._check_source(number)
         with self._table.transaction():
             self._table.database.execute("CREATE INDEX by_key ON rows (key) WHERE reason IS NULL")
             self._table.finish("read")
 
-    def _reader(self, number: int) -> RowReader:
-        source, config = self._config.sources[number], self._config
+    def _reader(self, source: SourceConfig) -> Callable[[Any], Candidate | Dropped]:
+        config = self._config
         if config.kind == "tasks":
-            return TaskReader(source, config.clean, commercial=self._commercial)
+            return TaskReader(source, config.clean, commercial=self._commercial).read
         from rocstar.train.data.conversation_rows import ConversationReader
 
-        return ConversationReader(source, config.conversations, commercial=self._commercial)
+        return ConversationReader(source, config.conversations, commercial=self._commercial).read
 
     def _check_source(self, number: int) -> None:
-        """A source of which no row can be read is a mistake in the file, and no row's."""
+        """Check that a row can be read: if none can, the build file is wrong."""
         read = self._table.position(number)
-        first = self._table.database.execute(
-            "SELECT evidence FROM rows WHERE source = ? AND reason = 'unreadable' ORDER BY number LIMIT 1",
-            (number,),
-        ).fetchone()
-        bad = self._table.database.execute(
-            "SELECT COUNT(*) FROM rows WHERE source = ? AND reason = 'unreadable'", (number,)
-        ).fetchone()[0]
+        unreadable = self._table.database.execute(
+            "SELECT evidence FROM rows WHERE source = ? AND reason = 'unreadable' ORDER BY number", (number,)
+        )
+        first, bad = unreadable.fetchone(), 0
+        if first is not None:
+            bad = 1 + sum(1 for _ in unreadable)
         if read == bad:
             why = json.loads(first[0])["error"] if first else "it is empty"
             raise ConfigError(f"source {self._names[number]!r}: none of its {read:,} rows can be read: {why}")
-
-    def _copies(self) -> None:
-        with self._table.transaction():
-            settle_copies(self._table, self._names)
-            self._table.finish("copies")
 
     def _overlap(self) -> None:
         rule, table = self._config.overlap, self._table
@@ -168,7 +166,7 @@ class _Builder:
                 if verdict.level in rule.drop:
                     table.drop(row.number, "overlap", evidence_of(verdict, questions))
                 else:
-                    table.tell(row, {"overlap": evidence_of(verdict, questions)})
+                    table.note(row, {"overlap": evidence_of(verdict, questions)})
             table.finish("overlap")
 
     def _difficulty(self) -> None:
@@ -191,10 +189,10 @@ class _Builder:
                         table.drop(row.number, "unmeasured", {})
                     continue
                 rate = PassRate(*found)
-                if reason := rate.refused(rule):
+                if reason := rate.rejection_reason(rule):
                     table.drop(row.number, reason, rate.as_json())
                 else:
-                    table.tell(row, {"pass_rate": rate.as_json()})
+                    table.note(row, {"pass_rate": rate.as_json()})
             table.finish("difficulty")
 
     def _draw(self) -> None:
@@ -212,8 +210,8 @@ class _Builder:
 
     def kept(self) -> Iterator[dict[str, Any]]:
         """Yield the written rows, by id."""
-        for source, row, id_, body, licence, told in self._table.kept():
-            origin = self._told[source]
+        for source, row, id_, body, licence, decisions in self._table.kept():
+            origin = self._sources[source]
             provenance: dict[str, Any] = {"source": origin.name, "from": origin.source, "row": row}
             provenance |= {"revision": origin.revision} if origin.revision else {}
             provenance |= {"files": origin.files} if origin.files else {}
@@ -222,22 +220,17 @@ class _Builder:
                 "id": id_,
                 **body,
                 **named,
-                "provenance": {**provenance, "licence": licence, "decided": told},
+                "provenance": {**provenance, "licence": licence, "decided": decisions},
             }
 
     def dropped(self) -> Iterator[dict[str, Any]]:
         """Yield the dropped rows, each with its reason."""
         for source, row, reason, evidence, shown in self._table.dropped():
-            yield {
-                "source": self._names[source],
-                "row": row,
-                "reason": reason,
-                "evidence": evidence,
-                "shown": shown,
-            }
+            end = {"reason": reason, "evidence": evidence, "shown": shown}
+            yield {"source": self._names[source], "row": row, **end}
 
     def funnel(self) -> Funnel:
-        """The counts of all rows."""
+        """Return the counts of all rows."""
         kept: dict[str, int] = {}
         read: dict[str, int] = dict.fromkeys(self._names, 0)
         lost: dict[str, dict[str, int]] = {}
@@ -250,7 +243,7 @@ class _Builder:
                 lost.setdefault(reason, {})[name] = count
         return Funnel(
             kind=self._config.kind,
-            sources=self._told,
+            sources=self._sources,
             read=read,
             kept=kept,
             dropped={reason: dict(sorted(lost[reason].items())) for reason in REASONS if reason in lost},
@@ -259,7 +252,7 @@ class _Builder:
 
     def _notes(self, kept: Mapping[str, int]) -> Iterator[str]:
         for source in self._config.sources:
-            if moves(source):
+            if names_branch(source):
                 yield f"{source.name}: revision {source.revision!r} may move; name a commit"
             if source.most and kept.get(source.name, 0) < source.most:
                 yield f"{source.name}: {kept.get(source.name, 0):,} rows, {source.most:,} were asked for"
@@ -268,38 +261,61 @@ class _Builder:
             yield f"the rollouts have {row[1] or 0:,} scored attempts; tasks: {row[0]:,}"
 
 
-@dataclass(frozen=True, slots=True)
-class DryRun:
-    """The sources of a build."""
-
-    config: BuildConfig
-    sources: list[SourceTold]
-
-    def as_json(self) -> dict[str, Any]:
-        """One JSON object."""
-        return {
-            "config": self.config.model_dump(mode="json"),
-            "sources": [asdict(one) for one in self.sources],
-        }
-
-    def as_text(self) -> str:
-        """A line for each source."""
-        lines = [f"{self.config.kind} of {len(self.sources)} sources"]
-        for one in self.sources:
-            where = one.left_out or ("local files" if one.files else "the hub")
-            lines.append(
-                f"{one.name}: {one.source} {one.revision}, {one.licence}; {where}".replace(" ,", ",")
-            )
-        return "\n".join(lines)
+def describe_sources(config: BuildConfig, *, commercial: bool, as_json: bool) -> str:
+    """Return the sources of a checked build file, as text or JSON. ConfigError for a folder without its
+    split."""
+    sources = [source_info(source, commercial=commercial) for source in config.sources]
+    if as_json:
+        return json.dumps(
+            {
+                "config": config.model_dump(mode="json"),
+                "sources": [asdict(one) for one in sources],
+            }
+        )
+    lines = [f"{config.kind} of {len(sources)} sources"]
+    for one in sources:
+        where = one.left_out or ("local files" if one.files else "the hub")
+        lines.append(f"{one.name}: {one.source} {one.revision}, {one.licence}; {where}".replace(" ,", ","))
+    return "\n".join(lines)
 
 
-def dry_run(config: BuildConfig, *, commercial: bool) -> DryRun:
-    """Return the sources of a checked build file. Raise ConfigError for a folder without its split."""
-    return DryRun(config, [told_of(source, commercial=commercial) for source in config.sources])
+def source_info(source: SourceConfig, *, commercial: bool) -> SourceInfo:
+    """Return a source's entry in provenance and funnel. Hash its local files."""
+    left_out = ""
+    if commercial and not source.licence_field:
+        left_out = forbids_commercial_use(source.licence) or ""
+    return SourceInfo(
+        name=source.name,
+        source=source.source if source.source.startswith(HUB) else Path(source.source).name,
+        revision=source.revision,
+        licence=source.licence,
+        files="" if left_out else _hash_source(source.source, source.split),
+        left_out=left_out,
+    )
+
+
+def _hash_source(source: str, split: str) -> str:
+    """Return the hash of a source's local files, or "" if it is only on the hub."""
+    if source.startswith(HUB):
+        files = local_copy(source, split=split)
+    else:
+        files = source_files(source, Path(), split=split)
+    return hash_files(files) if files else ""
+
+
+def hash_files(files: list[Path]) -> str:
+    """Return a hash of the contents of files, each with its length, in their order."""
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.stat().st_size}\0".encode())
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+    return f"sha256:{digest.hexdigest()}"
 
 
 def _claim(out: Path, *, force: bool) -> None:
-    """See that the folder is new, empty, or an unfinished build's; with `force` also a finished one's."""
+    """Check that the folder is new, empty, or has an unfinished build; with `force` also a finished one."""
     if (out / FUNNEL).is_file():
         if not force:
             raise ConfigError(
@@ -311,22 +327,13 @@ def _claim(out: Path, *, force: bool) -> None:
         make_folder(out)
 
 
-def _fingerprints(config: BuildConfig, told: list[SourceTold]) -> list[str]:
-    """Hashes of everything local that is read."""
-    found = [one.files for one in told]
+def _fingerprints(config: BuildConfig, sources: list[SourceInfo]) -> list[str]:
+    """Return the hashes of all local files that are read."""
+    found = [one.files for one in sources]
     if config.overlap:
-        found += [hash_of_source(one.source, one.split) for one in config.overlap.against]
+        found += [_hash_source(one.source, one.split) for one in config.overlap.against]
     for name in config.difficulty.rollouts if config.difficulty else ():
         path = Path(name)
         files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
-        found.append(hash_of(files))
+        found.append(hash_files(files))
     return found
-
-
-def _write_lines(path: Path, rows: Iterator[dict[str, Any]]) -> None:
-    _write_whole(path, (json.dumps(row) + "\n" for row in rows))
-
-
-def _write_whole(path: Path, parts: Iterator[str]) -> None:
-    with whole_file(path) as file:
-        file.writelines(part.encode() for part in parts)

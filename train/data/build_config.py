@@ -26,8 +26,6 @@ from pydantic import Field, ValidationError, model_validator
 
 from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.chat.chat import load_template
-from rocstar.train.data.integer_answers import MAX_DIGITS
-from rocstar.train.data.licences import forbids_commercial_use
 from rocstar.train.data.problem_kinds import KINDS
 from rocstar.train.data.problem_kinds import Kind as ProblemKind
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
@@ -38,7 +36,16 @@ from rocstar.train.recipe.toml_file import read_toml
 
 Scalar = str | int | float | bool
 BUILDS: Final = RECIPES / "data"
-"""Where the files that come with rocstar lie."""
+"""The folder of the shipped build files."""
+MAX_DIGITS: Final = 30
+"""Digits of a number that is not huge. The longest label of DAPO-Math-17k has 23; the report's example of a
+huge one, 6.5e27330467, has 27 million."""
+COMMERCIAL: Final = frozenset({
+    "apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "cc0-1.0", "cc-by-3.0", "cc-by-4.0", "cc-by-sa-3.0",
+    "cc-by-sa-4.0", "odc-by", "odc-by-1.0", "odbl", "pddl", "cdla-permissive-1.0", "cdla-permissive-2.0",
+    "cdla-sharing-1.0", "unlicense", "public-domain",
+})  # fmt: skip
+"""The licences that allow commercial use, by their names on the hub. No legal advice."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -167,11 +174,6 @@ def load_build(path: Path, *, commercial: bool = False) -> BuildConfig:
     return config
 
 
-def shipped_builds() -> list[str]:
-    """Names of the files that come with rocstar."""
-    return sorted(path.stem for path in BUILDS.glob("*.toml"))
-
-
 def _find(path: Path) -> Path:
     shipped = BUILDS / f"{path.name.removesuffix('.toml')}.toml"
     if path.is_file() or len(path.parts) != 1:
@@ -179,38 +181,33 @@ def _find(path: Path) -> Path:
     if not shipped.is_file():
         raise ConfigError(
             f"{str(path)!r} does not exist; give a TOML file, or the name of a shipped one: "
-            f"{', '.join(shipped_builds())}"
+            f"{', '.join(sorted(path.stem for path in BUILDS.glob('*.toml')))}"
         )
     return shipped
 
 
 def _with_paths(config: BuildConfig, folder: Path) -> BuildConfig:
-    """Paths made absolute: those of hub data sets, and names of templates, are none."""
+    """Return a copy with absolute paths. Hub data sets and names of bundled templates stay."""
 
-    def at(name: str) -> str:
-        return name if name.startswith("hub:") else os.path.abspath(folder / name)
+    def located(one: SourceConfig | EvalSet) -> SourceConfig | EvalSet:
+        is_local = not one.source.startswith("hub:")
+        return one.model_copy(update={"source": os.path.abspath(folder / one.source)}) if is_local else one
 
-    def template_at(name: str) -> str:
-        return os.path.abspath(folder / name) if name.endswith(".jinja") else name
-
+    overlap, difficulty, conversations = config.overlap, config.difficulty, config.conversations
+    templates = [
+        os.path.abspath(folder / name) if name.endswith(".jinja") else name
+        for name in conversations.templates
+    ]
     changed: dict[str, Any] = {
-        "sources": [one.model_copy(update={"source": at(one.source)}) for one in config.sources],
-        "conversations": config.conversations.model_copy(
-            update={"templates": [template_at(name) for name in config.conversations.templates]}
-        ),
+        "sources": [located(one) for one in config.sources],
+        "conversations": conversations.model_copy(update={"templates": templates}),
     }
-    if config.overlap:
-        changed["overlap"] = config.overlap.model_copy(
-            update={
-                "against": [
-                    one.model_copy(update={"source": at(one.source)}) for one in config.overlap.against
-                ]
-            }
-        )
-    if config.difficulty:
-        changed["difficulty"] = config.difficulty.model_copy(
-            update={"rollouts": [os.path.abspath(folder / name) for name in config.difficulty.rollouts]}
-        )
+    if overlap:
+        against = [located(one) for one in overlap.against]
+        changed["overlap"] = overlap.model_copy(update={"against": against})
+    if difficulty:
+        rollouts = [os.path.abspath(folder / name) for name in difficulty.rollouts]
+        changed["difficulty"] = difficulty.model_copy(update={"rollouts": rollouts})
     return config.model_copy(update=changed)
 
 
@@ -254,6 +251,16 @@ def _problems(config: BuildConfig, raw: Mapping[str, Any], commercial: bool) -> 
                 yield f"conversations.templates: {error}"
 
 
-def moves(source: SourceConfig) -> bool:
-    """Whether a hub source names a branch, whose rows may be others next time."""
+def names_branch(source: SourceConfig) -> bool:
+    """True if a hub source names a branch, whose rows may change."""
     return source.source.startswith("hub:") and not _COMMIT.fullmatch(source.revision)
+
+
+def forbids_commercial_use(licence: str) -> str | None:
+    """Return the reason to drop rows of this licence for commercial use; None if they are allowed."""
+    name = "-".join(licence.strip().lower().replace("_", "-").split())  # "CC BY-NC 4.0" is cc-by-nc-4.0
+    if name in COMMERCIAL:
+        return None
+    if "nc" in name.split("-"):
+        return f"{licence} forbids commercial use"
+    return f"{licence or 'no licence'} is not among those known to allow commercial use"

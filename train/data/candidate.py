@@ -1,4 +1,4 @@
-"""Turn a row into a candidate for the build, or drop it with one reason and its evidence."""
+"""The result of reading one row: a candidate for the build, or a reason to drop it with its evidence."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
+
+from rocstar.train.data.build_config import SourceConfig, forbids_commercial_use
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.tasks.data import field_of
 
 SHOWN_CHARACTERS: Final = 300
+_ABSENT: Final[tuple[object, ...]] = (None, "", False, [], {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,15 +25,15 @@ class Candidate:
     id: str
     """Hash of the written row: the task id of a recipe."""
     key: bytes
-    """Equal for rows that are one (same_problem.py)."""
+    """Equal for copies (`words.conversation_key`)."""
     label: str
     """The answer, which copies of a problem must share; "" of a conversation."""
     problem: str
     """The text compared with evaluation sets."""
     body: Mapping[str, Any]
     licence: str
-    told: Mapping[str, Any] = field(default_factory=dict)
-    """The decisions on it, by filter."""
+    decisions: Mapping[str, Any] = field(default_factory=dict)
+    """by filter"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +48,6 @@ class Dropped:
     """The beginning of its text."""
 
 
-class RowReader(Protocol):
-    """Reads rows of one source."""
-
-    def read(self, row: Any) -> Candidate | Dropped:
-        """Judge one row by itself."""
-        ...
-
-
 def row_name(row: Any) -> str:
     """Return the row's id, or a hash of its content, independent of its position in the file."""
     given = row.get("id") if isinstance(row, Mapping) else None
@@ -61,11 +58,41 @@ def row_name(row: Any) -> str:
 
 
 def clipped(text: str) -> str:
-    """A text short enough for evidence."""
+    """Return a text that is short enough for evidence."""
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
 
 
 def earlier(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return an earlier build's decision on a row, if it has one."""
-    told = row.get("provenance")
-    return {"earlier": dict(told)} if isinstance(told, Mapping) else {}
+    provenance = row.get("provenance")
+    return {"earlier": dict(provenance)} if isinstance(provenance, Mapping) else {}
+
+
+def rejection_reason(
+    row: Mapping[str, Any], source: SourceConfig, *, commercial: bool
+) -> tuple[str, dict[str, Any]] | None:
+    """Return why the source's entry excludes a row, with evidence; None if it includes it."""
+    for name, wanted in source.only.items():
+        value = value_at(row, name)
+        if value not in (wanted if isinstance(wanted, list) else [wanted]):
+            return "not_selected", {"field": name, "value": clipped(str(value))}
+    for name in source.without:
+        if (value := value_at(row, name)) not in _ABSENT:
+            return "not_selected", {"field": name, "value": clipped(str(value))}
+    if commercial and (why := forbids_commercial_use(licence_of(row, source))):
+        return "licence", {"licence": why}
+    return None
+
+
+def licence_of(row: Mapping[str, Any], source: SourceConfig) -> str:
+    """Return the licence of a row, or that of its source."""
+    licence = value_at(row, source.licence_field) if source.licence_field else None
+    return licence if isinstance(licence, str) and licence.strip() else source.licence
+
+
+def value_at(row: Mapping[str, Any], field: str) -> Any:
+    """Return the value of a field, or None if it is absent. Dots step into objects."""
+    try:
+        return field_of(row, field, "the row")
+    except ConfigError:
+        return None

@@ -24,8 +24,7 @@ from typing import Any, Final, Literal
 
 from rocstar.engine.record.files import whole_file
 from rocstar.train.data.build_config import EvalSet
-from rocstar.train.data.overlap import LEVELS, Check, EvalQuestion, OverlapCheck, TaskVerdict
-from rocstar.train.data.paper_rule import PaperCheck
+from rocstar.train.data.overlap import LEVELS, Check, EvalQuestion, OverlapCheck, PaperCheck, TaskVerdict
 from rocstar.train.data.work_file import discard_work, open_work
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.targets import check_file
@@ -34,11 +33,11 @@ from rocstar.train.tasks.rows import rows_from
 
 Mode = Literal["coverage", "paper"]
 FIELDS: Final = ("question", "problem", "prompt", "messages", "input")
-"""Where a row's problem is looked for, if no field is named."""
+"""The fields of a row's problem, if no field is named."""
 ANSWERS: Final = ("answer", "solution", "expected_answer", "ground_truth")
-"""Where a row's answer is looked for."""
+"""The fields of a row's answer."""
 LONGEST_ANSWER: Final = 200
-"""Characters; a longer text is a solution, and its answer is not known."""
+"""Characters; a longer text is a solution, and its answer is unknown."""
 RULES: Final = 2
 """Version of the rule; half-done work of an older version is started again."""
 COMMITTED_ROWS: Final = 10_000
@@ -53,15 +52,14 @@ class Checked:
 
     levels: Mapping[str, int]
     by_set: Mapping[str, Mapping[str, int]]
-    """For each set: tasks of each level but clean."""
+    """The number of tasks of each level except clean, by set."""
     questions: Mapping[str, int]
 
     def as_json(self) -> dict[str, Any]:
-        """One JSON object."""
         return {"levels": dict(self.levels), "sets": self.by_set, "questions": dict(self.questions)}
 
     def as_text(self) -> str:
-        """A table for people."""
+        """Return a table."""
         total = sum(self.levels.values())
         lines = [f"{level:10} {self.levels[level]:8,} of {total:,}" for level in LEVELS]
         for name, count in self.questions.items():
@@ -94,14 +92,17 @@ def check_tasks(
     check_file(out, force=force)
     questions = read_questions([EvalSet(source=source, question=field or "") for source in against])
     check = make_check(questions, mode)
-    work, about = out.with_name(out.name + ".work"), [RULES, mode, field, digest_of(questions)]
+    digest = hashlib.sha256()
+    for one in questions:
+        digest.update(json.dumps([one.file, one.id, one.text, one.answer]).encode())
+    work, about = out.with_name(out.name + ".work"), [RULES, mode, field, digest.hexdigest()]
     try:
         with open_work(work, _SCHEMA, about) as database:
             if not _meet_all(database, check, tasks, field):
                 raise ConfigError(f"{tasks!r} has no task; give a file with at least one")
             check.close()
             found = _write(database, check, questions, out)
-    except ConfigError:  # would be raised again: there is nothing to go on with. A kill leaves the work
+    except ConfigError:  # a resumed check would raise it again
         discard_work(work)
         raise
     discard_work(work)
@@ -109,9 +110,9 @@ def check_tasks(
 
 
 def read_questions(sets: Sequence[EvalSet]) -> list[EvalQuestion]:
-    """The questions of evaluation sets. ConfigError if there is none, or a set cannot be used."""
+    """Return the questions of evaluation sets. ConfigError if there is none, or a set cannot be used."""
     questions = [
-        EvalQuestion(file=_name(one.source), id=str(name), text=text, answer=answer)
+        EvalQuestion(file=Path(one.source).name or one.source, id=str(name), text=text, answer=answer)
         for one in sets
         for name, text, answer in problems(
             one.source, one.question or None, split=one.split, revision=one.revision
@@ -123,16 +124,8 @@ def read_questions(sets: Sequence[EvalSet]) -> list[EvalQuestion]:
 
 
 def make_check(questions: Sequence[EvalQuestion], mode: Mode) -> Check:
-    """The rule of a mode."""
+    """Return the rule of a mode."""
     return OverlapCheck(questions) if mode == "coverage" else PaperCheck(questions)
-
-
-def digest_of(questions: Sequence[EvalQuestion]) -> str:
-    """A digest of these questions."""
-    digest = hashlib.sha256()
-    for one in questions:
-        digest.update(json.dumps([one.file, one.id, one.text, one.answer]).encode())
-    return digest.hexdigest()
 
 
 def _meet_all(database: sqlite3.Connection, check: Check, tasks: str, field: str | None) -> int:
@@ -174,7 +167,7 @@ def _commit(database: sqlite3.Connection, batch: list[_Row]) -> None:
 def _write(
     database: sqlite3.Connection, check: Check, questions: Sequence[EvalQuestion], out: Path
 ) -> Checked:
-    """Judge all rows, in their order, into the file, which appears whole."""
+    """Judge all rows in their order and write the whole file."""
     levels: Counter[str] = Counter(dict.fromkeys(LEVELS, 0))
     by_set: dict[str, Counter[str]] = {}
     with whole_file(out) as file:
@@ -183,48 +176,43 @@ def _write(
             levels[found.level] += 1
             if found.question is not None:
                 by_set.setdefault(questions[found.question].file, Counter())[found.level] += 1
-            file.write(json.dumps(_row(json.loads(name), found, questions)).encode() + b"\n")
+            row = {"id": json.loads(name), **evidence_of(found, questions)}
+            file.write(json.dumps(row).encode() + b"\n")
     asked = Counter(question.file for question in questions)
     return Checked(
         levels=levels, by_set={k: dict(sorted(v.items())) for k, v in by_set.items()}, questions=asked
     )
 
 
-def _row(name: str | int, found: TaskVerdict, questions: Sequence[EvalQuestion]) -> dict[str, Any]:
-    return {"id": name, **evidence_of(found, questions)}
-
-
 def evidence_of(found: TaskVerdict, questions: Sequence[EvalQuestion]) -> dict[str, Any]:
-    """A verdict as JSON, with the question that it names."""
-    told: dict[str, Any] = {"level": found.level, "score": round(found.score, 4)}
+    """Return a verdict as JSON, with its question."""
+    evidence: dict[str, Any] = {"level": found.level, "score": round(found.score, 4)}
     if found.question is not None:
         question = questions[found.question]
         against = {"file": question.file, "id": question.id}
-        told |= {"rule": found.rule, "against": against, "shared": found.shared}
-    return told
+        evidence |= {"rule": found.rule, "against": against, "shared": found.shared}
+    return evidence
 
 
 def problems(
     source: str, field: str | None, *, split: str = "train", revision: str = ""
 ) -> Iterator[tuple[str | int, str, str]]:
-    """The id of every row, its own or a hash of its text, its problem, and its answer, empty if there is
-    none. ConfigError names a bad row."""
+    """Yield the id of every row (its own or a hash of its text), its problem, and its answer or "".
+
+    ConfigError names a bad row.
+    """
     for where, row in rows_from(source, Path(), split=split, revision=revision or None):
         if not isinstance(row, Mapping):
             raise ConfigError(f"{where} is no object; each row must map field names to values")
         text = _problem(row, field, where)
-        given = row.get("id")
+        value = next((row[name] for name in ANSWERS if isinstance(row.get(name), str | int | float)), "")
+        answer = str(value).rpartition("####")[2].strip()
+        id_ = row.get("id")
         yield (
-            given if isinstance(given, str | int) else content_id("", text, str(row.get("answer", ""))),
+            id_ if isinstance(id_, str | int) else content_id("", text, str(row.get("answer", ""))),
             text,
-            _answer(row),
+            answer if len(answer) <= LONGEST_ANSWER else "",
         )
-
-
-def _answer(row: Mapping[str, Any]) -> str:
-    value = next((row[name] for name in ANSWERS if isinstance(row.get(name), str | int | float)), "")
-    text = str(value).rpartition("####")[2].strip()
-    return text if len(text) <= LONGEST_ANSWER else ""
 
 
 def _problem(row: Mapping[str, Any], field: str | None, where: str) -> str:
@@ -239,7 +227,3 @@ def _problem(row: Mapping[str, Any], field: str | None, where: str) -> str:
     raise ConfigError(
         f"{where} has no problem in {' or '.join(map(repr, names))}; it has {known}: name one with --field"
     )
-
-
-def _name(source: str) -> str:
-    return Path(source).name or source

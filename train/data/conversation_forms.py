@@ -42,7 +42,7 @@ _PYTHON_TYPE = re.compile(r"(?P<name>\w+)(?:\[.*\])?(?:,? ?optional)?", re.IGNOR
 
 
 def read_conversation(row: Mapping[str, Any], form: Form, *, drop_reasoning: bool) -> dict[str, Any]:
-    """{"messages", "tools"} of a row. ConfigError if it is not of the form."""
+    """Return the {"messages", "tools"} of a row. ConfigError if it has another form."""
     messages: Any
     if form == "messages":
         messages = row.get("messages")
@@ -59,7 +59,7 @@ def read_conversation(row: Mapping[str, Any], form: Form, *, drop_reasoning: boo
 
 
 def read_tools(value: Any) -> list[dict[str, Any]]:
-    """Tools in the form that templates take, parameters as JSON Schema; [] where there are none."""
+    """Return tools in the form of chat templates, with parameters as JSON Schema; [] if there are none."""
     if isinstance(value, str):
         try:
             value = json.loads(value or "[]")
@@ -77,13 +77,13 @@ def read_tools(value: Any) -> list[dict[str, Any]]:
         parameters = _schema(function.get("parameters") or {"type": "object", "properties": {}})
         if isinstance(parameters, dict):
             parameters.setdefault("type", "object")
-        told = {"name": function["name"], "description": str(function.get("description") or "")}
-        tools.append({"type": "function", "function": {**told, "parameters": parameters}})
+        about = {"name": function["name"], "description": str(function.get("description") or "")}
+        tools.append({"type": "function", "function": {**about, "parameters": parameters}})
     return tools
 
 
 def _schema(value: Any, *, names: bool = False) -> Any:
-    """A schema with JSON's types; `names`: the keys are names of parameters, of which one may be `type`."""
+    """Return a schema with JSON's types; `names`: the keys are names of parameters, one may be `type`."""
     if isinstance(value, Mapping):
         schema = {
             str(key): _schema(item, names=key == "properties" and not names)
@@ -91,19 +91,15 @@ def _schema(value: Any, *, names: bool = False) -> Any:
             if item is not None or key in ("default", "const")
         }
         if not names and isinstance(schema.get("type"), str):
-            schema["type"] = _type(schema["type"])
+            found = _PYTHON_TYPE.fullmatch(schema["type"].strip())
+            bare = found["name"] if found else schema["type"]
+            schema["type"] = _TYPES.get(bare, bare)
         if not names and isinstance(schema.get("required"), bool):
             del schema["required"]  # of a single parameter: JSON Schema lists them one level above
         return schema
     if isinstance(value, list):
         return [_schema(item) for item in value]
     return value
-
-
-def _type(name: str) -> str:
-    found = _PYTHON_TYPE.fullmatch(name.strip())
-    bare = found["name"] if found else name
-    return _TYPES.get(bare, bare)
 
 
 def _thinking(message: Any, *, drop: bool) -> Any:
@@ -170,7 +166,8 @@ def _sharegpt_calls(value: str) -> list[dict[str, Any]]:
 
 
 def _named_calls(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages whose results name their calls: those without a name answer the calls in their order."""
+    """Return messages with an id in every call and result. Results without one get those of the calls in
+    order."""
     waiting: list[str] = []
     named = []
     for number, message in enumerate(messages):

@@ -1,7 +1,7 @@
-"""Rows of a source as conversations for a cold start, each of which a template shows and whose calls fit.
+"""Rows of a source as conversations for a cold start.
 
 row ──conversation_forms.py──> messages, tools ──> does it end with an assistant? ──> do its calls name
-tools of the row, and their arguments fit the schemas? ──> does every template show all that it says?
+tools of the row, and their arguments fit the schemas? ──> does every template show all of it?
 """
 
 from __future__ import annotations
@@ -15,12 +15,19 @@ from typing import Any
 from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.chat.chat import load_template
 from rocstar.engine.chat.shown import ShownCheck
-from rocstar.engine.tools.arguments import check_arguments, check_parameters
+from rocstar.engine.tools.tool import check_arguments, check_parameters
 from rocstar.train.data.build_config import ConversationsConfig, SourceConfig
-from rocstar.train.data.candidate import Candidate, Dropped, clipped, earlier, row_name
-from rocstar.train.data.choice import licence_of, refused_by_choice
+from rocstar.train.data.candidate import (
+    Candidate,
+    Dropped,
+    clipped,
+    earlier,
+    licence_of,
+    rejection_reason,
+    row_name,
+)
 from rocstar.train.data.conversation_forms import read_conversation
-from rocstar.train.data.same_problem import conversation_key
+from rocstar.train.data.words import conversation_key
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.messages import shown
 
@@ -35,7 +42,7 @@ class ConversationReader:
         self._shown = {name: ShownCheck(load_template(name, None), []) for name in config.templates}
 
     def read(self, row: Any) -> Candidate | Dropped:
-        """A conversation, or why it is left out."""
+        """Return a conversation, or the reason to drop the row."""
         name = row_name(row)
         try:
             if not isinstance(row, Mapping):
@@ -45,14 +52,14 @@ class ConversationReader:
             return Dropped(row=name, reason="unreadable", evidence={"error": clipped(str(error))})
         messages, tools = said["messages"], said["tools"]
         asked = next((m["content"] for m in reversed(messages) if m["role"] == "user"), "")
-        refused = (
-            refused_by_choice(row, self._source, commercial=self._commercial)
+        reason = (
+            rejection_reason(row, self._source, commercial=self._commercial)
             or _unfinished(messages)
             or (_bad_call(messages, tools) if self._config.calls else None)
             or self._not_shown(messages, tools)
         )
-        if refused:
-            return Dropped(row=name, reason=refused[0], evidence=refused[1], shown=clipped(asked))
+        if reason:
+            return Dropped(row=name, reason=reason[0], evidence=reason[1], shown=clipped(asked))
         body: dict[str, Any] = {"messages": messages, **({"tools": tools} if tools else {})}
         text = json.dumps(body, sort_keys=True).encode("utf-8", "surrogatepass")
         return Candidate(
@@ -63,7 +70,7 @@ class ConversationReader:
             problem=asked,
             body=body,
             licence=licence_of(row, self._source),
-            told=earlier(row),
+            decisions=earlier(row),
         )
 
     def _not_shown(
@@ -108,15 +115,15 @@ def _bad_call(
         elif message["role"] == "assistant":
             waiting = len(message.get("tool_calls") or ())
         for call in message.get("tool_calls") or ():
-            if problem := _call_problem(call["function"], schemas):
-                return "bad_call", {"tool": call["function"]["name"], "error": clipped(problem)}
+            name, arguments = call["function"]["name"], call["function"]["arguments"]
+            if name in schemas:
+                problem = check_arguments(arguments, schemas[name])
+            else:
+                known = ", ".join(map(repr, schemas)) or "none"
+                problem = f"no tool of the row has this name; it has {known}"
+            if problem:
+                return "bad_call", {"tool": name, "error": clipped(problem)}
     return None
-
-
-def _call_problem(function: Mapping[str, Any], schemas: Mapping[str, Any]) -> str | None:
-    if function["name"] not in schemas:
-        return f"no tool of the row has this name; it has {', '.join(map(repr, schemas)) or 'none'}"
-    return check_arguments(function["arguments"], schemas[function["name"]])
 
 
 @lru_cache(maxsize=4096)

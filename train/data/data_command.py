@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 _SOURCE = "JSONL or Parquet, a folder of them, or hub:OWNER/NAME"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The verbs below `data`."""
+    """Add the verbs below `data`."""
     verbs = parser.add_subparsers(required=True, metavar="VERB", dest="data_verb")
-    _add_build(verbs)
-    _add_check(verbs)
-    _add_show(verbs)
-
-
-def _add_build(verbs: Any) -> None:
     text = "tasks or conversations from sources: cleaned, decontaminated, with their provenance"
     build = verbs.add_parser("build", help=text, allow_abbrev=False)
     text = "TOML of sources, filters and mixture, or the name of a shipped one"
@@ -30,10 +22,8 @@ def _add_build(verbs: Any) -> None:
     build.add_argument("--commercial", action="store_true", help=text)
     build.add_argument("--dry-run", action="store_true", help="check FILE and say what would be read")
     build.add_argument("--force", action="store_true", help="replace a finished build")
-    build.add_argument("--json", action="store_true", help="print one JSON object")
+    build.set_defaults(run_verb=_build)
 
-
-def _add_check(verbs: Any) -> None:
     text = "which tasks are questions of evaluation sets: as they are, nearly, or with other numbers"
     check = verbs.add_parser("check", help=text, allow_abbrev=False)
     check.add_argument("tasks", metavar="TASKS", help=_SOURCE)
@@ -47,26 +37,26 @@ def _add_check(verbs: Any) -> None:
         "--field", metavar="NAME", help="of a row, with the problem; default: question or problem"
     )
     check.add_argument("--force", action="store_true", help="replace the file --out if there is one")
-    check.add_argument("--json", action="store_true", help="print one JSON object")
+    check.set_defaults(run_verb=_check)
 
-
-def _add_show(verbs: Any) -> None:
     show = verbs.add_parser("show", help="the funnel of a build", allow_abbrev=False)
-    show.add_argument("folder", type=Path, metavar="FOLDER", help="what `rocstar data build` wrote")
+    show.add_argument("folder", type=Path, metavar="FOLDER", help="the output of `rocstar data build`")
     show.add_argument("--svg", type=Path, metavar="FILE", help="draw it into this file")
     show.add_argument("--force", action="store_true", help="replace the file --svg if there is one")
-    show.add_argument("--json", action="store_true", help="print one JSON object")
+    show.set_defaults(run_verb=_show)
+    for verb in (build, check, show):
+        verb.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the verb; 0."""
-    verbs: dict[str, Callable[[argparse.Namespace], int]] = {"build": _build, "check": _check, "show": _show}
-    return verbs[options.data_verb](options)
+    """Run the verb and print its result; return 0."""
+    print(options.run_verb(options))
+    return 0
 
 
-def _build(options: argparse.Namespace) -> int:
+def _build(options: argparse.Namespace) -> str:
     from rocstar.sandbox.extras import missing_extra_message
-    from rocstar.train.data.build import build, dry_run
+    from rocstar.train.data.build import build, describe_sources
     from rocstar.train.data.build_config import load_build
     from rocstar.train.recipe.errors import ConfigError
 
@@ -76,20 +66,17 @@ def _build(options: argparse.Namespace) -> int:
     ):
         raise ConfigError(missing)
     if options.dry_run:
-        told = dry_run(config, commercial=options.commercial)
-        print(json.dumps(told.as_json()) if options.json else told.as_text())
-        return 0
+        return describe_sources(config, commercial=options.commercial, as_json=options.json)
     if options.out is None:
         raise ConfigError("--out is missing; give a folder that is new or empty")
     funnel = build(config, options.out, commercial=options.commercial, force=options.force)
-    print(json.dumps(funnel.as_json()) if options.json else funnel.as_text())
-    return 0
+    return json.dumps(funnel.as_json()) if options.json else funnel.as_text()
 
 
-def _check(options: argparse.Namespace) -> int:
+def _check(options: argparse.Namespace) -> str:
     from rocstar.train.data.check import check_tasks
 
-    found = check_tasks(
+    counts = check_tasks(
         options.tasks,
         options.against,
         options.out,
@@ -97,11 +84,10 @@ def _check(options: argparse.Namespace) -> int:
         field=options.field,
         force=options.force,
     )
-    print(json.dumps(found.as_json()) if options.json else found.as_text())
-    return 0
+    return json.dumps(counts.as_json()) if options.json else counts.as_text()
 
 
-def _show(options: argparse.Namespace) -> int:
+def _show(options: argparse.Namespace) -> str:
     from rocstar.train.data.funnel import read_funnel
     from rocstar.train.record.targets import check_file
 
@@ -109,5 +95,4 @@ def _show(options: argparse.Namespace) -> int:
     if options.svg is not None:
         check_file(options.svg, force=options.force, option="--svg")
         options.svg.write_text(funnel.as_svg(), encoding="utf-8")
-    print(json.dumps(funnel.as_json()) if options.json else funnel.as_text())
-    return 0
+    return json.dumps(funnel.as_json()) if options.json else funnel.as_text()

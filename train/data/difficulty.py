@@ -1,4 +1,4 @@
-"""How often a model solves each task, from its records, and which tasks that leaves out.
+"""The pass rate of each task, from a model's records, and the rules that drop tasks by it.
 
     solved      k attempts or more, all correct: the report's rule with k = 8. A task of true rate 0.9 is lost
                 with probability 0.43, one of 0.95 with 0.66
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -25,31 +25,21 @@ from rocstar.sandbox.extras import missing_extra_message
 from rocstar.train.data.build_config import DifficultyConfig
 from rocstar.train.recipe.errors import ConfigError
 
-if TYPE_CHECKING:
-    from rocstar.engine.record.step_file import StepFile
-
-LEVEL = 0.95
-_HALVINGS = 40
-
 
 @dataclass(frozen=True, slots=True)
 class PassRate:
-    """Attempts at a task that were scored, and those that were correct."""
+    """The number of scored attempts at a task, and of correct ones."""
 
     correct: int
     attempts: int
 
     def as_json(self) -> dict[str, Any]:
-        """Counts, and the interval of the rate."""
-        low, high = rate_interval(self.correct, self.attempts)
-        return {
-            "correct": self.correct,
-            "attempts": self.attempts,
-            "interval": [round(low, 4), round(high, 4)],
-        }
+        """Return the counts and the interval of the rate."""
+        interval = [round(bound, 4) for bound in rate_interval(self.correct, self.attempts)]
+        return {"correct": self.correct, "attempts": self.attempts, "interval": interval}
 
-    def refused(self, rule: DifficultyConfig) -> str | None:
-        """The reason for which the task is left out; None where it stays."""
+    def rejection_reason(self, rule: DifficultyConfig) -> str | None:
+        """Return the reason to drop the task, or None to keep it."""
         if self.correct < rule.min_correct:
             return "unsolved"
         if rule.solved and self.attempts >= rule.solved and self.correct == self.attempts:
@@ -60,7 +50,7 @@ class PassRate:
 
 
 def probability_above(limit: float, correct: int, attempts: int) -> float:
-    """P(rate > limit) after so many attempts: a sum over a binomial, exact but for rounding."""
+    """Return P(rate > limit) after these attempts: a sum over a binomial, exact but for rounding."""
     if limit >= 1:
         return 0.0
     n = attempts + 1
@@ -69,15 +59,15 @@ def probability_above(limit: float, correct: int, attempts: int) -> float:
 
 @lru_cache(maxsize=4096)
 def rate_interval(correct: int, attempts: int) -> tuple[float, float]:
-    """The central 95% of the posterior."""
-    tail = (1 - LEVEL) / 2
+    """Return the central 95% of the posterior."""
+    tail = (1 - 0.95) / 2
     return _quantile(1 - tail, correct, attempts), _quantile(tail, correct, attempts)
 
 
 def _quantile(above: float, correct: int, attempts: int) -> float:
-    """The rate above which the posterior has a mass of `above`, by halving."""
+    """Return the rate above which the posterior has a mass of `above`, by bisection."""
     low, high = 0.0, 1.0
-    for _ in range(_HALVINGS):
+    for _ in range(40):
         middle = (low + high) / 2
         if probability_above(middle, correct, attempts) > above:
             low = middle
@@ -95,22 +85,21 @@ class _Task(msgspec.Struct):
     id: str
 
 
-class _Told(msgspec.Struct):
+class _Frame(msgspec.Struct):
     """The fields read from a frame besides its index; the rest is skipped."""
 
     task: _Task
 
 
-class _Line(msgspec.Struct):
+class _Line(_Frame):
     """The fields read from a record; the rest of a line is skipped."""
 
     v: int
-    task: _Task
     outcome: _Outcome
 
 
 def read_attempts(source: Path) -> Iterator[tuple[str, bool]]:
-    """(task id, whether it was correct) of every scored attempt in a file or a folder of records.
+    """Yield (task id, True if correct) of every scored attempt in a file or a folder of records.
 
     Raises:
         ConfigError: there are no records, or they cannot be read.
@@ -142,8 +131,8 @@ def _of_lines(path: Path) -> Iterator[tuple[str, bool]]:
 def _of_columns(path: Path) -> Iterator[tuple[str, bool]]:
     if missing := missing_extra_message("reading trajectories in columns", "sim"):
         raise ConfigError(missing)
-    from rocstar.engine.record.plain import RecordError
-    from rocstar.engine.record.step_file import StepFile
+    from rocstar.engine.record.json_record import RecordError
+    from rocstar.engine.record.step_file import NAME_BYTES, StepFile
 
     try:
         step_file = StepFile(path)
@@ -153,17 +142,11 @@ def _of_columns(path: Path) -> Iterator[tuple[str, bool]]:
                 continue
             task = int(row["task"])
             if task not in names:
-                names[task] = _task_name(step_file, number)
+                name = bytes(row["name"])
+                if len(name) < NAME_BYTES:
+                    names[task] = name.decode()
+                else:  # the index has only the first bytes of the id
+                    names[task] = msgspec.json.decode(step_file.told(number), type=_Frame).task.id
             yield names[task], bool(row["is_correct"])
     except RecordError as error:
         raise ConfigError(f"difficulty.rollouts: {error}") from None
-
-
-def _task_name(step_file: StepFile, row: int) -> str:
-    """The whole id of a row's task, of which the index has the first bytes."""
-    from rocstar.engine.record.step_file import NAME_BYTES
-
-    name = bytes(step_file.rows[row]["name"])
-    if len(name) < NAME_BYTES:
-        return name.decode()
-    return msgspec.json.decode(step_file.told(row), type=_Told).task.id

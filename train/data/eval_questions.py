@@ -1,4 +1,4 @@
-"""Which tasks and texts of a recipe are questions of its evaluation, by the rule of `rocstar data check`.
+"""Find the tasks and texts of a recipe that are questions of its evaluation (`rocstar data check`'s rule).
 
 sets by label ──EvalQuestions──> of(problems): for each problem the (label, task id) that it is a question of
 """
@@ -13,7 +13,7 @@ from rocstar.train.data.overlap import EvalQuestion, OverlapCheck
 from rocstar.train.record.learned_questions import Question
 
 LEFT_OUT: Final = ("duplicate", "near")
-"""Levels of tasks that are not learned from where they are questions of an evaluation."""
+"""The levels at which a task is not trained on."""
 
 
 def problem_of(task: Task) -> str:
@@ -24,7 +24,7 @@ def problem_of(task: Task) -> str:
 
 
 class EvalQuestions:
-    """The questions of a recipe's sets, to look problems up in."""
+    """The questions of a recipe's sets, in which problems are looked up."""
 
     def __init__(self, sets: Mapping[str, Sequence[Task]]) -> None:
         # Two sets may have the same tasks, and a problem names one question.
@@ -51,11 +51,11 @@ class EvalQuestions:
         ]
 
     def of_tasks(self, tasks: Sequence[Task]) -> list[list[Question]]:
-        """The same of tasks."""
+        """Return for each task the questions it equals."""
         return self.of((problem_of(task), task.answer) for task in tasks)
 
 
 def apart(tasks: Sequence[Task], sets: Mapping[str, Sequence[Task]]) -> list[Task]:
-    """`tasks` less those that are questions of the sets."""
+    """Return `tasks` without those that are questions of the sets."""
     found = EvalQuestions(sets).of_tasks(tasks)
     return [task for task, questions in zip(tasks, found, strict=True) if not questions]

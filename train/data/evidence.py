@@ -85,8 +85,8 @@ _BARE_FRACTION: Final = re.compile(r"\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
 
 
 def without_instructions(text: str) -> str:
-    """The problem without figures in code and without what only says how to answer; the whole where little
-    would be left."""
+    """Return the problem without figures in code and answer instructions; all of it if little would be
+    left."""
     if "[asy]" in text:
         text = FIGURE.sub(" ", text)
     folded = text.casefold()
@@ -101,7 +101,7 @@ def without_instructions(text: str) -> str:
 
 
 def _asked(sentence: str, may_say_how: bool) -> str:
-    """A sentence up to its instruction."""
+    """Return a sentence up to its instruction."""
     sentence = sentence.strip()
     folded = sentence.casefold()
     if _BEGINS.match(folded):
@@ -114,14 +114,14 @@ def _asked(sentence: str, may_say_how: bool) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def weight_of(word: str) -> float:
-    """How much a word that two problems share says, from 0 to 1."""
+    """Return the weight of a shared word as evidence, from 0 to 1."""
     if word.isdecimal():
         return _WEIGHT_BY_DIGITS[min(len(word), 3) - 1]
     return _WEIGHTS.get(word, 1.0)
 
 
 def agreement(answer: str, other: str) -> Agreement:
-    """Whether two answers can be of one problem: they are equal, or one is the sum of the other's numbers.
+    """Compare two answers: they agree if they are equal, or if one is the sum of the other's numbers.
 
     "m/n in lowest terms; find m + n" is how data sets make whole numbers of answers: 17/3 agrees with 20.
     """
@@ -134,9 +134,8 @@ def agreement(answer: str, other: str) -> Agreement:
 
 
 def is_telling(answer: str) -> bool:
-    """Whether equal answers say much: a letter, a word or a small number is shared by chance."""
-    digits = re.sub(r"\D", "", answer)
-    return len(digits) >= 2
+    """True if equal answers are evidence: a letter, a word or a small number is shared by chance."""
+    return len(re.sub(r"\D", "", answer)) >= 2
 
 
 def _bare(answer: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rocstar.engine.charts import drawing, escape
+from rocstar.engine.charts.drawing import drawing, escape
 from rocstar.train.recipe.errors import ConfigError
 
 FUNNEL: Final = "funnel.json"
@@ -39,12 +39,12 @@ REASONS: Final[Mapping[str, str]] = {
     "too_easy": "solved too often, as far as attempts tell",
     "not_drawn": "beyond the source's `most`",
 }
-"""Why a row is dropped, in the order in which it is asked; a row has the first reason that holds."""
+"""The reasons to drop a row, in their order; a row has the first that applies."""
 _BAR_WIDTH, _BAR_HEIGHT, _ROW_HEIGHT, _LABELS = 560, 17, 22, 230
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceTold:
+class SourceInfo:
     """A source as it was read."""
 
     name: str
@@ -52,9 +52,9 @@ class SourceTold:
     revision: str
     licence: str
     files: str
-    """Hash of the local files that were read; "" where the hub was asked."""
+    """Hash of the local files that were read; "" for the hub."""
     left_out: str = ""
-    """Why nothing of it was read; "" where it was."""
+    """The reason that nothing of it was read; "" if it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Funnel:
     """The counts of one build."""
 
     kind: str
-    sources: Sequence[SourceTold]
+    sources: Sequence[SourceInfo]
     read: Mapping[str, int]
     """Rows, by source."""
     kept: Mapping[str, int]
@@ -79,11 +79,10 @@ class Funnel:
                 )
 
     def as_json(self) -> dict[str, Any]:
-        """One JSON object."""
         return {"v": VERSION, **asdict(self)}
 
     def steps(self) -> Iterator[tuple[str, int, int]]:
-        """(reason, dropped, rows left behind it), those that dropped something."""
+        """Yield (reason, dropped rows, rows left) of each reason that dropped a row."""
         left = sum(self.read.values())
         for reason in REASONS:
             if lost := sum(self.dropped.get(reason, {}).values()):
@@ -91,7 +90,7 @@ class Funnel:
                 yield reason, lost, left
 
     def as_text(self) -> str:
-        """A table for people."""
+        """Return a table."""
         total = sum(self.read.values())
         lines = [f"{'read':18}{'':10}{total:>10,}"]
         lines += [
@@ -103,23 +102,23 @@ class Funnel:
         lines.append(f"{'source':{width}}{'read':>10}{'kept':>10}  licence, revision")
         for one in self.sources:
             read, kept = self.read.get(one.name, 0), self.kept.get(one.name, 0)
-            told = one.left_out or f"{one.licence}, {one.revision or one.files[:19]}"
-            lines.append(f"{one.name:{width}}{read:>10,}{kept:>10,}  {told}")
+            about = one.left_out or f"{one.licence}, {one.revision or one.files[:19]}"
+            lines.append(f"{one.name:{width}}{read:>10,}{kept:>10,}  {about}")
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
     def as_svg(self) -> str:
-        """A bar for the rows left after each reason, in the colours of the other drawings."""
+        """Draw a bar for the rows left after each reason, in the colours of the other drawings."""
         total = max(1, sum(self.read.values()))
         bars = [("read", 0, sum(self.read.values())), *self.steps()]
         parts = []
         for k, (reason, lost, left) in enumerate(bars):
             y = 34 + k * _ROW_HEIGHT
             width = _BAR_WIDTH * left / total
-            told = f"{left:,}" + (f"  (-{lost:,})" if lost else "")
+            count = f"{left:,}" + (f"  (-{lost:,})" if lost else "")
             parts.append(
                 f'<text class="label" x="{_LABELS - 8}" y="{y + 13}" text-anchor="end">{reason}</text>'
                 f'<rect x="{_LABELS}" y="{y}" width="{width:.1f}" height="{_BAR_HEIGHT}" fill="var(--c0)"/>'
-                f'<text class="tick" x="{_LABELS + width + 6:.1f}" y="{y + 13}">{told}</text>'
+                f'<text class="tick" x="{_LABELS + width + 6:.1f}" y="{y + 13}">{count}</text>'
             )
         title = (
             f'<text class="title" x="12" y="20">{escape(self.kind)}: what is left behind each reason</text>'
@@ -130,14 +129,14 @@ class Funnel:
 
 
 def read_funnel(folder: Path) -> Funnel:
-    """The funnel of a build's folder. ConfigError if it has none."""
+    """Load the funnel of a build's folder. ConfigError if it has none."""
     path = folder / FUNNEL if folder.is_dir() else folder
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        if told.pop("v") != VERSION:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        if fields.pop("v") != VERSION:
             raise ValueError("another version")
-        told["sources"] = [SourceTold(**one) for one in told["sources"]]
-        return Funnel(**told)
+        fields["sources"] = [SourceInfo(**one) for one in fields["sources"]]
+        return Funnel(**fields)
     except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{str(folder)!r} is no finished build ({error}); give the folder that `rocstar data build` wrote"

@@ -17,12 +17,12 @@ LONG: Final = 20
 
 
 def gram_size(num_words: int) -> int:
-    """How long the grams of a question are."""
+    """Return the number of words in a gram of a question."""
     return GRAM if num_words >= LONG else SHORT_GRAM
 
 
 class GramIndex:
-    """Invariant: `found(words)` has every place of the words at which a gram of a question begins."""
+    """Invariant: `found(words)` has every position of the words at which a gram of a question begins."""
 
     def __init__(self, questions: Sequence[Sequence[str]]) -> None:
         self._words: dict[str, int] = {}
@@ -49,15 +49,14 @@ class GramIndex:
 
     @property
     def num_grams(self) -> int:
-        """Grams are numbered from 0 on."""
         return len(self._first)
 
     def questions_with(self, gram: int) -> Iterable[int]:
-        """The questions that have a gram, by its number."""
+        """Return the questions that have a gram, by its number."""
         return (self._first[gram], *self._more.get(gram, ()))
 
     def found(self, words: Sequence[str]) -> list[tuple[int, int, int]]:
-        """Each gram in some words: its number, the place of its first word, and its size."""
+        """Return each gram in some words: its number, the position of its first word, and its size."""
         ids = list(map(self._words.get, words, repeat(0)))
         return [
             (gram, first, size)
@@ -68,9 +67,37 @@ class GramIndex:
         ]
 
     def number_of(self, words: Sequence[str]) -> int | None:
-        """The number of the gram that some words are; None of no gram."""
+        """Return the number of the gram with these words, or None."""
         return self._grams[len(words)].get(tuple(map(self._words.get, words, repeat(0))))
 
 
 def _grams_of(ids: Sequence[int], size: int) -> Iterable[tuple[int, ...]]:
     return zip(*(ids[k:] for k in range(size)), strict=False)
+
+
+class DistinctCounts:
+    """Counts the distinct numbers that were added to each of `size` places, up to `most`.
+
+    Invariant: `count(place)` is the smaller of `most` and the number of distinct numbers added there, in
+    any order and however often. Memory holds `size` x `most` numbers.
+    """
+
+    def __init__(self, size: int, *, most: int) -> None:
+        self._most = most
+        self._seen = array("Q", bytes(8 * size * most))
+        self._counts = bytearray(size)
+
+    def add(self, places: Iterable[int], number: int) -> None:
+        """Add a number of 64 bits to some places."""
+        counts, seen, most = self._counts, self._seen, self._most
+        for place in places:
+            count = counts[place]
+            if count < most:
+                first = place * most
+                if number not in seen[first : first + count]:
+                    seen[first + count] = number
+                    counts[place] = count + 1
+
+    def count(self, place: int) -> int:
+        """Return the number of distinct numbers that were added to a place, at most `most`."""
+        return self._counts[place]

@@ -1,8 +1,8 @@
-"""Which problems are questions of an evaluation set, as they are, nearly, or with other numbers. Pure.
+"""Problems that are questions of an evaluation set: equal, nearly, or with other numbers. Pure.
 
     level      when
     duplicate  equal words, or score above 0.6
-    near       score above 0.45: for a person to look at
+    near       score above 0.45: to be checked by a person
     twin       as a duplicate once numbers are masked, and fewer than half of the question's numbers are there
     clean      else
 
@@ -22,15 +22,14 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
 import msgspec
 
-from rocstar.train.data.distinct import DistinctCounts
 from rocstar.train.data.evidence import agreement, is_telling, weight_of, without_instructions
-from rocstar.train.data.grams import SHORT_GRAM, GramIndex, gram_size
+from rocstar.train.data.grams import GRAM, SHORT_GRAM, DistinctCounts, GramIndex, gram_size
 from rocstar.train.data.words import MASK, masked, numbers_in, words_of
 
 Level = Literal["duplicate", "near", "twin", "clean"]
@@ -40,12 +39,12 @@ DUPLICATE: Final = 0.6
 NEAR: Final = 0.45
 BOILERPLATE: Final = 5
 AGREED: Final = 0.5
-"""Enough where the answers agree, too."""
+"""Enough if the answers agree."""
 WHOLE: Final = 0.95
 """Share of both texts, if the answers differ."""
 SAME_NUMBERS: Final = 0.75
 HALF_OF_NUMBERS: Final = 0.5
-"""Enough where the answers agree: 0.5 may be 1/2 in the copy."""
+"""Enough if the answers agree: 0.5 may be 1/2 in the copy."""
 TINY: Final = 12
 """A question of fewer words is a part of much that is longer: such a problem is near at most."""
 STRETCH: Final = 2.0
@@ -60,7 +59,7 @@ class EvalQuestion:
     id: str
     text: str
     answer: str = ""
-    """Empty where it is not known."""
+    """empty if unknown"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +69,9 @@ class TaskVerdict:
     level: Level
     score: float = 0.0
     question: int | None = None
-    """The place of the question that it overlaps most; None of a clean one."""
+    """The position of the question that it overlaps most; None for a clean problem."""
     shared: str = ""
-    """The longest stretch of the question's words that it shares."""
+    """The longest run of the question's words that it shares."""
     rule: str = ""
     """equal, coverage, equal but for numbers, coverage but for numbers."""
 
@@ -85,25 +84,16 @@ class Check(Protocol):
         ...
 
     def count(self, met: bytes) -> None:
-        """Take a problem into account. Every problem's, before `close`."""
+        """Count the matches of a problem; call it for each problem before `close`."""
         ...
 
     def close(self) -> None:
-        """All problems were counted."""
+        """Finish the counts."""
         ...
 
     def judge(self, met: bytes) -> TaskVerdict:
-        """The verdict on a problem."""
+        """Return the verdict on a problem."""
         ...
-
-
-def judged(check: Check, texts: Iterable[str]) -> Iterator[TaskVerdict]:
-    """Return the verdict of each text, in order, with all matches in memory."""
-    found = [check.meet(text) for text in texts]
-    for met in found:
-        check.count(met)
-    check.close()
-    yield from map(check.judge, found)
 
 
 class _Met(msgspec.Struct, array_like=True, frozen=True):
@@ -126,7 +116,7 @@ _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Met)
 
 @dataclass(slots=True)
 class _Side:
-    """Words of all questions in one form, plain or masked, and in how many problems their grams were met."""
+    """The words of all questions in one form, plain or masked, and the number of problems with each gram."""
 
     questions: list[list[str]]
     index: GramIndex = field(init=False)
@@ -146,7 +136,7 @@ class _Side:
         self.coverable = []
 
     def met(self, words: Sequence[str], grams: Collection[int]) -> tuple[int | None, bytes, int]:
-        """The question that these words are, the grams that they have of any, and a number of the words."""
+        """Return the question that equals these words, their grams of any question, and their hash."""
         text = "\0".join(words).encode("utf-8", "surrogatepass")
         digest = hashlib.blake2b(text, digest_size=8).digest() if grams else bytes(8)
         found = array("I", sorted(grams)).tobytes()
@@ -159,7 +149,7 @@ class _Side:
         self.coverable = [self.covered(question, self.rare) for question in range(len(self.questions))]
 
     def scores(self, grams: array[int]) -> dict[int, float]:
-        """By question with a rare gram in common: the score."""
+        """Return the score of each question with a rare gram in common."""
         rare, found = self.rare.intersection(grams), dict[int, float]()
         shared = frozenset(grams) if len(rare) < len(grams) else rare
         for question in {question for gram in rare for question in self.index.questions_with(gram)}:
@@ -170,7 +160,7 @@ class _Side:
         return found
 
     def covered(self, question: int, chosen: frozenset[int]) -> float:
-        """The weight of a question's words that lie in its chosen grams."""
+        """Return the weight of a question's words that are in its chosen grams."""
         size, weights = gram_size(self.index.lengths[question]), self.weights[question]
         weight, end = 0.0, 0
         for first, gram in enumerate(self.index.of_question[question]):
@@ -179,15 +169,18 @@ class _Side:
                 end = first + size
         return weight
 
-    def longest_shared(self, question: int, grams: array[int]) -> str:
-        """Return the longest run of a question's words in these grams, the first of equals."""
+    def covered_verdict(
+        self, level: Level, score: float, question: int, rule: str, grams: array[int]
+    ) -> TaskVerdict:
+        """Return a verdict with the longest run of the question's words in these grams."""
         size, chosen = gram_size(self.index.lengths[question]), frozenset(grams)
         best, begin, end = range(0), 0, 0
         for first, gram in enumerate(self.index.of_question[question]):
             if gram in chosen:
                 begin, end = (first if first > end else begin), first + size
                 best = max(best, range(begin, end), key=len)
-        return " ".join(self.questions[question][k] for k in best)
+        shared = " ".join(self.questions[question][k] for k in best)
+        return TaskVerdict(level=level, score=round(score, 4), question=question, shared=shared, rule=rule)
 
 
 class OverlapCheck:
@@ -216,7 +209,13 @@ class OverlapCheck:
         places = self._masked.index.found(hidden)
         if not places and len(words) >= SHORT_GRAM:
             return b""  # a gram or a question in plain words is one in masked words, too
-        grams = {found for place in places if (found := self._plain_gram(words, *place)) is not None}
+        grams = set[int]()
+        for gram, first, size in places:
+            plain_gram: int | None = self._unmasked[gram]
+            if plain_gram == -1:
+                plain_gram = self._plain.index.number_of(words[first : first + size])
+            if plain_gram is not None:
+                grams.add(plain_gram)
         plain = self._plain.met(words, grams)
         without = self._masked.met(hidden, {gram for gram, _, _ in places})
         if plain[0] is None and without[0] is None and not places:
@@ -224,13 +223,8 @@ class OverlapCheck:
         weight, numbers = sum(map(weight_of, words)), sorted(numbers_in(words))
         return _ENCODER.encode(_Met(len(words), weight, numbers, answer, *plain, *without))
 
-    def _plain_gram(self, words: Sequence[str], masked_gram: int, first: int, size: int) -> int | None:
-        """The gram of plain words at a place at which one of masked words begins."""
-        same = self._unmasked[masked_gram]
-        return same if same >= 0 else self._plain.index.number_of(words[first : first + size])
-
     def count(self, met: bytes) -> None:
-        """See `Check`. A problem that is there a hundred times is no boilerplate: it counts once."""
+        """See `Check`. A problem that occurs a hundred times is not boilerplate: it counts once."""
         if met:
             found = _DECODER.decode(met)
             self._plain.frequency.add(_grams(found.grams), found.digest)
@@ -255,15 +249,16 @@ class OverlapCheck:
         levels = {question: self._level(met, question, score, plain) for question, score in found.items()}
         score, question = _best({q: found[q] for q, level in levels.items() if level == "duplicate"})
         if question is not None:
-            return _covered("duplicate", score, question, "coverage", self._plain, plain)
+            return self._plain.covered_verdict("duplicate", score, question, "coverage", plain)
         twins = self._masked.scores(without)
         others = (q for q in twins if self._same_numbers(met, q) < SAME_NUMBERS and not self._is_part(met, q))
         score, question = _best({q: twins[q] for q in others})
         if question is not None and score > DUPLICATE:
-            return _covered("twin", score, question, "coverage but for numbers", self._masked, without)
+            rule = "coverage but for numbers"
+            return self._masked.covered_verdict("twin", score, question, rule, without)
         score, question = _best({q: found[q] for q, level in levels.items() if level == "near"})
         if question is not None:
-            return _covered("near", score, question, "coverage", self._plain, plain)
+            return self._plain.covered_verdict("near", score, question, "coverage", plain)
         return TaskVerdict(level="clean", score=_best(found)[0])
 
     def _level(self, met: _Met, question: int, score: float, grams: array[int]) -> Level:
@@ -284,20 +279,56 @@ class OverlapCheck:
         return "near" if score > (NEAR if agreed != "differ" else DUPLICATE) else "clean"
 
     def _same_numbers(self, met: _Met, question: int) -> float:
-        """The share of a question's numbers for which the problem has no other; 1 where it has none."""
+        """Return the share of a question's numbers that the problem does not replace; 1 if it has none."""
         asked = self._numbers[question]
         shared = len(asked.intersection(met.numbers))
         others = min(len(asked), len(met.numbers)) - shared
         return 1 - others / len(asked) if asked else 1.0
 
     def _is_part(self, met: _Met, question: int) -> bool:
-        """Whether a tiny question may occur in the problem by chance."""
+        """True if a tiny question may occur in the problem by chance."""
         length = self._plain.index.lengths[question]
         return length < TINY and met.length > STRETCH * length + TINY_EXTRA
 
 
+class PaperCheck:
+    """The plain rule of the report: a problem that shares any 8 consecutive words is a duplicate, else clean.
+
+    Words are separated by spaces, in lower case. Questions of fewer than 8 words are invisible to it.
+    """
+
+    def __init__(self, questions: Sequence[EvalQuestion]) -> None:
+        self._grams: dict[tuple[str, ...], int] = {}
+        for number, question in enumerate(questions):
+            for gram in _eight_words(question.text):
+                self._grams.setdefault(gram, number)
+
+    def meet(self, text: str, answer: str = "") -> bytes:
+        """See `Check`. The match is the first 8 words in a row that a question has too."""
+        hit = next((gram for gram in _eight_words(text) if gram in self._grams), None)
+        return b"" if hit is None else msgspec.msgpack.encode((self._grams[hit], " ".join(hit)))
+
+    def count(self, met: bytes) -> None:
+        """See `Check`. Problems do not depend on each other here."""
+
+    def close(self) -> None:
+        """See `Check`."""
+
+    def judge(self, met: bytes) -> TaskVerdict:
+        """See `Check`."""
+        if not met:
+            return TaskVerdict(level="clean")
+        question, shared = msgspec.msgpack.decode(met, type=tuple[int, str])
+        return TaskVerdict(level="duplicate", score=1.0, question=question, shared=shared, rule="any 8 words")
+
+
+def _eight_words(text: str) -> Iterator[tuple[str, ...]]:
+    words = text.lower().split()
+    return zip(*(words[k:] for k in range(GRAM)), strict=False)
+
+
 def _best(scores: Mapping[int, float]) -> tuple[float, int | None]:
-    """The highest score and its question, of equals the first; (0, None) of none."""
+    """Return the highest score and its question, the first of equals; (0, None) for no score."""
     question = min(scores, key=lambda q: (-scores[q], q), default=None)
     return (0.0, None) if question is None else (scores[question], question)
 
@@ -305,13 +336,6 @@ def _best(scores: Mapping[int, float]) -> tuple[float, int | None]:
 def _equal(level: Level, question: int, rule: str, side: _Side) -> TaskVerdict:
     text = " ".join(side.questions[question])
     return TaskVerdict(level=level, score=1.0, question=question, shared=text, rule=rule)
-
-
-def _covered(
-    level: Level, score: float, question: int, rule: str, side: _Side, grams: array[int]
-) -> TaskVerdict:
-    shared = side.longest_shared(question, grams)
-    return TaskVerdict(level=level, score=round(score, 4), question=question, shared=shared, rule=rule)
 
 
 def _grams(data: bytes) -> array[int]:

@@ -6,15 +6,14 @@
     choice        asks for one of listed choices
     unanswerable  asks nothing, or about a problem or a table that is not there
 
-The rules are for English, and rather keep a question than drop it: lettered lists of conditions are not
-parts, a graph that the text defines is not a figure.
+The rules are for English and prefer to keep a question: lettered lists of conditions are not parts, a graph
+that the text defines is not a figure.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Collection
 from typing import Final, Literal
 
 Kind = Literal["figure", "proof", "multi_part", "choice", "unanswerable"]
@@ -74,48 +73,28 @@ _ELSEWHERE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class KindFound:
-    """The kind of a question, and its phrase."""
-
-    kind: Kind
-    phrase: str
-
-
-def kind_of(question: str, among: Collection[Kind] = KINDS) -> KindFound | None:
-    """The first of KINDS, of those that are asked for, that a question is; None of a plain one."""
-    return next((found for kind in KINDS if kind in among and (found := _FINDERS[kind](question))), None)
+def kind_of(question: str, among: Collection[Kind] = KINDS) -> tuple[Kind, str] | None:
+    """Return the first kind of `among` that matches a question, with its phrase; None if none does."""
+    for kind in KINDS:
+        if kind in among and (phrase := _phrase_of(kind, question)):
+            return kind, phrase
+    return None
 
 
-def _by(kind: Kind, pattern: re.Pattern[str]) -> Callable[[str], KindFound | None]:
-    def find(question: str) -> KindFound | None:
-        found = pattern.search(question)
-        return KindFound(kind, _shown(found[0])) if found else None
-
-    return find
-
-
-def _unanswerable(question: str) -> KindFound | None:
-    if found := _ELSEWHERE.search(question):
-        return KindFound("unanswerable", _shown(found[0]))
-    # A formula alone is to be evaluated; of another language nothing is known.
-    says_little = not _WORDS_OF_ENGLISH.search(question) or _IDEOGRAPH.search(question)
-    return None if says_little or _ASKS.search(question) else KindFound("unanswerable", "it asks nothing")
-
-
-def _proof(question: str) -> KindFound | None:
-    """Only a proof: "find, with proof" asks for a value."""
-    found = _PROOF.search(question)
-    return KindFound("proof", _shown(found[0])) if found and not _ASKS_A_VALUE.search(question) else None
-
-
-def _multi_part(question: str) -> KindFound | None:
-    parts = _several_parts(question)
-    return KindFound("multi_part", parts) if parts else None
+def _phrase_of(kind: Kind, question: str) -> str:
+    """Return the phrase that makes a question one of this kind, or ""."""
+    if kind == "multi_part":
+        return _several_parts(question)
+    if found := _PATTERNS[kind].search(question):
+        asks_a_value = kind == "proof" and _ASKS_A_VALUE.search(question)  # "find, with proof"
+        return "" if asks_a_value else _shown(found[0])
+    # A formula alone is to be evaluated; a question in another language is not recognized.
+    is_english = _WORDS_OF_ENGLISH.search(question) and not _IDEOGRAPH.search(question)
+    return "it asks nothing" if kind == "unanswerable" and is_english and not _ASKS.search(question) else ""
 
 
 def _several_parts(question: str) -> str:
-    """The requests of at least two parts of one lettering, of which one is its first; else ""."""
+    """Return the requests of two or more parts of one lettering that includes its first, or ""."""
     found: dict[str, dict[str, str]] = {}
     for part in _PARTS.finditer(question):
         kind = part.lastgroup or ""
@@ -131,10 +110,4 @@ def _shown(text: str) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
 
 
-_FINDERS: Final[dict[Kind, Callable[[str], KindFound | None]]] = {
-    "figure": _by("figure", _FIGURE),
-    "proof": _proof,
-    "multi_part": _multi_part,
-    "choice": _by("choice", _CHOICE),
-    "unanswerable": _unanswerable,
-}
+_PATTERNS: Final = {"figure": _FIGURE, "proof": _PROOF, "choice": _CHOICE, "unanswerable": _ELSEWHERE}

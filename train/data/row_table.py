@@ -19,13 +19,17 @@ from rocstar.train.data.candidate import Candidate, Dropped
 SCHEMA: Final = """
 CREATE TABLE rows (
     number INTEGER PRIMARY KEY, source INTEGER, row TEXT, id TEXT, key BLOB, label TEXT, problem TEXT,
-    body TEXT, licence TEXT, told TEXT, reason TEXT, evidence TEXT, shown TEXT, met BLOB
+    body TEXT, licence TEXT, decisions TEXT, reason TEXT, evidence TEXT, shown TEXT, met BLOB
 );
 CREATE TABLE position (source INTEGER PRIMARY KEY, read INTEGER);
 CREATE TABLE done (phase TEXT PRIMARY KEY);
 CREATE TABLE attempts (task TEXT PRIMARY KEY, correct INTEGER, attempts INTEGER);
 """
 _BATCH = 2_000
+_ORDER: Final = "source, id, row, decisions, licence"
+"""Of copies: all that is written of a row, so that the order of rows in a source does not matter."""
+LISTED: Final = 5
+"""The maximum number of copies in evidence and provenance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class LiveRow:
     source: int
     row: str
     id: str
-    told: dict[str, Any]
+    decisions: dict[str, Any]
 
 
 class RowTable:
@@ -48,13 +52,13 @@ class RowTable:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All changes of the block, or none."""
+        """Commit all changes of the block, or none."""
         with self.database:  # commits at its end, and rolls back for whatever is raised
             self.database.execute("BEGIN")
             yield
 
     def is_done(self, phase: str) -> bool:
-        """Whether a phase was finished."""
+        """True if a phase was finished."""
         return self.database.execute("SELECT 1 FROM done WHERE phase = ?", (phase,)).fetchone() is not None
 
     def finish(self, phase: str) -> None:
@@ -62,7 +66,7 @@ class RowTable:
         self.database.execute("INSERT INTO done VALUES (?)", (phase,))
 
     def position(self, source: int) -> int:
-        """How many rows of a source are in the table."""
+        """Return the number of a source's rows in the table."""
         found = self.database.execute("SELECT read FROM position WHERE source = ?", (source,)).fetchone()
         return int(found[0]) if found else 0
 
@@ -70,7 +74,7 @@ class RowTable:
         """Append rows of a source, in one transaction with its position."""
         with self.transaction():
             self.database.executemany(
-                "INSERT INTO rows (source, row, id, key, label, problem, body, licence, told, reason,"
+                "INSERT INTO rows (source, row, id, key, label, problem, body, licence, decisions, reason,"
                 " evidence, shown) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [_columns(source, row) for row in rows],
             )
@@ -80,45 +84,81 @@ class RowTable:
             )
 
     def drop(self, number: int, reason: str, evidence: Mapping[str, Any]) -> None:
-        """Leave a row out. A row that is left out already keeps its reason."""
+        """Drop a row. A dropped row keeps its first reason."""
         self.database.execute(
             "UPDATE rows SET reason = ?, evidence = ?, shown = substr(problem, 1, 300)"
             " WHERE number = ? AND reason IS NULL",
-            (reason, _json(evidence), number),
+            (reason, json.dumps(evidence), number),
         )
 
-    def tell(self, row: LiveRow, told: Mapping[str, Any]) -> None:
+    def note(self, row: LiveRow, decision: Mapping[str, Any]) -> None:
         """Store a decision on a kept row."""
         self.database.execute(
-            "UPDATE rows SET told = ? WHERE number = ?", (_json({**row.told, **told}), row.number)
+            "UPDATE rows SET decisions = ? WHERE number = ?",
+            (json.dumps({**row.decisions, **decision}), row.number),
         )
 
     def live(self, more: str = "") -> Iterator[tuple[LiveRow, Any]]:
-        """Rows that are not dropped, each with the value of `more`; they may be changed meanwhile."""
+        """Yield the rows that are not dropped, each with the value of `more`; they may change meanwhile."""
         last = -1
         while batch := self.database.execute(
-            f"SELECT number, source, row, id, told, {more or 'NULL'} FROM rows"
+            f"SELECT number, source, row, id, decisions, {more or 'NULL'} FROM rows"
             " WHERE reason IS NULL AND number > ? ORDER BY number LIMIT ?",
             (last, _BATCH),
         ).fetchall():
-            for number, source, row, id_, told, value in batch:
-                yield LiveRow(number, source, row, id_, json.loads(told)), value
+            for number, source, row, id_, decisions, value in batch:
+                yield LiveRow(number, source, row, id_, json.loads(decisions)), value
             last = batch[-1][0]
 
+    def resolve_duplicates(self, names: Sequence[str]) -> None:
+        """Drop the copies of every row: all if their labels differ, else all but the first.
+
+        The first is that of the first source, by id. `names`: of the sources.
+        """
+        with self.transaction():
+            self.database.execute(
+                "CREATE TABLE same AS SELECT key, COUNT(DISTINCT label) AS labels FROM rows"
+                " WHERE reason IS NULL GROUP BY key HAVING COUNT(*) > 1"
+            )
+            for key, num_labels in self.database.execute("SELECT key, labels FROM same"):
+                copies = self.database.execute(
+                    "SELECT label, number, source, row, id, decisions FROM rows"
+                    f" WHERE key = ? AND reason IS NULL ORDER BY {_ORDER}",
+                    (key,),
+                ).fetchall()
+                rows = [
+                    LiveRow(number, source, row, id_, json.loads(decisions))
+                    for _, number, source, row, id_, decisions in copies
+                ]
+                named = [{"source": names[one.source], "row": one.row} for one in rows]
+                if num_labels > 1:
+                    labels: dict[str, list[Any]] = {}
+                    for (label, *_), name in zip(copies, named, strict=True):
+                        labels.setdefault(label, []).append(name)
+                    evidence = {"labels": {label: some[:LISTED] for label, some in sorted(labels.items())}}
+                    for one in rows:
+                        self.drop(one.number, "labels_disagree", evidence)
+                else:
+                    self.note(rows[0], {"copies": {"rows": len(rows) - 1, "some": named[1 : LISTED + 1]}})
+                    for one in rows[1:]:
+                        self.drop(one.number, "duplicate", {"of": named[0]})
+            self.database.execute("DROP TABLE same")
+            self.finish("copies")
+
     def counts(self) -> Iterator[tuple[str | None, int, int]]:
-        """(reason or None, source, rows)."""
+        """Yield (reason or None, source, number of rows)."""
         yield from self.database.execute("SELECT reason, source, COUNT(*) FROM rows GROUP BY reason, source")
 
     def kept(self) -> Iterator[tuple[int, str, str, dict[str, Any], str, dict[str, Any]]]:
-        """(source, row, id, body, licence, told) of kept rows, by id."""
+        """Yield (source, row, id, body, licence, decisions) of kept rows, by id."""
         found = self.database.execute(
-            "SELECT source, row, id, body, licence, told FROM rows WHERE reason IS NULL ORDER BY id"
+            "SELECT source, row, id, body, licence, decisions FROM rows WHERE reason IS NULL ORDER BY id"
         )
-        for source, row, id_, body, licence, told in found:
-            yield source, row, id_, json.loads(body), licence, json.loads(told)
+        for source, row, id_, body, licence, decisions in found:
+            yield source, row, id_, json.loads(body), licence, json.loads(decisions)
 
     def dropped(self) -> Iterator[tuple[int, str, str, dict[str, Any], str]]:
-        """(source, row, reason, evidence, shown) of dropped rows, by source and row."""
+        """Yield (source, row, reason, evidence, shown) of dropped rows, by source and row."""
         found = self.database.execute(
             "SELECT source, row, reason, evidence, shown FROM rows WHERE reason IS NOT NULL"
             " ORDER BY source, row, reason, evidence, shown"
@@ -128,29 +168,15 @@ class RowTable:
 
 
 def _columns(source: int, row: Candidate | Dropped) -> tuple[Any, ...]:
+    # JSON is ASCII, so that half of a surrogate pair comes back unchanged.
     if isinstance(row, Dropped):
-        return (source, _text(row.row), *[None] * 7, row.reason, _json(row.evidence), _text(row.shown))
-    return (
-        source,
-        _text(row.row),
-        row.id,
-        row.key,
-        _text(row.label),
-        _text(row.problem),
-        _json(row.body),
-        _text(row.licence),
-        _json(row.told),
-        *[None] * 3,
-    )
-
-
-def _json(value: Any) -> str:
-    """ASCII, so that half of a surrogate pair comes back as it was."""
-    return json.dumps(value)
+        return (source, _text(row.row), *[None] * 7, row.reason, json.dumps(row.evidence), _text(row.shown))
+    texts = _text(row.label), _text(row.problem), json.dumps(row.body), _text(row.licence)
+    return (source, _text(row.row), row.id, row.key, *texts, json.dumps(row.decisions), *[None] * 3)
 
 
 def _text(value: str) -> str:
-    """A text that a database can hold: half of a surrogate pair is a question mark."""
+    """Return a text that a database can hold: half of a surrogate pair becomes a question mark."""
     return value.encode("utf-8", "replace").decode("utf-8")
 
 

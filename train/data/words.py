@@ -1,17 +1,19 @@
 """A problem as words that survive another typesetting: NFKC, case, LaTeX commands and spacing. Pure.
 
-Overlap is measured in words alone; words with signs decide whether two problems are one.
+Overlap is measured in words alone. Words with signs decide if two rows are copies (`conversation_key`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import unicodedata
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 MASK: Final = "#"
-"""Stands for a number in masked words."""
+"""Replaces a number in masked words."""
 
 _RENAMED: Final = {
     **dict.fromkeys(("dfrac", "tfrac", "cfrac"), "frac"),
@@ -57,7 +59,7 @@ _SIGN_OR_WORD: Final = re.compile(r"\d+(?:\.\d+)?|[^\W\d]+|[^\w\s.,;:?\"`{}\\~&]
 
 
 def words_of(text: str) -> list[str]:
-    """Runs of letters and of digits, in lower case; an ideograph is a word. Figures in code are left out."""
+    """Return runs of letters and of digits in lower case; an ideograph is a word. Omit figures in code."""
     text = unicodedata.normalize("NFKC", text).casefold()
     if "[asy]" in text:
         text = FIGURE.sub(" ", text)
@@ -66,17 +68,13 @@ def words_of(text: str) -> list[str]:
     if "'" in text:
         text = _APOSTROPHE.sub("", text)
     if "\\" in text:
-        text = _COMMAND.sub(_plain, text)
+        text = _COMMAND.sub(lambda command: f" {_COMMANDS.get(command[1], command[1])} ", text)
     return _ASCII_WORD.findall(text) if text.isascii() else _WORD.findall(text.replace("_", " "))
 
 
-def _plain(command: re.Match[str]) -> str:
-    return f" {_COMMANDS.get(command[1], command[1])} "
-
-
 def signed_words_of(text: str) -> list[str]:
-    """The same with signs: "3 + 4" is not "3 - 4" and f(x) no f[x], while typesetting, punctuation and braces
-    say nothing. Figures in code stay: they may be all in which two problems differ.
+    """Return words and signs: "3 + 4" differs from "3 - 4" and f(x) from f[x]; typesetting, punctuation and
+    braces are dropped. Figures in code stay, because two problems may differ only there.
     """
     text = unicodedata.normalize("NFKC", text).casefold()
     text = _DELIMITERS.sub(" ", text)
@@ -84,19 +82,37 @@ def signed_words_of(text: str) -> list[str]:
         text = _IDEOGRAPH.sub(r" \g<0> ", text.translate(_SYMBOLS).translate(_SAME_SIGNS))
     text = _APOSTROPHE.sub("", text)
     if "\\" in text:
-        text = _COMMAND.sub(_signed, text)
+        text = _COMMAND.sub(lambda command: f" {_SIGNED.get(command[1], command[1])} ", text)
     return _SIGN_OR_WORD.findall(text.replace("_", " ").replace("...", " "))
 
 
-def _signed(command: re.Match[str]) -> str:
-    return f" {_SIGNED.get(command[1], command[1])} "
-
-
 def masked(words: Sequence[str]) -> list[str]:
-    """The same with MASK in the place of each number."""
+    """Return the words with MASK in place of each number."""
     return [MASK if word.isdecimal() else word for word in words]
 
 
 def numbers_in(words: Sequence[str]) -> frozenset[str]:
-    """The numbers among words, without leading zeros."""
+    """Return the numbers among words, without leading zeros."""
     return frozenset(word.lstrip("0") or "0" for word in words if word.isdecimal())
+
+
+def conversation_key(messages: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return the key of a conversation: equal if all text and calls are equal but for typesetting."""
+    turns = []
+    for message in messages:
+        if message["role"] not in ("system", "developer"):  # a conversation is published with several of them
+            functions = [call["function"] for call in message.get("tool_calls") or ()]
+            calls = [[one["name"], _sorted_arguments(one["arguments"])] for one in functions]
+            turns.append([message["role"], signed_words_of(message.get("content") or ""), calls])
+    text = json.dumps(turns, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=16).digest()
+
+
+def _sorted_arguments(value: Any) -> str:
+    """Return arguments, an object or its JSON, as JSON with sorted keys."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return str(value)
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)

@@ -17,7 +17,7 @@ from typing import Any
 from rocstar.train.recipe.errors import ConfigError
 
 CACHE_KIB = 32 << 10
-"""Pages of the database in memory at most."""
+"""The maximum size of the database's pages in memory."""
 
 
 @contextmanager
@@ -67,17 +67,14 @@ def _connected(path: Path) -> sqlite3.Connection:
         database.execute("PRAGMA synchronous = NORMAL")
         database.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     except sqlite3.DatabaseError:
-        if path.exists() and path.stat().st_size and not _is_database(path):
-            database.close()
-            discard_work(path)
-            return _connected(path)
-        raise
+        with path.open("rb") as file:
+            is_database = file.read(16) in (b"", b"SQLite format 3\0")
+        if is_database:
+            raise
+        database.close()
+        discard_work(path)
+        return _connected(path)
     return database
-
-
-def _is_database(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(16) == b"SQLite format 3\0"
 
 
 def discard_work(path: Path) -> None:

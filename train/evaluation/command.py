@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Loading = Callable[[], AbstractContextManager[None]]
 """Shows progress while torch is imported."""
+PageWriter = Callable[[Path], object]
+"""Writes report.html of an evaluation's folder."""
 ALONE = {"rescore": "--rescore", "verify": "--verify", "check_set": "--check-set"}
 """Modes that take no recipe."""
 SHOWN = 20
@@ -59,11 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser, *, recipe_help: str, count: C
     parser.add_argument("--dry-run", action="store_true", help=text)
 
 
-def run(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) -> int:
+def run(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading, write_page: PageWriter) -> int:
     """Run the mode that the options choose. `rest` are recipe fields."""
     alone = next((name for name in ALONE if getattr(options, name) is not None), None)
     if alone is not None:
-        return _run_mode(alone, options, rest, loading)
+        return _run_mode(alone, options, rest, loading, write_page)
     if options.recipe is None:
         raise ConfigError(
             f"`rocstar eval` needs a recipe or a model's folder, or one of {', '.join(ALONE.values())}"
@@ -71,7 +73,7 @@ def run(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) -
     if options.resume and options.out is None:
         raise ConfigError("--resume needs --out DIR, the folder of the evaluation")
     recipe = build_recipe(options, rest)
-    return _dry_run(options, recipe) if options.dry_run else _evaluate(options, recipe, loading)
+    return _dry_run(options, recipe) if options.dry_run else _evaluate(options, recipe, loading, write_page)
 
 
 def build_recipe(options: argparse.Namespace, rest: Sequence[str]) -> Recipe:
@@ -100,7 +102,7 @@ def _dry_run(options: argparse.Namespace, recipe: Recipe) -> int:
     )
 
 
-def _evaluate(options: argparse.Namespace, recipe: Recipe, loading: Loading) -> int:
+def _evaluate(options: argparse.Namespace, recipe: Recipe, loading: Loading, write_page: PageWriter) -> int:
     with loading():
         from rocstar.train.evaluation.saved_model import evaluate_model
 
@@ -111,6 +113,7 @@ def _evaluate(options: argparse.Namespace, recipe: Recipe, loading: Loading) -> 
         out=options.out,
         resume=options.resume,
         is_own=not options.set,
+        write_page=write_page,
     )
     if options.json:
         metrics: dict[str, Any] = {"by_source": {}}
@@ -135,7 +138,9 @@ def _lines(name: str, result: Evaluation) -> list[str]:
     ]
 
 
-def _run_mode(mode: str, options: argparse.Namespace, rest: Sequence[str], loading: Loading) -> int:
+def _run_mode(
+    mode: str, options: argparse.Namespace, rest: Sequence[str], loading: Loading, write_page: PageWriter
+) -> int:
     option = ALONE[mode]
     if options.recipe is not None or rest:
         raise ConfigError(
@@ -157,7 +162,8 @@ def _run_mode(mode: str, options: argparse.Namespace, rest: Sequence[str], loadi
     from rocstar.train.evaluation.rescore import FinishedEvaluation, rescore, rescore_into
 
     stored = FinishedEvaluation.open(options.rescore)
-    work = rescore(stored, None) if options.out is None else rescore_into(stored, options.out)
+    out = options.out
+    work = rescore(stored, None) if out is None else rescore_into(stored, out, write_page)
     return _print_rescored(_run_to_end(work), options)
 
 

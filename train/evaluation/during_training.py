@@ -35,7 +35,6 @@ from rocstar.train.evaluation.provenance import (
     template_digest,
     verifier_digest,
 )
-from rocstar.train.evaluation.report.eval_report import write_eval_report
 from rocstar.train.evaluation.results import Evaluation
 from rocstar.train.evaluation.sets import EVAL_SEED, EvaluationSet, evaluation_sets
 from rocstar.train.groups.journal import Journal, may_be_tried, origin_of
@@ -75,7 +74,7 @@ async def run_evaluation(run: Run, *, between: bool = False) -> dict[str, Evalua
             replace_folder(making, target)
             raise
         replace_folder(making, target)
-        await asyncio.to_thread(write_eval_report, target, reveal=False)
+        await asyncio.to_thread(run.write_eval_page, target)
     _forget_counts(run.live)
     metrics = [result.metrics(name) for name, result in found.items()]
     run.log({name: value for each in metrics for name, value in each.items()}, stage="eval", phase="eval")

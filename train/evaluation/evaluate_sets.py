@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from rocstar.engine.nodes.grants import Window
 from rocstar.engine.nodes.nodes import Nodes
-from rocstar.engine.nodes.window import Window
 from rocstar.engine.progress.progress import Attempts, working
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group, Task, Trajectory

@@ -15,7 +15,7 @@ import itertools
 import json
 import os
 import tomllib
-from collections.abc import AsyncIterator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ from rocstar.train.evaluation.evaluation_folder import (
     write_numbers,
 )
 from rocstar.train.evaluation.provenance import file_digests, judge_facts, last_facts, verifier_digest
-from rocstar.train.evaluation.report.eval_report import write_eval_report
 from rocstar.train.evaluation.results import Evaluation, to_attempt
 from rocstar.train.evaluation.sets import EvaluationSet, evaluation_sets
 from rocstar.train.recipe.config import Recipe
@@ -217,7 +216,9 @@ def _line(record: dict[str, Any], outcome: Outcome) -> str:
     return json.dumps(line, separators=(",", ":")) + "\n"
 
 
-async def rescore_into(stored: FinishedEvaluation, out: Path) -> RescoreResult:
+async def rescore_into(
+    stored: FinishedEvaluation, out: Path, write_page: Callable[[Path], object]
+) -> RescoreResult:
     """Rescore into a folder with its own manifest, which names the source."""
     make_folder(out)
     (out / CONFIG).write_text(to_toml(stored.recipe), encoding="utf-8")
@@ -229,5 +230,5 @@ async def rescore_into(stored: FinishedEvaluation, out: Path) -> RescoreResult:
         entry["rescored_from"] = file_digests(stored.folder.directory, stored.folder.files(names))
         found = await rescore(stored, out)
         entry["files"] = file_digests(out, EvaluationFolder(out).files(names))
-    write_eval_report(out, reveal=False)
+    write_page(out)
     return found

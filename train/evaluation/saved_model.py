@@ -37,7 +37,6 @@ from rocstar.train.evaluation.provenance import (
     settings_facts,
     verifier_digest,
 )
-from rocstar.train.evaluation.report.eval_report import write_eval_report
 from rocstar.train.evaluation.results import Evaluation
 from rocstar.train.evaluation.sets import EvaluationSet, check_room, evaluation_sets
 from rocstar.train.learner import checkpoint
@@ -105,6 +104,8 @@ class EvaluationOptions:
     is_own: bool = True
     """True if the sets are the recipe's, which excludes them from its training; False if chosen by
     options."""
+    write_page: Callable[[Path], object] = lambda folder: None
+    """Writes report.html of the folder."""
 
 
 def evaluate_model(recipe: Recipe, model: str | None, **order: Any) -> Evaluated:
@@ -145,7 +146,7 @@ def _evaluation(
         try:
             with _evaluation_into(out, recipe, model, order) as work:
                 yield work
-            write_eval_report(out, reveal=False)
+            order.write_page(out)
         except OSError as error:
             if error.errno not in UNWRITABLE:
                 raise

@@ -7,7 +7,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Final
 
 from rocstar.train.recipe.errors import ConfigError
@@ -120,39 +120,27 @@ def _block(field: FieldDoc) -> str:
 
 
 def markdown() -> str:
-    """The page docs/reference/recipe.md."""
-    known = sections()
-    everyday = [replace(s, fields=tuple(f for f in s.fields if not f.expert)) for s in known]
-    experts = [replace(s, fields=tuple(f for f in s.fields if f.expert)) for s in known]
-    return "\n".join(
-        [
-            "# The fields of a recipe",
-            "",
-            "Made by `rocstar recipe --markdown` and compared by a test: a field's description is beside its",
-            "declaration, in `train/recipe/`. `rocstar recipe rl.lr` prints one in full.",
-            "",
-            "A recipe is TOML. A field is set in its table, or on the command line: `--rl.lr=1e-3`,",
-            "`--stages.0.steps=2`. The run's `config.toml` has every field with the value that it had.",
-            "",
-            "## What everyone sets",
-            *_page_part(everyday),
-            "",
-            "## For experts",
-            "They work in the same tables. Few recipes set one.",
-            *_page_part(experts),
-            "",
-        ]
-    )
+    """The page docs/reference/recipe.md: a table for each section, its everyday fields first and bold."""
+    lines = [
+        "# The fields of a recipe",
+        "",
+        "Made by `rocstar recipe --markdown` from the declarations in `train/recipe/`. One field in full:",
+        "`rocstar recipe rl.lr`.",
+        "",
+        "A recipe is TOML. A field is set in its table, or on the command line: `--rl.lr=1e-3`,",
+        "`--stages.0.steps=2`. The run's `config.toml` has every field with its value.",
+        "",
+        "**Bold** fields are for every recipe; the others are for experts.",
+    ]
+    for section in filter(lambda section: section.fields, sections()):
+        lines += ["", f"## `{section.header}`", section.description, ""]
+        lines += ["| field | default | values | |", "|---|---|---|---|"]
+        lines += map(_page_row, sorted(section.fields, key=lambda field: field.expert))
+    return "\n".join([*lines, ""])
 
 
-def _page_part(parts: Sequence[SectionDoc]) -> Iterator[str]:
-    for section in parts:
-        if not section.fields:
-            continue
-        yield from ("", f"### `{section.header}`", section.description, "")
-        yield from ("| field | default | values | |", "|---|---|---|---|")
-        for field in section.fields:
-            of = f"{field.type}: {field.unit}" if field.unit else field.type
-            values = ", ".join(part for part in (of, field.bounds) if part)
-            last = field.name.rpartition(".")[2]
-            yield f"| `{last}` | {field.default} | {values} | {field.description} |"
+def _page_row(field: FieldDoc) -> str:
+    name = f"`{field.name.rpartition('.')[2]}`"
+    of = f"{field.type}: {field.unit}" if field.unit else field.type
+    values = ", ".join(part for part in (of, field.bounds) if part)
+    return f"| {name if field.expert else f'**{name}**'} | {field.default} | {values} | {field.description} |"

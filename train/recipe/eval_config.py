@@ -30,7 +30,7 @@ HELDOUT = "heldout"
 
 
 class EvalConfig(Section):
-    """A set of tasks that the policy is evaluated on, and which are left out of the stages.
+    """Tasks for evaluation, which the stages leave out.
 
     Either `set` names a built-in one (docs/reference/evaluation.md), or `data` says where the tasks are.
     """

@@ -22,7 +22,7 @@ NAMED = "tasks.NAME"
 _BOUNDS: Final = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _TYPES: Final[Mapping[Any, str]] = {
     bool: "true or false",
-    int: "whole number",
+    int: "integer",
     float: "number",
     str: "text",
     Any: "anything",

@@ -38,8 +38,7 @@ class ModelConfig(Section):
     )
     task_prompt: Expert[str] = Field(
         QUESTION,
-        description="the user's message of a task and of an evaluation that is asked like one: text around "
-        "{question}, such as how to write the answer",
+        description="the user's message of tasks, and of evaluations asked like them: text around {question}",
     )
     thinking: Expert[Literal["keep", "refuse"]] = Field(
         "refuse",
@@ -48,21 +47,21 @@ class ModelConfig(Section):
     )
     thoughts: Expert[Literal["skip", "read"]] = Field(
         "skip",
-        description="whether a tool call or an answer inside `<think>` is executed and judged: skip = it is "
-        "neither, read = both",
+        description="tool calls and answers inside `<think>`: 'skip' = neither executed nor judged, "
+        "'read' = both",
     )
     date: Expert[str] = Field(
         "",
-        description="the date that a template shows which asks for today's, as '2026-01-31'; '' = the day "
-        "of the run's start, which the run then keeps",
+        description="today's date for a template that shows it, as '2026-01-31'; '' = the day of the "
+        "run's start",
     )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="of forward and backward; the learner's weights and moments are float32"
     )
     head_dtype: Expert[Literal["model", "float32"]] = Field(
         "model",
-        description="of the logits in learner and engine: 'model' = that of dtype, 'float32' = unrounded, "
-        "for log-probs that differ less and three times the memory per logit if dtype is 'bfloat16'",
+        description="of the logits in learner and engine: 'model' = dtype, 'float32' = unrounded: less "
+        "mismatch, and three times the memory per logit of bfloat16",
     )
     activation_checkpointing: Expert[Literal["auto", "on", "off"]] = Field(
         "auto",

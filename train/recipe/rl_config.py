@@ -53,8 +53,8 @@ class RlConfig(Section):
     refill: Expert[Annotated[int, Unit("rounds")]] = Field(
         0,
         ge=0,
-        description="most rounds of further tasks in a step, each of as many tasks as the step lacks groups "
-        "with signal; their tokens are part of its cost, and tasks of medium difficulty gain weight",
+        description="most rounds of further tasks in a step, each with a task per missing group with signal; "
+        "tasks of medium difficulty gain weight",
     )
     advantage: Expert[str] = Field(
         "grpo",

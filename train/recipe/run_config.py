@@ -21,9 +21,7 @@ class CallbackConfig(Section):
 class RunConfig(Section):
     """The run as a whole."""
 
-    name: str = Field(
-        "run", description="name of the run; its folder is runs/NAME unless --output-dir is given"
-    )
+    name: str = Field("run", description="the folder is runs/NAME unless --output-dir is given")
     seed: Seed = Field(0, description="orders the tasks and keys all noise: sampling, RoC, demonstrations")
     threads: Expert[Annotated[int, Unit("threads")]] = Field(
         0, ge=0, description="torch threads of this process; 0 = its share of the machine's physical cores"
@@ -39,8 +37,8 @@ class RunConfig(Section):
     keep_records: Expert[Steps] = Field(
         0,
         ge=0,
-        description="the trajectory records of the newest so many steps stay, and of those behind the last "
-        "checkpoint; 0 = of all",
+        description="keep the trajectory records of the newest so many steps, and of steps behind the last "
+        "checkpoint; 0 = all",
     )
 
     @field_validator("callbacks", mode="before")

@@ -15,7 +15,7 @@ BUILT_IN = ("python", "jupyter")
 
 
 class ToolChoice(Section):
-    """One tool. In a list its kind alone says as much: tools = ["python", "module:Class"]."""
+    """One tool; in short: tools = ["python", "module:Class"]."""
 
     kind: str = Field(
         description="python (a program per call), jupyter (cells of one live interpreter per trajectory), or "

@@ -9,8 +9,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from rocstar.engine.progress.progress import duration
 from rocstar.engine.progress.status import Log, StatusLine
-from rocstar.engine.progress.text import duration
 from rocstar.train.record.callbacks import Callback
 from rocstar.train.record.console_text import (
     apportion,

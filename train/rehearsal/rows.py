@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rocstar.engine.sim.work import TrajectoryWork
-from rocstar.engine.sim.workloads import SHAPES, generate
+from rocstar.engine.sim.workload import SHAPES, TrajectoryWork, generate
 from rocstar.train.learner.balance import Cost, efficiency
 from rocstar.train.learner.batch import MicroBatch, empty_microbatch, pack, share_out, split_updates
 from rocstar.train.learner.example import Example

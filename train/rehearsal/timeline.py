@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rocstar.engine.sim.bound import lower_bound
 from rocstar.engine.sim.cost import Cluster, CostModel, ReplicaModel
-from rocstar.engine.sim.work import TrajectoryWork, TurnWork, Workload
+from rocstar.engine.sim.workload import TrajectoryWork, TurnWork, Workload
 from rocstar.train.learner.checkpoint import checkpoint_bytes
 from rocstar.train.learner.model_size import ModelSize
 from rocstar.train.plan.plan import Machines

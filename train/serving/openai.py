@@ -15,7 +15,7 @@ from typing import cast
 
 from rocstar.engine.inference.base import InferenceError, RolloutEngine
 from rocstar.engine.inference.openai import OpenAIEndpoint
-from rocstar.engine.inference.openai_stream import Codec
+from rocstar.engine.inference.openai_formats import Codec
 from rocstar.train.learner.model_io import load_tokenizer, vocabulary_size
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError

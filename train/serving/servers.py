@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from rocstar.engine.fleet.fleet import Fleet, FleetLimits
 from rocstar.engine.inference.base import InferenceError
-from rocstar.engine.inference.sglang.broadcast_to_all import BroadcastToAll
 from rocstar.engine.inference.sglang.canary import Canary
-from rocstar.engine.inference.sglang.replica import Replica, server_command, sglang_python
+from rocstar.engine.inference.sglang.replica import BroadcastToAll, Replica, server_command, sglang_python
 from rocstar.engine.inference.sglang.server import Launcher, ServerProcess
 from rocstar.engine.inference.weights import DiskWeights
 from rocstar.engine.progress.progress import working

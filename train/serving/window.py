@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rocstar.engine.inference.base import KvLoad
-from rocstar.engine.nodes.grants import PART
+from rocstar.engine.nodes.grants import PART, Window
 from rocstar.engine.nodes.nodes import Nodes
-from rocstar.engine.nodes.window import Window
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.serving.backend import backend_of
 

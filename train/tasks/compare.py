@@ -17,7 +17,6 @@ from functools import partial
 
 from rocstar.engine.types import Task
 from rocstar.train.tasks import forms
-from rocstar.train.tasks.columns import MARKS_OF_REASONING_GYM
 from rocstar.train.tasks.latex import clean, last_boxed
 from rocstar.train.tasks.numbers import (
     has_exponent,
@@ -26,15 +25,16 @@ from rocstar.train.tasks.numbers import (
     read_number,
     read_scientific,
 )
-from rocstar.train.tasks.operators import MAX_NESTING, is_closed, is_expression, nesting, refusal
+from rocstar.train.tasks.operators import MAX_NESTING, forbidden_operator, is_closed, is_expression, nesting
+from rocstar.train.tasks.rows import MARKS_OF_REASONING_GYM
 from rocstar.train.tasks.units import unit_behind
 from rocstar.train.tasks.words import is_product, is_words, unwrapped, words_equal
 
 Question = tuple[str, str]
-"""(prediction, truth): two expressions of which it is not known whether they are equal."""
+"""(prediction, truth): two expressions that may be equal."""
 MAX_QUESTIONS = 64
 MAX_WORDS = 4
-"""Words that a policy may be expected to give letter by letter."""
+"""The maximum number of words that a policy can be expected to give letter by letter."""
 _SAYS = frozenset({"is", "are", "answer", "see", "proof", "solution:", "depends"})
 _DIGITS = re.compile(r"[+-]?[0-9]+")
 _RATIO = re.compile(
@@ -52,7 +52,7 @@ _SPACE = re.compile(r"(?<![0-9])\s+|\s+(?![0-9\s])")
 class AnswerPair:
     """A prediction beside its truth.
 
-    Invariant: if `questions` is empty, `verdict` is the final word; else it is True, and `decide` says it
+    Invariant: if `questions` is empty, `verdict` is final; else it is True, and `decide` returns the verdict
     once the questions are answered.
     """
 
@@ -63,13 +63,13 @@ class AnswerPair:
     questions: tuple[Question, ...] = ()
 
     def decide(self, answers: Mapping[Question, bool]) -> bool:
-        """The verdict, given whether the expressions of each question are equal."""
+        """Return the verdict; `answers`: True if the expressions of a question are equal."""
         leaves = _Leaves(answers)
         return forms.equal(self.prediction, self.truth, leaves.equal) and not leaves.open
 
 
 class _Leaves:
-    """Compares leaves; one that needs algebra counts as equal for now, and is noted in `open`."""
+    """Compares leaves; a pair that needs algebra counts as equal for now, and is added to `open`."""
 
     def __init__(self, answers: Mapping[Question, bool]) -> None:
         self._answers = answers
@@ -81,11 +81,10 @@ class _Leaves:
         self.methods.add(method)
         if isinstance(verdict, bool):
             return verdict
-        question = verdict
-        if question not in self._answers:
-            self.open[question] = None
+        if verdict not in self._answers:
+            self.open[verdict] = None
             return True
-        return self._answers[question]
+        return self._answers[verdict]
 
 
 def compare(prediction: str, truth: str) -> AnswerPair:
@@ -96,29 +95,24 @@ def compare(prediction: str, truth: str) -> AnswerPair:
     if _letters(left) == _letters(right):
         leaf = forms.Form(kind=forms.Kind.leaf, text=left)
         return AnswerPair(prediction=leaf, truth=leaf, method="exact", verdict=bool(left))
-    theirs, ours = forms.read_prediction(_renamed(left, right)), forms.read_truth(right)
+    theirs = forms.read_form(_renamed(left, right), is_truth=False)
+    ours = forms.read_form(right, is_truth=True)
     leaves = _Leaves({})
     verdict = bool(left and right) and forms.equal(theirs, ours, leaves.equal)
     questions = tuple(leaves.open) if verdict else ()
-    method = "symbolic" if questions else _method(leaves.methods)
+    method = "symbolic" if questions else "parts" if len(leaves.methods) != 1 else min(leaves.methods)
     if len(questions) > MAX_QUESTIONS:
         questions, verdict, method = (), False, "too_many_parts"
     return AnswerPair(prediction=theirs, truth=ours, method=method, verdict=verdict, questions=questions)
 
 
-def _method(methods: set[str]) -> str:
-    return next(iter(methods)) if len(methods) == 1 else "parts"
-
-
 def is_readable(truth: str) -> bool:
-    """Whether a rule reads the truth, so that it can be met in more than its own letters."""
-    if _DIGITS.fullmatch(truth):
-        return True
-    return _is_read(forms.read_truth(clean(_unboxed(truth))))
+    """True if a rule reads the truth, so that other spellings than its own can be equal."""
+    return bool(_DIGITS.fullmatch(truth)) or _is_read(forms.read_form(clean(_unboxed(truth)), is_truth=True))
 
 
 def unreadable_truths(tasks: Sequence[Task]) -> list[str]:
-    """The answers that no rule reads, of tasks that this judge scores."""
+    """Return the answers that no rule reads, of tasks that this judge scores."""
     read: dict[str, bool] = {}
     for task in tasks:
         if not task.meta.keys() >= MARKS_OF_REASONING_GYM and task.answer not in read:
@@ -145,7 +139,7 @@ def _is_read_leaf(text: str) -> bool:
 
 
 def _leaf(prediction: str, truth: str) -> tuple[str, bool | Question]:
-    """(method, verdict) of two leaves; or, instead of the verdict, the question that decides."""
+    """Return (method, verdict) of two leaves; instead of the verdict, the question that decides."""
     if _letters(prediction) == _letters(truth):
         return "exact", bool(prediction)
     right = read_number(truth)
@@ -162,7 +156,7 @@ def _leaf(prediction: str, truth: str) -> tuple[str, bool | Question]:
         return ("not_literal", False) if left is None else ("numeric", numbers_equal(left, right))
     if is_words(truth) and not is_product(truth):
         return "text", words_equal(prediction, truth)
-    if ":" in truth or ":" in prediction or "'" in truth:  # a ratio, a time, a derivative: as written
+    if ":" in truth or ":" in prediction or "'" in truth:  # a ratio, a time, a derivative: compared as text
         return "text", False
     (left_value, left_unit), (right_value, right_unit) = unit_behind(prediction), unit_behind(truth)
     if left_unit != right_unit and (None not in (left_unit, right_unit) or "%" in (left_unit, right_unit)):
@@ -171,7 +165,7 @@ def _leaf(prediction: str, truth: str) -> tuple[str, bool | Question]:
         return "exact", True
     if left_value.count("\\circ") != right_value.count("\\circ"):  # algebra reads no degrees
         return "operator", False
-    if refusal(left_value, right_value) is not None:
+    if forbidden_operator(left_value, right_value) is not None:
         return "operator", False
     return "symbolic", (left_value, right_value)
 
@@ -182,7 +176,7 @@ def _letters(text: str) -> str:
 
 
 def _renamed(prediction: str, truth: str) -> str:
-    """The prediction with the truth's name for the bound variable of `2n, n \\in \\mathbb{Z}` or `f(n)=`."""
+    """Rename the prediction's bound variable as in the truth, in `2n, n \\in \\mathbb{Z}` or `f(n)=`."""
     for bound in (_INTEGER, _ARGUMENT):
         theirs, ours = bound.search(prediction), bound.search(truth)
         if theirs is None or ours is None or theirs["of"] != ours["of"]:
@@ -198,6 +192,6 @@ def _with_name(names: Mapping[str, str], found: re.Match[str]) -> str:
 
 
 def _unboxed(truth: str) -> str:
-    """A truth that came with its own box or dollars around it."""
+    """Return a truth without a box around it."""
     boxed = last_boxed(truth) if "box" in truth else None
     return truth if boxed is None else boxed

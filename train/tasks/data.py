@@ -1,4 +1,4 @@
-"""Where tasks come from: reasoning-gym families, JSONL and Parquet files, hub data sets. Imports no torch.
+"""Tasks of reasoning-gym families, JSONL and Parquet files, and hub data sets. Imports no torch.
 
 A task's id is a hash of its content, so it survives reshuffling and moving; equal rows get a running suffix,
 and nothing is dropped silently. Bad input raises ConfigError with the value, the reason and the fix.
@@ -16,31 +16,33 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.types import Task
+from rocstar.sandbox.child.lazy_import import install_lazy_import
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.tasks.columns import meta_of
-from rocstar.train.tasks.families import families, reasoning_gym
 from rocstar.train.tasks.messages import read_messages, shown
-from rocstar.train.tasks.rows import REASONING_GYM, Rows, name_of, rows_of
+from rocstar.train.tasks.rows import REASONING_GYM, Rows, meta_of, name_of, rows_of
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 _DRAWS_PER_TASK = 20
 _SOURCE_COLUMN = "data_source"
-"""Names where a row comes from, in data sets that are put together from several."""
+"""The column with a row's source, in data sets that combine several."""
 _NEAR, _LISTED = 0.6, 30
-"""How alike a name must be to be suggested, and how many are listed."""
+"""The similarity of a suggested name, and the number of listed names."""
 
 
 def load_tasks(
     config: DataConfig, *, base: Path, check: Callable[[Task], None] = lambda task: None
 ) -> list[Task]:
-    """The tasks of a source, in its order. Relative paths start at `base`. Raises ConfigError.
+    """Return the tasks of a source, in its order. Relative paths start at `base`. Raises ConfigError.
 
-    `check` is asked of every row's task, and refuses it with a ChatError. A source whose first `limit` rows
-    are all of one kind is read no further; of others `limit` is not looked at, for they must be mixed first.
+    `check` is called with every row's task and refuses it with a ChatError. If the first `limit` rows have
+    one source, no further rows are read; rows of several sources must be mixed first, so all are read.
     """
     if config.source == REASONING_GYM:
         tasks = [
@@ -55,19 +57,28 @@ def load_tasks(
     return tasks
 
 
-# ---------------------------------------------------------------- reasoning-gym
+def reasoning_gym() -> ModuleType:
+    """Import the package. Defer its import of cellpylib, which loads matplotlib for two of its families."""
+    install_lazy_import("cellpylib")
+    import reasoning_gym
+
+    module: ModuleType = reasoning_gym
+    return module
 
 
 def reasoning_gym_tasks(family: str, options: Mapping[str, Any], *, size: int, seed: int) -> list[Task]:
-    """`size` distinct tasks of one family. The option `exclude_answers` drops tasks with those answers.
+    """Return `size` distinct tasks of one family. The option `exclude_answers` drops tasks with those
+    answers.
 
-    reasoning-gym seeds item i with seed + i, so neighbouring seeds share items and two families draw the
-    same numbers: each (family, seed) gets a far-apart seed of its own.
+    reasoning-gym seeds item i with seed + i, so adjacent seeds share items and two families draw the same
+    numbers: each (family, seed) gets its own distant seed.
     """
     options = dict(options)
     excluded = {str(answer) for answer in options.pop("exclude_answers", ())}
     draws = _DRAWS_PER_TASK * size + 100
-    dataset = _create_dataset(family, options, size=draws, seed=_family_seed(family, seed))
+    digest = hashlib.sha256(f"{seed}/{family}".encode()).digest()
+    family_seed = int.from_bytes(digest[:4], "big") & 0x3FFFFFFF
+    dataset = _create_dataset(family, options, size=draws, seed=family_seed)
     tasks: dict[str, Task] = {}
     for index in range(draws):
         entry = dataset[index]
@@ -88,18 +99,13 @@ def reasoning_gym_tasks(family: str, options: Mapping[str, Any], *, size: int, s
     )
 
 
-def _family_seed(family: str, seed: int) -> int:
-    digest = hashlib.sha256(f"{seed}/{family}".encode()).digest()
-    return int.from_bytes(digest[:4], "big") & 0x3FFFFFFF
-
-
 def _create_dataset(family: str, options: Mapping[str, Any], *, size: int, seed: int) -> Any:
-    known_families = families()
-    if family not in known_families:
+    families = reasoning_gym().factory.DATASETS
+    if family not in families:
         raise ConfigError(
-            f"unknown task family {family!r}; {_suggestion(family, sorted(known_families), 'there are')}"
+            f"unknown task family {family!r}; {_suggestion(family, sorted(families), 'there are')}"
         )
-    known = known_families[family][1].__dataclass_fields__
+    known = families[family][1].__dataclass_fields__
     for option in options:
         if option not in known or option in ("size", "seed"):
             others = [*(k for k in known if k not in ("size", "seed")), "exclude_answers"]
@@ -112,9 +118,6 @@ def _create_dataset(family: str, options: Mapping[str, Any], *, size: int, seed:
         raise ConfigError(
             f"task family {family!r} refuses {shown}: {error}; correct its options in families.{family}"
         ) from None
-
-
-# ---------------------------------------------------------------- tasks of rows
 
 
 def _tasks_of_rows(rows: Rows, config: DataConfig, check: Callable[[Task], None]) -> list[Task]:
@@ -132,7 +135,7 @@ def _tasks_of_rows(rows: Rows, config: DataConfig, check: Callable[[Task], None]
         if seen[task.id] > 1:
             task = replace(task, id=f"{task.id}-{seen[task.id]}")
         tasks.append(task)
-        # Of a source that is one, the first `limit` rows are those that are kept.
+        # Of a single source, the first `limit` rows are used.
         if len(tasks) == config.size or (len(tasks) == config.limit and not is_mixed):
             break
     return tasks
@@ -158,7 +161,7 @@ def _task_of_row(row: Any, config: DataConfig, where: str) -> Task:
 
 
 def field_of(row: Mapping[str, Any], name: str, where: str) -> Any:
-    """The value under `name`; dots step into nested objects, a number into a list. ConfigError if none is."""
+    """Return the value of field `name`; dots step into objects, numbers into lists. ConfigError if absent."""
     if name in row:
         return row[name]
     node: Any = row
@@ -186,9 +189,9 @@ def _field_names(row: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def question_of(value: Any, name: str, where: str) -> tuple[str, tuple[dict[str, Any], ...]]:
-    """The question and the messages before it; of a text there are none. ConfigError if there is none.
+    """Return the question and the messages before it, () for a text. ConfigError if there is no question.
 
-    A text is stripped; what messages say is left as it is, for the chat template to show.
+    A text is stripped; the content of messages stays unchanged, for the chat template to show.
     """
     if isinstance(value, str):
         if value.strip():
@@ -210,7 +213,8 @@ def question_of(value: Any, name: str, where: str) -> tuple[str, tuple[dict[str,
 
 
 def answer_text(value: Any, name: str, where: str) -> str:
-    """Text, a finite number in plain notation, or a list of one; of a GSM8K solution the part after ####."""
+    """Return text, a finite number in plain notation, or the one of a list; of a GSM8K solution the part
+    after ####."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if isinstance(value, float | Decimal) and math.isfinite(value):
@@ -229,17 +233,14 @@ def answer_text(value: Any, name: str, where: str) -> str:
     )
 
 
-# ---------------------------------------------------------------- order
-
-
 def content_id(kind: str, question: str, answer: str) -> str:
-    """16 hexadecimal digits of a hash over a task: a family or the context, question, answer."""
+    """Return 16 hexadecimal digits of a hash over a task: a family or the context, question, answer."""
     text = "\0".join((kind, question, answer))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def id_of_task(question: str, answer: str, context: Sequence[Mapping[str, Any]] = ()) -> str:
-    """The id of a row's task."""
+    """Return the id of a row's task."""
     return content_id(json.dumps(context, sort_keys=True) if context else "", question, answer)
 
 
@@ -267,7 +268,7 @@ class TaskCursor:
     """
 
     def __init__(self, tasks: Sequence[Task], *, seed: int, stage: int = 0) -> None:
-        """stage: counted from 0; each has an order of its own."""
+        """`stage` is counted from 0; each has its own order."""
         if not tasks:
             raise ConfigError(
                 "there are no tasks to train on; the data source or the difficulty filter left none"
@@ -279,7 +280,7 @@ class TaskCursor:
         self._order = self._shuffled()
 
     def take(self, count: int) -> list[Task]:
-        """The next `count` tasks; the epoch after this one begins where it ends."""
+        """Return the next `count` tasks, across the ends of epochs."""
         taken: list[Task] = []
         while len(taken) < count:
             if self._position == len(self._order):
@@ -291,11 +292,11 @@ class TaskCursor:
         return taken
 
     def state(self) -> dict[str, Any]:
-        """Plain JSON values for `restore`."""
+        """Return JSON values for `restore`."""
         return {"epoch": self._epoch, "position": self._position, "fingerprint": self._fingerprint}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Stand where `state` was taken. Raises ConfigError if it belongs to other tasks or another seed."""
+        """Continue at `state`. Raises ConfigError if it belongs to other tasks or another seed."""
         if state["fingerprint"] != self._fingerprint:
             raise ConfigError(
                 f"the checkpoint's task cursor ({state['fingerprint']}) belongs to other tasks or another "
@@ -307,8 +308,7 @@ class TaskCursor:
     def _shuffled(self) -> list[Task]:
         order = list(self._tasks)
         random.Random(f"{self._seed}/{self._epoch}").shuffle(order)
-        by_rank = sorted(order, key=lambda task: task.source)
-        return interleave_by_source(by_rank)
+        return interleave_by_source(sorted(order, key=lambda task: task.source))
 
 
 def _suggestion(name: str, known: Sequence[str], there_are: str) -> str:

@@ -38,7 +38,7 @@ _MAX_CALLS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """How mediocre the demonstrator is: probabilities, each drawn independently."""
+    """The demonstrator's errors: probabilities, each drawn independently."""
 
     guess: float = 0.06
     """answers with a random number and no call"""
@@ -59,92 +59,74 @@ DEFAULT_NOISE = Noise()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Programs:
-    """Short programs for one question: those that print its answer, and plausible ones that do not."""
+    """Short programs for one question: some print its answer, plausible others do not."""
 
     right: tuple[str, ...]
     wrong: tuple[str, ...]
 
 
-# ---------------------------------------------------------------- families
-
-
-def _numbers(question: str) -> list[int]:
-    return [int(digits) for digits in re.findall(r"[0-9]+", question)]
-
-
-def _gcd(question: str) -> Programs:
-    a, b = _numbers(question)
-    return Programs(
-        right=(f"{_IMPORT}print(math.gcd({a}, {b}))",),
-        wrong=(f"print({a} % {b})", f"print(min({a}, {b}))", f"{_IMPORT}print(math.lcm({a}, {b}))"),
-    )
-
-
-def _lcm(question: str) -> Programs:
-    a, b = _numbers(question)
-    return Programs(
-        right=(f"{_IMPORT}print(math.lcm({a}, {b}))",),
-        wrong=(f"print(max({a}, {b}))", f"print({a} + {b})", f"{_IMPORT}print(math.gcd({a}, {b}))"),
-    )
-
-
-def _products(question: str) -> Programs:
-    a, b = _numbers(question)
-    return Programs(
-        right=(f"print({a} * {b})", f"{_IMPORT}print(math.prod([{a}, {b}]))"),
-        wrong=(f"print({a} + {b})", f"print({a} ** 2)"),
-    )
-
-
-def _chain_sum(question: str) -> Programs:
-    """Wrong programs differ from the right ones in their first token and copy every number: a wrong sign or a
-    missing term would teach that copying is optional.
-    """
-    expression = question.partition(":")[2].rpartition("=")[0].strip()
-    numbers = ", ".join(str(n) for n in _numbers(expression))
-    return Programs(
-        right=(f"print({expression})", f"x = {expression}\nprint(x)"),
-        wrong=(f"print(max({numbers}))", f"print(min({numbers}))"),
-    )
-
-
-def _count_primes(question: str) -> Programs:
-    a, b = _numbers(question)
-    divisors = "range(2, math.isqrt(n) + 1)"
-    return Programs(
-        right=(f"{_IMPORT}print(sum(all(n % d for d in {divisors}) for n in range({max(a, 2)}, {b} + 1)))",),
-        wrong=(f"print(({b} - {a}) // 2)", f"print(len(range({a}, {b})))"),
-    )
-
-
-def _count_bits(question: str) -> Programs:
-    a = _numbers(question)[-1]  # the first number is the 1 of "How many 1 bits"
-    return Programs(
-        right=(f"print(bin({a}).count('1'))", f"print(int.bit_count({a}))"),
-        wrong=(f"print(len(bin({a})))", f"print(bin({a}).count('0'))"),
-    )
-
-
-FAMILIES: Mapping[str, Callable[[str], Programs]] = {
-    "gcd": _gcd,
-    "lcm": _lcm,
-    "products": _products,
-    "chain_sum": _chain_sum,
-    "count_primes": _count_primes,
-    "count_bits": _count_bits,
+FAMILIES: Mapping[str, Programs] = {
+    "gcd": Programs(
+        right=(f"{_IMPORT}print(math.gcd({{a}}, {{b}}))",),
+        wrong=("print({a} % {b})", "print(min({a}, {b}))", f"{_IMPORT}print(math.lcm({{a}}, {{b}}))"),
+    ),
+    "lcm": Programs(
+        right=(f"{_IMPORT}print(math.lcm({{a}}, {{b}}))",),
+        wrong=("print(max({a}, {b}))", "print({a} + {b})", f"{_IMPORT}print(math.gcd({{a}}, {{b}}))"),
+    ),
+    "products": Programs(
+        right=("print({a} * {b})", f"{_IMPORT}print(math.prod([{{a}}, {{b}}]))"),
+        wrong=("print({a} + {b})", "print({a} ** 2)"),
+    ),
+    # Wrong programs differ from the right ones in their first token and copy every number: a wrong sign or a
+    # missing term would teach that copying is optional.
+    "chain_sum": Programs(
+        right=("print({expression})", "x = {expression}\nprint(x)"),
+        wrong=("print(max({numbers}))", "print(min({numbers}))"),
+    ),
+    "count_primes": Programs(
+        right=(
+            f"{_IMPORT}print(sum(all(n % d for d in range(2, math.isqrt(n) + 1)) "
+            "for n in range({first}, {b} + 1)))",
+        ),
+        wrong=("print(({b} - {a}) // 2)", "print(len(range({a}, {b})))"),
+    ),
+    "count_bits": Programs(
+        right=("print(bin({a}).count('1'))", "print(int.bit_count({a}))"),
+        wrong=("print(len(bin({a})))", "print(bin({a}).count('0'))"),
+    ),
 }
+"""The programs of each family, as templates of `_values`."""
+
+
+def _values(family: str, question: str) -> dict[str, Any]:
+    """Return the values of a question in the templates. ValueError or IndexError for another form."""
+    numbers = [int(digits) for digits in re.findall(r"[0-9]+", question)]
+    if family == "count_bits":
+        return {"a": numbers[-1]}  # the first number is the 1 of "How many 1 bits"
+    if family == "chain_sum":
+        expression = question.partition(":")[2].rpartition("=")[0].strip()
+        terms = [str(int(digits)) for digits in re.findall(r"[0-9]+", expression)]
+        return {"expression": expression, "numbers": ", ".join(terms)}
+    a, b = numbers
+    return {"a": a, "b": b, "first": max(a, 2)}
 
 
 def programs_for(task: Task) -> Programs:
-    """The programs of a task's family, its numbers filled in. Raises ConfigError for a family without any."""
+    """Return the programs of a task's family for its question. ConfigError for a family without any."""
     family = str(task.meta.get("family", task.source))
     if family not in FAMILIES:
         raise ConfigError(
             f"no demonstrator for task family {family!r}; use any of {', '.join(FAMILIES)} in "
             "sft.demonstration_tasks, or give a chat JSONL file as sft.data"
         )
+    templates = FAMILIES[family]
     try:
-        return FAMILIES[family](task.question)
+        values = _values(family, task.question)
+        return Programs(
+            right=tuple(template.format(**values) for template in templates.right),
+            wrong=tuple(template.format(**values) for template in templates.wrong),
+        )
     except (ValueError, IndexError):
         raise ConfigError(
             f"the demonstrator of {family!r} cannot read the question {task.question!r}; it solves questions "
@@ -152,35 +134,14 @@ def programs_for(task: Task) -> Programs:
         ) from None
 
 
-# ---------------------------------------------------------------- slips
-
-
 def spoil(code: str, rng: random.Random) -> str:
-    """A typical slip: a forgotten import, an undefined name, a wrong case, an unbalanced bracket."""
-    slips = [_undefined_name, _wrong_case, _unbalanced]
-    if code.startswith(_IMPORT):
-        slips += [_forgotten_import] * 3
-    return rng.choice(slips)(code)
-
-
-def _forgotten_import(code: str) -> str:
-    return code.removeprefix(_IMPORT)
-
-
-def _undefined_name(code: str) -> str:
-    return code.rpartition("print(")[0] + "print(result)"
-
-
-def _wrong_case(code: str) -> str:
+    """Return code with a typical slip: an undefined name, a wrong case, an unbalanced bracket, or a forgotten
+    import."""
     head, call, tail = code.rpartition("print(")
-    return head + call.capitalize() + tail
-
-
-def _unbalanced(code: str) -> str:
-    return code[:-1]
-
-
-# ---------------------------------------------------------------- conversations
+    slips = [f"{head}print(result)", head + call.capitalize() + tail, code[:-1]]
+    if code.startswith(_IMPORT):
+        slips += [code.removeprefix(_IMPORT)] * 3
+    return rng.choice(slips)
 
 
 async def make_demonstrations(
@@ -200,12 +161,11 @@ async def make_demonstrations(
     call_deadline_s: float = 60.0,
     speaks: bool = True,
 ) -> list[dict[str, Any]]:
-    """`count` chat rows {"messages": [...], "tools"?: [...]}. Tasks are used in turn, then from the first.
+    """Return `count` chat rows {"messages": [...], "tools"?: [...]}. Tasks are used in turn, cyclically.
 
-    `programs` says what a task's right and wrong programs are: of the families above, if nothing else is
-    given. `speaks`: a call may have text in front, which a call form of the whole turn excludes. Tool calls
-    are in OpenAI form, with arguments as objects. Raises ConfigError for a family without a demonstrator,
-    SandboxError when the sandbox itself fails.
+    `programs` returns a task's right and wrong programs. `speaks`: a call may have text before it, which a
+    call form of the whole turn excludes. Tool calls are in OpenAI form, with arguments as objects. Raises
+    ConfigError for a family without a demonstrator, SandboxError if the sandbox fails.
     """
     if not tasks:
         raise ConfigError("there are no tasks to demonstrate; widen sft.demonstration_tasks")
@@ -259,49 +219,39 @@ class _Demonstrator:
     speaks: bool
 
     async def solve(self, task: Task, rng: random.Random) -> list[dict[str, Any]]:
-        """The messages of one conversation, the task's first."""
+        """Return the messages of one conversation, the task's first."""
         messages: list[dict[str, Any]] = [dict(message) for message in task.messages]
         if rng.random() < self.noise.guess:
             guess = str(rng.randrange(10 ** rng.choice([1, 2, 3, 4])))
-            return [*messages, _assistant(_answer(guess))]
+            return [*messages, {"role": "assistant", "content": _answer(guess)}]
         programs = self.programs(task)
         code = rng.choice(programs.right if rng.random() < self.noise.right else programs.wrong)
         opening, output = rng.choice(_OPENINGS), ""
         for attempt in range(_MAX_CALLS):
             slips = (self.noise.first_slip, self.noise.retry_slip, 0.0)
             written = spoil(code, rng) if rng.random() < slips[attempt] else code
-            result = await self._execute(written)
+            request = ExecRequest(code=written, limits=self.limits, flavour=self.flavour, seed=0)
+            deadline = asyncio.get_running_loop().time() + self.call_deadline_s
+            result = await self.sandbox.run(request, deadline=deadline)
             output = self.render_result(result)
-            messages += [self._call(opening, written, attempt), self._result(output, attempt)]
+            id_ = f"call_{attempt}"
+            function = {"name": self.tool_name, "arguments": {"code": written}}
+            call = {"id": id_, "type": "function", "function": function}
+            spoken = opening if self.speaks else ""
+            messages += [
+                {"role": "assistant", "content": spoken, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": id_, "name": self.tool_name, "content": output},
+            ]
             if result.status is Status.OK:
                 break
             opening = rng.choice(_RETRIES)
-        return [*messages, _assistant(self._closing(output.strip(), rng))]
-
-    async def _execute(self, code: str) -> ExecResult:
-        request = ExecRequest(code=code, limits=self.limits, flavour=self.flavour, seed=0)
-        deadline = asyncio.get_running_loop().time() + self.call_deadline_s
-        return await self.sandbox.run(request, deadline=deadline)
-
-    def _call(self, content: str, code: str, attempt: int) -> dict[str, Any]:
-        function = {"name": self.tool_name, "arguments": {"code": code}}
-        call = {"id": f"call_{attempt}", "type": "function", "function": function}
-        return {"role": "assistant", "content": content if self.speaks else "", "tool_calls": [call]}
-
-    def _result(self, output: str, attempt: int) -> dict[str, Any]:
-        return {"role": "tool", "tool_call_id": f"call_{attempt}", "name": self.tool_name, "content": output}
-
-    def _closing(self, value: str, rng: random.Random) -> str:
-        draw = rng.random()
+        value, draw = output.strip(), rng.random()
+        closing = _answer(value)
         if draw < self.noise.no_tag:
-            return f"The result is {value}."
-        if draw < self.noise.no_tag + self.noise.double_answer:
-            return f"{_answer(value)}\n{_answer(value)}"
-        return _answer(value)
-
-
-def _assistant(content: str) -> dict[str, Any]:
-    return {"role": "assistant", "content": content}
+            closing = f"The result is {value}."
+        elif draw < self.noise.no_tag + self.noise.double_answer:
+            closing = f"{closing}\n{closing}"
+        return [*messages, {"role": "assistant", "content": closing}]
 
 
 def _answer(value: str) -> str:

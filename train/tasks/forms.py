@@ -1,9 +1,9 @@
-"""Answers that are made of parts: lists, tuples, sets, intervals, unions, matrices. Pure.
+"""Answers of several parts: lists, tuples, sets, intervals, unions, matrices. Pure.
 
-    "x = 1, x = 2" ──read──> list of two named leaves ──equal──> leaf by leaf, by a comparison from outside
+    "x = 1, x = 2" ──read_form──> list of two named leaves ──equal──> leaf by leaf, by a given comparison
 
-A list is a collection without order, and counts how often a part occurs; a set does not count; a tuple and
-an interval have an order, and their brackets belong to them. So (2, 1) is no {1, 2}, and 1, 1, 2 no 1, 2.
+A list has no order and counts equal parts; a set does not count them; a tuple and an interval have an order
+and brackets. So (2, 1) differs from {1, 2}, and 1, 1, 2 from 1, 2.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ _LABEL = re.compile(
     rf"\|?{_NAME}(?:\^\{{-1\}}(?=\())?(?: *(?:\((?:[^()=<>]*)\)|{_NAME}))*\|?(?: ?: ?[A-Z]+)*"
     rf"|\( ?{_NAME}(?: ?, ?{_NAME})* ?\)|\[[A-Z]+\]|\\frac\{{[A-Z]{{2,}}\}}\{{[A-Z]{{2,}}\}}"
 )
-"""A quantity by its name: letters, a function of something, a tuple of names, a ratio of segments."""
+"""The name of a quantity: letters, a function with arguments, a tuple of names, a ratio of segments."""
 _PRODUCT = re.compile(r"(?<![A-Za-z\\])[xyz]\([^()]*[-+*/^]")
-"""A variable before parentheses, where a function has a name."""
+"""A variable before parentheses, in the position of a function's name."""
 _NO_LABEL_WORDS = (
     "not no or and nor either neither never if where when unless except than but is isn't are was less more "
     "minus plus times half twice double triple negative opposite about almost nearly over per by one two "
@@ -64,11 +64,11 @@ _NO_LABEL_WORDS = (
     "below above between beyond exceeds"
 )
 _NO_LABEL = frozenset(_NO_LABEL_WORDS.split())
-"""Words that say something about the value, where a label names a quantity."""
+"""Words that qualify a value instead of naming a quantity."""
 
 
 class Kind(StrEnum):
-    """How parts belong together."""
+    """The relation between the parts."""
 
     leaf = "leaf"
     list = "list"
@@ -94,7 +94,7 @@ class Form:
 
     @property
     def equation(self) -> str | None:
-        """The equation between variables that a leaf is, as LaTeX; None if it is none."""
+        """The LaTeX of a leaf that is an equation between variables, else None."""
         if self.kind is not Kind.leaf:
             return None
         if self.label is None:
@@ -105,27 +105,19 @@ class Form:
 
 NO_ANSWER = Form(kind=Kind.no_answer)
 LeavesEqual = Callable[[str, str], bool]
-"""(prediction, truth) -> whether two leaves are equal."""
+"""(prediction, truth) -> True if two leaves are equal."""
 
 
-def read_truth(text: str) -> Form:
-    """Read a clean truth; of a chain of equations its last member counts."""
-    return _read(text, is_truth=True, depth=0)
-
-
-def read_prediction(text: str) -> Form:
-    """Read a clean prediction; a chain of equations must say one thing only."""
-    return _read(text, is_truth=False, depth=0)
-
-
-def _read(text: str, *, is_truth: bool, depth: int) -> Form:
+def read_form(text: str, *, is_truth: bool, depth: int = 0) -> Form:
+    """Read a clean text. Of a chain of equations the last member counts in a truth; in a prediction all must
+    be equal."""
     if depth > MAX_DEPTH:
         return NO_ANSWER
     if read_number(text) or read_decimal_comma(text):
         return Form(kind=Kind.leaf, text=text)
 
     def read(part: str) -> Form:
-        return _read(part, is_truth=is_truth, depth=depth + 1)
+        return read_form(part, is_truth=is_truth, depth=depth + 1)
 
     def parts(pieces: Sequence[str]) -> tuple[Form, ...]:
         return tuple(read(piece) for piece in pieces)
@@ -136,7 +128,10 @@ def _read(text: str, *, is_truth: bool, depth: int) -> Form:
     if len(pieces) > 1:
         made = parts(pieces)
         if _SEMICOLON.search(text):  # "p=5,q=2; p=7,q=2": each is one solution
-            made = tuple(_as_row(one) for one in made)
+            made = tuple(
+                Form(kind=Kind.row, brackets="()", parts=one.parts) if one.kind is Kind.list else one
+                for one in made
+            )
         if _OR.search(text) and all(map(_is_solved, made)) and len({part.label for part in made}) == 1:
             return Form(kind=Kind.union, text=text, parts=_flat(made, Kind.union))
         if (both := _between(text, made)) is not None:
@@ -163,7 +158,7 @@ def _read(text: str, *, is_truth: bool, depth: int) -> Form:
 def _bracketed(
     text: str, read: Callable[[str], Form], parts: Callable[[Sequence[str]], tuple[Form, ...]]
 ) -> Form:
-    """A union, a matrix, or a bracketed text; else a leaf."""
+    """Read a union, a matrix, or a bracketed text; else a leaf."""
     united = split(text, _CUP)
     if len(united) > 1:
         return Form(kind=Kind.union, text=text, parts=parts(united))
@@ -188,7 +183,7 @@ def _bracketed(
 
 
 def _flat(parts: Sequence[Form], kind: Kind) -> tuple[Form, ...]:
-    """Parts of parts of one kind stand beside the others: `\\pm 1, \\pm 2` are four."""
+    """Flatten parts of the given kind: `\\pm 1, \\pm 2` are four."""
     return tuple(
         one for part in parts for one in (part.parts if part.kind is kind and part.label is None else (part,))
     )
@@ -206,7 +201,7 @@ def _all_but(value: str, text: str, label: str | None = None) -> Form:
 
 
 def _range(text: str) -> Form | None:
-    """The interval or union that a solved inequality in one variable is, or a name of it; else None."""
+    """Return the interval or union of a solved inequality in one variable or of its name; else None."""
     described = split(text, _SUCH_THAT) if "|" in text else []
     if len(described) == 2 and _VARIABLE.fullmatch(described[0]) and _RELATION.search(described[1]):
         return _range(described[1])
@@ -243,7 +238,7 @@ def _range(text: str) -> Form | None:
 
 
 def _between(text: str, parts: Sequence[Form]) -> Form | None:
-    """The interval of `x > 1, x < 2`; None for other parts, and for bounds with nothing between them."""
+    """Return the interval of `x > 1, x < 2`; None for other parts and for an empty interval."""
     if len(parts) != 2 or not all(map(_is_solved, parts)) or parts[0].label != parts[1].label:
         return None
     if any(part.kind is not Kind.row for part in parts):
@@ -264,13 +259,13 @@ def _is_constant(text: str) -> bool:
 
 
 def _is_rising(low: str, high: str) -> bool:
-    """Whether the ends of a chain may be those of an interval: two numbers in order, or not both numbers."""
+    """True if the ends of a chain may be those of an interval: two numbers in order, or not both numbers."""
     ends = read_number(low), read_number(high)
     return None in ends or ends[0].value < ends[1].value  # type: ignore[union-attr]
 
 
 def _is_solved(form: Form) -> bool:
-    """Whether a form is the range of a solved inequality."""
+    """True if a form is the range of a solved inequality."""
     return form.kind in (Kind.row, Kind.union) and bool(_RELATION.search(form.text))
 
 
@@ -281,20 +276,14 @@ def _pieces(text: str) -> list[str]:
         pieces = split(text, separator)
         if len(pieces) > 1 and all(pieces):
             return [inner for piece in pieces for inner in (_pieces(piece) if separator is _AND else [piece])]
-    pieces = [piece for piece in split(text, _COMMA)]
+    pieces = split(text, _COMMA)
     if pieces and not pieces[-1]:
         pieces.pop()
     return pieces or [""]
 
 
-def _as_row(form: Form) -> Form:
-    if form.kind is not Kind.list:
-        return form
-    return Form(kind=Kind.row, brackets="()", parts=form.parts)
-
-
 def _labelled(text: str, *, is_truth: bool) -> tuple[str | None, str | None]:
-    """(label, value) of `x = 42`; a value of None is a chain that names more than one thing."""
+    """Return (label, value) of `x = 42`; the value is None for a chain of different values."""
     if _RELATION.search(text):
         return None, text
     inside = split(text, _IN)
@@ -338,7 +327,7 @@ def _labelled(text: str, *, is_truth: bool) -> tuple[str | None, str | None]:
 
 
 def is_label(text: str) -> bool:
-    """Whether a text names a quantity: letters, an index, a function; no sum and no coefficient."""
+    """True if a text names a quantity: letters, an index, a function; not a sum or a coefficient."""
     bare = _SCRIPT.sub("", text).strip()
     return (
         bool(_LABEL.fullmatch(bare))
@@ -348,15 +337,14 @@ def is_label(text: str) -> bool:
 
 
 def _label(text: str) -> str:
-    """A label in one spelling."""
     return re.sub(r"[\s{}]", "", text)
 
 
 def equal(prediction: Form, truth: Form, leaves_equal: LeavesEqual) -> bool:
-    """Whether two answers are equal, part by part. More equal leaves never make them less equal.
+    """Compare two answers part by part. More equal leaves never make them less equal.
 
-    A label that both have must be the same; a list whose parts are all named may be answered by the bare
-    values in that order.
+    If both have a label, the labels must be equal; a list of named parts may be answered by the bare values
+    in that order.
     """
     if Kind.no_answer in (prediction.kind, truth.kind):
         return False
@@ -375,12 +363,14 @@ def equal(prediction: Form, truth: Form, leaves_equal: LeavesEqual) -> bool:
     if kinds == {Kind.row}:
         if prediction.brackets != truth.brackets or len(left) != len(right):
             return False
-        # All pairs are looked at, so that none stays unknown.
+        # Compare all pairs, so that all questions are found.
         return all([same(a, b) for a, b in zip(left, right, strict=True)])
     if kinds == {Kind.set}:
         return _cover(left, right, same)
     if kinds in ({Kind.list}, {Kind.union}):
-        if kinds == {Kind.list} and _is_named(truth) and not any(part.label for part in left):
+        names = [part.label for part in right]
+        is_named = None not in names and len(set(names)) == len(names)
+        if kinds == {Kind.list} and is_named and not any(part.label for part in left):
             return len(left) == len(right) and all([same(a, b) for a, b in zip(left, right, strict=False)])
         if all(part.kind is Kind.row for part in (*left, *right)):  # points: one named twice is one
             return _cover(left, right, same)
@@ -406,15 +396,10 @@ _OF_NUMBERS = frozenset({Kind.leaf, Kind.row, Kind.union})
 
 
 def _is_range(form: Form) -> bool:
-    """Whether an answer may be a set of real numbers: a relation, an interval, a union."""
+    """True if an answer may be a set of real numbers: a relation, an interval, a union."""
     if form.kind is Kind.row:
         return len(form.parts) == 2 and form.brackets != "matrix"
     return form.kind is Kind.union or bool(_RELATION.search(form.text))
-
-
-def _is_named(form: Form) -> bool:
-    labels = [part.label for part in form.parts]
-    return None not in labels and len(set(labels)) == len(labels)
 
 
 def _cover(left: Sequence[Form], right: Sequence[Form], same: Callable[[Form, Form], bool]) -> bool:
@@ -427,7 +412,7 @@ def _cover(left: Sequence[Form], right: Sequence[Form], same: Callable[[Form, Fo
 
 
 def _match(left: Sequence[Form], right: Sequence[Form], same: Callable[[Form, Form], bool]) -> bool:
-    """Whether each part on the left can be given one of its own on the right (augmenting paths)."""
+    """True if each part on the left has a different equal part on the right (augmenting paths)."""
     if len(left) != len(right):
         return False
     table = [[same(a, b) for b in right] for a in left]

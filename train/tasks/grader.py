@@ -12,21 +12,20 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from rocstar.engine.types import Failed
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Sandbox, SandboxError, Status
 
 VERIFIER_FLAVOUR: Final = "verifier"
 READ: Final = "truths read"
-"""The first word of a grader: from here on, what happens is the prediction's doing."""
+"""The first words of a grader's output: a later failure is the prediction's."""
 CPU_SHARE: Final = 2 / 3
-"""Wall-clock limit: an endless grader is stopped by its CPU time limit, on a busy machine too."""
+"""CPU time limit as a share of the wall-clock limit: it stops an endless grader also on a busy machine."""
 STARVED_SHARE: Final = 0.1
-"""A grader that had less processor time than this of its wall clock was not given the time to grade."""
+"""A grader with less CPU time than this share of its wall clock had no chance to grade."""
 
 
 class GraderProgram(StrEnum):
@@ -42,18 +41,15 @@ class GraderProgram(StrEnum):
         return Path(__file__).with_name(self.value).read_text()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Graded:
-    """A verdict for each prediction; None = the predictions took more than the grader's limits."""
-
-    verdicts: tuple[bool, ...] | None
+Verdicts: TypeAlias = tuple[bool, ...] | None
+"""A verdict for each prediction; None if the predictions exceeded the grader's limits."""
 
 
 class Grader:
     """Runs graders. `wall_s` limits one run.
 
-    Invariant: every run ends in `Graded` or `Failed`, and `Failed` means that the truth alone was too much,
-    that the sandbox failed, or that it gave the grader no time.
+    Invariant: every run ends in `Verdicts` or `Failed`. `Failed` means that the truth alone exceeded the
+    limits, that the sandbox failed, or that it gave the grader no time.
     """
 
     def __init__(self, sandbox: Sandbox, *, wall_s: float) -> None:
@@ -64,7 +60,7 @@ class Grader:
 
     async def ask(
         self, program: GraderProgram, truth: Any, prediction: Any, *, count: int, deadline: float | None
-    ) -> Graded | Failed:
+    ) -> Verdicts | Failed:
         """Grade `count` predictions; both jobs are JSON values. `deadline` is a `loop.time()`."""
         nonce = secrets.token_hex(16)
         stdin = f"{json.dumps(truth)}\n{json.dumps(prediction)}\n{nonce}\n"
@@ -75,16 +71,14 @@ class Grader:
             return Failed(kind=f"verifier_{error.kind}", retryable=error.retryable, detail=str(error))
         return self._read(result, nonce, count)
 
-    def _read(self, result: ExecResult, nonce: str, count: int) -> Graded | Failed:
+    def _read(self, result: ExecResult, nonce: str, count: int) -> Verdicts | Failed:
         said, _, bits = result.stdout.rstrip("\n").rpartition("\n")[2].partition(" ")
         if result.status is Status.OK and said == nonce and len(bits) == count and set(bits) <= set("01L"):
-            return Graded(verdicts=None if "L" in bits else tuple(bit == "1" for bit in bits))
+            return None if "L" in bits else tuple(bit == "1" for bit in bits)
         kind = f"verifier_{result.status}" if result.status is not Status.OK else "verifier_no_verdict"
         starved = result.status is Status.TIMEOUT and result.cpu_s < self._limits.wall_s * STARVED_SHARE
         if starved or not result.stdout.startswith(READ):
-            return Failed(kind=kind, retryable=starved, detail=_detail(result))
-        return Graded(verdicts=None)
-
-
-def _detail(result: ExecResult) -> str:
-    return f"{result.status} after {result.wall_s:.1f} s: {(result.stderr or result.stdout)[-500:]}"
+            output = (result.stderr or result.stdout)[-500:]
+            detail = f"{result.status} after {result.wall_s:.1f} s: {output}"
+            return Failed(kind=kind, retryable=starved, detail=detail)
+        return None

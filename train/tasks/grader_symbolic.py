@@ -4,8 +4,8 @@
     line 2: JSON list of [prediction, index of its truth] ──> 1, 0 or L for each
     line 3: a nonce ──> "NONCE bits" as the last line of the output
 
-Who waits: the judge, for the last line. If the program ends after the first word without it, the prediction
-did that. The nonce is read after grading, so nothing that is graded can have seen it.
+The judge waits for the last line. If the program ends after the first word without it, the prediction is the
+cause. The nonce is read after grading, so graded text cannot know it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from sympy.core.traversal import bottom_up
 READ = "truths read"
 _POINTS = (sympy.Rational(7, 5), sympy.Rational(13, 11), sympy.Rational(29, 17))
 _DIGITS = 30
-# Compared as they stand: the parser takes F_k for a symbol without k, so that a sum over k would be wrong.
+# Compared unevaluated: the parser reads F_k as a symbol without k, so a sum over k would be wrong.
 _BOUND = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit)
 _NORMAL = NormalizationConfig(basic_latex=True, malformed_operators=True, nits=True, boxed="none")
-# Unlike the library's default, which has `B` for `b`.
+# The library's default reads `B` as `b`.
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
 
 
 def parse(text: str) -> Any:
-    """The sympy object that a LaTeX text writes, with decimals as exact fractions; None if it writes none."""
+    """Return the sympy object of a LaTeX text, with decimals as exact fractions; None if it is unreadable."""
     try:
         found = latex2sympy(text, is_real=True, normalization_config=_NORMAL, conversion_config=_CONVERSION)
     except (RecursionError, MemoryError):
         raise
-    except Exception:  # the parser raises whatever it meets
+    except Exception:  # the parser may raise anything
         return None
     if isinstance(found, And):
         return [_exact(part) for part in found._unsorted_args]
@@ -45,7 +45,7 @@ def parse(text: str) -> Any:
 
 
 def _exact(found: Any) -> Any:
-    """Evaluate what is still unevaluated, with each decimal as the fraction that it writes."""
+    """Evaluate the object, with each decimal as its exact fraction."""
     if not isinstance(found, sympy.Basic):
         return found
     floats = {value: sympy.Rational(str(value)) for value in found.atoms(sympy.Float)}
@@ -58,7 +58,7 @@ def _exact(found: Any) -> Any:
 
 
 def equal(prediction: Any, truth: Any) -> bool:
-    """Whether two parsed answers are exactly equal: expressions, relations, or sets of real numbers."""
+    """Compare two parsed answers exactly: expressions, relations, or sets of real numbers."""
     if prediction is None or truth is None:
         return False
     if isinstance(prediction, list) or isinstance(truth, list):
@@ -70,21 +70,17 @@ def equal(prediction: Any, truth: Any) -> bool:
     if isinstance(prediction, sympy.Expr) and isinstance(truth, sympy.Expr):
         difference = prediction - truth
         i = next((symbol for symbol in truth.free_symbols if symbol.name == "i"), None)
-        if i is not None and _is_complex(truth, i):
-            difference = difference.subs(i, sympy.I)
+        if i is not None:
+            # `i` is the imaginary unit in a + bi with constants, and in a power of e; else it is a variable.
+            in_power = any(power.args[0].has(i) for power in truth.atoms(sympy.exp))
+            if in_power or (truth.free_symbols == {i} and not truth.diff(i).has(i)):
+                difference = difference.subs(i, sympy.I)
         return is_zero(difference)
     return False
 
 
-def _is_complex(truth: Any, i: Any) -> bool:
-    """Whether `i` is the imaginary unit, no variable: in a + bi of constants, and in a power of e."""
-    if any(power.args[0].has(i) for power in truth.atoms(sympy.exp)):
-        return True
-    return bool(truth.free_symbols == {i} and not truth.diff(i).has(i))
-
-
 def is_zero(difference: Any) -> bool:
-    """Whether an expression is proven to be 0. Numbers only refute: a small one is not 0."""
+    """True if an expression is proven to be 0. Numerical values only refute: a small value is not 0."""
     if difference.is_Rational or difference.has(*_BOUND):
         return bool(difference == 0)
     if difference.has(sympy.nan, sympy.zoo):
@@ -102,7 +98,7 @@ def _is_refuted(difference: Any) -> bool:
             value = difference.subs(point).evalf(_DIGITS)
         except (TypeError, ValueError, ZeroDivisionError):
             continue
-        # A precision of 1 says that not a single digit is known: it may be 0.
+        # A precision of 1 means that no digit is known: the value may be 0.
         if value.is_number and not value.has(sympy.nan, sympy.zoo) and _is_known(value):
             return True
     return False
@@ -113,7 +109,7 @@ def _is_known(value: Any) -> bool:
 
 
 def _relations_equal(prediction: Any, truth: Any) -> bool:
-    """Equal up to a factor: 2x = 4 is x = 2; the factor of an inequality is positive, or turns it around."""
+    """Compare up to a factor: 2x = 4 is x = 2; a negative factor turns an inequality around."""
     kinds = {sympy.Gt: 1, sympy.Ge: 1, sympy.Lt: -1, sympy.Le: -1, sympy.Eq: 0, sympy.Ne: 0}
     strict = {sympy.Gt: 2, sympy.Lt: 2, sympy.Ge: 1, sympy.Le: 1, sympy.Eq: 0, sympy.Ne: 3}
     if strict[type(prediction)] != strict[type(truth)]:
@@ -132,7 +128,7 @@ def _relations_equal(prediction: Any, truth: Any) -> bool:
 
 
 def _chains_equal(prediction: Any, truth: Any) -> bool:
-    """1 < x < 2, also from the other end, or as the set that it is."""
+    """Compare 1 < x < 2 in both directions, or as a set."""
     if isinstance(prediction, list) and isinstance(truth, list) and len(prediction) == len(truth):
         for turned in (prediction, prediction[::-1]):
             pairs = zip(turned, truth, strict=True)
@@ -151,7 +147,7 @@ def _sets_equal(prediction: Any, truth: Any) -> bool:
 
 
 def _as_set(side: Any, *, is_solved: bool = False) -> Any:
-    """The set of real numbers that a side is. None if it is none, or was to be solved and is not linear."""
+    """Return the set of real numbers of a side; None if it has none, or must be solved and is not linear."""
     if isinstance(side, sympy.Set):
         return side
     relations = side if isinstance(side, list) else [side]
@@ -164,12 +160,12 @@ def _as_set(side: Any, *, is_solved: bool = False) -> Any:
 
 
 def verdict_of(prediction: str, truth: Any) -> str:
-    """1 or 0; L where the prediction was too much for the interpreter."""
+    """Return 1 or 0; L if the prediction exceeded the interpreter's limits."""
     try:
         return str(int(equal(parse(prediction), truth)))
     except (RecursionError, MemoryError):
         return "L"
-    except Exception:  # sympy raises whatever it meets: nothing was proven
+    except Exception:  # sympy may raise anything: nothing was proven
         return "0"
 
 

@@ -1,4 +1,4 @@
-"""Chat messages of a row in the one form that templates take. What cannot be kept is refused by name.
+"""Chat messages of a row in the form of chat templates. Unsupported content is refused by name.
 
     {"role", "content": text}         given as text, or as a list of text parts, which are joined
     {"role": "assistant", "content", "tool_calls": [{"type", "id"?, "function": {"name", "arguments"}}]}
@@ -21,7 +21,7 @@ _FIELDS = ("role", "content", "reasoning_content", "tool_calls", "tool_call_id",
 
 
 def read_messages(value: Any, where: str) -> list[dict[str, Any]]:
-    """The messages of one row; `where` begins the message of a ConfigError."""
+    """Return the messages of one row; `where` begins the message of a ConfigError."""
     if not isinstance(value, list) or not value:
         raise ConfigError(f"{where} is no list of messages ({shown(value)})")
     return [_read_message(item, f"{where}: message {number}") for number, item in enumerate(value, 1)]
@@ -88,7 +88,11 @@ def _read_calls(value: Any, where: str) -> list[dict[str, Any]]:
         function = call.get("function", call) if isinstance(call, Mapping) else None
         name = function.get("name") if isinstance(function, Mapping) else None
         arguments = decoded_arguments(function.get("arguments")) if isinstance(function, Mapping) else None
-        if not isinstance(name, str) or not isinstance(arguments, dict) or not _is_json(arguments):
+        try:
+            is_json = isinstance(arguments, dict) and bool(json.dumps(arguments, allow_nan=False))
+        except (TypeError, ValueError, RecursionError):
+            is_json = False
+        if not isinstance(name, str) or not is_json:
             raise ConfigError(
                 f"{where}: the tool call {shown(call)} is not of the form "
                 '{"function": {"name": text, "arguments": an object, or its JSON as text}}'
@@ -100,15 +104,7 @@ def _read_calls(value: Any, where: str) -> list[dict[str, Any]]:
     return calls
 
 
-def _is_json(value: Any) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True
-
-
 def shown(value: Any) -> str:
-    """A value in an error message: short."""
+    """Return a short form of a value for an error message."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -1,4 +1,4 @@
-"""Numbers that are written out: the only answers that a truth which is a plain number accepts. Pure, exact.
+"""Number literals: the only answers that equal a truth which is a plain number. Pure, exact.
 
     literal = [currency] [sign] (integer | decimal | integer/integer | \\frac{}{} | mixed | base) [%] [unit]
 
@@ -16,7 +16,7 @@ from rocstar.train.tasks.latex import unparenthesised
 from rocstar.train.tasks.units import DEGREES, prefix_unit, read_unit
 
 ROUNDED_PLACES = 6
-"""A truth of so many decimal places or more is a rounded number: what rounds to it is equal to it."""
+"""A truth of this many decimal places or more is rounded: a number that rounds to it is equal."""
 _DIGITS_AT_ONCE = 4000
 """Below the length at which Python refuses to convert."""
 _MAX_EXPONENT = 400
@@ -78,7 +78,9 @@ def read_number(text: str) -> PlainNumber | None:
     if text[:2] in ("-(", "+("):
         inner = unparenthesised(text[1:])
         number = read_number(inner) if inner != text[1:] and inner[:1] not in "+-" else None
-        return number if number is None or text[0] == "+" else _negative(number)
+        if number is None or text[0] == "+":
+            return number
+        return None if number.base is not None else replace(number, value=-number.value)
     if "_" in text and (found := _BASE.fullmatch(text)):
         base = found["base"] or found["base1"]
         digits = f"{found['sign'].strip('+')}{found['digits'].lstrip('0')}"
@@ -97,16 +99,20 @@ def read_number(text: str) -> PlainNumber | None:
     elif has_bar and (found := _SLASH.fullmatch(text)):
         value = _ratio(found["sign"], found["top"], found["bottom"])
     else:
-        found = _DECIMAL.fullmatch(text)
-        value = _decimal(found) if found else None
+        found, value = _DECIMAL.fullmatch(text), None
+        whole, places = (found["whole"] or "", (found["places"] or "")[1:]) if found else ("", "")
+        if found and (whole or places):
+            digits = whole.replace(",", "").replace(" ", "") + places
+            value = Fraction(_integer(digits), 10 ** len(places))
+            value = -value if found["sign"] == "-" else value
     if value is None or found is None:
         return None
-    places = len(found["places"]) - 1 if found.re is _DECIMAL and found["places"] else None
+    num_places = len(found["places"]) - 1 if found.re is _DECIMAL and found["places"] else None
     beside = _beside(found["rest"], prefix)
     if beside is None:
         return None
     percent, unit = beside
-    return PlainNumber(value=value, places=places, percent=percent, unit=unit)
+    return PlainNumber(value=value, places=num_places, percent=percent, unit=unit)
 
 
 def read_scientific(text: str, *, is_bare: bool = False) -> PlainNumber | None:
@@ -121,7 +127,7 @@ def read_scientific(text: str, *, is_bare: bool = False) -> PlainNumber | None:
 
 
 def has_exponent(number: PlainNumber) -> bool:
-    """Whether programs print the number with an exponent: below 1e-4 and from 1e16 on."""
+    """True if programs print the number with an exponent: below 1e-4 and from 1e16 on."""
     return number.base is None and (0 < abs(number.value) < Fraction(1, 10**4) or abs(number.value) >= 10**16)
 
 
@@ -138,9 +144,9 @@ def read_decimal_comma(text: str) -> PlainNumber | None:
 
 
 def numbers_equal(prediction: PlainNumber, truth: PlainNumber) -> bool:
-    """Whether a literal is the truth: equal in value, in percent and base, and of no other unit.
+    """Compare a literal with the truth: equal value, percent and base, and no different unit.
 
-    Exact; only of a truth with `ROUNDED_PLACES` decimal places or more a better one is taken.
+    Exact, except that a truth with `ROUNDED_PLACES` decimal places or more also equals a more precise number.
     """
     if prediction.base != truth.base or prediction.percent != truth.percent:
         return False
@@ -151,23 +157,10 @@ def numbers_equal(prediction: PlainNumber, truth: PlainNumber) -> bool:
     if truth.places is None or truth.places < ROUNDED_PLACES:
         return False
     if abs(truth.value) * 10**truth.places < 10 ** (ROUNDED_PLACES - 1):
-        return False  # of few digits behind zeros none is known to be rounded
+        return False  # few digits after zeros may be exact
     if prediction.places is not None and prediction.places < truth.places:
         return False
     return abs(prediction.value - truth.value) <= Fraction(1, 2 * 10**truth.places)
-
-
-def _decimal(found: re.Match[str]) -> Fraction | None:
-    whole, places = found["whole"] or "", (found["places"] or "")[1:]
-    if not whole and not places:
-        return None
-    digits = whole.replace(",", "").replace(" ", "")
-    value = Fraction(_integer(digits + places), 10 ** len(places))
-    return -value if found["sign"] == "-" else value
-
-
-def _negative(number: PlainNumber) -> PlainNumber | None:
-    return None if number.base is not None else replace(number, value=-number.value)
 
 
 def _fraction(found: re.Match[str]) -> Fraction | None:
@@ -192,7 +185,7 @@ def _ratio(sign: str, top: str, bottom: str) -> Fraction | None:
 
 
 def _integer(digits: str) -> int:
-    """The value of digits with a sign, of any length: int() refuses more than some thousands."""
+    """Return the value of digits with a sign, of any length: int() refuses more than some thousands."""
     sign = -1 if digits.startswith("-") else 1
     digits = digits.lstrip("+-")
     value = 0

@@ -21,11 +21,11 @@ _OPERATORS = (
 ALGEBRA: Final = frozenset(_ALGEBRA.split())
 """Commands that any prediction may use."""
 FUNCTIONS: Final = frozenset(_FUNCTIONS.split())
-"""Identities turn one of these into another: allowed of letters where the truth has one."""
+"""Identities turn one of these into another: allowed with letters if the truth has one."""
 _LOGARITHMS: Final = frozenset(("\\ln", "\\log"))
-"""One of them is a quotient of the others, of numbers too."""
+"""Each is a quotient of the other kind, of numbers too."""
 _OF_NUMBERS = re.compile(r"\\binom\{(?![^{}]*[A-Za-z])|\\binom\{[^{}]*\}\{(?![0-9]\})")
-"""A binomial coefficient that is no polynomial: the grader would compute it."""
+"""A binomial coefficient that is not a polynomial: the grader would compute it."""
 _READ: Final = frozenset(_OPERATORS.split())
 """Commands that a truth may have, and a prediction for it."""
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\{[pbv]?matrix\}|\\mathbb\{[A-Z]\}|\\operatorname\{[a-z]+\}")
@@ -37,12 +37,12 @@ _BARE = re.compile(r"\\(?!pi|infty)[A-Za-z]+")
 _SAYS = re.compile(r"[0-9A-Za-z]|\\pi|\\infty")
 _LETTER = re.compile(r"[A-Za-z]")
 MAX_NESTING: Final = 24
-"""Brackets within brackets; a truth that is nested deeper allows as much as it has."""
-MAX_RISE: Final = 1
-"""Exponents within exponents, or as many as the truth has."""
+"""The maximum depth of nested brackets; a truth with deeper ones allows its own depth."""
+MAX_EXPONENTS: Final = 1
+"""The maximum depth of nested exponents; a truth with deeper ones allows its own depth."""
 
 
-def refusal(prediction: str, truth: str) -> str | None:
+def forbidden_operator(prediction: str, truth: str) -> str | None:
     """Return the operator that excludes a prediction from comparison with a truth, or None."""
     if not is_closed(prediction):
         return "a bracket"
@@ -62,13 +62,13 @@ def refusal(prediction: str, truth: str) -> str | None:
     for character in prediction:
         if not (character in _PLAIN or character in truth or _LETTER.fullmatch(character)):
             return character
-    if rise(prediction) > max(MAX_RISE, rise(truth)):
+    if exponent_depth(prediction) > max(MAX_EXPONENTS, exponent_depth(truth)):
         return "^"
     return None
 
 
 def is_expression(text: str) -> bool:
-    """Whether a clean text is written in the operators and names that algebra reads, without prose."""
+    """True if a clean text has only operators and names that algebra reads, without prose."""
     if not ALGEBRA.union(FUNCTIONS, _READ).issuperset(_COMMAND.findall(text)):
         return False
     rest = _ENVIRONMENT.sub(" ", text)
@@ -81,7 +81,7 @@ def _letters(text: str) -> set[str]:
 
 
 def nesting(text: str) -> int:
-    """Return how deep the brackets of a text are nested, of whatever kind."""
+    """Return the depth of nested brackets of any kind."""
     depth = deepest = 0
     for character in text:
         if character in "([{":
@@ -93,7 +93,7 @@ def nesting(text: str) -> int:
 
 
 def is_closed(text: str) -> bool:
-    """Whether brackets are closed, of whatever kind: `[0, 1)` is."""
+    """True if all brackets are closed, by a bracket of any kind: `[0, 1)` is closed."""
     depth = 0
     for character in text:
         depth += (character in "([{") - (character in ")]}")
@@ -102,7 +102,7 @@ def is_closed(text: str) -> bool:
     return depth == 0
 
 
-def rise(text: str) -> int:
+def exponent_depth(text: str) -> int:
     """Return the depth of nested exponents: 1 in `2^{3}`, 2 in `2^{3^2}` and in `2^3^2`."""
     deepest, open_, stack = 0, 0, []
     previous = ""

@@ -28,19 +28,18 @@ from rocstar.sandbox.types import Sandbox, SandboxError
 from rocstar.train.recipe import own_code
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.reward_config import RewardConfig
-from rocstar.train.tasks.fused import FusedJudge
-from rocstar.train.tasks.reward import MathJudge
+from rocstar.train.tasks.reward import FusedJudge, MathJudge
 
-__all__ = ["Attempt", "OwnJudge", "Reward", "check_reward", "make_judge"]
+__all__ = ["Attempt", "FunctionReward", "Reward", "check_reward", "make_judge"]
 
 LOG = logging.getLogger(__name__)
 FIELD = "reward.kind"
 MAX_CALLS = 32
-"""Calls of a plain function at work at a time."""
-MAX_TOLD = 20
-"""Different failures whose traceback is logged; all of them are counted."""
+"""The maximum number of concurrent calls of a plain function."""
+MAX_LOGGED = 20
+"""The maximum number of different failures whose traceback is logged; all failures are counted."""
 MAX_DETAIL = 2000
-"""Characters of a traceback that go into the trajectory's record."""
+"""The maximum characters of a traceback in the trajectory's record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,64 +83,55 @@ def make_judge(config: RewardConfig, sandbox: Sandbox) -> Judge:
     """Return the judge that a recipe asks for. ConfigError as `check_reward`."""
     if config.kind == "math":
         return FusedJudge(sandbox) if config.mode == "fused" else MathJudge(sandbox)
-    return OwnJudge(_Function.of(config), config, sandbox)
+    return FunctionReward(config, sandbox)
 
 
 def check_reward(config: RewardConfig) -> None:
-    """Read the function; ConfigError if it is not there or cannot be called as a run would."""
+    """Load the function; ConfigError if it does not exist or cannot be called as in a run."""
     if config.kind != "math":
-        _Function.of(config)
+        _load_function(config)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Function:
-    """A recipe's function, of which it is known how it is called."""
-
-    call: Callable[..., Any]
-    is_async: bool
-    wants_sandbox: bool
-
-    @classmethod
-    def of(cls, config: RewardConfig) -> _Function:
-        call = own_code.load(config.kind, field=FIELD)
-        told = f"{FIELD} = {config.kind!r}"
-        if not callable(call) or inspect.isclass(call):
-            raise ConfigError(f"{told} is {type(call).__name__}, not a function; name one")
-        try:
-            signature = inspect.signature(call)
-        except (TypeError, ValueError):
-            raise ConfigError(
-                f"{told} does not say what it takes; wrap it in a function of your own"
-            ) from None
-        wants_sandbox = "sandbox" in signature.parameters
-        of_object = vars(type(call)).get("__call__")  # an object with `async def __call__`
-        is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(of_object)
-        if "sandbox" in config.args:
-            raise ConfigError("reward.args.sandbox: the run gives the sandbox itself; remove it")
-        try:
-            signature.bind(None, **config.args, **({"sandbox": None} if wants_sandbox else {}))
-        except TypeError as error:
-            raise ConfigError(
-                f"{told} has the signature {signature}, which does not fit a call with an attempt and "
-                f"reward.args = {config.args!r}: {error}; change either"
-            ) from None
-        if wants_sandbox and not is_async:
-            raise ConfigError(f"{told} takes the sandbox, which is awaited; define it with `async def`")
-        return cls(call=call, is_async=is_async, wants_sandbox=wants_sandbox)
+def _load_function(config: RewardConfig) -> tuple[Callable[..., Any], bool, bool]:
+    """Return a recipe's function, if it is a coroutine function, and if it takes the sandbox."""
+    call = own_code.load(config.kind, field=FIELD)
+    field = f"{FIELD} = {config.kind!r}"
+    if not callable(call) or inspect.isclass(call):
+        raise ConfigError(f"{field} is {type(call).__name__}, not a function; name one")
+    try:
+        signature = inspect.signature(call)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{field} has no readable signature; wrap it in a Python function") from None
+    wants_sandbox = "sandbox" in signature.parameters
+    of_object = vars(type(call)).get("__call__")  # an object with `async def __call__`
+    is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(of_object)
+    if "sandbox" in config.args:
+        raise ConfigError("reward.args.sandbox: the run gives the sandbox itself; remove it")
+    try:
+        signature.bind(None, **config.args, **({"sandbox": None} if wants_sandbox else {}))
+    except TypeError as error:
+        raise ConfigError(
+            f"{field} has the signature {signature}, which does not fit a call with an attempt and "
+            f"reward.args = {config.args!r}: {error}; change either"
+        ) from None
+    if wants_sandbox and not is_async:
+        raise ConfigError(f"{field} takes the sandbox, which is awaited; define it with `async def`")
+    return call, is_async, wants_sandbox
 
 
-class OwnJudge:
-    """Scores attempts by a function of the recipe's own.
+class FunctionReward:
+    """Scores attempts by the recipe's function.
 
     Invariant: `Scored` means that the function gave a reward. A truncated attempt is never correct, whatever
     its value.
     """
 
-    def __init__(self, function: _Function, config: RewardConfig, sandbox: Sandbox) -> None:
-        self._function, self._config = function, config
-        self._given = {**config.args, **({"sandbox": sandbox} if function.wants_sandbox else {})}
-        self._room = asyncio.Semaphore(MAX_CALLS)
-        self._told: set[str] = set()
+    def __init__(self, config: RewardConfig, sandbox: Sandbox) -> None:
+        self._config = config
+        self._function, self._is_async, wants_sandbox = _load_function(config)
+        self._given = {**config.args, **({"sandbox": sandbox} if wants_sandbox else {})}
+        self._slots = asyncio.Semaphore(MAX_CALLS)
+        self._logged: set[str] = set()
 
     async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
         """TimeoutError when the trajectory's own deadline passes first. `deadline` is a `loop.time()`."""
@@ -150,7 +140,7 @@ class OwnJudge:
         limit_s = self._config.timeout_s
         work = loop.create_task(self._score(attempt))
         try:
-            # Not wait_for, which waits for a coroutine that does not let itself be cancelled.
+            # Not wait_for, which waits for a coroutine that suppresses its cancellation.
             await asyncio.wait({work}, timeout=min(limit_s, left_s))
         finally:
             is_done = work.done()
@@ -162,7 +152,7 @@ class OwnJudge:
         if left_s < limit_s:
             raise TimeoutError
         detail = f"not done within reward.timeout_s = {limit_s:g}"
-        self._tell(attempt, detail)
+        self._log_once(attempt, detail)
         return Failed(kind=REWARD_TIMEOUT, retryable=False, detail=detail)
 
     async def _score(self, attempt: Attempt) -> Outcome:
@@ -170,9 +160,12 @@ class OwnJudge:
             reward = as_reward(await self._call(attempt))
         except SandboxError as error:
             return Failed(kind=f"reward_{error.kind}", retryable=error.retryable, detail=str(error))
-        except (Exception, SystemExit) as error:  # the user's code: whatever it raises
-            text = _traceback(error)
-            self._tell(attempt, text)
+        except (Exception, SystemExit) as error:  # user code may raise anything
+            trace = error.__traceback__
+            while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+                trace = trace.tb_next  # begin at the user's first line
+            text = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+            self._log_once(attempt, text)
             return Failed(kind="reward_error", retryable=False, detail=text[-MAX_DETAIL:])
         return Scored(
             reward=float(reward.value),
@@ -181,21 +174,21 @@ class OwnJudge:
         )
 
     async def _call(self, attempt: Attempt) -> object:
-        if self._function.is_async:
-            return await self._function.call(attempt, **self._given)
-        await self._room.acquire()
+        if self._is_async:
+            return await self._function(attempt, **self._given)
+        await self._slots.acquire()
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
 
         def end(value: object, error: BaseException | None) -> None:
-            self._room.release()
+            self._slots.release()
             if not ended.done():
                 ended.set_result((value, error))
 
         def work() -> None:
             value, error = None, None
             try:
-                value = self._function.call(attempt, **self._given)
+                value = self._function(attempt, **self._given)
             except BaseException as raised:  # passed to the waiter, which knows the allowed exceptions
                 error = raised
             with contextlib.suppress(RuntimeError):  # the loop is closed: there is no waiter
@@ -204,23 +197,14 @@ class OwnJudge:
         try:
             threading.Thread(target=work, name="reward", daemon=True).start()
         except RuntimeError:
-            self._room.release()
+            self._slots.release()
             raise
         value, error = await ended
         if error is not None:
             raise error
         return value
 
-    def _tell(self, attempt: Attempt, text: str) -> None:
-        """Log a failure, each kind once."""
-        if text not in self._told and len(self._told) < MAX_TOLD:
-            self._told.add(text)
+    def _log_once(self, attempt: Attempt, text: str) -> None:
+        if text not in self._logged and len(self._logged) < MAX_LOGGED:
+            self._logged.add(text)
             LOG.warning("%s = %r failed for task %s: %s", FIELD, self._config.kind, attempt.task.id, text)
-
-
-def _traceback(error: BaseException) -> str:
-    """The traceback from the user's first line on."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace)).rstrip()

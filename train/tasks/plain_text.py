@@ -13,7 +13,7 @@ from typing import Final
 
 _INVISIBLE: Final = "\u00ad\u200b-\u200f\u2060-\u2064\ufe0e\ufe0f\ufeff"
 _HIDDEN = re.compile(rf"(?<![0-9])[{_INVISIBLE}]+|[{_INVISIBLE}]+(?![0-9{_INVISIBLE}])")
-"""Between two digits an invisible character stays: two numbers would become one."""
+"""An invisible character between two digits stays: two numbers would become one."""
 _SIGNS: Final = {
     "\u2212\u2012\u2013": "-",
     "\u00b7\u22c5\u2219": "\\cdot ",
@@ -90,7 +90,7 @@ _UNION = re.compile(r"(?<=[)\]])\s*U\s*(?=[(\[])")
 
 
 def from_unicode(text: str) -> str:
-    """Rewrite signs, powers, roots, fractions and Greek letters; invisible characters go."""
+    """Rewrite signs, powers, roots, fractions and Greek letters; remove invisible characters."""
     text = _HIDDEN.sub("", text)
     text = _RAISED.sub(lambda found: f"^{{{_digits(found[0])}}}", text)
     text = _LOWERED.sub(lambda found: f"_{{{_digits(found[0])}}}", text)
@@ -130,7 +130,7 @@ def _named(found: re.Match[str]) -> str:
 
 
 def _without_calls(text: str) -> str:
-    """`\\sqrt(2)`, `\\exp(2)` and `x^(n+1)` with braces around the argument."""
+    """Put braces around the argument of `\\sqrt(2)`, `\\exp(2)` and `x^(n+1)`."""
     at = 0
     while found := _CALL.search(text, at):
         opening = found.end() - 1
@@ -149,7 +149,7 @@ def _without_calls(text: str) -> str:
 
 
 def closing_bracket(text: str, opening: int) -> int | None:
-    """Return where the bracket at `opening` is closed, of whatever kind; None if it is not."""
+    """Return the position at which the bracket at `opening` is closed, by any kind; None if it is not."""
     depth = 0
     for i in range(opening, len(text)):
         if text[i] in "([{":

@@ -1,4 +1,4 @@
-"""The built-in reward, `reward.kind = "math"`: 0, 1, or none after an infrastructure failure.
+"""The built-in reward, `reward.kind = "math"`: 0, 1, or `Failed` after an infrastructure failure.
 
     final turn ──> the boxed value ──> rules (compare.py) ──> sandbox, flavour `verifier` ──> Outcome
                       | no box             | decided             | hang, crash      | SandboxError
@@ -7,6 +7,13 @@
 
 No text of the policy is evaluated, and equality is exact. A prediction on which the grader
 hangs or runs out of memory is wrong (`grader_limit`); a truth on which it does is our failure.
+
+`reward.mode = "fused"` gives the verdicts of the original graders, to evaluate checkpoints, not to train:
+
+    complete transcript with tool output ──> sandbox: grader_fused.py ──> right if one of two says so
+
+The original grades truncated transcripts too, and accepts 4200, 0.42 and 42% for 42. Source: the released
+code of arXiv 2508.20722, reimplemented from its description.
 """
 
 from __future__ import annotations
@@ -14,16 +21,16 @@ from __future__ import annotations
 import base64
 import pickle
 from decimal import Decimal, InvalidOperation
-from enum import StrEnum
 from functools import cache
+from typing import Literal
 
 from rocstar.engine.types import GRADER_LIMIT, Attempt, Failed, Outcome, Scored, Task
 from rocstar.sandbox.types import Sandbox
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.tasks.columns import MARKS_OF_REASONING_GYM
 from rocstar.train.tasks.compare import AnswerPair, compare
-from rocstar.train.tasks.families import families
-from rocstar.train.tasks.grader import VERIFIER_FLAVOUR, Graded, Grader, GraderProgram
+from rocstar.train.tasks.data import reasoning_gym
+from rocstar.train.tasks.grader import VERIFIER_FLAVOUR, Grader, GraderProgram, Verdicts
+from rocstar.train.tasks.rows import MARKS_OF_REASONING_GYM
 from rocstar.train.tasks.verify import extract_answer
 
 __all__ = ["VERIFIER_FLAVOUR", "MathJudge"]
@@ -32,31 +39,23 @@ MAX_ANSWER_CHARACTERS = 10_000
 """A longer boxed value is scored 0 unread."""
 
 
-class _Scorer(StrEnum):
-    """How a reasoning-gym family scores."""
-
-    default = "default"
-    """1.0 iff the answer equals the oracle's"""
-    decimal = "decimal"
-    """1.0 iff both are the same decimal, commas aside"""
-    own = "own"
-    """by code of its own"""
-
-
 DECIMAL_FAMILIES = frozenset({"chain_sum", "products"})
 
 
 @cache
-def _scorer(family: str) -> _Scorer:
-    if family not in families():
+def _scorer(family: str) -> Literal["equal", "decimal", "program"]:
+    """Return how a family scores: 1.0 if the answer equals the oracle's, also as a decimal, or by its own
+    code."""
+    families = reasoning_gym().factory.DATASETS
+    if family not in families:
         raise ConfigError(
             f"task family {family!r} is unknown to the installed reasoning-gym; load the tasks again"
         )
     from reasoning_gym.dataset import ProceduralDataset
 
-    if families()[family][0].score_answer is ProceduralDataset.score_answer:
-        return _Scorer.default
-    return _Scorer.decimal if family in DECIMAL_FAMILIES else _Scorer.own
+    if families[family][0].score_answer is ProceduralDataset.score_answer:
+        return "equal"
+    return "decimal" if family in DECIMAL_FAMILIES else "program"
 
 
 class MathJudge:
@@ -91,41 +90,62 @@ class MathJudge:
     async def _score_by_algebra(self, comparison: AnswerPair, deadline: float | None) -> Outcome:
         truths = list(dict.fromkeys(truth for _, truth in comparison.questions))
         jobs = [(prediction, truths.index(truth)) for prediction, truth in comparison.questions]
-        graded = await self._grader.ask(
+        verdicts = await self._grader.ask(
             GraderProgram.symbolic, truths, jobs, count=len(jobs), deadline=deadline
         )
-        if isinstance(graded, Failed):
-            return graded
-        if graded.verdicts is None:
-            return Scored(reward=0.0, method=GRADER_LIMIT)
-        answers = dict(zip(comparison.questions, graded.verdicts, strict=True))
+        if not isinstance(verdicts, tuple):
+            return _one(verdicts, comparison.method)
+        answers = dict(zip(comparison.questions, verdicts, strict=True))
         return Scored(reward=float(comparison.decide(answers)), method=comparison.method)
 
     async def _score_reasoning_gym(self, prediction: str, task: Task, deadline: float | None) -> Outcome:
         family = str(task.meta["family"])
         scorer = _scorer(family)
-        if scorer is _Scorer.default:
+        if scorer == "equal":
             return Scored(reward=0.0, method="reasoning_gym")
-        if scorer is _Scorer.decimal:
-            return Scored(reward=float(_decimals_equal(prediction, task.answer)), method="reasoning_gym")
+        if scorer == "decimal":
+            try:
+                left, right = (Decimal(text.replace(",", "")) for text in (prediction, task.answer.strip()))
+            except InvalidOperation:
+                return Scored(reward=0.0, method="reasoning_gym")
+            return Scored(reward=float(left == right), method="reasoning_gym")
         entry = base64.b64encode(pickle.dumps(task.meta["entry"])).decode()
         job = {"family": family, "entry": entry}
-        graded = await self._grader.ask(
+        verdicts = await self._grader.ask(
             GraderProgram.reasoning_gym, job, prediction, count=1, deadline=deadline
         )
-        return _one(graded, "reasoning_gym")
+        return _one(verdicts, "reasoning_gym")
 
 
-def _one(graded: Graded | Failed, method: str) -> Outcome:
-    if isinstance(graded, Failed):
-        return graded
-    if graded.verdicts is None:
+class FusedJudge:
+    """Scores a transcript as the original does: a text that its graders cannot read or finish is wrong.
+
+    `wall_s` is the original's limit of one grading.
+    """
+
+    def __init__(self, sandbox: Sandbox, *, wall_s: float = 4.0) -> None:
+        self._grader = Grader(sandbox, wall_s=wall_s)
+
+    async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
+        """Grade the transcript. `deadline` is a `loop.time()`."""
+        job = {"text": transcript(attempt), "truth": attempt.task.answer}
+        verdicts = await self._grader.ask(GraderProgram.fused, None, job, count=1, deadline=deadline)
+        return _one(verdicts, "fused")
+
+
+def transcript(attempt: Attempt) -> str:
+    """Return the original's transcript: the policy's turns with the tool results between them."""
+    parts = []
+    for turn in attempt.turns:
+        parts.append(turn.text)
+        parts.extend(f"<tool_response>\n{result.text}\n</tool_response>" for result in turn.results)
+    return "\n".join(parts)
+
+
+def _one(verdicts: Verdicts | Failed, method: str) -> Outcome:
+    """Return the outcome of one grading."""
+    if isinstance(verdicts, Failed):
+        return verdicts
+    if verdicts is None:
         return Scored(reward=0.0, method=GRADER_LIMIT)
-    return Scored(reward=float(graded.verdicts[0]), method=method)
-
-
-def _decimals_equal(prediction: str, truth: str) -> bool:
-    try:
-        return Decimal(prediction.replace(",", "")) == Decimal(truth.strip().replace(",", ""))
-    except InvalidOperation:
-        return False
+    return Scored(reward=float(verdicts[0]), method=method)

@@ -1,13 +1,24 @@
-"""Rows of files and hub data sets, each with its place for an error message. Read as they are asked for:
-who stops early has not read a huge file. Imports no torch.
+"""Rows of files and hub data sets, each with its location for error messages. Imports no torch.
+
+Rows are read lazily. The columns besides question and answer become a task's `meta`, as bounded JSON values:
+
+- unchanged: null, true, finite numbers, text, lists and objects of these; a tuple becomes a list
+- as text: dates and times (ISO 8601), bytes (base64); durations, decimals, UUIDs, nan, infinities and keys of
+  objects as `str` writes them
+- refused by name: everything else (an image, say), and values that are too large or too deep
 """
 
 from __future__ import annotations
 
+import base64
+import datetime
+import decimal
 import gzip
 import json
+import math
 import os
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +27,7 @@ from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.paths import elsewhere
 
 DATA_DIR_VARIABLE = "ROCSTAR_DATA_DIR"
-"""Names a directory in which `hub:OWNER/NAME` is looked for as OWNER/NAME before the hub is asked."""
+"""The variable with a directory in which `hub:OWNER/NAME` is first searched as OWNER/NAME."""
 
 REASONING_GYM = "reasoning_gym"
 HUB = "hub:"
@@ -25,16 +36,26 @@ _PARQUET_BATCH = 1024
 """Rows in memory at a time."""
 
 Rows = Iterator[tuple[str, Any]]
-"""(where, row) pairs."""
+"""(where, row) pairs; `where` names the row in an error message."""
+
+MAX_META_BYTES = 256 << 10
+"""The maximum size of a task's meta as JSON: it is in every trajectory's record and every order to a node."""
+
+MAX_DEPTH = 32
+
+MARKS_OF_REASONING_GYM = frozenset({"family", "entry"})
+"""A task whose `meta` has both is scored as one of reasoning-gym's."""
+
+_AS_STR = (datetime.timedelta, decimal.Decimal, uuid.UUID)
 
 
 def rows_of(config: DataConfig, base: Path) -> Rows:
-    """The rows of a source that is not reasoning-gym. Relative paths start at `base`."""
+    """Return the rows of a source that is not reasoning-gym. Relative paths start at `base`."""
     return rows_from(config.source, base, split=config.split)
 
 
 def rows_from(source: str, base: Path, *, split: str, revision: str | None = None) -> Rows:
-    """The rows of a file, a folder of them, or a hub data set at a `revision` (None: its newest)."""
+    """Return the rows of a file, a folder of files, or a hub data set at a `revision` (None: its newest)."""
     if not source.startswith(HUB):
         return (row for path in source_files(source, base, split=split) for row in _file_rows(path))
     if files := local_copy(source, split=split):
@@ -50,7 +71,7 @@ def name_of(config: DataConfig) -> str:
 
 
 def source_files(source: str, base: Path, *, split: str) -> list[Path]:
-    """The files of a source that is no hub data set, in their order."""
+    """Return the files of a source that is not a hub data set, in their order."""
     path = base / source
     if path.is_dir():
         return _split_files(path, split)
@@ -74,7 +95,7 @@ def local_copy(source: str, *, split: str) -> list[Path]:
 
 
 def _split_files(directory: Path, split: str) -> list[Path]:
-    """The split's files, named SPLIT.jsonl or SPLIT-00000-of-00001.parquet, here or in data/."""
+    """Return the split's files, named SPLIT.jsonl or SPLIT-00000-of-00001.parquet, here or in data/."""
     for folder in (directory, directory / "data"):
         files = [
             path
@@ -91,7 +112,6 @@ def _split_files(directory: Path, split: str) -> list[Path]:
 
 
 def _file_rows(path: Path) -> Rows:
-    """(where, row) pairs; `where` names the row in an error message."""
     if path.name.endswith(".parquet"):
         return _parquet_rows(path)
     if path.name.endswith((".jsonl", ".jsonl.gz")):
@@ -106,18 +126,18 @@ def jsonl_rows(path: Path) -> Rows:
         with opener(path, "rt", encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    yield f"{path}, line {number}", _parse_line(line, f"{path}, line {number}")
+                    where = f"{path}, line {number}"
+                    try:
+                        row = json.loads(line)
+                    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
+                        raise ConfigError(
+                            f"{where} is not JSON: {error}; write one JSON object per line"
+                        ) from None
+                    yield where, row
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"data file {str(path)!r} cannot be read: {error}; give a UTF-8 JSONL file"
         ) from None
-
-
-def _parse_line(line: str, where: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
-        raise ConfigError(f"{where} is not JSON: {error}; write one JSON object per line") from None
 
 
 def _parquet_rows(path: Path) -> Rows:
@@ -139,7 +159,7 @@ def _parquet_rows(path: Path) -> Rows:
 
 
 def _hub_rows(source: str, split: str, revision: str | None) -> Rows:
-    """`hub:OWNER/NAME` or `hub:OWNER/NAME:CONFIGURATION`, through `datasets`."""
+    """Load `hub:OWNER/NAME` or `hub:OWNER/NAME:CONFIGURATION` through `datasets`."""
     name, _, configuration = source.removeprefix(HUB).partition(":")
     try:
         import datasets
@@ -158,3 +178,52 @@ def _hub_rows(source: str, split: str, revision: str | None) -> Rows:
             f"${DATA_DIR_VARIABLE}/{name}"
         ) from None
     return ((f"{name}, row {number}", row) for number, row in enumerate(dataset))
+
+
+def meta_of(row: Mapping[str, Any], *, without: frozenset[str], where: str) -> dict[str, Any]:
+    """Return the columns of a row that are not in `without`. ConfigError for one that cannot be stored."""
+    meta = {}
+    for name, value in row.items():
+        if name in without:
+            continue
+        try:
+            meta[str(name)] = _as_json(value, MAX_DEPTH)
+        except TypeError as error:
+            raise ConfigError(
+                f"{where}: column {name!r} holds {error}, which JSON cannot hold; write the data without the "
+                "column, or turn it into text"
+            ) from None
+    if meta.keys() >= MARKS_OF_REASONING_GYM:
+        raise ConfigError(
+            f"{where} has columns 'family' and 'entry', by which a task of reasoning-gym is known; rename one"
+        )
+    sizes = {name: len(json.dumps(value)) for name, value in meta.items()}
+    if sum(sizes.values()) > MAX_META_BYTES:
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise ConfigError(
+            f"{where}: the columns besides question and answer take {sum(sizes.values()):,} bytes as JSON, "
+            f"{largest!r} alone {sizes[largest]:,}; at most {MAX_META_BYTES:,} go with a task: write the "
+            "data without it"
+        )
+    return meta
+
+
+def _as_json(value: Any, depth: int) -> Any:
+    """Return a value as JSON values. TypeError names a value that JSON cannot hold."""
+    if not depth:
+        raise TypeError(f"values more than {MAX_DEPTH} levels deep")
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _as_json(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(item, depth - 1) for item in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, _AS_STR):
+        return str(value)
+    raise TypeError(f"a {type(value).__name__}")

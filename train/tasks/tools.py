@@ -6,13 +6,11 @@ import inspect
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from rocstar.engine.tools.arguments import check_parameters
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.jupyter import JupyterTool
 from rocstar.engine.tools.python import PythonTool
-from rocstar.engine.tools.tool import Tool
+from rocstar.engine.tools.tool import Tool, check_parameters
 from rocstar.sandbox.types import Limits
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
@@ -55,30 +53,27 @@ def tool_box(recipe: Recipe) -> Dispatcher:
 
 
 def program_tool(recipe: Recipe, kind: str) -> PythonTool | JupyterTool:
-    """The built-in tool of that kind, with the recipe's settings."""
+    """Return the built-in tool of that kind, with the recipe's settings."""
     tool = recipe.tool
     limits = Limits(wall_s=tool.wall_s, cpu_s=max(1, int(tool.wall_s) + 1), memory_bytes=tool.memory_mb << 20)
     return PROGRAMS[kind](limits=limits, flavour=tool.flavour, style=tool.text)
 
 
 def demonstrated_tool(recipe: Recipe) -> PythonTool | JupyterTool:
-    """The first tool of the recipe that runs programs; a recipe with demonstrations has one."""
+    """Return the first tool of the recipe that runs programs; a recipe with demonstrations has one."""
     return next(program_tool(recipe, choice.kind) for choice in recipe.tools if choice.kind in PROGRAMS)
+
+
+_OWN: dict[tuple[str, str], Tool] = {}
+"""Custom tools by kind and arguments: checks, prompt and agent share one, which may have loaded much."""
 
 
 def _own(choice: ToolChoice, field: str) -> Tool:
     """Return a custom tool. ConfigError if it is not a tool, or cannot be made with its arguments."""
-    key = (choice.kind, json.dumps(choice.args, default=str, sort_keys=True))
-    if key not in _OWN:
-        _OWN[key] = _made(choice.kind, choice.args, field)
-    return _OWN[key]
-
-
-_OWN: dict[tuple[str, str], Tool] = {}
-"""Own tools by kind and arguments: checks, prompt and agent share one, which may have loaded much."""
-
-
-def _made(kind: str, args: Mapping[str, Any], field: str) -> Tool:
+    kind, args = choice.kind, choice.args
+    key = (kind, json.dumps(args, default=str, sort_keys=True))
+    if key in _OWN:
+        return _OWN[key]
     said = f"{field} = {kind!r}"
     found = load(kind, field=field)
     if not (isinstance(found, type) and issubclass(found, Tool)):
@@ -98,6 +93,7 @@ def _made(kind: str, args: Mapping[str, Any], field: str) -> Tool:
     problems = list(_problems(tool))
     if problems:
         raise ConfigError(f"{said}: {'; '.join(problems)}")
+    _OWN[key] = tool
     return tool
 
 

@@ -1,7 +1,7 @@
-"""Units of measure behind a number, each under one name. Pure, stdlib only.
+"""Units of measure after a number, each under one name. Pure, stdlib only.
 
-A unit only ever speaks against an answer: where truth and prediction both have one, it must be the same.
-Nothing is converted.
+A unit can only reject an answer: if truth and prediction both have one, they must be equal. Nothing is
+converted.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ cubes factorials digits radicals roots logs is was has does this as us yes less 
 pass others else besides always sometimes wrongs errors bits its pis primes mods modulus
 """
 _MULTIPLIES: Final = frozenset(_NO_UNITS.split())
-"""Words that look like a plural and may change a value, or say something about it."""
+"""Words that look like a plural and may change or qualify a value."""
 _TEXT = re.compile(r"\\text\{([^{}\\]*)\}")
 _POWER = re.compile(r"\^(?:\{\s*([23])\s*\}|([23]))")
 _WORD = re.compile(r"[A-Za-z\u00a2\u20ac\u00a3%^\\\u00b0]+")
@@ -108,10 +108,10 @@ def prefix_unit(text: str) -> tuple[str | None, str]:
 
 
 def read_unit(text: str) -> str | None:
-    """The one name of the unit that this text behind a number writes; None if it writes none.
+    """Return the name of the unit in this text after a number; None if there is none.
 
-    A plural noun in `\\text{}` or after a space counts as a unit of its own ("apples"), a single letter only
-    there: `42x` is no 42.
+    A plural noun in `\\text{}` or after a space is its own unit ("apples"). A single letter is a unit only
+    there: `42x` differs from 42.
     """
     if len(text) > MAX_CHARACTERS:
         return None
@@ -131,10 +131,10 @@ def read_unit(text: str) -> str | None:
 
 
 def unit_behind(text: str) -> tuple[str, str | None]:
-    """Split the unit off an expression: (value, unit). None where it has none.
+    """Split an expression into (value, unit); the unit is None if there is none.
 
-    Letters without `\\text{}` are a unit behind a space only, and not if they may be a product, as `mi`.
-    A degree sign behind a function belongs to its argument.
+    Letters without `\\text{}` are a unit only after a space, and not if they may be a product, as `mi`. A
+    degree sign after a function belongs to its argument.
     """
     prefix, bare = prefix_unit(text)
     tail = bare[-MAX_CHARACTERS:]

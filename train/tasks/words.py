@@ -24,7 +24,7 @@ def unwrapped(text: str) -> str:
 
 
 def is_words(text: str) -> bool:
-    """Whether a clean text holds letters alone: words, a name, a letter, with or without `\\text{}`.
+    """True if a clean text has only letters: words, a name, a letter, with or without `\\text{}`.
 
     Letters around a minus are a difference.
     """
@@ -34,7 +34,7 @@ def is_words(text: str) -> bool:
 
 
 def is_product(text: str) -> bool:
-    """Whether letters are a product of variables: `mn` and `a b c`, but not `AB`, `no` and `\\text{ab}`."""
+    """True if letters are a product of variables: `mn` and `a b c`, but not `AB`, `no` and `\\text{ab}`."""
     letters = text.replace(" ", "")
     return (
         bool(_LETTERS.fullmatch(letters))

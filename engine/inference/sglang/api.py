@@ -22,7 +22,7 @@ import msgspec
 
 from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.inference.events import read_events
-from rocstar.engine.inference.sglang.streamed import StreamedReply
+from rocstar.engine.inference.sglang.requests import StreamedReply
 from rocstar.engine.running_time import running_timeout
 
 _Opened = contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]

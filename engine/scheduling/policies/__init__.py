@@ -1,6 +1,6 @@
 """The policies that a recipe may choose, by name: ours, the report's, and two more to hold it against.
 
-All follow scheduling.observation.Policy and decide from the same view. Further peers that ours is measured
+All follow schedule_state.Policy and decide from the same view. Further peers that ours is measured
 against lie in the repository's benchmarks/scheduling/.
 """
 
@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rocstar.engine.scheduling.observation import Policy
 from rocstar.engine.scheduling.policies.predictive import Predictive
-from rocstar.engine.scheduling.policies.round_robin import RoundRobin
-from rocstar.engine.scheduling.policies.static import Static
+from rocstar.engine.scheduling.policies.routed import RoundRobin, Static
 from rocstar.engine.scheduling.policies.thunder import Thunder
+from rocstar.engine.scheduling.schedule_state import Policy
 
 PolicyFactory = Callable[..., Policy]
 """Makes a fresh policy of its tunables."""

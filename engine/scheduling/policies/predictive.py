@@ -31,9 +31,9 @@ from rocstar.engine.scheduling.events import (
     TurnEnded,
     TurnReady,
 )
-from rocstar.engine.scheduling.observation import Observation, Phase, ReplicaView, TrajectoryView
 from rocstar.engine.scheduling.occupancy import Forecast, Occupancy, forecast_of_one
 from rocstar.engine.scheduling.predictor import Floats, LengthPredictor
+from rocstar.engine.scheduling.schedule_state import Phase, ReplicaEntry, ScheduleState, TrajectoryEntry
 from rocstar.engine.scheduling.waiting import WaitingQueue
 
 ENGINE_CLIP_TOKENS = 4096
@@ -126,7 +126,7 @@ class Predictive:
             position for occupancy in self._occupancy.values() for position in occupancy.lengths()
         ]
 
-    def decide(self, event: Event, subject: TrajectoryView | None, now: Observation) -> Iterable[Command]:
+    def decide(self, event: Event, subject: TrajectoryEntry | None, now: ScheduleState) -> Iterable[Command]:
         match event:
             case TurnReady() if subject is not None and subject.phase is Phase.ready:
                 return self._ready(subject, now)
@@ -157,7 +157,7 @@ class Predictive:
 
     # ---- what happened ----
 
-    def _ready(self, turn: TrajectoryView, now: Observation) -> Iterator[Command]:
+    def _ready(self, turn: TrajectoryEntry, now: ScheduleState) -> Iterator[Command]:
         if (home := turn.home) is not None:
             self._settle(turn, running=True)
             if self._pause(turn, now):
@@ -187,7 +187,7 @@ class Predictive:
         for living in self._living.values():
             living.pop(replica, None)
 
-    def _granted(self, turn: TrajectoryView, replica: int, own: Forecast) -> None:
+    def _granted(self, turn: TrajectoryEntry, replica: int, own: Forecast) -> None:
         found = self._forecast(replica)
         found.add(own)
         self._set_load(replica, found.load(self.forward_tokens))
@@ -197,13 +197,13 @@ class Predictive:
         self._loads[replica] = load
         self._sum_of_loads = None
 
-    def _turn_ended(self, subject: TrajectoryView, new_tokens: int) -> None:
+    def _turn_ended(self, subject: TrajectoryEntry, new_tokens: int) -> None:
         assert subject.home is not None, "it ran there"
         self._occupancy[subject.home].turn_ended(subject.traj, new_tokens)
         self._settle(subject, running=False)
         self._queue.rank(subject.group)
 
-    def _leave(self, subject: TrajectoryView, *, finished: bool) -> None:
+    def _leave(self, subject: TrajectoryEntry, *, finished: bool) -> None:
         self._queue.discard(subject)
         self._lengths.leave(subject.traj, _length(subject), finished=finished)
         self._take_away(subject, subject.home)
@@ -216,14 +216,14 @@ class Predictive:
             self._queue.forget_group(subject.group)
             self._lengths.forget_group(subject.group)
 
-    def _take_away(self, subject: TrajectoryView, home: int | None) -> None:
+    def _take_away(self, subject: TrajectoryEntry, home: int | None) -> None:
         if home is not None and home in self._occupancy:
             occupancy = self._occupancy[home]
             occupancy.discard(subject.traj, subject.group, prompt_tokens=subject.prompt_tokens)
             self._count(occupancy, subject.group, home)
             self._changed(home, freed=True)
 
-    def _settle(self, subject: TrajectoryView, *, running: bool) -> None:
+    def _settle(self, subject: TrajectoryEntry, *, running: bool) -> None:
         """Record its state at its home."""
         assert subject.home is not None
         length = subject.context_tokens - subject.prompt_tokens
@@ -262,14 +262,14 @@ class Predictive:
 
     # ---- admission and placement ----
 
-    def _admit(self, now: Observation) -> Iterator[Command]:
+    def _admit(self, now: ScheduleState) -> Iterator[Command]:
         while (found := self._next(now)) is not None:
             turn, replica, own = found
             self._queue.start(turn)
             yield Grant(traj=turn.traj, replica=replica)
             self._granted(turn, replica, own)
 
-    def _next(self, now: Observation) -> tuple[TrajectoryView, int, Forecast] | None:
+    def _next(self, now: ScheduleState) -> tuple[TrajectoryEntry, int, Forecast] | None:
         """The head of the queue, or the longest of those that fit, as long as heads get their share."""
         queue, lengths = self._queue, self._lengths
         if self._nobody == (queue.version, lengths.version, len(now.ready)):
@@ -278,7 +278,7 @@ class Predictive:
             self._nobody = (queue.version, lengths.version, len(now.ready))
         return found
 
-    def _first_that_fits(self, now: Observation) -> tuple[TrajectoryView, int, Forecast] | None:
+    def _first_that_fits(self, now: ScheduleState) -> tuple[TrajectoryEntry, int, Forecast] | None:
         for place, turn in enumerate(self._queue.heads(now)):
             cell = self._lengths.cell(turn.traj, turn.turns, _length(turn))
             work = self._lengths.work(cell)
@@ -296,7 +296,7 @@ class Predictive:
         return None
 
     def _best(
-        self, turn: TrajectoryView, cell: int, work: float, now: Observation
+        self, turn: TrajectoryEntry, cell: int, work: float, now: ScheduleState
     ) -> tuple[int, Forecast] | None:
         """Return the replica with room for this turn that holds its siblings, or has the least work left.
 
@@ -322,7 +322,7 @@ class Predictive:
             self._barrier = None
         return None
 
-    def _candidates(self, turn: TrajectoryView, among: list[int], now: Observation) -> list[int]:
+    def _candidates(self, turn: TrajectoryEntry, among: list[int], now: ScheduleState) -> list[int]:
         """Return the replicas in order of preference for the turn: home, incomplete blocks, the rest, each by
         load."""
         if len(among) < 2:
@@ -335,7 +335,7 @@ class Predictive:
         by_load = sorted(among, key=loads.__getitem__)
         return sorted(by_load, key=lambda at: 0 if at == home else 1 if living.get(at, 0) % block else 2)
 
-    def _block(self, turn: TrajectoryView, now: Observation) -> int:
+    def _block(self, turn: TrajectoryEntry, now: ScheduleState) -> int:
         """The smallest block with which all trajectories could run at once, as far as that helps."""
         block = 1
         while block < self.block:
@@ -345,7 +345,7 @@ class Predictive:
             block *= 2
         return block
 
-    def _better(self, turn: TrajectoryView, now: Observation) -> tuple[int, Forecast] | None:
+    def _better(self, turn: TrajectoryEntry, now: ScheduleState) -> tuple[int, Forecast] | None:
         """Return a better replica for the turn, or None: its home's load exceeds the mean by more than
         chance, no replica with a higher load needs the recompute budget, and the least loaded replica ends
         before the home in spite of the recompute. Loads are of the last forecasts; those of home and
@@ -371,7 +371,7 @@ class Predictive:
             return None
         return to, own
 
-    def _above(self, replica: int, turn: TrajectoryView) -> float:
+    def _above(self, replica: int, turn: TrajectoryEntry) -> float:
         """Return the load of a replica above the mean, waiting work included, less its expected deviation."""
         found = self._forecasts[replica]
         waiting = self._queue.num_new * self._lengths.mean_work(turn.stage)
@@ -383,13 +383,13 @@ class Predictive:
         chance = found.area / math.sqrt(max(1.0, float(found.count_K[0])))
         return above - MOVE_ABOVE * chance
 
-    def _own_forecast(self, turn: TrajectoryView, replica: int) -> Forecast:
+    def _own_forecast(self, turn: TrajectoryEntry, replica: int) -> Forecast:
         cell = self._lengths.cell(turn.traj, turn.turns, _length(turn))
         shared = replica in self._living.get(turn.group, {})
         extra = self._buffer_tokens + (0 if shared else turn.prompt_tokens)
         return self._forecast_of_one(turn, self._lengths.going_on_K(cell), extra)
 
-    def _forecast_of_one(self, turn: TrajectoryView, going_on_K: Floats, extra_tokens: int) -> Forecast:
+    def _forecast_of_one(self, turn: TrajectoryEntry, going_on_K: Floats, extra_tokens: int) -> Forecast:
         return forecast_of_one(
             going_on_K,
             self._lengths.bin_tokens,
@@ -420,7 +420,7 @@ class Predictive:
         for replica in sorted(self._stale):
             self._forecast(replica)
 
-    def _pause(self, turn: TrajectoryView, now: Observation) -> bool:
+    def _pause(self, turn: TrajectoryEntry, now: ScheduleState) -> bool:
         """Return True if its home is predicted to overflow and its KV is small: it should wait for room
         anywhere."""
         assert turn.home is not None
@@ -438,14 +438,14 @@ class Predictive:
         return self._forecast(turn.home).peak(0.0) > home.kv_tokens
 
 
-def _sum_of_pools(now: Observation) -> int:
+def _sum_of_pools(now: ScheduleState) -> int:
     return sum(replica.kv_tokens for replica in now.replicas.values())
 
 
-def _can_hold(replica: ReplicaView, turn: TrajectoryView) -> bool:
+def _can_hold(replica: ReplicaEntry, turn: TrajectoryEntry) -> bool:
     """Whether the turn fits alone at its limit: predictions are means, and else it could never end."""
     return turn.prompt_tokens + turn.max_tokens <= replica.kv_tokens
 
 
-def _length(subject: TrajectoryView) -> int:
+def _length(subject: TrajectoryEntry) -> int:
     return subject.context_tokens - subject.prompt_tokens

@@ -26,7 +26,7 @@ from rocstar.engine.scheduling.events import (
     TurnEnded,
     TurnReady,
 )
-from rocstar.engine.scheduling.observation import Observation, Phase, ReplicaView, TrajectoryView
+from rocstar.engine.scheduling.schedule_state import Phase, ReplicaEntry, ScheduleState, TrajectoryEntry
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Thunder:
     _paused: dict[str, None] = field(default_factory=dict, init=False, repr=False)
     _marked: set[str] = field(default_factory=set, init=False, repr=False)
 
-    def decide(self, event: Event, subject: TrajectoryView | None, now: Observation) -> Iterator[Command]:
+    def decide(self, event: Event, subject: TrajectoryEntry | None, now: ScheduleState) -> Iterator[Command]:
         match event:
             case TurnReady() if subject is not None and subject.phase is Phase.ready:
                 yield from self._ready(subject, now)
@@ -62,7 +62,7 @@ class Thunder:
             case _:
                 pass
 
-    def _ready(self, turn: TrajectoryView, now: Observation) -> Iterator[Command]:
+    def _ready(self, turn: TrajectoryEntry, now: ScheduleState) -> Iterator[Command]:
         if (home := self._active.get(turn.traj)) is not None:
             yield Grant(traj=turn.traj, replica=home)
             return
@@ -74,7 +74,7 @@ class Thunder:
             if fitting:
                 yield from self._resume(turn, min(fitting, key=lambda r: r.resident_tokens).replica, now)
 
-    def _room(self, replica: ReplicaView) -> float:
+    def _room(self, replica: ReplicaEntry) -> float:
         """Tokens beyond those of its active programs and their buffers."""
         tokens = float(max(replica.resident_tokens, replica.seen_used_tokens or 0))
         if self.acting_weight != 1.0:
@@ -82,13 +82,13 @@ class Thunder:
             tokens -= (1.0 - self.acting_weight) * sum(at_tool)
         return replica.kv_tokens - tokens - len(replica.trajectories) * self.buffer_tokens
 
-    def _pause(self, program: TrajectoryView, now: Observation) -> Iterator[Command]:
+    def _pause(self, program: TrajectoryEntry, now: ScheduleState) -> Iterator[Command]:
         self._forget(program.traj)
         self._paused[program.traj] = None
         if program.home is not None and program.phase is Phase.tool:
             yield Drop(traj=program.traj, replica=program.home)
 
-    def _pause_until_safe(self, replica: ReplicaView, now: Observation) -> Iterator[Command]:
+    def _pause_until_safe(self, replica: ReplicaEntry, now: ScheduleState) -> Iterator[Command]:
         room = self._room(replica)
         room += sum(t.context_tokens for t in replica.trajectories.values() if t.traj in self._marked)
         if room >= 0:
@@ -107,10 +107,10 @@ class Thunder:
                 if room >= 0:
                     return
 
-    def _restore(self, now: Observation) -> Iterator[Command]:
+    def _restore(self, now: ScheduleState) -> Iterator[Command]:
         room = {r.replica: self._room(r) for r in now.replicas.values()}
         total = sum(free for free in room.values() if free > self.buffer_tokens)
-        chosen: list[TrajectoryView] = []
+        chosen: list[TrajectoryEntry] = []
         for program in sorted(self._programs(now), key=_priority):
             need = program.context_tokens + self.buffer_tokens
             if need <= total:
@@ -125,10 +125,10 @@ class Thunder:
                 room[best] -= need
                 yield from self._resume(program, best, now)
 
-    def _programs(self, now: Observation) -> list[TrajectoryView]:
+    def _programs(self, now: ScheduleState) -> list[TrajectoryEntry]:
         return [now.trajectories[traj] for traj in self._paused if traj in now.trajectories]
 
-    def _resume(self, program: TrajectoryView, replica: int, now: Observation) -> Iterator[Command]:
+    def _resume(self, program: TrajectoryEntry, replica: int, now: ScheduleState) -> Iterator[Command]:
         del self._paused[program.traj]
         self._active[program.traj] = replica
         if program.traj in now.ready:
@@ -140,7 +140,7 @@ class Thunder:
         self._marked.discard(traj)
 
 
-def _priority(program: TrajectoryView) -> tuple[int, int]:
+def _priority(program: TrajectoryEntry) -> tuple[int, int]:
     """Pending request of a started program, then new ones, then those at a tool; shortest first."""
     if program.phase is Phase.ready:
         return (0 if program.turns else 1, program.context_tokens)

@@ -50,14 +50,6 @@ class ReceivedAnswer:
         """Return the content of a choice."""
         return join_texts(self.parts, choice)["content"]
 
-    def thought(self, choice: int = 0) -> str:
-        """Return the thinking of a choice."""
-        return join_texts(self.parts, choice)["reasoning_content"]
-
-    def events(self, choice: int = 0) -> list[dict[str, Any]]:
-        """Return the tool calls of a choice and their results."""
-        return [p.event() for p in self.parts if not isinstance(p, TextPart) and p.choice == choice]
-
     def elected(self) -> int:
         """Return the choice to continue from: the first with the most frequent answer."""
         if len(self.reasons) < 2:
@@ -70,8 +62,10 @@ class ReceivedAnswer:
         choices: list[dict[str, Any]] = [
             {
                 "content": self.text(k),
-                "reasoning_content": self.thought(k),
-                "server_tool_events": self.events(k),
+                "reasoning_content": join_texts(self.parts, k)["reasoning_content"],
+                "server_tool_events": [
+                    part.event() for part in self.parts if not isinstance(part, TextPart) and part.choice == k
+                ],
                 "finish_reason": reason,
             }
             for k, reason in sorted(self.reasons.items())
@@ -80,7 +74,7 @@ class ReceivedAnswer:
         payload: dict[str, Any] = {"prompt": prompt, **(choices[self.elected()] if choices else {})}
         if len(choices) > 1:
             payload |= {"choices": choices, "votes": dict(count_votes([c["content"] for c in choices]))}
-        return payload | {"id": end.id, "usage": dict(end.usage), **{k: v for k, v in end.facts.items()}}
+        return payload | {"id": end.id, "usage": dict(end.usage), **end.facts}
 
 
 @dataclass(slots=True)

@@ -129,7 +129,13 @@ class ChatClient:
                     prompt_ids = chunk.get("prompt_token_ids") or prompt_ids
                     usage = _object_or(chunk.get("usage"), usage)
                     facts = _object_or(chunk.get("rocstar"), facts)
-                    for event in self._read(chunk):
+                    try:
+                        events = _parse_chunk(chunk)
+                    except (AttributeError, TypeError, ValueError, OverflowError):
+                        raise ChatClientError(
+                            f"{self.url} sent an unknown event: {str(chunk)[:200]}"
+                        ) from None
+                    for event in events:
                         yield event
         except (aiohttp.ClientError, ConnectionError) as error:
             raise ChatClientError(f"{self.url}: {error}") from None
@@ -149,7 +155,12 @@ class ChatClient:
                 if response.status == 200:
                     return response
                 async with response:
-                    raise ChatClientError(await _response_error(response))
+                    answer = await response.read()
+                    try:
+                        message = _error_message(json.loads(answer)["error"])
+                    except (ValueError, KeyError, TypeError):
+                        message = f"{response.url} answered {response.status}: {answer[:200]!r}"
+                    raise ChatClientError(message)
         except (aiohttp.ClientError, ConnectionError) as error:  # of which some are a TimeoutError
             raise ChatClientError(f"{self.url}: {error}") from None
         except TimeoutError:
@@ -180,13 +191,6 @@ class ChatClient:
             if chunk.get("error"):
                 raise ChatClientError(_error_message(chunk["error"]))
             yield chunk
-
-    def _read(self, chunk: Mapping[str, Any]) -> list[StreamEvent]:
-        """Parse a chunk. Raises ChatClientError for another protocol."""
-        try:
-            return _parse_chunk(chunk)
-        except (AttributeError, TypeError, ValueError, OverflowError):
-            raise ChatClientError(f"{self.url} sent an unknown event: {str(chunk)[:200]}") from None
 
 
 def _object_or(value: Any, otherwise: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -230,11 +234,3 @@ def _tool_event(event: Mapping[str, Any]) -> ToolCallPart | ToolResultPart:
 def _error_message(error: Any) -> str:
     """Return the message of an error: OpenAI's errors are objects, others are texts."""
     return str(error["message"] if isinstance(error, dict) and "message" in error else error)
-
-
-async def _response_error(response: aiohttp.ClientResponse) -> str:
-    body = await response.read()
-    try:
-        return _error_message(json.loads(body)["error"])
-    except (ValueError, KeyError, TypeError):
-        return f"{response.url} answered {response.status}: {body[:200]!r}"

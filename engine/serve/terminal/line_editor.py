@@ -16,8 +16,14 @@ class LineEditor:
 
     def __init__(self, history: Path | None) -> None:
         """history: the file; None, or one that cannot be written: only while this process lasts."""
+        bindings = KeyBindings()
+
+        @bindings.add("escape", "enter")
+        def _(event: KeyPressEvent) -> None:
+            event.current_buffer.insert_text("\n")
+
         self._session: PromptSession[str] = PromptSession(
-            history=_history(history), key_bindings=_bindings(), enable_open_in_editor=True
+            history=_history(history), key_bindings=bindings, enable_open_in_editor=True
         )
 
     async def next(self) -> str:
@@ -44,13 +50,3 @@ def _history(path: Path | None) -> History:
     except OSError:
         return InMemoryHistory()
     return FileHistory(str(path))
-
-
-def _bindings() -> KeyBindings:
-    bindings = KeyBindings()
-
-    @bindings.add("escape", "enter")
-    def _(event: KeyPressEvent) -> None:
-        event.current_buffer.insert_text("\n")
-
-    return bindings

@@ -78,7 +78,11 @@ class Screen:
         )
         for field, value in (arguments or {}).items():
             if field == "code" and isinstance(value, str):
-                self.console.print(_coloured(value), soft_wrap=True)
+                # Without wrapped lines: copied code runs, and the terminal rewraps it at another width.
+                syntax = Syntax("", "python", theme="ansi_light", background_color="default")
+                code = syntax.highlight(printable(value).rstrip("\n"))
+                code.rstrip()
+                self.console.print(code, soft_wrap=True)
             elif value not in ("", None):
                 self.console.print(Text(printable(f"{field}: {value}")), soft_wrap=True)
 
@@ -93,12 +97,3 @@ class Screen:
             self.console.print(Text(left, style="dim"), soft_wrap=True)
         if is_error:
             self.console.print(Text(f"({printable(status)})", style="red"))
-
-
-def _coloured(code: str) -> Text:
-    """Return Python in the terminal's own colours, without wrapped lines: copied code runs, and the terminal
-    rewraps it at another width."""
-    syntax = Syntax("", "python", theme="ansi_light", background_color="default")
-    text = syntax.highlight(printable(code).rstrip("\n"))
-    text.rstrip()
-    return text

@@ -13,12 +13,16 @@ import asyncio
 import contextlib
 import copy
 import json
+import os
 import re
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+import sys
+import termios
+import tty
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from rocstar.engine.serve.stream_parts import TextPart
 from rocstar.engine.serve.terminal.chat_history import (
@@ -27,8 +31,7 @@ from rocstar.engine.serve.terminal.chat_history import (
     ReceivedAnswer,
     count_votes,
 )
-from rocstar.engine.serve.terminal.client import ChatClient, ChatClientError, ChoiceEnd, StreamEvent
-from rocstar.engine.serve.terminal.raw_mode import no_echo, raw_mode
+from rocstar.engine.serve.terminal.client import ChatClient, ChatClientError, ChoiceEnd
 from rocstar.engine.serve.terminal.screen import Screen
 
 HELP = """\
@@ -140,13 +143,12 @@ class ChatSession:
             self.screen.end(f"error: {error}")
             return
         if self.num_choices > 1:
-            self._show_votes(answer)
-        self.screen.end(_end_note(answer))
-
-    def _show_votes(self, answer: ReceivedAnswer) -> None:
-        counts = count_votes([answer.text(k) for k in sorted(answer.reasons)])
-        for text, count in counts:
-            self.screen.note(f"{count} of {len(answer.reasons)}: {text or '(nothing)'}")
+            for text, count in count_votes([answer.text(k) for k in sorted(answer.reasons)]):
+                self.screen.note(f"{count} of {len(answer.reasons)}: {text or '(nothing)'}")
+        if "length" in answer.reasons.values():
+            self.screen.end("(cut: the answer reached its limit of tokens or turns)")
+        else:
+            self.screen.end("" if answer.parts else "(no answer)")
 
     async def _command(self, line: str) -> None:
         name, _, rest = line.partition(" ")
@@ -221,13 +223,6 @@ def _expand_path(text: str) -> Path:
         raise ChatHistoryError(f"cannot expand {text}: no such user. Pass the full path.") from None
 
 
-def _end_note(answer: ReceivedAnswer) -> str:
-    """Return a note about an incomplete response, or ""."""
-    if any(reason == "length" for reason in answer.reasons.values()):
-        return "(cut: the answer reached its limit of tokens or turns)"
-    return "" if answer.parts else "(no answer)"
-
-
 @contextlib.contextmanager
 def _on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
     """Ctrl-C calls `stop` inside the block, where this thread takes signals."""
@@ -263,9 +258,11 @@ async def answer_all(
             good &= bool((await session.ask(prompt)).end)
             continue
         answer = ReceivedAnswer()
+        stream = client.ask(history.asking(prompt), num_choices=num_choices, prefix_ids=history.ids)
         try:
-            async for event in _ask_closing(client, history, prompt, num_choices):
-                answer.receive(event)
+            async with contextlib.aclosing(stream):
+                async for event in stream:
+                    answer.receive(event)
             print(json.dumps(answer.as_json(prompt)), flush=True)
         except ChatClientError as error:
             print(json.dumps({"prompt": prompt, "error": str(error)}), flush=True)
@@ -273,10 +270,59 @@ async def answer_all(
     return good
 
 
-async def _ask_closing(
-    client: ChatClient, history: ChatHistory, prompt: str | None, num_choices: int
-) -> AsyncIterator[StreamEvent]:
-    stream = client.ask(history.asking(prompt), num_choices=num_choices, prefix_ids=history.ids)
-    async with contextlib.aclosing(stream):
-        async for event in stream:
-            yield event
+@contextlib.contextmanager
+def raw_mode() -> Iterator[None]:
+    """Set the mode of the terminal for the whole chat, with `no_echo` during a response or a command, so that
+    Ctrl-C is never a signal without a handler. Nothing changes if standard input is not a terminal, or is the
+    terminal of another job.
+
+    In the block the terminal echoes no key and stores each one, including Ctrl-C, for the next reader.
+    """
+
+    def held(attributes: list[Any]) -> None:
+        attributes[tty.IFLAG] &= ~termios.ICRNL
+        attributes[tty.LFLAG] &= ~(termios.ECHO | termios.ICANON | termios.IEXTEN | termios.ISIG)
+
+    with _changed(held):
+        yield
+
+
+@contextlib.contextmanager
+def no_echo() -> Iterator[None]:
+    """In the block the terminal does not echo, so that no key appears within the response.
+
+    Keys are stored for the next reader. Ctrl-C is a signal, except one pressed before the block, which
+        stays a key.
+    """
+
+    def unseen(attributes: list[Any]) -> None:
+        attributes[tty.LFLAG] &= ~termios.ECHO
+        attributes[tty.LFLAG] |= termios.ISIG | termios.NOFLSH  # Ctrl-C keeps the keys before it
+
+    with _changed(unseen):
+        yield
+
+
+@contextlib.contextmanager
+def _changed(change: Callable[[list[Any]], None]) -> Iterator[None]:
+    """Change the attributes of standard input in the block."""
+    try:
+        descriptor = sys.stdin.fileno()
+        before = termios.tcgetattr(descriptor)
+    except (OSError, ValueError, termios.error):  # a pipe, a closed file, a test's own standard input
+        yield
+        return
+    try:
+        is_in_background = os.tcgetpgrp(descriptor) != os.getpgrp()
+    except OSError:  # not the terminal that controls this process, which may change it then
+        is_in_background = False
+    if is_in_background:  # the kernel would stop this job for a change of the terminal
+        yield
+        return
+    after = [*before]
+    change(after)
+    termios.tcsetattr(descriptor, termios.TCSANOW, after)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSANOW, before)

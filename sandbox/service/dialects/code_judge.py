@@ -16,16 +16,15 @@ from msgspec import Meta, Struct
 from rocstar.sandbox.http.bodies import BodyReader, LoopYielder
 from rocstar.sandbox.http.errors import RequestError, SchemaError
 from rocstar.sandbox.http.packed_items import SelectedItems, matching_indices, pack_items
-from rocstar.sandbox.http.responses import HttpResponse, encode_json, fill_list, send, to_json
+from rocstar.sandbox.http.responses import HttpResponse, encode_json, fill_list, json_response, send
 from rocstar.sandbox.http.routes import HttpRequest, HttpRoute
 from rocstar.sandbox.service.admission import Admission, Outcome
-from rocstar.sandbox.service.metrics import ServiceMetrics
 from rocstar.sandbox.service.results import OutputBuffer, is_retryable, send_buffered
-from rocstar.sandbox.service.service_limits import ServiceLimits
 from rocstar.sandbox.service.validation import (
     LISTS,
     SCRIPT_END,
     BodyModel,
+    ServiceLimits,
     check_text,
     close_model,
     field_error,
@@ -34,7 +33,7 @@ from rocstar.sandbox.service.validation import (
 )
 from rocstar.sandbox.types import MAX_OUTPUT_BYTES, ExecRequest, ExecResult, Limits, SandboxError, Status
 
-# --- code-judge: fields in the order in which that server complains of them --------------------------------
+# The fields of bodies are in the order in which that server reports their errors.
 
 JudgeType = Literal["python", "cpp", "math"]
 
@@ -58,27 +57,20 @@ class SubmissionsBody(Struct, kw_only=True):
     submissions: list[SubmissionBody]
 
 
-class JudgeBodies:
-    """The models of the code-judge bodies, within the limits of one service."""
-
-    def __init__(self, service_limits: ServiceLimits) -> None:
-        many = Meta(min_length=1, max_length=service_limits.max_calls_per_batch)
-        submission = narrow_model(SubmissionBody)
-        exact = close_model(submission)
-        self.submission = BodyModel(submission, exact)
-        self.submissions = BodyModel(
-            narrow_model(SubmissionsBody, submissions=Annotated[LISTS[submission], many]),
-            close_model(narrow_model(SubmissionsBody, submissions=Annotated[LISTS[exact], many])),
-        )
-
-
 @lru_cache(maxsize=16)
-def judge_bodies(service_limits: ServiceLimits) -> JudgeBodies:
-    """Return the models of a service with these limits."""
-    return JudgeBodies(service_limits)
+def judge_bodies(
+    service_limits: ServiceLimits,
+) -> tuple[BodyModel[SubmissionBody], BodyModel[SubmissionsBody]]:
+    """Return the models of both bodies, within the limits of one service."""
+    many = Meta(min_length=1, max_length=service_limits.max_calls_per_batch)
+    submission = narrow_model(SubmissionBody)
+    exact = close_model(submission)
+    submissions = BodyModel(
+        narrow_model(SubmissionsBody, submissions=Annotated[LISTS[submission], many]),
+        close_model(narrow_model(SubmissionsBody, submissions=Annotated[LISTS[exact], many])),
+    )
+    return BodyModel(submission, exact), submissions
 
-
-# --- code-judge --------------------------------------------------------------------------------------------
 
 JudgeReason = Literal["", "worker_timeout", "queue_timeout", "internal_error", "invalid_input"]
 
@@ -163,10 +155,6 @@ class JudgeOptions:
         return self.process_s + self.queue_s
 
     @property
-    def long_batch_wait_s(self) -> int:
-        return 3600 + self.process_s if self.long_wait_s is None else self.long_wait_s
-
-    @property
     def limits(self) -> Limits:
         return Limits(
             wall_s=self.execution_s - EARLY_S,
@@ -233,9 +221,8 @@ def decode_submission(
 ) -> Submission:
     """Decode a body of /run or /judge. Raises SchemaError for text that is invalid, such as an unpaired
     surrogate."""
-    submission = _decode_submission(
-        parse_body(body, judge_bodies(service_limits).submission), service_limits, limits, owner
-    )
+    model, _ = judge_bodies(service_limits)
+    submission = _decode_submission(parse_body(body, model), service_limits, limits, owner)
     if submission.reason == "invalid_input":
         name = submission.message.split(" ", 1)[0]
         raise SchemaError.of([field_error(submission.message, name).detail()])
@@ -246,7 +233,8 @@ def decode_submissions(
     body: bytes, service_limits: ServiceLimits, limits: Limits, owner: str = ""
 ) -> Submissions:
     """Decode a body of the batch routes. An error in one submission rejects all, as in the original."""
-    batch = parse_body(body, judge_bodies(service_limits).submissions)
+    _, model = judge_bodies(service_limits)
+    batch = parse_body(body, model)
     items = [_decode_submission(item, service_limits, limits, owner) for item in batch.submissions]
     runnable = matching_indices(items, lambda item: item.request is not None)
     return Submissions(batch.sub_id or new_submission_id(), pack_items(items), runnable)
@@ -283,37 +271,31 @@ TIMEOUT_LINE = "Suicide from timeout.\n"
 PONG = b'"pong"'
 
 
+@dataclass(eq=False)
 class CodeJudge:
     """The handlers. `num_workers`: returns the number for /status."""
 
-    def __init__(
-        self,
-        admission: Admission,
-        metrics: ServiceMetrics,
-        service_limits: ServiceLimits,
-        options: JudgeOptions,
-        body_reader: BodyReader,
-        *,
-        num_workers: Callable[[], int],
-    ) -> None:
-        self._admission = admission
-        self._metrics = metrics
-        self._service_limits = service_limits
-        self._options = options
-        shared = service_limits.default_limits
-        self._limits = replace(options.limits, file_bytes=shared.file_bytes, files=shared.files)
-        self._body_reader = body_reader
-        self._num_workers = num_workers
+    admission: Admission
+    service_limits: ServiceLimits
+    options: JudgeOptions
+    body_reader: BodyReader
+    num_workers: Callable[[], int]
+
+    def __post_init__(self) -> None:
+        shared = self.service_limits.default_limits
+        self._limits = replace(self.options.limits, file_bytes=shared.file_bytes, files=shared.files)
 
     def routes(self) -> list[HttpRoute]:
-        wait_s, long_wait_s = float(self._options.wait_s), float(self._options.long_batch_wait_s)
+        wait_s, long_wait_s = float(self.options.wait_s), self.options.long_wait_s
+        if long_wait_s is None:
+            long_wait_s = 3600 + self.options.process_s
         routes = [HttpRoute("GET", "/ping", self.ping), HttpRoute("GET", "/status", self.status)]
         for verb in ("run", "judge"):
             shown = verb == "run"
             routes += [
                 HttpRoute("POST", f"/{verb}", self._single(shown, wait_s)),
                 HttpRoute("POST", f"/{verb}/batch", self._batch(shown, wait_s)),
-                HttpRoute("POST", f"/{verb}/long-batch", self._batch(shown, long_wait_s)),
+                HttpRoute("POST", f"/{verb}/long-batch", self._batch(shown, float(long_wait_s))),
             ]
         return routes
 
@@ -321,43 +303,41 @@ class CodeJudge:
         return web.Response(body=PONG, content_type="application/json")
 
     async def status(self, request: HttpRequest) -> web.Response:
-        num_workers = self._num_workers()
-        waiting = max(0, self._metrics.in_flight - num_workers)
-        return _json_response(QueueStatus(queue=waiting, num_workers=num_workers))
+        num_workers = self.num_workers()
+        waiting = max(0, self.admission.metrics.in_flight - num_workers)
+        return json_response(QueueStatus(queue=waiting, num_workers=num_workers))
 
     def _single(self, with_output: bool, wait_s: float) -> Any:
         async def handler(request: HttpRequest) -> web.StreamResponse:
-            body, owner = await self._body_reader.read(request), request.owner
+            owner = request.owner
             decode = partial(
-                decode_submission, service_limits=self._service_limits, limits=self._limits, owner=owner
+                decode_submission, service_limits=self.service_limits, limits=self._limits, owner=owner
             )
-            submission = await self._body_reader.decode(owner, body, decode)
-            del body
+            submission = await self.body_reader.parse(request, decode)
             outcome: Outcome | None = None
             if submission.request is not None:
                 try:
-                    outcome = await self._admission.run(submission.request, wait_s)
+                    outcome = await self.admission.run(submission.request, wait_s)
                 except SandboxError as error:
                     outcome = error
             answer = await _encode_answer(self._answer(submission, outcome, with_output, wait_s))
-            with OutputBuffer(self._admission.held, owner) as held:
+            with OutputBuffer(self.admission.held, owner) as held:
                 return await send_buffered(request, HttpResponse(status=200, body=answer), held)
 
         return handler
 
     def _batch(self, with_output: bool, wait_s: float) -> Any:
         async def handler(request: HttpRequest) -> web.StreamResponse:
-            body, owner = await self._body_reader.read(request), request.owner
+            owner = request.owner
             decode = partial(
-                decode_submissions, service_limits=self._service_limits, limits=self._limits, owner=owner
+                decode_submissions, service_limits=self.service_limits, limits=self._limits, owner=owner
             )
-            batch = await self._body_reader.decode(owner, body, decode)
-            del body
+            batch = await self.body_reader.parse(request, decode)
             submissions, sent = batch.items, batch.sent()
             results, yielder = [b""] * len(submissions), LoopYielder()
-            with OutputBuffer(self._admission.held, owner) as held:
+            with OutputBuffer(self.admission.held, owner) as held:
                 if sent:
-                    async for position, outcome in self._admission.run_batch(sent, wait_s):
+                    async for position, outcome in self.admission.run_batch(sent, wait_s):
                         index, shown = batch.runnable[position], 0 if held.full else None
                         answer = self._answer(submissions[index], outcome, with_output, wait_s, shown)
                         results[index] = await _encode_answer(answer)
@@ -403,7 +383,7 @@ class CodeJudge:
     ) -> RunAnswer | JudgeAnswer:
         # A program that ends in the moment it is to be killed has run too long all the same: what counts is
         # the measured time, so that sleep(10) under a limit of 10 s is a timeout every time.
-        limit_s = self._options.execution_s
+        limit_s = self.options.execution_s
         over = result.status is Status.TIMEOUT or result.wall_s >= limit_s
         run_success = result.status is Status.OK and not over
         expected = submission.expected_output
@@ -417,7 +397,7 @@ class CodeJudge:
         }
         if not with_output:
             return JudgeAnswer(**head)
-        shown = self._options.shown_chars if shown is None else shown
+        shown = self.options.shown_chars if shown is None else shown
         if over and result.status in (Status.TIMEOUT, Status.OK):
             stdout = stdout[:shown] + TIMEOUT_LINE
         return RunAnswer(**head, stdout=stdout[:shown], stderr=result.stderr[:shown])
@@ -427,7 +407,3 @@ async def _encode_answer(answer: RunAnswer | JudgeAnswer) -> bytes:
     """Encode a result. Its id comes from the client and may have any length."""
     shown = len(answer.stdout or "") + len(answer.stderr or "") if isinstance(answer, RunAnswer) else 0
     return await encode_json(answer, len(answer.sub_id) + shown)
-
-
-def _json_response(value: Any) -> web.Response:
-    return web.Response(body=to_json(value), content_type="application/json")

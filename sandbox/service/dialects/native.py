@@ -20,7 +20,6 @@ from rocstar.sandbox.http.errors import Overloaded, RequestError, RequestTooLarg
 from rocstar.sandbox.http.openapi import REF
 from rocstar.sandbox.http.packed_items import PackedBytes, SelectedItems, matching_indices, pack_items
 from rocstar.sandbox.http.responses import (
-    JSON,
     LARGE_BYTES,
     LONG_CHARS,
     NDJSON,
@@ -28,6 +27,7 @@ from rocstar.sandbox.http.responses import (
     encode_json,
     fill_list,
     finish,
+    json_response,
     open_stream,
     to_json,
     to_response,
@@ -35,7 +35,13 @@ from rocstar.sandbox.http.responses import (
 )
 from rocstar.sandbox.http.routes import HttpRequest, HttpRoute
 from rocstar.sandbox.service.admission import Admission
-from rocstar.sandbox.service.idempotency import Execution, IdempotencyStore, compute_fingerprint, owner_key
+from rocstar.sandbox.service.idempotency import (
+    Execution,
+    IdempotencyStore,
+    Work,
+    compute_fingerprint,
+    owner_key,
+)
 from rocstar.sandbox.service.results import (
     MAX_JSON_FILES_BYTES,
     TRUNCATED_CHARS,
@@ -52,13 +58,15 @@ from rocstar.sandbox.service.results import (
     to_failure,
     truncate_output,
 )
-from rocstar.sandbox.service.service_limits import AUTO, MAX_DEADLINE_S, ServiceLimits
 from rocstar.sandbox.service.sessions import OpenSession, SessionTable
 from rocstar.sandbox.service.validation import (
+    AUTO,
     LISTS,
+    MAX_DEADLINE_S,
     BodyModel,
     FieldError,
     Loc,
+    ServiceLimits,
     check_text,
     find_field_errors,
     narrow_model,
@@ -267,9 +275,14 @@ def decode_batch(body: bytes, service_limits: ServiceLimits, owner: str = "") ->
         items = [_decode_item(item, i, service_limits, owner) for i, item in enumerate(batch.requests)]
     else:
         batch = _convert(parse_json(body), models.batch_of_any)
-        items = [
-            _decode_invalid_item(item, i, service_limits, owner) for i, item in enumerate(batch.requests)
-        ]
+        items = []
+        for i, value in enumerate(batch.requests):
+            try:
+                item = _convert(value, models.request, ("requests", i))
+            except RequestError as error:
+                items.append(drop_traceback(error))
+            else:
+                items.append(_decode_item(item, i, service_limits, owner))
     return BatchCall(
         requests=pack_items(items),
         runnable=matching_indices(items, lambda item: isinstance(item, ExecRequest)),
@@ -278,17 +291,6 @@ def decode_batch(body: bytes, service_limits: ServiceLimits, owner: str = "") ->
         deadline_s=batch.deadline_s,
         stream=batch.stream,
     )
-
-
-def _decode_invalid_item(
-    value: Any, index: int, service_limits: ServiceLimits, owner: str
-) -> ExecRequest | RequestError:
-    """Decode a call of a batch with at least one invalid call."""
-    try:
-        item = _convert(value, native_bodies(service_limits).request, ("requests", index))
-    except RequestError as error:
-        return drop_traceback(error)
-    return _decode_item(item, index, service_limits, owner)
 
 
 def _decode_item(
@@ -439,26 +441,19 @@ LIST_FILES = f"""{{
 """An expression, whose names are no variables of the session."""
 
 
+@dataclass(eq=False)
 class Native:
     """The handlers. They return responses and raise RequestError."""
 
-    def __init__(
-        self,
-        admission: Admission,
-        sessions: SessionTable,
-        keys: IdempotencyStore,
-        service_limits: ServiceLimits,
-        body_reader: BodyReader,
-        *,
-        write_timeout_s: float,
-    ) -> None:
-        self._write_timeout_s = write_timeout_s
-        self._held = admission.held
-        self._admission = admission
-        self._sessions = sessions
-        self._keys = keys
-        self._service_limits = service_limits
-        self._body_reader = body_reader
+    admission: Admission
+    sessions: SessionTable
+    keys: IdempotencyStore
+    service_limits: ServiceLimits
+    body_reader: BodyReader
+    write_timeout_s: float
+
+    def __post_init__(self) -> None:
+        self._held = self.admission.held
 
     def routes(self) -> list[HttpRoute]:
         return [
@@ -475,19 +470,19 @@ class Native:
         ]
 
     async def run(self, request: HttpRequest) -> web.StreamResponse:
-        body = await self._body_reader.read(request)
+        body = await self.body_reader.read(request)
 
         async def work(held: OutputBuffer) -> HttpResponse:
             owner = request.owner
-            decode = partial(decode_run, service_limits=self._service_limits, owner=owner)
-            call = await self._body_reader.decode(owner, body, decode)
-            return await self._answer(held, self._admission.run(call.request, call.deadline_s))
+            decode = partial(decode_run, service_limits=self.service_limits, owner=owner)
+            call = await self.body_reader.decode(owner, body, decode)
+            return await self._answer(held, self.admission.run(call.request, call.deadline_s))
 
         return await self._send_result(request, body, work)
 
     async def _write(self, response: web.StreamResponse, content: bytes) -> None:
         """Write to the client; while it does not read, no more programs start."""
-        await write(response, content, self._write_timeout_s)
+        await write(response, content, self.write_timeout_s)
 
     async def _send_result(
         self, request: HttpRequest, body: bytes, work: Callable[[OutputBuffer], Awaitable[HttpResponse]]
@@ -496,35 +491,35 @@ class Native:
         key, owner = request.headers.get("Idempotency-Key"), request.owner
         with OutputBuffer(self._held, owner) as held:
             if key is None:
-                return await send_buffered(request, await work(held), held, self._write_timeout_s)
+                return await send_buffered(request, await work(held), held, self.write_timeout_s)
 
             async def execute(_: Execution) -> HttpResponse:
                 with OutputBuffer(self._held, owner) as its_own:
                     return await work(its_own)
 
             answer = await self._by_key(request, key, body, execute)
-            return await send_buffered(request, answer, held, self._write_timeout_s, kept=True)
+            return await send_buffered(request, answer, held, self.write_timeout_s, kept=True)
 
     async def open_session(self, request: HttpRequest) -> web.Response:
-        body = await self._body_reader.read(request)
+        body = await self.body_reader.read(request)
         owner = request.owner
 
         async def work(_: Execution | None = None) -> HttpResponse:
-            decode = partial(decode_session, service_limits=self._service_limits)
-            call = await self._body_reader.decode(owner, body, decode)
-            with self._admission.admitted(owner):
-                return await self._id_answer(self._sessions.open(call.flavour, call.limits, call.seed, owner))
+            decode = partial(decode_session, service_limits=self.service_limits)
+            call = await self.body_reader.decode(owner, body, decode)
+            with self.admission.admitted(owner):
+                return await self._id_answer(self.sessions.open(call.flavour, call.limits, call.seed, owner))
 
         return to_response(await self._once(request, body, work))
 
     async def run_cell(self, request: HttpRequest) -> web.StreamResponse:
-        body = await self._body_reader.read(request)
+        body = await self.body_reader.read(request)
         session_id, owner = request.names["id"], request.owner
-        decode = partial(decode_cell, service_limits=self._service_limits)
+        decode = partial(decode_cell, service_limits=self.service_limits)
 
         async def work(held: OutputBuffer) -> HttpResponse:
-            call = await self._body_reader.decode(owner, body, decode)
-            with self._admission.admitted(owner):
+            call = await self.body_reader.decode(owner, body, decode)
+            with self.admission.admitted(owner):
                 return await self._answer(held, self._cell(session_id, call, owner))
 
         kind = stream_type(request.headers.get("Accept", ""))
@@ -533,8 +528,8 @@ class Native:
                 raise RequestError(
                     "a streamed cell runs again on each request; leave the key out", field="Accept"
                 )
-            call = await self._body_reader.decode(owner, body, decode)
-            with self._admission.admitted(owner):
+            call = await self.body_reader.decode(owner, body, decode)
+            with self.admission.admitted(owner):
                 return await self._stream_cell(
                     request, kind, lambda tell: self._cell(session_id, call, owner, tell)
                 )
@@ -543,11 +538,11 @@ class Native:
     def _cell(
         self, session_id: str, call: CellBody, owner: str, tell: OnOutput | None = None
     ) -> Coroutine[None, None, ExecResult]:
-        return self._sessions.run(
+        return self.sessions.run(
             session_id,
             call.code,
             wall_s=call.wall_s,
-            deadline=self._admission.deadline(call.deadline_s),
+            deadline=self.admission.deadline(call.deadline_s),
             owner=owner,
             files=call.files,
             fetch=call.fetch_files,
@@ -571,10 +566,10 @@ class Native:
                     response = response or await open_stream(request, kind)
                     await self._write(response, await encode_event(kind, event))
         assert response is not None, "the last event is the result"
-        return await finish(response, self._write_timeout_s)
+        return await finish(response, self.write_timeout_s)
 
     async def list_sessions(self, request: HttpRequest) -> web.Response:
-        return web.Response(body=to_json(SessionList(self._sessions.of(request.owner))), content_type=JSON)
+        return json_response(SessionList(self.sessions.of(request.owner)))
 
     async def list_files(self, request: HttpRequest) -> web.Response:
         """List the files by a cell: their names are visible only in the program's namespace."""
@@ -585,11 +580,11 @@ class Native:
             why = result.stderr.strip().rpartition("\n")[2] or f"their list is cut: {result.status}"
             raise RequestError(f"the files cannot be listed: {why}", status=409, kind="no_list") from None
         files = [SessionFile(name, size) for name, size in sorted(found.items()) if not fault_of(name)]
-        return web.Response(body=to_json(SessionFiles(files)), content_type=JSON)
+        return json_response(SessionFiles(files))
 
     async def put_file(self, request: HttpRequest) -> web.Response:
         """Write the body to a file of the session's directory."""
-        content = await self._body_reader.read(request)
+        content = await self.body_reader.read(request)
         self._check_name(request)
         result = await self._touch(request, files={request.names["name"]: content})
         if result.status is Status.OK:
@@ -613,7 +608,7 @@ class Native:
             response = web.StreamResponse(headers=headers)
             await response.prepare(request)
             await self._write(response, content)
-        return await finish(response, self._write_timeout_s)
+        return await finish(response, self.write_timeout_s)
 
     @staticmethod
     def _check_name(request: HttpRequest) -> None:
@@ -630,38 +625,39 @@ class Native:
     ) -> ExecResult:
         """Run a cell that writes or reads files. Raises RequestError and SandboxError."""
         owner = request.owner
-        with self._admission.admitted(owner):
-            return await self._sessions.run(
+        with self.admission.admitted(owner):
+            return await self.sessions.run(
                 request.names["id"],
                 code,
-                deadline=self._admission.deadline(None),
+                deadline=self.admission.deadline(None),
                 owner=owner,
                 files=files,
                 fetch=fetch,
             )
 
     async def branch_session(self, request: HttpRequest) -> web.Response:
-        body = await self._body_reader.read(request)
+        body = await self.body_reader.read(request)
         session_id, owner = request.names["id"], request.owner
 
         async def work(_: Execution | None = None) -> HttpResponse:
-            deadline = self._admission.deadline(None)
-            with self._admission.admitted(owner):
-                return await self._id_answer(
-                    self._sessions.branch(session_id, deadline=deadline, owner=owner)
-                )
+            deadline = self.admission.deadline(None)
+            with self.admission.admitted(owner):
+                return await self._id_answer(self.sessions.branch(session_id, deadline=deadline, owner=owner))
 
         return to_response(await self._once(request, body, work))
 
     async def close_session(self, request: HttpRequest) -> web.Response:
         try:
-            await self._sessions.close(request.names["id"], request.owner)
+            await self.sessions.close(request.names["id"], request.owner)
         except SandboxError as error:
             return to_response(failure_response(error))
         return web.Response(status=204)
 
     def _once(
-        self, request: HttpRequest, body: bytes, work: Callable[[Execution | None], Awaitable[HttpResponse]]
+        self,
+        request: HttpRequest,
+        body: bytes,
+        work: Callable[[Any], Coroutine[Any, Any, HttpResponse]],
     ) -> Awaitable[HttpResponse]:
         """Return the response of `work`, or the stored one of the request's key. Raises RequestError."""
         key = request.headers.get("Idempotency-Key")
@@ -672,11 +668,11 @@ class Native:
         request: HttpRequest,
         key: str,
         body: bytes,
-        work: Callable[[Execution], Awaitable[HttpResponse]],
+        work: Work,
     ) -> HttpResponse:
         known = owner_key(request.owner, key)
         fingerprint = await compute_fingerprint(request.path, body, False)
-        return await self._keys.run_once(known, fingerprint, work, partial(self._body_reader.keep, request))
+        return await self.keys.run_once(known, fingerprint, work, partial(self.body_reader.keep, request))
 
     async def _answer(self, held: OutputBuffer, running: Awaitable[ExecResult]) -> HttpResponse:
         """Return the response of one call, with truncated texts if too much output is held."""
@@ -701,14 +697,14 @@ class Native:
         except SandboxError as error:
             return failure_response(error)
         return HttpResponse(
-            status=201, body=to_json(SessionId(session_id)), is_current=lambda: session_id in self._sessions
+            status=201, body=to_json(SessionId(session_id)), is_current=lambda: session_id in self.sessions
         )
 
     async def batch(self, request: HttpRequest) -> web.StreamResponse:
-        body = await self._body_reader.read(request)
+        body = await self.body_reader.read(request)
         owner = request.owner
-        decode = partial(decode_batch, service_limits=self._service_limits, owner=owner)
-        call = await self._body_reader.decode(owner, body, decode)
+        decode = partial(decode_batch, service_limits=self.service_limits, owner=owner)
+        call = await self.body_reader.decode(owner, body, decode)
         stream = call.stream or NDJSON in request.headers.get("Accept", "")
         key = request.headers.get("Idempotency-Key")
         fingerprint = b"" if key is None else await compute_fingerprint(request.path, body, stream)
@@ -718,7 +714,7 @@ class Native:
                 return await self._stream_batch(request, call)
             with OutputBuffer(self._held, owner) as held:
                 answer = await self._run_batch(call, held, owner)
-                return await send_buffered(request, answer, held, self._write_timeout_s)
+                return await send_buffered(request, answer, held, self.write_timeout_s)
         key = owner_key(owner, key)
         if stream:
             return await self._stream_batch_by_key(request, call, key, fingerprint)
@@ -727,9 +723,9 @@ class Native:
             with OutputBuffer(self._held, owner) as held:
                 return await self._run_batch(call, held, owner)
 
-        answer = await self._keys.run_once(key, fingerprint, work, partial(self._body_reader.keep, request))
+        answer = await self.keys.run_once(key, fingerprint, work, partial(self.body_reader.keep, request))
         with OutputBuffer(self._held, owner) as held:
-            return await send_buffered(request, answer, held, self._write_timeout_s, kept=True)
+            return await send_buffered(request, answer, held, self.write_timeout_s, kept=True)
 
     async def _run_batch(self, call: BatchCall, held: OutputBuffer, owner: str) -> HttpResponse:
         outcomes = [b""] * len(call.requests)
@@ -739,19 +735,19 @@ class Native:
             await yielder.pause()
         sent = call.sent()
         if sent:
-            async for position, outcome in self._admission.run_batch(sent, call.deadline_s):
+            async for position, outcome in self.admission.run_batch(sent, call.deadline_s):
                 outcomes[call.runnable[position]] = await _encode_outcome(outcome, held)
                 await yielder.pause()
         return HttpResponse(status=200, body=await fill_list(to_json(Outcomes([])), outcomes))
 
     async def _stream_batch(self, request: HttpRequest, call: BatchCall) -> web.StreamResponse:
-        self._admission.admit(len(call.runnable), request.owner)
+        self.admission.admit(len(call.runnable), request.owner)
         response = await open_stream(request)
         yielder = LoopYielder()
         async for line in self._lines(call, request.owner):
             await self._write(response, line)
             await yielder.pause()
-        return await finish(response, self._write_timeout_s)
+        return await finish(response, self.write_timeout_s)
 
     async def _stream_batch_by_key(
         self, request: HttpRequest, call: BatchCall, key: str, fingerprint: bytes
@@ -759,36 +755,36 @@ class Native:
         async def work(execution: Execution) -> HttpResponse:
             # The lines are kept for retries, however many clients read them.
             yielder = LoopYielder()
-            async for line in self._lines(call, request.owner, short=lambda: self._keys.full(request.owner)):
+            async for line in self._lines(call, request.owner, short=lambda: self.keys.full(request.owner)):
                 execution.emit(line)
                 await yielder.pause()
             return HttpResponse(status=200, body=b"", content_type=NDJSON)
 
         response: web.StreamResponse | None = None
         yielder = LoopYielder()
-        keep = partial(self._body_reader.keep, request)
-        async for line in self._keys.follow(key, fingerprint, work, keep):
+        keep = partial(self.body_reader.keep, request)
+        async for line in self.keys.follow(key, fingerprint, work, keep):
             if response is None:  # the status is sent from here on, so no error can change it
                 response = await open_stream(request)
             await self._write(response, line)
             await yielder.pause()
         assert response is not None, "a batch has at least one line"
-        return await finish(response, self._write_timeout_s)
+        return await finish(response, self.write_timeout_s)
 
     async def _lines(self, call: BatchCall, owner: str, short: Callable[[], bool] = lambda: False) -> Any:
         """Yield a line per call as they end, invalid calls first; the texts are truncated while `short`.
         Raises RequestError only before the first line, because the status is sent with it."""
         sent = call.sent()
-        self._admission.enter(len(sent), owner)
+        self.admission.enter(len(sent), owner)
         try:
             for index, error in zip(call.invalid, call.error_bodies, strict=True):
                 yield await _batch_line(index, error)
         except BaseException:  # the client has disconnected
-            self._admission.leave(len(sent), owner)
+            self.admission.leave(len(sent), owner)
             raise
         if not sent:
             return
-        async for position, outcome in self._admission.run_batch(sent, call.deadline_s, entered=True):
+        async for position, outcome in self.admission.run_batch(sent, call.deadline_s, entered=True):
             if isinstance(outcome, ExecResult) and short():
                 outcome = truncate_output(outcome)
             yield await _batch_line(call.runnable[position], await _encode_outcome(outcome))

@@ -19,7 +19,7 @@ from rocstar.sandbox import files as program_files
 from rocstar.sandbox.child.import_scan import MAX_SCANNED
 from rocstar.sandbox.http.bodies import BodyReader
 from rocstar.sandbox.http.errors import RequestError
-from rocstar.sandbox.http.responses import HttpResponse, encode_json, send, to_json
+from rocstar.sandbox.http.responses import json_response, send_json
 from rocstar.sandbox.http.routes import HttpRequest, HttpRoute
 from rocstar.sandbox.pool.wire import NO_FILES, with_files
 from rocstar.sandbox.service.admission import Admission
@@ -30,11 +30,11 @@ from rocstar.sandbox.service.results import (
     fit_to_budget,
     is_retryable,
 )
-from rocstar.sandbox.service.service_limits import ServiceLimits
 from rocstar.sandbox.service.validation import (
     SCRIPT_END,
     BodyModel,
     FieldError,
+    ServiceLimits,
     check_text,
     close_model,
     field_error,
@@ -53,8 +53,6 @@ from rocstar.sandbox.types import (
     SessionSandbox,
     Status,
 )
-
-# --- SandboxFusion -----------------------------------------------------------------------------------------
 
 LANGUAGES = (
     *("python", "cpp", "nodejs", "go", "go_test", "java", "php", "csharp", "bash", "typescript", "sql"),
@@ -109,35 +107,24 @@ def timeout_fields(service_limits: ServiceLimits, *names: str) -> dict[str, Any]
     return {name: (kind, min(DEFAULT_S[name], service_limits.max_wall_s)) for name in names}
 
 
-class FusionBodies:
-    """The models of the SandboxFusion bodies, within the limits of one service."""
-
-    def __init__(self, service_limits: ServiceLimits) -> None:
-        memory = Annotated[int, Meta(ge=-1, le=service_limits.max_memory_bytes >> 20)]
-        code_run = narrow_model(
-            CodeRunBody,
-            language=Literal[LANGUAGES],
-            memory_limit_MB=memory,
-            **timeout_fields(service_limits, "compile_timeout", "run_timeout"),
-        )
-        self.code_run = BodyModel(code_run, close_model(code_run))
-        cell_s = Annotated[float, Meta(ge=0, le=service_limits.max_wall_s)]
-        notebook = narrow_model(
-            NotebookBody,
-            cell_timeout=cell_s,
-            memory_limit_MB=memory,
-            **timeout_fields(service_limits, "total_timeout"),
-        )
-        self.notebook = BodyModel(notebook, close_model(notebook))
-
-
 @lru_cache(maxsize=16)
-def fusion_bodies(service_limits: ServiceLimits) -> FusionBodies:
-    """Return the models of a service with these limits."""
-    return FusionBodies(service_limits)
+def fusion_bodies(service_limits: ServiceLimits) -> tuple[BodyModel[CodeRunBody], BodyModel[NotebookBody]]:
+    """Return the models of both bodies, within the limits of one service."""
+    memory = Annotated[int, Meta(ge=-1, le=service_limits.max_memory_bytes >> 20)]
+    code_run = narrow_model(
+        CodeRunBody,
+        language=Literal[LANGUAGES],
+        memory_limit_MB=memory,
+        **timeout_fields(service_limits, "compile_timeout", "run_timeout"),
+    )
+    notebook = narrow_model(
+        NotebookBody,
+        cell_timeout=Annotated[float, Meta(ge=0, le=service_limits.max_wall_s)],
+        memory_limit_MB=memory,
+        **timeout_fields(service_limits, "total_timeout"),
+    )
+    return BodyModel(code_run, close_model(code_run)), BodyModel(notebook, close_model(notebook))
 
-
-# --- SandboxFusion -----------------------------------------------------------------------------------------
 
 FusionStatus = Literal["Success", "Failed", "SandboxError"]
 CommandStatus = Literal["Finished", "TimeLimitExceeded", "Error"]
@@ -210,7 +197,8 @@ class CodeRun:
 
 
 def decode_run_code(body: bytes, service_limits: ServiceLimits) -> CodeRun:
-    run = parse_body(body, fusion_bodies(service_limits).code_run)
+    model, _ = fusion_bodies(service_limits)
+    run = parse_body(body, model)
     files = {name: content for name, content in run.files.items() if content is not None}  # as that API does
     stdin = run.stdin or ""
     code = run.code if run.language in OWN_FLAVOURS else run.code + SCRIPT_END
@@ -232,7 +220,8 @@ def decode_run_code(body: bytes, service_limits: ServiceLimits) -> CodeRun:
 
 def decode_run_jupyter(body: bytes, service_limits: ServiceLimits) -> tuple[NotebookBody, Limits]:
     """A body of /run_jupyter, and the limits of its interpreter."""
-    run = parse_body(body, fusion_bodies(service_limits).notebook)
+    _, model = fusion_bodies(service_limits)
+    run = parse_body(body, model)
     cells = {("cells", index): cell for index, cell in enumerate(run.cells)}
     raise_field_errors(
         [*_check_texts(cells), *_check_given_files(run.files), *_check_fetched_names(run.fetch_files)]
@@ -299,20 +288,14 @@ MAX_TRACE_LINES = 1000
 TRACEBACK = "Traceback (most recent call last):\n"
 
 
+@dataclass(eq=False)
 class SandboxFusion:
     """The handlers."""
 
-    def __init__(
-        self,
-        admission: Admission,
-        sandbox: SessionSandbox,
-        service_limits: ServiceLimits,
-        body_reader: BodyReader,
-    ) -> None:
-        self._admission = admission
-        self._sandbox = sandbox
-        self._service_limits = service_limits
-        self._body_reader = body_reader
+    admission: Admission
+    sandbox: SessionSandbox
+    service_limits: ServiceLimits
+    body_reader: BodyReader
 
     def routes(self) -> list[HttpRoute]:
         return [
@@ -325,62 +308,57 @@ class SandboxFusion:
         return web.Response(body=b'"pong"', content_type="application/json")
 
     async def run_code(self, request: HttpRequest) -> web.StreamResponse:
-        body = await self._body_reader.read(request)
-        decode = partial(decode_run_code, service_limits=self._service_limits)
-        run = await self._body_reader.decode(request.owner, body, decode)
-        del body
-        supported = ("python", *(name for name in OWN_FLAVOURS if name in self._service_limits.flavours))
+        decode = partial(decode_run_code, service_limits=self.service_limits)
+        run = await self.body_reader.parse(request, decode)
+        supported = ("python", *(name for name in OWN_FLAVOURS if name in self.service_limits.flavours))
         if run.language not in supported:
             message = f"the language {run.language!r} is not supported here, only {' and '.join(supported)}"
-            return _json_response(_code_failure(message))
+            return json_response(_code_failure(message))
         if run.language == "cpp" and (run.files or run.fetch_files):
-            return _json_response(_code_failure("files and fetch_files are not supported for cpp"))
-        with OutputBuffer(self._admission.held, request.owner) as held:
+            return json_response(_code_failure("files and fetch_files are not supported for cpp"))
+        with OutputBuffer(self.admission.held, request.owner) as held:
             try:
-                result = fit_to_budget(await self._admission.run(self._request(run, request.owner)), held)
+                is_python = run.language not in OWN_FLAVOURS
+                program = ExecRequest(
+                    code=run.code,
+                    stdin=run.stdin,
+                    limits=run.limits,
+                    flavour=self.service_limits.select_flavour(run.code) if is_python else run.language,
+                    files=run.files,
+                    fetch=tuple(run.fetch_files),
+                    owner=request.owner,
+                )
+                result = fit_to_budget(await self.admission.run(program), held)
             except SandboxError as error:
-                return _json_response(_code_failure(str(error)), status=_failure_status(error))
+                return json_response(_code_failure(str(error)), status=_failure_status(error))
             held.take(count_chars(result) + sum(map(len, result.files.values())))
             if not result.files:
-                return await _send_json(request, _to_code_answer(run, result), count_chars(result))
+                return await send_json(request, _to_code_answer(run, result), count_chars(result))
             answer = await asyncio.to_thread(_to_code_answer, run, result)
-            return await _send_json(
+            return await send_json(
                 request, answer, count_chars(result) + sum(map(len, answer.files.values()))
             )
 
-    def _request(self, run: CodeRun, owner: str) -> ExecRequest:
-        is_python = run.language not in OWN_FLAVOURS
-        return ExecRequest(
-            code=run.code,
-            stdin=run.stdin,
-            limits=run.limits,
-            flavour=self._service_limits.select_flavour(run.code) if is_python else run.language,
-            files=run.files,
-            fetch=tuple(run.fetch_files),
-            owner=owner,
-        )
-
     async def run_jupyter(self, request: HttpRequest) -> web.StreamResponse:
-        body = await self._body_reader.read(request)
-        decode = partial(decode_run_jupyter, service_limits=self._service_limits)
-        run, limits = await self._body_reader.decode(request.owner, body, decode)
-        del body
+        decode = partial(decode_run_jupyter, service_limits=self.service_limits)
+        run, limits = await self.body_reader.parse(request, decode)
         try:
             owner = request.owner
-            with self._admission.admitted(owner), OutputBuffer(self._admission.held, owner) as held:
+            with self.admission.admitted(owner), OutputBuffer(self.admission.held, owner) as held:
                 answer = await self._notebook(run, limits, owner, held)
-                return await _send_json(request, answer, held.chars)
+                return await send_json(request, answer, held.chars)
         except SandboxError as error:
-            return _json_response(_notebook_failure(error), status=_failure_status(error))
+            failure = NotebookAnswer(status="SandboxError", message=str(error), driver=None, cells=[])
+            return json_response(failure, status=_failure_status(error))
 
     async def _notebook(
         self, run: NotebookBody, limits: Limits, owner: str, held: OutputBuffer
     ) -> NotebookAnswer:
         loop = asyncio.get_running_loop()
         start_s = loop.time()
-        flavour = self._service_limits.select_flavour(scanned_source(run.cells))
+        flavour = self.service_limits.select_flavour(scanned_source(run.cells))
         limits = with_files(limits, run.files)
-        session = await self._sandbox.open_session(flavour=flavour, limits=limits, owner=owner)
+        session = await self.sandbox.open_session(flavour=flavour, limits=limits, owner=owner)
         cells: list[CellAnswer] = []
         files: dict[str, str] = {}
         room, ran_s = MAX_JSON_FILES_BYTES, 0.0
@@ -393,7 +371,7 @@ class SandboxFusion:
                 left_s = run.total_timeout - ran_s  # waiting for a slot does not count
                 result = None
                 if left_s > 0:
-                    wall_s = _cell_wall_s(run, left_s)
+                    wall_s = max(LEAST_S, min(left_s, run.cell_timeout or left_s))
                     result = await session.run(source, wall_s=wall_s, displays=True)
                     ran_s += result.wall_s
                 if result is None or result.status is Status.TIMEOUT:
@@ -401,8 +379,12 @@ class SandboxFusion:
                     break
                 result = held.truncate(result)
                 held.take(count_chars(result))
-                shown, room = _select_displays(() if held.full else result.displays, room)
-                held.take(sum(len(one.data) for one in shown))
+                shown = []  # the displays that fit into the rest of the response
+                for one in () if held.full else result.displays:
+                    if len(one.data) <= room:
+                        shown.append(one)
+                        room -= len(one.data)
+                        held.take(len(one.data))
                 cells.append(_to_cell_answer(result, shown))
             if run.fetch_files and status == "Finished":
                 fetched = await _run_file_cell(session, fetch=run.fetch_files)
@@ -437,10 +419,6 @@ def scanned_source(cells: Sequence[str]) -> str:
     return "\n".join(found)
 
 
-def _cell_wall_s(run: NotebookBody, left_s: float) -> float:
-    return max(0.001, min(left_s, run.cell_timeout or left_s))
-
-
 async def _run_file_cell(
     session: Session, *, files: Mapping[str, bytes] = NO_FILES, fetch: Sequence[str] = ()
 ) -> ExecResult:
@@ -454,17 +432,25 @@ async def _run_file_cell(
 
 def _encode_files(files: Mapping[str, bytes]) -> dict[str, str]:
     """Return the files that fit into one response as base64, the smallest first."""
-    room, fit_to_budget = MAX_JSON_FILES_BYTES, {}
+    room, encoded = MAX_JSON_FILES_BYTES, {}
     for name, content in sorted(files.items(), key=lambda item: len(item[1])):
         room -= len(content)
         if room >= 0:
-            fit_to_budget[name] = base64.b64encode(content).decode()
-    return fit_to_budget
+            encoded[name] = base64.b64encode(content).decode()
+    return encoded
 
 
 def _to_code_answer(run: CodeRun, result: ExecResult) -> CodeAnswer:
     compile_result: Command | None = None
-    run_result: Command | None = _to_command(result)
+    timed_out = result.status is Status.TIMEOUT
+    return_code = result.exit_code if result.signal is None else -result.signal
+    run_result: Command | None = Command(
+        status="TimeLimitExceeded" if timed_out else "Finished",
+        execution_time=result.wall_s,
+        return_code=None if timed_out else return_code,
+        stdout=result.stdout,
+        stderr=result.stderr,
+    )
     if run.language == "cpp":
         compiled = not (result.status is Status.ERROR and result.wall_s == 0.0)
         compile_result = Command(
@@ -482,28 +468,6 @@ def _to_code_answer(run: CodeRun, result: ExecResult) -> CodeAnswer:
         run_result=run_result,
         files=_encode_files(result.files),
     )
-
-
-def _to_command(result: ExecResult) -> Command:
-    timed_out = result.status is Status.TIMEOUT
-    return_code = result.exit_code if result.signal is None else -result.signal
-    return Command(
-        status="TimeLimitExceeded" if timed_out else "Finished",
-        execution_time=result.wall_s,
-        return_code=None if timed_out else return_code,
-        stdout=result.stdout,
-        stderr=result.stderr,
-    )
-
-
-def _select_displays(displays: Sequence[Display], room: int) -> tuple[list[Display], int]:
-    """Return the displays that fit into the rest of the response, and the remaining space."""
-    fit_to_budget = []
-    for one in displays:
-        if len(one.data) <= room:
-            fit_to_budget.append(one)
-            room -= len(one.data)
-    return fit_to_budget, room
 
 
 def _to_cell_answer(result: ExecResult, displays: Sequence[Display]) -> CellAnswer:
@@ -533,18 +497,6 @@ def _code_failure(message: str) -> CodeAnswer:
     return CodeAnswer(status="SandboxError", message=message, compile_result=None, run_result=None)
 
 
-def _notebook_failure(error: SandboxError) -> NotebookAnswer:
-    return NotebookAnswer(status="SandboxError", message=str(error), driver=None, cells=[])
-
-
 def _failure_status(error: SandboxError) -> int:
     """Return the status for a failure. A call that ran but lost its files can be retried."""
     return RETRYABLE_STATUS if is_retryable(error) or error.kind == "no_room" else 200
-
-
-async def _send_json(request: HttpRequest, answer: Any, num_chars: int) -> web.StreamResponse:
-    return await send(request, HttpResponse(status=200, body=await encode_json(answer, num_chars)))
-
-
-def _json_response(answer: Any, *, status: int = 200) -> web.Response:
-    return web.Response(body=to_json(answer), status=status, content_type="application/json")

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Annotated, Any, Literal, cast
 
@@ -24,15 +24,21 @@ from rocstar.sandbox.child.bash import BASH
 from rocstar.sandbox.http.bodies import BodyReader, LoopYielder
 from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.packed_items import SelectedItems, matching_indices, pack_items
-from rocstar.sandbox.http.responses import LONG_CHARS, HttpResponse, encode_in_chunks, send, to_json
+from rocstar.sandbox.http.responses import (
+    LONG_CHARS,
+    HttpResponse,
+    encode_in_chunks,
+    json_response,
+    send,
+    to_json,
+)
 from rocstar.sandbox.http.routes import HttpRequest, HttpRoute
 from rocstar.sandbox.service.admission import Admission, Outcome
-from rocstar.sandbox.service.metrics import ServiceMetrics
 from rocstar.sandbox.service.results import OutputBuffer
-from rocstar.sandbox.service.service_limits import ServiceLimits
 from rocstar.sandbox.service.validation import (
     BodyModel,
     FieldError,
+    ServiceLimits,
     check_text,
     close_model,
     field_error,
@@ -41,8 +47,6 @@ from rocstar.sandbox.service.validation import (
     raise_field_errors,
 )
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, Status
-
-# --- verl-tool ---------------------------------------------------------------------------------------------
 
 
 class ActionsBody(Struct, kw_only=True):
@@ -61,9 +65,6 @@ def actions_model(service_limits: ServiceLimits) -> BodyModel[ActionsBody]:
     many = Meta(min_length=1, max_length=service_limits.max_calls_per_batch)
     actions = narrow_model(ActionsBody, trajectory_ids=Annotated[list[str], many])
     return BodyModel(actions, close_model(actions))
-
-
-# --- verl-tool ---------------------------------------------------------------------------------------------
 
 
 class InvalidAction(Struct, forbid_unknown_fields=True):
@@ -171,8 +172,10 @@ def _decode_step(
         return Step(None, marks, is_last)
     if flavour == BASH and len(code.encode()) > MOST_SHELL_BYTES:  # one among many: the others run
         return Step(None, marks, is_last, f"a bash program of more than {MOST_SHELL_BYTES} bytes is not run")
-    between = extract_input(action)
-    text = between if between is not None else stdin if isinstance(stdin, str) else ""
+    # The first block of input, else the field.
+    _, begun, rest = action.partition(_INPUT[0])
+    between, ended, _ = rest.partition(_INPUT[1])
+    text = between.strip() if begun and ended else stdin if isinstance(stdin, str) else ""
     check_text(text, "extra_fields")
     wall_s = min(WALL_S, service_limits.max_wall_s)
     limits = replace(service_limits.default_limits, wall_s=wall_s, cpu_s=int(WALL_S) + 1)
@@ -208,13 +211,6 @@ def _iter_blocks(action: str, opening: re.Pattern[str], closing: str) -> Iterato
         behind = end + len(end_mark)
 
 
-def extract_input(action: str) -> str | None:
-    """The text of an action's first block of input; None without one."""
-    _, begun, rest = action.partition(_INPUT[0])
-    text, ended, _ = rest.partition(_INPUT[1])
-    return text.strip() if begun and ended else None
-
-
 def observation_marks(action: str) -> tuple[str, str]:
     """The marks that an observation has by those that the action itself uses."""
     if "```output" in action or "```python" in action:
@@ -234,41 +230,30 @@ FEW = 64
 """The number of actions whose observations are encoded in the event loop."""
 
 
+@dataclass(eq=False)
 class VerlTool:
     """The handlers. Invariant: actions are parsed outside the event loop, in time linear in the text."""
 
-    def __init__(
-        self,
-        admission: Admission,
-        metrics: ServiceMetrics,
-        service_limits: ServiceLimits,
-        body_reader: BodyReader,
-    ) -> None:
-        self._admission = admission
-        self._metrics = metrics
-        self._service_limits = service_limits
-        self._body_reader = body_reader
-        self._began_s = time.monotonic()
+    admission: Admission
+    service_limits: ServiceLimits
+    body_reader: BodyReader
+    began_s: float = field(default_factory=time.monotonic)
 
     def routes(self) -> list[HttpRoute]:
         return [HttpRoute("POST", "/get_observation", self.observe), HttpRoute("GET", "/health", self.health)]
 
     async def health(self, request: HttpRequest) -> web.Response:
-        tools = ["python_code", *(("bash",) if "bash" in self._service_limits.flavours else ()), "finish"]
-        answer = ToolServerHealth(
-            active_tasks=self._metrics.in_flight, tools=tools, uptime_seconds=time.monotonic() - self._began_s
-        )
-        return web.Response(body=to_json(answer), content_type="application/json")
+        tools = ["python_code", *(("bash",) if "bash" in self.service_limits.flavours else ()), "finish"]
+        uptime_s, active = time.monotonic() - self.began_s, self.admission.metrics.in_flight
+        return json_response(ToolServerHealth(active_tasks=active, tools=tools, uptime_seconds=uptime_s))
 
     async def observe(self, request: HttpRequest) -> web.StreamResponse:
         began_s = time.monotonic()
-        body = await self._body_reader.read(request)
         owner = request.owner
-        decode = partial(decode_actions, service_limits=self._service_limits, owner=owner)
-        actions = await self._body_reader.decode(owner, body, decode)
+        decode = partial(decode_actions, service_limits=self.service_limits, owner=owner)
+        actions = await self.body_reader.parse(request, decode)
         steps = actions.steps
-        del body
-        with OutputBuffer(self._admission.held, owner) as held:
+        with OutputBuffer(self.admission.held, owner) as held:
             texts = await self._texts(actions, held)
             milliseconds = (time.monotonic() - began_s) * 1e3
             if len(steps) <= FEW and sum(map(len, texts.values())) < LONG_CHARS:
@@ -286,7 +271,7 @@ class VerlTool:
         if not actions.runnable:
             return texts
         yielder = LoopYielder()
-        outcomes = cast(Outcomes, self._admission.run_batch(actions.sent()))
+        outcomes = cast(Outcomes, self.admission.run_batch(actions.sent()))
         async with aclosing(outcomes):
             async for place, outcome in outcomes:
                 if isinstance(outcome, SandboxError):

@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
@@ -93,6 +92,7 @@ def interruptible_stdin() -> Iterator[InterruptibleStdin]:
 
 
 MAX_CALLS = 256
+MAX_HELD_CHARS = 1 << 30
 MAX_CONNECTIONS = 256
 MAX_BODY_BYTES = 16 << 20
 """The maximum size of a request: the files of a call as base64, with some margin."""
@@ -143,14 +143,12 @@ async def open_mcp_server(
     pool: SessionSandbox, max_sessions: int, owners: Owners, whose: OwnerOf
 ) -> AsyncIterator["MCPServer[None]"]:
     """The tools over a pool, as a server of the SDK."""
-    metrics = ServiceMetrics(lambda: {})
-    weights = owners.weights()
-    admission = Admission(pool, metrics, max_in_flight=MAX_CALLS, weights=weights)
+    metrics = ServiceMetrics()
+    admission = Admission(pool, metrics, owners.budget(MAX_CALLS), owners.budget(MAX_HELD_CHARS))
     offers: tuple[str, ...] = getattr(pool, "flavours", ())
     choose = partial(select_flavour, offered=offers) if offers else None
-    sessions = SessionTable(
-        pool, metrics, lease_s=LEASE_S, max_sessions=max_sessions, weights=weights, select_flavour=choose
-    )
+    shares = owners.budget(max_sessions)
+    sessions = SessionTable(pool, metrics, shares, lease_s=LEASE_S, select_flavour=choose)
     box = McpTools(admission, sessions, whose)
     server: MCPServer[None] = MCPServer(
         NAME,
@@ -208,10 +206,9 @@ async def serve_http(
     """Over HTTP on these sockets, which are closed then. The exit status."""
     body_reader = BodyReader(
         max_bytes=MAX_BODY_BYTES,
-        max_held_bytes=MAX_HELD_BYTES,
+        held=owners.budget(MAX_HELD_BYTES),
         timeout_s=BODY_S,
         decode_pool=DecodePool((), RequestError),
-        weights=owners.weights(),
     )
     try:
         async with open_mcp_server(
@@ -224,22 +221,8 @@ async def serve_http(
                 stateless_http=True,  # the SDK's own sessions, of which nothing is needed, are not by owner
                 transport_security=security,
             )
-            connections = ConnectionLimiter(
-                max_owned=max(1, MAX_CONNECTIONS * 7 // 8),
-                max_anonymous=max(1, MAX_CONNECTIONS // 8),
-                weights=owners.weights(),
-                header_s=HEADER_S,
-                idle_s=IDLE_S,
-                clock=time.monotonic,
-            )
-            guard = McpGuard(
-                inner,
-                owners,
-                connections,
-                ReadinessProbe(pool, "auto"),
-                body_reader,
-                max_body_bytes=MAX_BODY_BYTES,
-            )
+            connections = ConnectionLimiter.shared(MAX_CONNECTIONS, owners, header_s=HEADER_S, idle_s=IDLE_S)
+            guard = McpGuard(inner, owners, connections, ReadinessProbe(pool, "auto"), body_reader)
             config = uvicorn.Config(
                 guard,
                 ws="none",  # the guard sees requests of HTTP only

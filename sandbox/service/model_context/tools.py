@@ -11,6 +11,7 @@ import secrets
 from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
 
@@ -51,13 +52,13 @@ MAX_KEPT_CHARS = 64 << 20
 MAX_KEPT_PER_OWNER = 16
 
 
+@dataclass(eq=False)
 class OutputStore:
     """Invariant: at most `MAX_KEPT_CHARS` of all owners, and the latest `MAX_KEPT_PER_OWNER` of each; an
     output is its owner's alone."""
 
-    def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, str], str] = OrderedDict()
-        self._chars = 0
+    _kept: OrderedDict[tuple[str, str], str] = field(default_factory=OrderedDict)
+    _chars: int = 0
 
     def keep(self, owner: str, text: str) -> str:
         """The URI under which the text can be read for a while."""
@@ -121,7 +122,11 @@ def to_call_result(
     if text.strip() or not content:
         content.insert(0, text_content(text if text.strip() else "[no output]"))
     if len(whole) > MAX_TEXT_CHARS and keep is not None:
-        content.append(_output_link(keep(whole), len(whole)))
+        about = f"the whole output, {len(whole)} characters, kept for a while"
+        link = ResourceLink(
+            name="output", uri=keep(whole), description=about, mime_type="text/plain", size=len(whole)
+        )
+        content.append(link)
     fields: dict[str, Any] = {
         **more,
         **({"session_ended": ended} if ended else {}),
@@ -143,11 +148,6 @@ def truncate_middle(text: str, most: int) -> str:
         return text
     half = most // 2
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
-
-
-def _output_link(uri: str, size: int) -> ResourceLink:
-    about = f"the whole output, {size} characters, kept for a while"
-    return ResourceLink(name="output", uri=uri, description=about, mime_type="text/plain", size=size)
 
 
 def to_error_result(why: str) -> CallToolResult:
@@ -218,17 +218,15 @@ OwnerOf = Callable[[Mapping[str, str] | None], str]
 """Returns the owner of a request by its headers; None for a client on standard input."""
 
 
+@dataclass(eq=False)
 class McpTools:
     """The tools over one sandbox. A session is its owner's alone."""
 
-    def __init__(
-        self, admission: Admission, sessions: SessionTable, owner_of: OwnerOf, flavour: str = "auto"
-    ) -> None:
-        self._outputs = OutputStore()
-        self._admission = admission
-        self._sessions = sessions
-        self._owner_of = owner_of
-        self._flavour = flavour
+    admission: Admission
+    sessions: SessionTable
+    owner_of: OwnerOf
+    flavour: str = "auto"
+    _outputs: OutputStore = field(default_factory=OutputStore)
 
     def tools(self) -> list[Tool]:
         own = (self.run_python, self.run_cell, self.write_file, self.read_file, self.close_session)
@@ -242,9 +240,6 @@ class McpTools:
         if text is None:
             raise ResourceNotFoundError(f"there is no output {name[:60]!a} any more; run the program again")
         return text
-
-    def _kept(self, owner: str) -> Callable[[str], str]:
-        return partial(self._outputs.keep, owner)
 
     async def run_python(
         self,
@@ -264,12 +259,12 @@ class McpTools:
                 files=_encode_files(ctx, files),
                 fetch=tuple(fetch),
                 displays=True,
-                flavour=self._flavour,
+                flavour=self.flavour,
                 limits=_to_limits(wall_s),
                 owner=self._owner(ctx),
             )
-            result = _check_answer_size(await self._admission.run(request))
-            return to_call_result(result, keep=self._kept(request.owner))
+            result = _check_answer_size(await self.admission.run(request))
+            return to_call_result(result, keep=partial(self._outputs.keep, request.owner))
 
         return await _errors_as_results(work())
 
@@ -286,12 +281,12 @@ class McpTools:
 
         async def work() -> CallToolResult:
             owner, source, contents = self._owner(ctx), _checked_code(ctx, code), _encode_files(ctx, files)
-            with self._admission.admitted(owner):
+            with self.admission.admitted(owner):
                 name = session or await self._open(owner)
                 result = await self._cell(name, owner, source, wall_s, contents, fetch)
-            ended = self._sessions.end_reason(name)
+            ended = self.sessions.end_reason(name)
             return to_call_result(
-                _check_answer_size(result), keep=self._kept(owner), ended=ended, session=name
+                _check_answer_size(result), keep=partial(self._outputs.keep, owner), ended=ended, session=name
             )
 
         return await _errors_as_results(work())
@@ -307,8 +302,13 @@ class McpTools:
 
         async def work() -> CallToolResult:
             owner = self._owner(ctx)
-            content = _decode_content(_argument_text(ctx, content_base64))
-            with self._admission.admitted(owner):
+            content = _argument_text(ctx, content_base64)
+            if isinstance(content, str):
+                try:
+                    content = base64.b64decode(content, validate=True)
+                except binascii.Error as error:
+                    raise ValueError(f"content_base64 is not base64: {error}") from None
+            with self.admission.admitted(owner):
                 known = session or await self._open(owner)
                 result = await self._cell(known, owner, "", MAX_WALL_S, {name: content}, [])
             return to_call_result(result, session=known)
@@ -322,7 +322,7 @@ class McpTools:
 
         async def work() -> CallToolResult:
             owner = self._owner(ctx)
-            with self._admission.admitted(owner):
+            with self.admission.admitted(owner):
                 result = await self._cell(session, owner, "", MAX_WALL_S, {}, [name])
             if name not in result.files:
                 raise ValueError(f"the session has no file {name[:100]!r} that can be read")
@@ -334,13 +334,13 @@ class McpTools:
         """End a session; its variables and files are gone."""
 
         async def work() -> CallToolResult:
-            await self._sessions.close(session, self._owner(ctx))
+            await self.sessions.close(session, self._owner(ctx))
             return CallToolResult(content=[text_content("closed")])
 
         return await _errors_as_results(work())
 
     async def _open(self, owner: str) -> str:
-        return await self._sessions.open(self._flavour, _to_limits(MAX_WALL_S), None, owner)
+        return await self.sessions.open(self.flavour, _to_limits(MAX_WALL_S), None, owner)
 
     async def _cell(
         self,
@@ -351,11 +351,11 @@ class McpTools:
         files: Mapping[str, bytes],
         fetch: list[str],
     ) -> ExecResult:
-        return await self._sessions.run(
+        return await self.sessions.run(
             session,
             code,
             wall_s=wall_s,
-            deadline=self._admission.deadline(None),
+            deadline=self.admission.deadline(None),
             owner=owner,
             files=files,
             fetch=fetch,
@@ -363,7 +363,7 @@ class McpTools:
         )
 
     def _owner(self, ctx: Context) -> str:
-        return self._owner_of(ctx.headers)
+        return self.owner_of(ctx.headers)
 
 
 def forbid_extra_arguments(tool: Tool) -> Tool:
@@ -409,15 +409,6 @@ def _encode_files(ctx: Context, files: Mapping[str, str]) -> dict[str, bytes]:
         name: text if isinstance(text, bytes) else text.encode("utf-8", "replace")
         for name, text in found.items()
     }
-
-
-def _decode_content(text: str | bytes) -> bytes:
-    if isinstance(text, bytes):
-        return text
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValueError(f"content_base64 is not base64: {error}") from None
 
 
 def _check_answer_size(result: ExecResult) -> ExecResult:

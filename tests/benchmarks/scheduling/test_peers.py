@@ -35,8 +35,8 @@ from rocstar.engine.scheduling.events import (  # noqa: E402
 )
 from rocstar.engine.sim.cli import main  # noqa: E402
 from rocstar.engine.sim.cost import MI300X_14B, Cluster, ReplicaModel  # noqa: E402
-from rocstar.engine.sim.runs import simulate  # noqa: E402
-from rocstar.engine.sim.workloads import generate  # noqa: E402
+from rocstar.engine.sim.simulate import simulate  # noqa: E402
+from rocstar.engine.sim.workload import generate  # noqa: E402
 
 begin_peer = functools.partial(begin, policies=POLICIES)
 fly_peer = functools.partial(clockwork, policies=POLICIES)
@@ -87,7 +87,7 @@ def test_the_verb_simulates_them(capsys: pytest.CaptureFixture[str]) -> None:
         "--kv-tokens",
         "40000",
     ]
-    assert main([*small, "--peers", str(BENCHMARKS / "scheduling" / "peers.py")]) == 0
+    assert main([*small, "--peers", str(BENCHMARKS / "scheduling" / "peers.py")], lambda *_: "") == 0
     words = capsys.readouterr().out.split()
     assert all(name in words for name in POLICIES)
 

@@ -8,8 +8,8 @@ from functools import cache
 
 from rocstar.engine.chat.boundaries import render
 from rocstar.engine.chat.chat import ChatFormat
-from rocstar.engine.testing.policy import CHATML_TOKENS, ByteTokenizer
 from rocstar.engine.tools.python import PYTHON_SCHEMA
+from tests.fakes.scripted_policy import CHATML_TOKENS, ByteTokenizer
 
 FRAME = r"""
 {{- '<|im_start|>system\n' }}{% for t in tools or [] %}{{- t | tojson }}{% endfor %}{{- '<|im_end|>\n' }}

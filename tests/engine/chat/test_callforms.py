@@ -12,8 +12,8 @@ from rocstar.engine.chat.callforms import FORMS, schemas_of
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.chat.toolcalls import parse_tool_calls, said, tool_call_spans, without_tool_calls
 from rocstar.engine.serve.stream_parser import StreamParser
-from rocstar.engine.testing.policy import CHATML_TOKENS, ByteTokenizer
 from rocstar.engine.types import CALL_FORMS, ToolCall, Turn, TurnForm
+from tests.fakes.scripted_policy import CHATML_TOKENS, ByteTokenizer
 
 from .template_families import FAMILIES, FRAME, chat_of, written_by
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from rocstar.engine.chat.boundaries import render
 from rocstar.engine.chat.chat import ChatFormat, load_template, special_tokens
-from rocstar.engine.testing.policy import CHATML_TOKENS, ByteTokenizer
 from rocstar.engine.tools.python import PYTHON_SCHEMA
+from tests.fakes.scripted_policy import CHATML_TOKENS, ByteTokenizer
 
 LLAMA_TOKENS = (
     "<|end_of_text|>",

@@ -8,8 +8,8 @@ import pytest
 
 from rocstar.engine.chat.boundaries import ChatError, find_boundaries
 from rocstar.engine.chat.chat import ChatFormat, load_template
-from rocstar.engine.testing.policy import ByteTokenizer
 from rocstar.engine.tools.python import PYTHON_SCHEMA
+from tests.fakes.scripted_policy import ByteTokenizer
 
 CALL = {"function": {"name": "f", "arguments": {"code": "1"}}}
 FOR_EACH = "{% for m in messages %}"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rocstar.engine.chat.boundaries import ChatError, bundled_templates, load_template, render
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.chat.shown import ShownCheck
-from rocstar.engine.testing.policy import CHATML_TOKENS, ByteTokenizer
 from rocstar.engine.tools.python import PYTHON_SCHEMA
+from tests.fakes.scripted_policy import CHATML_TOKENS, ByteTokenizer
 
 QWEN3 = (Path(__file__).parents[1] / "templates" / "qwen3.jinja").read_text(encoding="utf-8")
 LLAMA_TOKENS = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")

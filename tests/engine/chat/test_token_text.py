@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from rocstar.engine.chat.token_text import SAMPLE, TokenText
-from rocstar.engine.testing.policy import CHATML_TOKENS, ByteTokenizer
+from rocstar.engine.chat.chat import SAMPLE, TokenText
+from tests.fakes.scripted_policy import CHATML_TOKENS, ByteTokenizer
 
 BYTES = ByteTokenizer(
     corpus=["the sum of the primes \u4e2d\u6587 \U0001f600 \u00e9t\u00e9"] * 20, vocab_size=320

@@ -12,19 +12,19 @@ import pytest
 
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.fleet.fleet import Fleet, FleetLimits
-from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason
-from rocstar.engine.inference.busy import BusyClock
+from rocstar.engine.inference.base import BusyClock, Generation, InferenceError, Sampling, StopReason
 from rocstar.engine.inference.weights import LiveWeights
 from rocstar.engine.rollout.group import all_groups, run_group
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.scheduling.policies import POLICIES, make_policy
-from rocstar.engine.testing.policy import ByteTokenizer, check_trajectory, run_virtual
-from rocstar.engine.testing.replica import FakeReplica, Scripts
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.python import PYTHON_SCHEMA, PythonTool
 from rocstar.engine.types import Attempt, Failed, Group, Outcome, Scored, Task, Trajectory
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits
+from tests.fakes.fake_replica import FakeReplica, Scripts
+from tests.fakes.invariants import check_schedule
+from tests.fakes.scripted_policy import ByteTokenizer, check_trajectory, run_virtual
 
 TOKENIZER = ByteTokenizer()
 CHAT = ChatFormat(TOKENIZER, load_template("compact", None), [PYTHON_SCHEMA])
@@ -109,8 +109,8 @@ def fly(
                 if meanwhile is not None:
                     tasks.create_task(meanwhile(fleet))
                 groups = await rollout(fleet, timeout_s=timeout_s)
-            fleet.scheduler.check()
-            assert not fleet.scheduler.observation.trajectories
+            check_schedule(fleet.scheduler)
+            assert not fleet.scheduler.state.trajectories
             assert fleet.load().used == 0
             return groups, fleet
 
@@ -340,7 +340,7 @@ def test_too_large_is_refused_at_once() -> None:
         async with Fleet(replicas(2, kv_tokens=400), policy=make_policy("predictive")) as fleet:
             with pytest.raises(InferenceError, match="too_long: 10 \\+ 500 tokens exceed the KV") as caught:
                 await ask(fleet, "s0/a/0")
-            assert not caught.value.retryable and not fleet.scheduler.observation.trajectories
+            assert not caught.value.retryable and not fleet.scheduler.state.trajectories
 
     run_virtual(main())
 
@@ -360,7 +360,7 @@ def test_abort_answers_with_what_there_is() -> None:
             assert [len(t.result().ids) for t in (first, second)] == [3, 0]
             assert {t.result().finish for t in (first, second)} == {StopReason.aborted}
             fleet.release("s0/a/0")
-            assert fleet.load().used == 0 and not fleet.scheduler.observation.trajectories
+            assert fleet.load().used == 0 and not fleet.scheduler.state.trajectories
 
     run_virtual(main())
 

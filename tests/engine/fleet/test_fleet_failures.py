@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.fleet.failure_count import FailureCount
 from rocstar.engine.fleet.fleet import Fleet, FleetLimits
+from rocstar.engine.fleet.replicas import FailureCount
 from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason
 from rocstar.engine.scheduling.policies import POLICIES, make_policy
-from rocstar.engine.testing.policy import run_virtual
-from rocstar.engine.testing.replica import FakeReplica, Scripts
+from tests.fakes.fake_replica import FakeReplica, Scripts
+from tests.fakes.invariants import check_schedule
+from tests.fakes.scripted_policy import run_virtual
 
 STOP = 2
 TURNS = 10
@@ -119,8 +120,8 @@ def fly(
                 if meanwhile is not None:
                     tasks.create_task(meanwhile(fleet))
                 ended = await asyncio.gather(*(trajectory(fleet, name) for name in names))
-            fleet.scheduler.check()
-            assert fleet.load().used == 0 and not fleet.scheduler.observation.trajectories
+            check_schedule(fleet.scheduler)
+            assert fleet.load().used == 0 and not fleet.scheduler.state.trajectories
             return fleet, ended
 
     return run_virtual(main())
@@ -248,7 +249,7 @@ def test_an_abort_reaches_the_guest() -> None:
             assert (guest.result().finish, len(guest.result().ids)) == (StopReason.aborted, 2)
             for name in ("s0/a/0", "s0/a/1"):
                 fleet.release(name)
-            assert fleet.load().used == 0 and not fleet.scheduler.observation.trajectories
+            assert fleet.load().used == 0 and not fleet.scheduler.state.trajectories
 
     run_virtual(main())
 

@@ -23,8 +23,9 @@ from rocstar.engine.scheduling.events import (
     TurnEnded,
     TurnReady,
 )
-from rocstar.engine.scheduling.observation import Phase
 from rocstar.engine.scheduling.policies import POLICIES, make_policy
+from rocstar.engine.scheduling.schedule_state import Phase
+from tests.fakes.invariants import check_schedule
 
 POOLS = (900, 1500, 400)
 """Too small for all, so that everything has to wait at times."""
@@ -149,8 +150,8 @@ class Host(RuleBasedStateMachine):
     def books_agree(self) -> None:
         if not hasattr(self, "scheduler"):
             return
-        self.scheduler.check()
-        now = self.scheduler.observation
+        check_schedule(self.scheduler)
+        now = self.scheduler.state
         assert {t: v.phase.value for t, v in now.trajectories.items()} == self.phase
         assert {t: v.home for t, v in now.trajectories.items()} == self.home
         assert {t: v.context_tokens for t, v in now.trajectories.items()} == self.context
@@ -250,10 +251,10 @@ def test_larger_than_every_pool_is_refused_and_the_largest_that_fits_is_not(name
     made = scheduler(name, (500, 1000))
     assert made.handle(replace(SUBMITTED, max_tokens=990)) == []
     assert made.handle(READY) == [Grant(traj="a", replica=1)] or name != "predictive"
-    made.check()
+    check_schedule(made)
     refused = made.handle(Submitted(traj="b", group="g", stage="s", prompt_tokens=10, max_tokens=991))
     assert [type(command) for command in refused] == [Refuse]
-    assert "b" not in made.observation.trajectories
+    assert "b" not in made.state.trajectories
 
 
 def test_what_fits_a_replica_that_is_down_waits_for_it() -> None:
@@ -281,6 +282,6 @@ def test_grant_elsewhere_takes_the_kv_along() -> None:
     made.handle(SUBMITTED)
     made.handle(READY)
     made.handle(ENDED)
-    replicas = made.observation.replicas
+    replicas = made.state.replicas
     assert [r.resident_tokens for r in replicas.values()] == [0, 15]
-    assert made.observation.trajectories["a"].phase is Phase.tool
+    assert made.state.trajectories["a"].phase is Phase.tool

@@ -9,7 +9,7 @@ from rocstar.engine.fleet.fleet import Fleet, FleetLimits
 from rocstar.engine.fleet.scoring_fleet import ScoringFleet
 from rocstar.engine.inference.base import InferenceError, PromptScores, Sampling, ScoresPrompts
 from rocstar.engine.scheduling.policies import make_policy
-from rocstar.engine.testing.policy import ByteTokenizer, Reply, ScriptedPolicy, run_virtual
+from tests.fakes.scripted_policy import ByteTokenizer, Reply, ScriptedPolicy, run_virtual
 
 IDS = [5, 6, 7, 8]
 ASK: dict[str, Any] = {"sampling": Sampling(), "deadline": None}

@@ -8,8 +8,8 @@ import pytest
 from rocstar.engine.fleet.fleet import Fleet
 from rocstar.engine.inference.base import Generation, InferenceError, Sampling, TellsTokens
 from rocstar.engine.scheduling.policies import make_policy
-from rocstar.engine.testing.policy import run_virtual
-from rocstar.engine.testing.replica import FakeReplica, Scripts
+from tests.fakes.fake_replica import FakeReplica, Scripts
+from tests.fakes.scripted_policy import run_virtual
 
 TURNS = [list(range(10, 30)), list(range(40, 45))]
 

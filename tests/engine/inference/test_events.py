@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.inference.events import EventLines, read_events
-from rocstar.engine.testing.policy import run_virtual
+from tests.fakes.scripted_policy import run_virtual
 
 LINE = st.sampled_from([b"", b" ", b"{}", b"a: b", "é🙂".encode(), b'{"choices": [1, 2]}', b"data: x"])
 PAYLOADS = st.lists(st.lists(LINE, min_size=1, max_size=3), max_size=4)

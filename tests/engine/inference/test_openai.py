@@ -9,7 +9,7 @@ import pytest
 
 from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason
 from rocstar.engine.inference.openai import OpenAIEndpoint
-from rocstar.engine.inference.openai_forms import EndpointForm
+from rocstar.engine.inference.openai_formats import EndpointForm
 from tests.fakes.openai_endpoint import STANDARD_FIELDS, STOP, TOKENIZER, VOCAB, Endpoint
 
 from ...patience import PATIENCE_S

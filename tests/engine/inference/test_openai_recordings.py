@@ -15,8 +15,7 @@ import pytest
 
 from rocstar.engine.inference.base import StopReason
 from rocstar.engine.inference.events import DONE
-from rocstar.engine.inference.openai_forms import EndpointForm, asked, form_of, ids_of, read
-from rocstar.engine.inference.openai_stream import StreamedChoice
+from rocstar.engine.inference.openai_formats import EndpointForm, StreamedChoice, asked, form_of, ids_of, read
 from tests.fakes.openai_endpoint import STOP, TOKENIZER, Endpoint
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "completions"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason, TellsTokens
 from rocstar.engine.inference.openai import OpenAIEndpoint
-from rocstar.engine.inference.openai_stream import SentIds, SpelledIds, StreamedChoice, WordIds
-from rocstar.engine.testing.policy import ByteTokenizer
+from rocstar.engine.inference.openai_formats import SentIds, SpelledIds, StreamedChoice, WordIds
 from tests.fakes.openai_endpoint import STOP, TOKENIZER, VOCAB, Endpoint
+from tests.fakes.scripted_policy import ByteTokenizer
 
 BPE = ByteTokenizer(corpus=["the answer is four and the word is other"] * 4)
 HEARD, UNHEARD = "s0/t/0", "s0/t/1"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rocstar.engine.inference.base import Generation, Inference, InferenceError, Sampling, StopReason
-from rocstar.engine.testing.policy import Reply, Request, ScriptedPolicy
+from tests.fakes.scripted_policy import Reply, Request, ScriptedPolicy
 
 VOCAB = 300
 LONG = 200_000

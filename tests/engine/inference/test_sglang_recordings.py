@@ -11,8 +11,7 @@ import pytest
 
 from rocstar.engine.inference.base import InferenceError, StopReason
 from rocstar.engine.inference.sglang.checksums import expected_checksums, matching_dtype
-from rocstar.engine.inference.sglang.requests import LiveRequest
-from rocstar.engine.inference.sglang.streamed import StreamedReply
+from rocstar.engine.inference.sglang.requests import LiveRequest, StreamedReply
 from rocstar.engine.inference.weights import DiskWeights
 from tests.fakes.sglang.exchanges import CAPACITY, LONG, Exchange, play, write_models
 from tests.fakes.sglang.fake import INTERVAL

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason, TellsTokens
 from rocstar.engine.inference.sglang.engine import SGLangEngine
 from rocstar.engine.inference.sglang.replica import Replica
-from rocstar.engine.inference.sglang.streamed import StreamedReply
+from rocstar.engine.inference.sglang.requests import StreamedReply
 from rocstar.engine.inference.weights import DiskWeights
 from tests.fakes.sglang.fake_model import EOS, VOCAB, write_tiny_model
 from tests.fakes.sglang.fake_server import FakeServer

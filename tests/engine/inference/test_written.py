@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rocstar.engine.inference.base import Generation, StopReason
-from rocstar.engine.inference.written import Written
+from rocstar.engine.inference.base import Generation, StopReason, Written
 
 
 def piece(ids: list[int], *spans: tuple[int, int, int], cached: int = 0) -> Generation:

@@ -12,12 +12,12 @@ from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
-from rocstar.engine.testing.policy import ByteTokenizer, Reply, Request, ScriptedPolicy
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.python import PYTHON_SCHEMA, PYTHON_TOOL, PythonTool
 from rocstar.engine.types import Attempt, Outcome, Scored, Task
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits
+from tests.fakes.scripted_policy import ByteTokenizer, Reply, Request, ScriptedPolicy
 
 TOKENIZER = ByteTokenizer()
 CHAT = ChatFormat(TOKENIZER, load_template("compact", None), [PYTHON_SCHEMA])

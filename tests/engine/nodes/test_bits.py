@@ -11,8 +11,8 @@ from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.nodes.nodes import Nodes
 from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.testing.node import FakeNode
 from rocstar.engine.types import Group
+from tests.fakes.fake_node import FakeNode
 
 
 async def rolled_out(agents: list[Agent], orders: list[GroupOrder]) -> tuple[list[Group], dict[str, float]]:

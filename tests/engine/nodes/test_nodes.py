@@ -16,10 +16,10 @@ from rocstar.engine.nodes.node import GroupOrder, NodeLoad
 from rocstar.engine.nodes.nodes import FIRST_LOOK_S, GRACE_S, NodeLimits, Nodes
 from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.testing.node import FakeNode, Fault
-from rocstar.engine.testing.policy import ByteTokenizer, Reply, ScriptedPolicy, VirtualClockLoop, run_virtual
 from rocstar.engine.types import Group
 from rocstar.engine.waits import WaitBoard
+from tests.fakes.fake_node import FakeNode, Fault
+from tests.fakes.scripted_policy import ByteTokenizer, Reply, ScriptedPolicy, VirtualClockLoop, run_virtual
 
 LOAD = KvLoad(total=1 << 20, used=0, running=0, waiting=0)
 Main = Callable[[], Coroutine[Any, Any, None]]

@@ -19,9 +19,9 @@ from rocstar.engine.nodes.service import NodeService, serving
 from rocstar.engine.nodes.wire import encode_order
 from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.testing.node import FakeNode, Fault
-from rocstar.engine.testing.policy import Reply, Request, check_trajectory
 from rocstar.engine.types import Group
+from tests.fakes.fake_node import FakeNode, Fault
+from tests.fakes.scripted_policy import Reply, Request, check_trajectory
 
 from ...raw_http import answer_to
 

@@ -32,11 +32,10 @@ from rocstar.engine.types import (
     Task,
     ToolCall,
     ToolResult,
-    Trajectory,
-    TrajectoryKey,
     Turn,
     VersionSpan,
 )
+from tests.fakes.trajectories import make_trajectory
 
 any_text = st.text(st.characters(exclude_categories=[]), max_size=8)  # half surrogates too
 positions = st.integers(0, 2**40)
@@ -110,6 +109,10 @@ orders = st.builds(
 )
 
 
+def tuples_of(kind: Any, **fields: Any) -> Any:
+    return st.lists(st.builds(kind, **fields), max_size=3).map(tuple)
+
+
 @st.composite
 def groups(draw: Any) -> tuple[GroupOrder, Group]:
     order = draw(orders)
@@ -117,35 +120,19 @@ def groups(draw: Any) -> tuple[GroupOrder, Group]:
     for sibling in range(order.size):
         ids = draw(st.lists(st.integers(0, 2**31 - 1), max_size=12))
         logprob = st.none() | st.floats(max_value=0.0, allow_nan=False)
-        trajectories.append(
-            Trajectory(
-                key=TrajectoryKey(seed=order.seed, step=order.step, task_id=order.task.id, sibling=sibling),
-                task=order.task,
-                ids=tuple(ids),
-                logprobs=tuple(draw(st.lists(logprob, min_size=len(ids), max_size=len(ids)))),
-                segments=tuple(
-                    draw(
-                        st.lists(
-                            st.builds(
-                                Segment, start=positions, end=positions, origin=st.sampled_from(Origin)
-                            ),
-                            max_size=3,
-                        )
-                    )
-                ),
-                version_spans=tuple(
-                    draw(
-                        st.lists(
-                            st.builds(VersionSpan, start=positions, end=positions, version=positions),
-                            max_size=3,
-                        )
-                    )
-                ),
-                turns=tuple(draw(st.lists(turns, max_size=3))),
-                finish_reason=draw(st.sampled_from(FinishReason)),
-                outcome=draw(outcomes),
-            )
-        )
+        made = make_trajectory(task=order.task, seed=order.seed, step=order.step, sibling=sibling)
+        changed = {
+            "ids": ids,
+            "logprobs": draw(st.lists(logprob, min_size=len(ids), max_size=len(ids))),
+            "segments": draw(
+                tuples_of(Segment, start=positions, end=positions, origin=st.sampled_from(Origin))
+            ),
+            "version_spans": draw(tuples_of(VersionSpan, start=positions, end=positions, version=positions)),
+            "turns": tuple(draw(st.lists(turns, max_size=3))),
+            "finish_reason": draw(st.sampled_from(FinishReason)),
+            "outcome": draw(outcomes),
+        }
+        trajectories.append(dataclasses.replace(made, **changed))
     return order, Group(task=order.task, trajectories=tuple(trajectories))
 
 
@@ -216,21 +203,8 @@ def test_a_group_of_other_siblings_is_refused(made: tuple[GroupOrder, Group]) ->
 
 
 def one_sibling(order: GroupOrder, **changed: Any) -> Group:
-    fields: dict[str, Any] = {"ids": (1, 2), "logprobs": (None, -1.0), "seed": order.seed, "step": order.step}
-    fields |= changed
-    key = TrajectoryKey(seed=fields["seed"], step=fields["step"], task_id="a", sibling=0)
-    trajectory = Trajectory(
-        key=key,
-        task=order.task,
-        ids=fields["ids"],
-        logprobs=fields["logprobs"],
-        segments=(),
-        version_spans=(),
-        turns=(),
-        finish_reason=FinishReason.answered,
-        outcome=Scored(reward=1.0, method="m"),
-    )
-    return Group(task=order.task, trajectories=(trajectory,))
+    made = make_trajectory(task=order.task, **({"seed": order.seed, "step": order.step} | changed))
+    return Group(task=order.task, trajectories=(made,))
 
 
 @pytest.mark.parametrize("changed", [{"seed": 8}, {"step": 2}, {"ids": (1,)}, {"logprobs": ()}])

@@ -15,24 +15,25 @@ from rocstar.engine.progress.progress import (
     Attempts,
     ProgressBoard,
     attempting,
+    duration,
     left_s,
     next_told_s,
+    per_second,
     rate,
     rolled_out_elsewhere,
     turn_ended,
     working,
 )
 from rocstar.engine.progress.status import StatusLine
-from rocstar.engine.progress.text import duration, per_second
 from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
-from rocstar.engine.testing.policy import ByteTokenizer, Reply, Request, ScriptedPolicy, run_virtual
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.python import PYTHON_SCHEMA, PythonTool
 from rocstar.engine.types import Attempt, Outcome, Scored, Task
 from rocstar.engine.waits import waiting
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits
+from tests.fakes.scripted_policy import ByteTokenizer, Reply, Request, ScriptedPolicy, run_virtual
 
 TASK = Task(id="a", source="s", question="q", answer="4")
 ARGUMENTS = '{"name": "python_code_with_standard_io", "arguments": {"code": "1", "input": ""}}'

@@ -24,11 +24,12 @@ from rocstar.engine.record.columns import (
     frame_size,
     frame_told,
 )
+from rocstar.engine.record.json_record import decode_turn, encode_turn
 from rocstar.engine.record.packing import packed
-from rocstar.engine.record.plain import decode_turn, encode_turn
 from rocstar.engine.types import Task, Trajectory, Turn, TurnForm
+from tests.fakes.trajectories import plain_trajectory
 
-from ..record_cases import fitting_trajectories, plain_trajectory
+from ..record_cases import fitting_trajectories
 
 
 @given(made=fitting_trajectories())

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocstar.engine.record.json_record import RecordError
 from rocstar.engine.record.learned import (
     MAX_ENTROPY,
     LearnedStep,
@@ -17,7 +18,6 @@ from rocstar.engine.record.learned import (
     learned_path,
     write_learned,
 )
-from rocstar.engine.record.plain import RecordError
 
 FRAMES = "step_000003.columns"
 numbers = st.floats(-60, 60, width=32)

@@ -28,8 +28,7 @@ from rocstar.engine.record.step_file import (
     read_places,
 )
 from rocstar.engine.types import Span, Trajectory, TrajectoryTimes, TurnTimes
-
-from ..record_cases import plain_trajectory
+from tests.fakes.trajectories import plain_trajectory
 
 ABOUT = {"recipe": "r"}
 NEW_COLUMNS = ("family", "began", "seconds", "writing_s", "tools_s")

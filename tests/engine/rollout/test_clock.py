@@ -16,12 +16,12 @@ from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.rollout.watchdog import watch
 from rocstar.engine.running_time import BEATS, LATE_S, MAX_BEAT_S, RunningTime
-from rocstar.engine.testing.policy import ByteTokenizer, Reply, ScriptedPolicy, VirtualClockLoop, run_virtual
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.python import PYTHON_SCHEMA
 from rocstar.engine.types import Attempt, Failed, Group, Outcome, Scored, Task
 from rocstar.engine.waits import WaitBoard
 from rocstar.sandbox.testing import FakeSandbox
+from tests.fakes.scripted_policy import ByteTokenizer, Reply, ScriptedPolicy, VirtualClockLoop, run_virtual
 
 TOKENIZER = ByteTokenizer()
 TASK = Task(id="t", source="s", question="2+2?", answer="4")

@@ -8,7 +8,6 @@ import pytest
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits, run_trajectory
-from rocstar.engine.testing.policy import ByteTokenizer, ScriptedPolicy, check_trajectory, run_virtual
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.tool import ToolFailure
 from rocstar.engine.types import (
@@ -24,6 +23,7 @@ from rocstar.engine.types import (
     TrajectoryKey,
     Turn,
 )
+from tests.fakes.scripted_policy import ByteTokenizer, ScriptedPolicy, check_trajectory, run_virtual
 
 TOKENIZER = ByteTokenizer()
 LLAMA_TOKENS = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")

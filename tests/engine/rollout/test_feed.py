@@ -10,8 +10,8 @@ import pytest
 
 from rocstar.engine.rollout.buffer import SlotBuffer
 from rocstar.engine.rollout.feed import GroupFeed, Ticket
-from rocstar.engine.testing.policy import run_virtual
 from rocstar.engine.types import Group, Task
+from tests.fakes.scripted_policy import run_virtual
 
 
 def tickets(count: int, batch: int = 2) -> Iterator[Ticket]:

@@ -10,7 +10,12 @@ from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.inference.base import InferenceError, Sampling
 from rocstar.engine.rollout.group import all_groups, run_group
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
-from rocstar.engine.testing.policy import (
+from rocstar.engine.tools.box import Dispatcher
+from rocstar.engine.tools.python import PYTHON_SCHEMA, PYTHON_TOOL, PythonTool
+from rocstar.engine.types import Attempt, Failed, Group, Outcome, Scored, Task
+from rocstar.sandbox.testing import ok
+from rocstar.sandbox.types import ExecRequest, ExecResult, Limits
+from tests.fakes.scripted_policy import (
     ByteTokenizer,
     Reply,
     Request,
@@ -18,11 +23,6 @@ from rocstar.engine.testing.policy import (
     check_trajectory,
     run_virtual,
 )
-from rocstar.engine.tools.box import Dispatcher
-from rocstar.engine.tools.python import PYTHON_SCHEMA, PYTHON_TOOL, PythonTool
-from rocstar.engine.types import Attempt, Failed, Group, Outcome, Scored, Task
-from rocstar.sandbox.testing import ok
-from rocstar.sandbox.types import ExecRequest, ExecResult, Limits
 
 TOKENIZER = ByteTokenizer()
 CHAT = ChatFormat(TOKENIZER, load_template("compact", None), [PYTHON_SCHEMA])

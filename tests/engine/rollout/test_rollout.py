@@ -14,7 +14,6 @@ from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.inference.base import InferenceError, Sampling
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits, run_trajectory
 from rocstar.engine.seeds import stream_of
-from rocstar.engine.testing.policy import ByteTokenizer, Reply, ScriptedPolicy, check_trajectory, run_virtual
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.jupyter import JUPYTER_TOOL, JupyterTool
 from rocstar.engine.tools.python import PYTHON_SCHEMA, PYTHON_TOOL, PythonTool
@@ -35,6 +34,7 @@ from rocstar.engine.types import (
 from rocstar.sandbox import testing as fake
 from rocstar.sandbox.testing import FakeSandbox
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, SessionLost
+from tests.fakes.scripted_policy import ByteTokenizer, Reply, ScriptedPolicy, check_trajectory, run_virtual
 
 TOKENIZER = ByteTokenizer()
 CHAT = ChatFormat(TOKENIZER, load_template("compact", None), [PYTHON_SCHEMA])

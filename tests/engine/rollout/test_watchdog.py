@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from rocstar.engine.rollout.watchdog import Stall, StalledError, expire_oldest, watch
-from rocstar.engine.testing.policy import run_virtual
 from rocstar.engine.waits import WaitBoard, waiting
+from tests.fakes.scripted_policy import run_virtual
 
 
 async def guarded(

@@ -58,7 +58,7 @@ class Clockwork:
                 )
             )
             self.wakes[traj] = 0
-        while (self.wakes or self.running or self.scheduler.observation.ready) and self.step < until:
+        while (self.wakes or self.running or self.scheduler.state.ready) and self.step < until:
             for traj in [traj for traj, at in self.wakes.items() if at == self.step]:
                 del self.wakes[traj]
                 self.tell(TurnReady(traj=traj, context_tokens=self.context[traj]))
@@ -84,7 +84,7 @@ class Clockwork:
             self.wakes[traj] = self.step + TOOL_STEPS
 
     def report(self) -> None:
-        for replica in list(self.scheduler.observation.replicas):
+        for replica in list(self.scheduler.state.replicas):
             there = [traj for traj, at in self.running.items() if at == replica]
             used = sum(self.context[traj] + self.left[traj] for traj in there)
             self.tell(LoadSeen(replica=replica, used_tokens=used, running=len(there), waiting=0))
@@ -153,7 +153,7 @@ def submit(
         group = traj.rpartition("/")[0]
         made.handle(Submitted(traj=traj, group=group, stage="s", prompt_tokens=prompt, max_tokens=limit))
     homes = [where(made.handle(TurnReady(traj=traj, context_tokens=prompt)), traj) for traj in trajs]
-    return [made.observation.trajectories[traj].home for traj in trajs] if together else homes
+    return [made.state.trajectories[traj].home for traj in trajs] if together else homes
 
 
 def where(commands: list[Command], traj: str) -> int | None:
@@ -164,7 +164,7 @@ def where(commands: list[Command], traj: str) -> int | None:
 def again(made: Scheduler, traj: str, new: int = 10) -> int | None:
     """End its turn and ask for the next one."""
     made.handle(TurnEnded(traj=traj, new_tokens=new))
-    context = made.observation.trajectories[traj].context_tokens
+    context = made.state.trajectories[traj].context_tokens
     return where(made.handle(TurnReady(traj=traj, context_tokens=context)), traj)
 
 

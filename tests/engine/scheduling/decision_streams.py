@@ -33,7 +33,7 @@ from rocstar.engine.scheduling.events import (
 from rocstar.engine.scheduling.policies import make_policy
 from rocstar.engine.sim.cost import MI300X_14B, Cluster, ReplicaModel
 from rocstar.engine.sim.flight import Flight
-from rocstar.engine.sim.workloads import earlier_step, generate
+from rocstar.engine.sim.workload import earlier_step, generate
 
 FILE = Path(__file__).with_name("decisions.json.xz")
 SIBLINGS = 16

@@ -19,11 +19,10 @@ from rocstar.engine.scheduling.events import (
     TurnEnded,
     TurnReady,
 )
-from rocstar.engine.scheduling.ledger import Ledger, TrajectoryEntry
-from rocstar.engine.scheduling.observation import Observation, TrajectoryView
 from rocstar.engine.scheduling.occupancy import Occupancy
 from rocstar.engine.scheduling.policies import POLICIES, make_policy, predictive
 from rocstar.engine.scheduling.predictor import NUM_BINS, Floats, Ints, LengthPredictor, with_variance
+from rocstar.engine.scheduling.schedule_state import ScheduleState, TrajectoryEntry
 from rocstar.engine.scheduling.waiting import WaitingQueue
 from tests.engine.scheduling.clockwork import (
     TEN,
@@ -61,7 +60,7 @@ def test_everything_ends_and_is_granted_once_per_turn(name: str) -> None:
     host.run()
     granted = [command.traj for _, command in host.log if isinstance(command, Grant)]
     assert len(granted) == sum(map(len, turns_of.values()))
-    assert not host.scheduler.observation.trajectories
+    assert not host.scheduler.state.trajectories
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -81,7 +80,7 @@ def test_static_deals_groups_out_and_never_moves_them() -> None:
     made = begin("static")
     assert submit(made, *TEN) == [0, 0, 1, 1, 0, 0, 1, 1, 0, 0]
     for traj in TEN[:4]:
-        assert again(made, traj) == made.observation.trajectories[traj].home
+        assert again(made, traj) == made.state.trajectories[traj].home
 
 
 def test_round_robin_takes_turns_and_keeps_a_trajectory_unless_told_otherwise() -> None:
@@ -103,9 +102,7 @@ def test_queue_of_a_lost_replica_is_routed_anew() -> None:
     assert submit(made, *TEN[:4]) == [0, None, 1, None]
     assert made.handle(ReplicaDown(replica=1)) == []
     made.handle(Left(traj="g0/0"))
-    assert {traj: t.home for traj, t in made.observation.trajectories.items() if t.home is not None} == {
-        "g0/1": 0
-    }
+    assert {traj: t.home for traj, t in made.state.trajectories.items() if t.home is not None} == {"g0/1": 0}
     assert where(made.handle(Left(traj="g0/1")), "g1/1") == 0
 
 
@@ -156,7 +153,7 @@ def test_candidates_are_those_of_a_plain_sort(seed: int) -> None:
     asked: list[int] = []
 
     def plain(
-        self: predictive.Predictive, turn: TrajectoryView, among: list[int], now: Observation
+        self: predictive.Predictive, turn: TrajectoryEntry, among: list[int], now: ScheduleState
     ) -> list[int]:
         def key(replica: int) -> tuple[bool, bool, float]:
             siblings = self._occupancy[replica].groups.get(turn.group, 0)
@@ -219,7 +216,7 @@ def backfilled(backfill: float) -> tuple[int, int]:
     made.handle(ReplicaUp(replica=1, kv_tokens=2000))
     made.handle(ReplicaDown(replica=0))
     submit(made, *[f"{name}/{k}" for k in range(40) for name in ("long", "short")])
-    started = [t.traj for t in made.observation.trajectories.values() if t.home is not None]
+    started = [t.traj for t in made.state.trajectories.values() if t.home is not None]
     return sum(t.startswith("long") for t in started), sum(t.startswith("short") for t in started)
 
 
@@ -308,7 +305,7 @@ def test_the_queue_forgets_nobody(steps: list[tuple[int, str]], by_group: bool) 
         )
         for k in range(12)
     }
-    queue, now = WaitingQueue(Lengths(), by_group=by_group), Ledger()
+    queue, now = WaitingQueue(Lengths(), by_group=by_group), ScheduleState()
     for who, what in steps:
         turn = turns[who]
         if what in ("wait", "lose") and turn.traj not in now.ready:
@@ -343,7 +340,7 @@ def test_predictive_gives_lost_ones_priority_and_takes_the_longest_group_first()
     made = begin("predictive", (4000,))
     names = [f"g{k % 10}/{k // 10}" for k in range(100)]
     submit(made, *names)
-    started = [t for t in names if made.observation.trajectories[t].home is not None]
+    started = [t for t in names if made.state.trajectories[t].home is not None]
     assert {f"g{k}/0" for k in range(10)} <= set(started), "one sibling of each group first"
     long, short = "g3/0", "g4/0"
     made.handle(TurnEnded(traj=short, new_tokens=2))

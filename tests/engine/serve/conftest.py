@@ -20,11 +20,11 @@ from rocstar.engine.serve.conversation_manager import ConversationLimits
 from rocstar.engine.serve.conversation_store import ConversationStore
 from rocstar.engine.serve.endpoint import ServeOptions
 from rocstar.engine.serve.server import RunningServer, open_endpoint
-from rocstar.engine.testing.policy import ByteTokenizer, Reply, Request, ScriptedPolicy
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.tool import Tool, ToolContext, ToolOutput
 from rocstar.engine.types import Attempt, Outcome, Scored
 from rocstar.sandbox.http.guard import Owner, Owners
+from tests.fakes.scripted_policy import ByteTokenizer, Reply, Request, ScriptedPolicy
 
 TOKENIZER = ByteTokenizer()
 LLAMA = ByteTokenizer(special=["<|eot_id|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"])

@@ -20,10 +20,10 @@ from rocstar.engine.rollout.rollout import run_trajectory
 from rocstar.engine.serve.conversation_manager import ConversationLimits
 from rocstar.engine.serve.endpoint import ServeOptions
 from rocstar.engine.serve.server import open_endpoint, serve_until_signal
-from rocstar.engine.testing.policy import Reply, Request, ScriptedPolicy, logprob_of
 from rocstar.engine.types import Origin, Task, TrajectoryKey
 from rocstar.sandbox.http.guard import load_owners, reload_on_sighup
 from rocstar.sandbox.http.listening import Address
+from tests.fakes.scripted_policy import Reply, Request, ScriptedPolicy, logprob_of
 
 from ...patience import PATIENCE_S
 from .conftest import (

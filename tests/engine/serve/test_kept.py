@@ -100,7 +100,7 @@ async def test_a_full_file_gets_its_index_when_all_of_it_is_there(tmp_path: Path
         slow = store.begin()
         await one(store, 1)
         assert parse_step(await one(store, 2)) == 2 and not records(tmp_path)
-        await store.forget(slow)
+        await store.keep(slow, [])
         assert [record["seed"][0] for record in records(tmp_path)] == [1]
 
 

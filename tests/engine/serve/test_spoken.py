@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from rocstar.engine.serve.stream_parser import StopSequences, StreamParser, TurnText
 from rocstar.engine.serve.stream_parts import TextPart, ToolCallPart, merge_parts
-from rocstar.engine.testing.policy import ByteTokenizer
 from rocstar.engine.types import TurnForm
+from tests.fakes.scripted_policy import ByteTokenizer
 
 CALL = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
 PIECES = [

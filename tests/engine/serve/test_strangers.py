@@ -203,7 +203,7 @@ async def test_a_verdict_on_nothing_reads_a_file_once_and_keeps_no_writer(
     async with keeping(tmp_path, agent, per_file=1) as records:
         names = [records.begin() for _ in range(3)]
         for name in names:
-            await records.forget(name)
+            await records.keep(name, [])
         busy = threading.Event()
         writing = asyncio.create_task(records._do(busy.wait, PATIENCE_S))
         for k in range(50):

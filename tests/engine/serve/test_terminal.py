@@ -23,7 +23,7 @@ from rocstar.engine.serve.terminal.chat_history import (
 from rocstar.engine.serve.terminal.client import AnswerEnd, ChatClient, ChatClientError, ChoiceEnd
 from rocstar.engine.serve.terminal.screen import Screen
 from rocstar.engine.serve.terminal.session import ChatSession, answer_all
-from rocstar.engine.testing.policy import Reply
+from tests.fakes.scripted_policy import Reply
 
 from .conftest import TOKENIZER, Client, Serving, SlowTool, call, scripted
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rocstar.engine.testing.policy import Reply
+from tests.fakes.scripted_policy import Reply
 
 from ...tmux import Terminal, TmuxServer, tmux_server
 from ...warm_python import warm

@@ -20,9 +20,8 @@ from rich.console import Console
 
 from rocstar.engine.serve.terminal.client import ChatClient
 from rocstar.engine.serve.terminal.line_editor import LineEditor
-from rocstar.engine.serve.terminal.raw_mode import no_echo, raw_mode
 from rocstar.engine.serve.terminal.screen import Screen
-from rocstar.engine.serve.terminal.session import ChatSession
+from rocstar.engine.serve.terminal.session import ChatSession, no_echo, raw_mode
 
 from ...patience import PATIENCE_S
 

@@ -13,11 +13,11 @@ import pytest
 from aiohttp import web
 
 from rocstar.engine.inference.openai import OpenAIEndpoint
-from rocstar.engine.inference.openai_forms import EndpointForm
+from rocstar.engine.inference.openai_formats import EndpointForm
 from rocstar.engine.serve.endpoint import ServeOptions
 from rocstar.engine.serve.server import open_endpoint
-from rocstar.engine.testing.policy import Request
 from tests.fakes.openai_endpoint import STOP, TOKENIZER, VOCAB, Endpoint
+from tests.fakes.scripted_policy import Request
 
 from ...servers.asking import Asking, check_leaving, unending
 from .conftest import QUESTION, Client, SlowTool, events, make_agent, of_stream, scripted

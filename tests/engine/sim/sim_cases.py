@@ -15,7 +15,7 @@ from rocstar.engine.scheduling.events import (
     TurnReady,
 )
 from rocstar.engine.sim.cost import Cluster, CostModel, ReplicaModel
-from rocstar.engine.sim.work import TrajectoryWork, TurnWork, Workload
+from rocstar.engine.sim.workload import TrajectoryWork, TurnWork, Workload
 
 
 def random_cost(rng: random.Random, *, mixed: bool) -> CostModel:

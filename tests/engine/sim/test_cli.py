@@ -12,13 +12,20 @@ from typing import Any
 
 import pytest
 
+from rocstar.engine.charts.drawing import NARROW
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.scheduling.policies import POLICIES
 from rocstar.engine.sim import cli
-from rocstar.engine.sim.cli import main
+from rocstar.engine.sim.cli import main as run_sim
 from rocstar.engine.sim.cost import MI300X_14B, Cluster, ReplicaModel
-from rocstar.engine.sim.runs import simulate
-from rocstar.engine.sim.svg import NARROW, WIDTH, occupancy
+from rocstar.engine.sim.simulate import simulate
+from rocstar.engine.sim.svg import occupancy
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command with a page of plain JSON."""
+    return run_sim(arguments, lambda title, sections: json.dumps({"title": title, "sections": sections}))
+
 
 SMALL = ["--workload", "paper", "--tasks", "2", "--siblings", "4", "--replicas", "2", "--kv-tokens", "40000"]
 
@@ -58,7 +65,7 @@ def test_who_watches_sees_how_far_the_policies_are(
 
 
 OWN = """
-from rocstar.engine.scheduling.policies.static import Static
+from rocstar.engine.scheduling.policies.routed import Static
 
 POLICIES = {"mine": Static}
 """
@@ -124,14 +131,17 @@ def test_pictures_are_well_formed(tmp_path: Path, capsys: pytest.CaptureFixture[
     bands = ElementTree.parse(tmp_path / "plot-occupancy.svg").getroot()
     drawn = [p.get("d") or "" for p in bands.iter("{http://www.w3.org/2000/svg}path")]
     assert len(drawn) > 3 and sum(d.count("z") for d in drawn) > 10
-    assert page.read_text().count("<svg") == 4 and "</table>" in page.read_text()
-    drawn_for = re.findall(r'<div class="(\w+)"><svg[^>]* viewBox="0 0 (\d+) ', page.read_text())
-    assert drawn_for == [("screen", "760"), ("phone", "360")] * 2
-    assert re.search(r'<div class="scroll"><table>', page.read_text())
+    facts, figures = json.loads(page.read_text())["sections"]
+    assert len(facts["notes"]) == 2 and [row[0] for row in facts["table"]["rows"]] == policies.split(",")
+    widths = [
+        [re.findall(r'viewBox="0 0 (\d+) ', one[form]) for form in ("screen", "phone")]
+        for one in figures["figures"]
+    ]
+    assert widths == [[["1060"], ["340"]]] * 2
 
 
 @pytest.mark.parametrize("end_s", [0.3, 2.0, 7.3, 109.9, 5400.0, 123_456.0])
-@pytest.mark.parametrize("width", [WIDTH, NARROW])
+@pytest.mark.parametrize("width", [760, NARROW])
 def test_no_two_ticks_of_the_time_axis_read_alike(end_s: float, width: int) -> None:
     """Rounded to whole seconds, four ticks over 2 s would read 0, 1, 1, 2 and 2."""
     cluster = Cluster(model=ReplicaModel(kv_tokens=100, cost=MI300X_14B), replicas=1)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from rocstar.engine.fleet.scheduler import Scheduler
 from rocstar.engine.scheduling.policies.predictive import Predictive
 from rocstar.engine.sim.cost import MI300X_14B, Cluster, CostModel, ReplicaModel, pairs
-from rocstar.engine.sim.runs import simulate
-from rocstar.engine.sim.workloads import generate
+from rocstar.engine.sim.simulate import simulate
+from rocstar.engine.sim.workload import generate
 
 COSTS = st.builds(
     CostModel,

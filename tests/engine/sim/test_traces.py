@@ -40,22 +40,22 @@ def test_turns_and_tools_come_back(tmp_path: Path) -> None:
         record(2, "a", 1, [(5, 35)]),
         record(2, "b", 0, []),
     )
-    trace = load_trace(tmp_path, tool_s=0.5)
-    assert (trace.step, trace.steps, trace.skipped) == (2, (1, 2), 1)
-    first, second = trace.workload.trajectories
+    workload, before = load_trace(tmp_path, tool_s=0.5)
+    assert workload.name.endswith("step 2")
+    first, second = workload.trajectories
     assert [(t.new_tokens, t.tool_tokens) for t in first.turns] == [(3, 12), (6, 0)]
     assert first.turns[0].tool_s > 0 and first.turns[1].tool_s == 0
     assert first.group == second.group and first.prompt_tokens == 5
     assert first.max_tokens == 30, "the longest response of the files is the limit"
-    assert trace.before is not None and len(trace.before.trajectories) == 1
-    assert load_trace(tmp_path, step=1).before is None
-    assert load_trace(tmp_path, step=1).workload.trajectories[0].turns[0].new_tokens == 4
-    assert load_trace(tmp_path, tool_s=0.5).workload == trace.workload
+    assert before is not None and len(before.trajectories) == 1
+    earlier, none = load_trace(tmp_path, step=1)
+    assert none is None and earlier.trajectories[0].turns[0].new_tokens == 4
+    assert load_trace(tmp_path, tool_s=0.5)[0] == workload
 
 
 def test_drawing_groups_keeps_siblings_together(tmp_path: Path) -> None:
     file = write(tmp_path / "r.jsonl", *(record(1, t, s, [(5, 9 + s)]) for t in "ab" for s in range(3)))
-    drawn = load_trace(file, tasks=5).workload.trajectories
+    drawn = load_trace(file, tasks=5)[0].trajectories
     assert len(drawn) == 15
     groups = {t.group for t in drawn}
     assert len(groups) == 5

@@ -11,10 +11,9 @@ from rocstar.engine.scheduling.events import Grant
 from rocstar.engine.scheduling.policies import make_policy
 from rocstar.engine.sim.cost import MI300X_14B, Cluster, ReplicaModel
 from rocstar.engine.sim.flight import Flight
-from rocstar.engine.sim.runs import simulate
+from rocstar.engine.sim.simulate import simulate
 from rocstar.engine.sim.two_levels import Levels, TwoLevels
-from rocstar.engine.sim.work import Workload
-from rocstar.engine.sim.workloads import earlier_step, generate
+from rocstar.engine.sim.workload import Workload, earlier_step, generate
 
 
 def cluster_of(*, replicas: int, per_node: int) -> Cluster:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rocstar.engine.sim.workloads import SHAPES, generate
+from rocstar.engine.sim.workload import SHAPES, generate
 
 
 def mean(values: list[float]) -> float:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.testing.policy import VirtualClockLoop, run_virtual
 from rocstar.engine.tools.box import CLOSE_TIMEOUT_S, MAX_TEXT_CHARS, Dispatcher
 from rocstar.engine.tools.jupyter import JUPYTER_TOOL, JupyterTool
 from rocstar.engine.tools.python import PYTHON_TOOL, PythonTool
@@ -15,6 +14,7 @@ from rocstar.engine.types import ToolCall, ToolResult
 from rocstar.sandbox import testing as fake
 from rocstar.sandbox.testing import FakeSandbox
 from rocstar.sandbox.types import Limits, SandboxError, Status
+from tests.fakes.scripted_policy import VirtualClockLoop, run_virtual
 
 from ..tool_calls import execute
 

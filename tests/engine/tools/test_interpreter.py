@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rocstar.engine.testing.policy import run_virtual
-from rocstar.engine.tools.interpreter import CLOSE_TIMEOUT_S, Interpreter, Ran
+from rocstar.engine.tools.jupyter import CLOSE_TIMEOUT_S, Interpreter, Ran
 from rocstar.sandbox import testing as fake
 from rocstar.sandbox.types import ExecResult, Limits, SandboxError, SessionLost
+from tests.fakes.scripted_policy import run_virtual
 
 LIMITS = Limits(wall_s=1.5)
 NOT_ITS_FAULT = ["evicted", "expired", "supervisor_died", "unknown"]

@@ -13,12 +13,12 @@ from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits, run_trajectory
-from rocstar.engine.testing.policy import ByteTokenizer, ScriptedPolicy, check_trajectory
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.jupyter import JUPYTER_SCHEMA, JUPYTER_TOOL, JupyterTool
 from rocstar.engine.types import Attempt, Outcome, Scored, Task, Trajectory, TrajectoryKey
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import Limits
+from tests.fakes.scripted_policy import ByteTokenizer, ScriptedPolicy, check_trajectory
 
 TOKENIZER = ByteTokenizer()
 CHAT = ChatFormat(TOKENIZER, load_template("compact", None), [JUPYTER_SCHEMA])

@@ -8,8 +8,7 @@ import pytest
 
 from rocstar.sandbox.attacks import catalogue as attack_programs
 from rocstar.sandbox.attacks import run as attack
-from rocstar.sandbox.attacks.catalogue import GROUPS, Part, Program, load_programs, parse
-from rocstar.sandbox.attacks.judge import PartResult, judge
+from rocstar.sandbox.attacks.catalogue import GROUPS, Part, PartResult, Program, judge, load_programs, parse
 from rocstar.sandbox.types import Limits
 
 from ...patience import PATIENCE_S

@@ -2,8 +2,8 @@
 
 import pytest
 
+from rocstar.sandbox.attacks.channels import entropy, rate_of, upper_end
 from rocstar.sandbox.attacks.pair import BROKEN, load_pairs
-from rocstar.sandbox.attacks.rates import entropy, rate_of, upper_end
 from rocstar.sandbox.attacks.stream import Stream
 
 PAIR = next(pair for pair in load_pairs().values() if pair.slots and pair.bits == 1)

@@ -9,8 +9,8 @@ import pytest
 
 from rocstar.sandbox.fabric import RedisFabric, WorkerInfo
 from rocstar.sandbox.fabric.batch_prefetch import AHEAD_CALLS, MAX_HELD, OPENED_AT_ONCE
-from rocstar.sandbox.fabric.client_commands import LEASE_S
 from rocstar.sandbox.fabric.receiver import SMALLEST_WINDOW
+from rocstar.sandbox.fabric.redis_commands import LEASE_S
 from rocstar.sandbox.fabric.redis_connection import PREFIX
 from rocstar.sandbox.fabric.wire import WireCall
 from rocstar.sandbox.testing import ok

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox.fabric import RedisFabric
-from rocstar.sandbox.fabric.client_commands import REPLY_TTL_S
 from rocstar.sandbox.fabric.receiver import SMALLEST_WINDOW
+from rocstar.sandbox.fabric.redis_commands import GROUP, REPLY_TTL_S
 from rocstar.sandbox.fabric.redis_connection import PREFIX
 from rocstar.sandbox.fabric.wire import Answer, encode_answers
-from rocstar.sandbox.fabric.worker_commands import GROUP
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
@@ -198,9 +197,9 @@ async def test_what_is_delivered_twice_is_settled_once(
     async with working(redis.url, programs) as worker, client(redis.url) as fabric:
         store = worker._redis.store
 
-        async def store_twice(storing: Any) -> None:
-            await store(storing)
-            await store(storing)
+        async def store_twice(*storing: Any) -> None:
+            await store(*storing)
+            await store(*storing)
 
         worker._redis.store = store_twice
         assert await gather(fabric, [f"say {n}" for n in range(40)]) == {n: ok(str(n)) for n in range(40)}

@@ -114,10 +114,10 @@ async def test_a_long_result_whose_pieces_are_lost_is_asked_for_again(
     async with working(redis.url, programs) as worker, client(redis.url) as fabric:
         store = worker._redis.store
 
-        async def lose(storing: Any) -> None:
+        async def lose(*storing: Any) -> None:
             if not fabric.counters()["unreadable"]:
                 redis.cli("del", *left(redis).split())
-            await store(storing)
+            await store(*storing)
 
         worker._redis.store = lose
         assert await fabric.run(ExecRequest(code="say " + CODE, flavour="stdlib")) == ok(CODE)

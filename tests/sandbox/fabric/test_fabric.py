@@ -17,12 +17,6 @@ def say(number: int) -> ExecRequest:
     return ExecRequest(code=f"say {number}")
 
 
-async def test_one_program(redis: Any, programs: Any, working: Any, client: Any) -> None:
-    async with working(redis.url, programs), client(redis.url) as fabric:
-        assert await fabric.run(ExecRequest(code="say hello")) == ok("hello")
-        assert len(fabric._open_calls.calls) == 0
-
-
 async def test_every_kind_of_result_arrives(redis: Any, working: Any, client: Any, gather: Any) -> None:
     script = {"a": ok("out", value="1"), "b": error("oh"), "c": timeout(), "d": ok("\x00é\udcff")}
     async with working(redis.url, FakeSandbox(script)), client(redis.url) as fabric:
@@ -43,14 +37,6 @@ async def test_batches_of_any_size(
 async def test_an_empty_batch_has_no_outcomes(redis: Any, client: Any, gather: Any) -> None:
     async with client(redis.url) as fabric:
         assert await gather(fabric, []) == {}
-
-
-async def test_the_same_program_twice_in_a_batch_runs_twice(
-    redis: Any, programs: Any, working: Any, client: Any, gather: Any
-) -> None:
-    async with working(redis.url, programs), client(redis.url) as fabric:
-        assert len(await gather(fabric, ["say a"] * 10)) == 10
-    assert programs.runs["say a"] == 10
 
 
 async def test_a_slow_program_does_not_hold_up_the_others(

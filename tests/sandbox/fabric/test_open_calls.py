@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rocstar.sandbox.fabric.call_times import CallWindow, MeanCallTime
 from rocstar.sandbox.fabric.open_calls import CallState, Effect, OpenCall, OpenCalls
+from rocstar.sandbox.fabric.owner_queue import CallWindow, MeanCallTime
 from rocstar.sandbox.fabric.wire import Answer, Outcome
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox.fabric import RedisFabric, WorkerInfo
-from rocstar.sandbox.fabric.client_commands import Upkeep
 from rocstar.sandbox.fabric.receiver import SMALLEST_WINDOW
 from rocstar.sandbox.fabric.redis_connection import LONGEST_STEP_S, PREFIX, RedisConnection
 from rocstar.sandbox.testing import ok
@@ -84,8 +83,8 @@ async def test_workers_that_could_not_be_counted_are_not_missing(monkeypatch: py
     fabric._connection.clock = clock
 
     async def look(workers: list[WorkerInfo]) -> None:
-        async def keep_up(*_: Any) -> Upkeep:
-            return Upkeep(server_s=clock.now, known=True, workers=workers)
+        async def keep_up(*_: Any) -> tuple[float, bool, list[WorkerInfo]]:
+            return clock.now, True, workers
 
         monkeypatch.setattr(fabric._redis, "keep_up", keep_up)
         await fabric._receiver.refresh()

@@ -13,8 +13,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from rocstar.sandbox.fabric.call_times import spare_calls
 from rocstar.sandbox.fabric.open_calls import OpenCalls
+from rocstar.sandbox.fabric.owner_queue import spare_calls
 from rocstar.sandbox.fabric.receiver import windows_of
 from rocstar.sandbox.fabric.wire import Answer, Outcome, WorkerInfo
 from rocstar.sandbox.pool.fair_queue import FairQueue

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rocstar.sandbox.http.guard import Owner, Owners
 from rocstar.sandbox.service.app import Service, ServiceOptions
-from rocstar.sandbox.service.service_limits import ServiceLimits
+from rocstar.sandbox.service.validation import ServiceLimits
 
 from ...patience import PATIENCE_S
 

@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocstar.sandbox.http import decode_process
-from rocstar.sandbox.http.decode_process import DecodePool
+from rocstar.sandbox.http.decode_process import LONG_TEXT_CHARS, DecodePool, dump, load_pickle
 from rocstar.sandbox.http.errors import RequestError, SchemaError
-from rocstar.sandbox.http.memfd_pickle import LONG_TEXT_CHARS, dump, load_pickle
 from rocstar.sandbox.pool.event_loop_priority import PROGRAMS_NICE
 from rocstar.sandbox.service.dialects.code_judge import JudgeOptions, decode_submission, decode_submissions
 from rocstar.sandbox.service.dialects.native import (
@@ -28,7 +27,7 @@ from rocstar.sandbox.service.dialects.native import (
 )
 from rocstar.sandbox.service.dialects.sandbox_fusion import decode_run_code, decode_run_jupyter
 from rocstar.sandbox.service.dialects.verl_tool import decode_actions
-from rocstar.sandbox.service.service_limits import ServiceLimits
+from rocstar.sandbox.service.validation import ServiceLimits
 from rocstar.sandbox.types import ExecRequest, SandboxError
 
 from .test_decode import BODIES, HOSTILE

@@ -20,8 +20,13 @@ from rocstar.sandbox.service.dialects.native import (
 )
 from rocstar.sandbox.service.dialects.sandbox_fusion import decode_run_code, decode_run_jupyter
 from rocstar.sandbox.service.openapi import body_models
-from rocstar.sandbox.service.service_limits import ServiceLimits
-from rocstar.sandbox.service.validation import SCRIPT_END, BodyModel, find_field_errors, parse_json
+from rocstar.sandbox.service.validation import (
+    SCRIPT_END,
+    BodyModel,
+    ServiceLimits,
+    find_field_errors,
+    parse_json,
+)
 from rocstar.sandbox.types import ExecRequest, Limits
 
 RULES = ServiceLimits(flavours=("stdlib", "numeric"))

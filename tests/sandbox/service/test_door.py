@@ -11,6 +11,7 @@ from aiohttp import StreamReader
 
 from rocstar.sandbox.http.connections import Connection, ConnectionLimiter, ConnectionsExhausted
 from rocstar.sandbox.http.guard import Owner, Owners
+from rocstar.sandbox.http.owner_budget import OwnerBudget
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, ExecResult
 
@@ -38,9 +39,8 @@ class Hall:
     def __init__(self, *, guests: int = 100, strangers: int = 100, **weights: int) -> None:
         self.now_s = 0.0
         self.connections = ConnectionLimiter(
-            max_owned=guests,
-            max_anonymous=strangers,
-            weights=weights,
+            OwnerBudget(guests, weights),
+            strangers,
             header_s=10.0,
             idle_s=75.0,
             clock=lambda: self.now_s,

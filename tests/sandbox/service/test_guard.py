@@ -103,13 +103,6 @@ async def test_only_health_and_ping_need_no_token(serve: Any) -> None:
                 assert answer.status == status, path
 
 
-async def test_web_pages_need_a_token(serve: Any) -> None:
-    fake = FakeSandbox({}, otherwise=ok())
-    async with serve(fake) as service:
-        status, _ = await service.post("/run", {}, headers={"Origin": "http://evil.example"})
-    assert (status, fake.requests) == (403, [])
-
-
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_a_body_that_is_too_large_is_a_413(serve: Any, chunked: bool) -> None:
     async def pieces() -> Any:
@@ -188,7 +181,7 @@ async def test_bodies_that_are_not_complete_count_as_held(serve: Any) -> None:
             writer.write(b"7d0\r\n" + b" " * 2000 + b"\r\n")
             begun.append(writer)
         async with asyncio.timeout(PATIENCE_S):
-            while service.service._body_reader.held_bytes < 8000:
+            while service.service._body_reader.held.taken < 8000:
                 await service.get("/healthz")
         assert (await service.post("/v1/run", {"code": "x" * 4000}))[0] == 429
         for writer in begun:
@@ -240,15 +233,6 @@ async def test_more_program_text_than_fits_is_a_429(serve: Any) -> None:
         await hanging.until_running(1)
         more.cancel()
         await hanging.until_running(0)
-
-
-async def test_output_beyond_what_may_be_held_is_cut_and_marked(serve: Any) -> None:
-    fake = FakeSandbox({}, otherwise=ok("x" * 50_000))
-    async with serve(fake, max_held_bytes=101_000) as service:
-        for _ in range(2):  # and what was held is given back
-            _, answer = await service.post("/v1/batch", {"requests": [{"code": "x"}] * 5})
-            found = [(len(result["stdout"]), result["stdout_truncated"]) for result in answer["results"]]
-            assert found == [(4096, True)] * 2 + [(50_000, False)] * 3
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,7 @@ async def test_half_closed_and_reset(serve: Any, until: Any) -> None:
                 await until(lambda: len(service.service.connections) <= 1)
                 writer.close()
         assert service.service.admission.held.taken == 0
-        assert service.service._body_reader.held_bytes == 0
+        assert service.service._body_reader.held.taken == 0
         assert service.service.metrics.in_flight == 0
 
 

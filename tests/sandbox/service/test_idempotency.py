@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox.http.errors import RequestError
+from rocstar.sandbox.http.owner_budget import OwnerBudget
 from rocstar.sandbox.http.responses import HttpResponse
 from rocstar.sandbox.service.idempotency import FORGOTTEN_AT_ONCE, Execution, IdempotencyStore, owner_key
 from rocstar.sandbox.testing import FakeSandbox, ok
@@ -126,16 +127,16 @@ async def test_a_body_counts_as_held_until_its_execution_has_ended(
         await gated.started.wait()
         waiting.cancel()
         await until(lambda: service.service.metrics.disconnects)
-        assert body_reader.held_bytes == len(data)
+        assert body_reader.held.taken == len(data)
         again = asyncio.create_task(service.http.post(path, data=data, headers=KEY))
         await until(lambda: service.service.keys.hits)
-        assert body_reader.held_bytes == 2 * len(data)
+        assert body_reader.held.taken == 2 * len(data)
         gated.gate.set()
         async with await again as answer:
             assert answer.status == 200 and await answer.read()
-        await until(lambda: not body_reader.held_bytes)
+        await until(lambda: not body_reader.held.taken)
         await service.post(path, data=data, headers=KEY) if "stream" not in body else None
-        assert not body_reader.held_bytes
+        assert not body_reader.held.taken
 
 
 async def test_an_execution_that_nobody_waits_for_ends_after_its_grace(serve: Any, until: Any) -> None:
@@ -154,7 +155,7 @@ async def test_a_failure_of_ours_is_not_kept(serve: Any) -> None:
     fake = FakeSandbox({"x": SandboxError("died", kind="zygote_died", retryable=True)})
     async with serve(fake) as service:
         assert (await service.post("/v1/run", {"code": "x"}, headers=KEY))[0] == 503
-        fake._script = {"x": ok("1")}
+        fake.script = {"x": ok("1")}
         assert (await service.post("/v1/run", {"code": "x"}, headers=KEY))[0] == 200
 
 
@@ -210,11 +211,11 @@ async def answer(_: Execution) -> HttpResponse:
 
 
 async def test_kept_answers_are_bounded_in_number_and_bytes() -> None:
-    store = IdempotencyStore(max_keys=3)
+    store = IdempotencyStore(OwnerBudget(256 << 20), max_keys=3)
     for number in range(10):
         await store.run_once(str(number), b"f", answer)
     assert len(store) == 3
-    store = IdempotencyStore(max_bytes=250)
+    store = IdempotencyStore(OwnerBudget(250))
     for number in range(10):
         await store.run_once(str(number), b"f", answer)
     assert len(store) == 2
@@ -223,7 +224,7 @@ async def test_kept_answers_are_bounded_in_number_and_bytes() -> None:
 
 
 async def test_many_keys_of_one_owner_take_none_of_anothers() -> None:
-    store = IdempotencyStore(max_keys=5)
+    store = IdempotencyStore(OwnerBudget(256 << 20), max_keys=5)
     await store.run_once(owner_key("few", "mine"), b"f", answer)
     for number in range(50):
         await store.run_once(owner_key("many", str(number)), b"f", answer)
@@ -233,7 +234,7 @@ async def test_many_keys_of_one_owner_take_none_of_anothers() -> None:
 
 async def test_streams_of_one_owner_cut_nothing_of_anothers() -> None:
     """A stream that had said much and did not end had all others' lines be heads."""
-    store, gate = IdempotencyStore(max_bytes=1000, weights={"one": 1, "two": 1}), asyncio.Event()
+    store, gate = IdempotencyStore(OwnerBudget(1000, {"one": 1, "two": 1})), asyncio.Event()
     said = asyncio.Event()
 
     async def much(execution: Execution) -> HttpResponse:
@@ -252,7 +253,7 @@ async def test_streams_of_one_owner_cut_nothing_of_anothers() -> None:
 
 async def test_many_answers_whose_time_is_over_are_forgotten_a_few_at_a_time() -> None:
     """60,000 of one minute, ten minutes later, took a tenth of a second of everybody's."""
-    store = IdempotencyStore(ttl_s=0.0, max_keys=10_000)
+    store = IdempotencyStore(OwnerBudget(256 << 20), ttl_s=0.0, max_keys=10_000)
     for number in range(4 * FORGOTTEN_AT_ONCE):
         key = str(number)
         execution = Execution(b"f")
@@ -270,7 +271,7 @@ async def test_many_answers_whose_time_is_over_are_forgotten_a_few_at_a_time() -
 
 
 async def test_an_owners_oldest_answer_is_not_looked_for_among_all() -> None:
-    store = IdempotencyStore(max_bytes=300_000)
+    store = IdempotencyStore(OwnerBudget(300_000))
     for number in range(100):
         await store.run_once(owner_key("many", str(number)), b"f", answer)
     seen = 0
@@ -293,14 +294,14 @@ async def test_an_owners_oldest_answer_is_not_looked_for_among_all() -> None:
 
 
 async def test_kept_answers_are_forgotten_after_their_time() -> None:
-    store = IdempotencyStore(ttl_s=0.0)
+    store = IdempotencyStore(OwnerBudget(256 << 20), ttl_s=0.0)
     await store.run_once("a", b"f", answer)
     await store.run_once("a", b"other", answer)
     assert store.hits == 0
 
 
 async def test_an_exception_reaches_every_waiter_and_is_not_kept() -> None:
-    store = IdempotencyStore()
+    store = IdempotencyStore(OwnerBudget(256 << 20))
     gate = asyncio.Event()
 
     async def refuse(_: Execution) -> HttpResponse:
@@ -316,7 +317,7 @@ async def test_an_exception_reaches_every_waiter_and_is_not_kept() -> None:
 
 
 async def test_closing_ends_what_runs() -> None:
-    store = IdempotencyStore()
+    store = IdempotencyStore(OwnerBudget(256 << 20))
 
     async def hang(_: Execution) -> HttpResponse:
         await asyncio.Event().wait()

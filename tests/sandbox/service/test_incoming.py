@@ -12,8 +12,9 @@ import pytest
 from rocstar.sandbox.http.bodies import INLINE_BYTES, THREAD_BYTES, BodyReader
 from rocstar.sandbox.http.decode_process import DecodePool
 from rocstar.sandbox.http.errors import RequestError, ShuttingDown
+from rocstar.sandbox.http.owner_budget import OwnerBudget
 from rocstar.sandbox.service.dialects.native import decode_batch
-from rocstar.sandbox.service.service_limits import ServiceLimits
+from rocstar.sandbox.service.validation import ServiceLimits
 
 from ...patience import PATIENCE_S
 
@@ -25,7 +26,7 @@ LARGE = b"x" * (INLINE_BYTES + 1)
 def body_reader() -> Iterator[BodyReader]:
     made = BodyReader(
         max_bytes=1 << 20,
-        max_held_bytes=1 << 20,
+        held=OwnerBudget(1 << 20),
         timeout_s=PATIENCE_S,
         decode_pool=DecodePool(RULES, RequestError),
     )
@@ -101,7 +102,7 @@ async def test_a_large_body_is_decoded_in_another_process() -> None:
 
     body_reader = BodyReader(
         max_bytes=1 << 20,
-        max_held_bytes=1 << 20,
+        held=OwnerBudget(1 << 20),
         timeout_s=PATIENCE_S,
         decode_pool=Watched(RULES, RequestError),
     )

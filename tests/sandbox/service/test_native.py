@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox.service.service_limits import ServiceLimits
+from rocstar.sandbox.service.validation import ServiceLimits
 from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError
 
@@ -48,7 +48,7 @@ async def test_run_passes_every_field_on(serve: Any) -> None:
 )
 async def test_a_failure_of_ours_is_no_result(serve: Any, failure: SandboxError, status: int) -> None:
     async with serve(FakeSandbox({}, otherwise=None)) as service:  # type: ignore[call-arg]
-        service.service._sandbox._script = {"x": failure}
+        service.service._sandbox.script = {"x": failure}
         answer = await service.post("/v1/run", {"code": "x"})
         count = await service.metric("failures_total", kind=failure.kind)
     fields = {"kind": failure.kind, "message": str(failure), "retryable": failure.retryable}

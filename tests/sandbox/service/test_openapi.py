@@ -11,8 +11,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from rocstar.sandbox.service.dialects.native import LIST_FILES
 from rocstar.sandbox.service.openapi import ROUTES, Route, body_models, build_document
-from rocstar.sandbox.service.service_limits import ServiceLimits
-from rocstar.sandbox.service.validation import find_field_errors
+from rocstar.sandbox.service.validation import ServiceLimits, find_field_errors
 from rocstar.sandbox.testing import FakeSandbox, error, ok
 from rocstar.sandbox.types import ExecResult, Limits
 

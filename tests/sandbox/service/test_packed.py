@@ -21,7 +21,7 @@ from rocstar.sandbox.http.packed_items import (
 )
 from rocstar.sandbox.service.dialects.code_judge import JudgeOptions, decode_submissions
 from rocstar.sandbox.service.dialects.native import decode_batch
-from rocstar.sandbox.service.service_limits import ServiceLimits
+from rocstar.sandbox.service.validation import ServiceLimits
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, Limits
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox.child.import_scan import MAX_SCANNED
+from rocstar.sandbox.http import responses
 from rocstar.sandbox.http.responses import encode_json
 from rocstar.sandbox.service.dialects import sandbox_fusion
 from rocstar.sandbox.service.dialects.sandbox_fusion import MAX_GIVEN_BYTES
 from rocstar.sandbox.service.results import MAX_JSON_FILES_BYTES
-from rocstar.sandbox.service.service_limits import ServiceLimits
-from rocstar.sandbox.service.validation import SCRIPT_END
+from rocstar.sandbox.service.validation import SCRIPT_END, ServiceLimits
 from rocstar.sandbox.testing import FakeSandbox, error, ok, signaled, timeout
 from rocstar.sandbox.types import MAX_TEXT_BYTES, Display, ExecRequest, ExecResult, SandboxError, SessionLost
 
@@ -332,7 +332,7 @@ async def test_a_long_notebook_is_written_beside_the_loop(
         sizes.append(num_chars)
         return await encode_json(answer, num_chars)
 
-    monkeypatch.setattr(sandbox_fusion, "encode_json", watched)
+    monkeypatch.setattr(responses, "encode_json", watched)
     async with serve(FakeSandbox({}, otherwise=result)) as service:
         assert (await service.post("/run_jupyter", {"cells": ["x"]}))[0] == 200
     assert sizes[0] >= 300_000

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from rocstar.sandbox.http.owner_budget import OwnerBudget
 from rocstar.sandbox.service.metrics import ServiceMetrics
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
@@ -158,7 +159,7 @@ def far() -> float:
 
 async def test_cells_of_a_session_run_one_after_the_other() -> None:
     slow = Slow()
-    table = SessionTable(slow, ServiceMetrics())
+    table = SessionTable(slow, ServiceMetrics(), OwnerBudget(9))
     name = await table.open("stdlib", DEFAULT_LIMITS, None)
     cells = [asyncio.create_task(table.run(name, str(i), wall_s=None, deadline=far())) for i in range(5)]
     await asyncio.sleep(0)
@@ -169,7 +170,7 @@ async def test_cells_of_a_session_run_one_after_the_other() -> None:
 
 async def test_the_least_recently_used_session_makes_room() -> None:
     sandbox = fake()
-    table = SessionTable(sandbox, ServiceMetrics(), max_sessions=2)
+    table = SessionTable(sandbox, ServiceMetrics(), OwnerBudget(2))
     first, second = [await table.open("stdlib", DEFAULT_LIMITS, None) for _ in range(2)]
     await table.run(first, "x", wall_s=None, deadline=far())
     third = await table.open("stdlib", DEFAULT_LIMITS, None)
@@ -183,7 +184,7 @@ async def test_the_least_recently_used_session_makes_room() -> None:
 
 async def test_a_busy_session_is_neither_evicted_nor_expired() -> None:
     slow = Slow()
-    table = SessionTable(slow, ServiceMetrics(), max_sessions=1, lease_s=0.0)
+    table = SessionTable(slow, ServiceMetrics(), OwnerBudget(1), lease_s=0.0)
     name = await table.open("stdlib", DEFAULT_LIMITS, None)
     cell = asyncio.create_task(table.run(name, "x", wall_s=None, deadline=far()))
     await asyncio.sleep(0)
@@ -197,7 +198,7 @@ async def test_a_busy_session_is_neither_evicted_nor_expired() -> None:
 
 async def test_who_waits_for_a_session_that_ends_learns_why() -> None:
     slow = Slow()
-    table = SessionTable(slow, ServiceMetrics())
+    table = SessionTable(slow, ServiceMetrics(), OwnerBudget(9))
     name = await table.open("stdlib", DEFAULT_LIMITS, None)
     cell = asyncio.create_task(table.run(name, "x", wall_s=None, deadline=far()))
     waiting = asyncio.create_task(table.run(name, "y", wall_s=None, deadline=far()))
@@ -218,7 +219,7 @@ def chosen(code: str) -> str:
 
 async def test_a_session_of_no_flavour_gets_its_first_cells() -> None:
     sandbox = fake()
-    table = SessionTable(sandbox, ServiceMetrics(), select_flavour=chosen)
+    table = SessionTable(sandbox, ServiceMetrics(), OwnerBudget(9), select_flavour=chosen)
     plots, plain, named = [await table.open(name, DEFAULT_LIMITS, 3) for name in ("auto", "auto", "stdlib")]
     for session in (plots, plain, named):
         for code in ("import matplotlib" if session != plain else "1", "import matplotlib"):
@@ -240,7 +241,7 @@ class Overloaded(FakeSandbox):
 
 async def test_without_room_for_its_flavour_a_session_goes_on_in_another() -> None:
     sandbox = Overloaded({}, otherwise=ok("1"))
-    table = SessionTable(sandbox, ServiceMetrics(), select_flavour=chosen)
+    table = SessionTable(sandbox, ServiceMetrics(), OwnerBudget(9), select_flavour=chosen)
     session = await table.open("auto", DEFAULT_LIMITS, None)
     await table.run(session, "import matplotlib", deadline=far())
     assert [request.flavour for request in sandbox.requests] == ["stdlib"]

@@ -12,11 +12,10 @@ from rocstar.sandbox.pool.pool import check_bash
 from rocstar.sandbox.service.dialects.verl_tool import (
     MAX_OBSERVATION_CHARS,
     decode_actions,
-    extract_input,
     extract_program,
     format_observation,
 )
-from rocstar.sandbox.service.service_limits import ServiceLimits
+from rocstar.sandbox.service.validation import ServiceLimits
 from rocstar.sandbox.testing import FakeSandbox, denied, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
@@ -123,10 +122,21 @@ def test_blocks_that_are_only_begun_are_looked_through_once(begun: str) -> None:
     assert text.looked <= 4 * len(text)
 
 
-def test_the_input_of_an_action() -> None:
-    assert extract_input("```input\n1 2\n\n```") == "1 2"
-    assert extract_input("```input\n\n```") == "" and extract_input("```input\n```") is None
-    assert extract_input("x") is None and extract_input("```input\nno end") is None
+@pytest.mark.parametrize(
+    ("action", "stdin"),
+    [
+        ("```input\n1 2\n\n```", "1 2"),
+        ("```input\n\n```", ""),
+        ("```input\n```", "field"),
+        ("x", "field"),
+        ("```input\nno end", "field"),
+    ],
+)
+def test_the_input_of_an_action(action: str, stdin: str) -> None:
+    body = {"trajectory_ids": ["a"], "actions": [f"<python>1</python>{action}"]}
+    body["extra_fields"] = [{"stdin": "field"}]
+    (request,) = decode_actions(json.dumps(body).encode(), RULES, "").sent()
+    assert request.stdin == stdin
 
 
 async def test_a_shell_is_no_tool_where_there_is_none(serve: Any) -> None:

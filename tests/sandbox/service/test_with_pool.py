@@ -19,7 +19,7 @@ import pytest_asyncio
 import rocstar.sandbox
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.service.dialects.code_judge import JudgeOptions
-from rocstar.sandbox.service.service_limits import ServiceLimits
+from rocstar.sandbox.service.validation import ServiceLimits
 
 from ... import needs
 from ...patience import PATIENCE_S

@@ -111,32 +111,20 @@ def test_every_row_has_one_end_with_its_evidence(folder: Path, capsys: pytest.Ca
     dropped = {row["row"]: row for row in lines(out / "dropped.jsonl")}
     reasons = {name: row["reason"] for name, row in dropped.items() if row["reason"] != "not_drawn"}
     assert reasons == {
-        "f2": "no_integer",
-        "f3": "huge_integer",
-        "f4": "proof",
-        "f5": "figure",
-        "f6": "labels_disagree",
-        "s2": "labels_disagree",
-        "f7": "not_selected",
-        "f8": "overlap",
-        "f9": "solved",
-        "f10": "unreadable",
-        "s1": "duplicate",
-        "s4": "duplicate",
+        **{"f2": "no_integer", "f3": "huge_integer", "f4": "proof", "f5": "figure", "f7": "not_selected"},
+        **{"f6": "labels_disagree", "s2": "labels_disagree", "s1": "duplicate", "s4": "duplicate"},
+        **{"f8": "overlap", "f9": "solved", "f10": "unreadable"},
     }
     assert dropped["s1"]["evidence"] == {"of": {"source": "first", "row": "f1"}}
     assert set(dropped["f6"]["evidence"]["labels"]) == {"7", "8"}
     assert dropped["f8"]["evidence"]["against"] == {"file": "set.jsonl", "id": "q"}
-    assert dropped["f9"]["evidence"]["attempts"] == 2 and dropped["f2"]["evidence"] == {
-        "answer": "\\frac{1}{3}"
-    }
+    assert dropped["f9"]["evidence"]["attempts"] == 2
+    assert dropped["f2"]["evidence"] == {"answer": "\\frac{1}{3}"}
     kept = lines(out / "tasks.jsonl")
     ends = Counter(row["row"] for row in dropped.values()) + Counter(row["provenance"]["row"] for row in kept)
     assert ends == Counter(row["id"] for row in FIRST + SECOND)
-    assert funnel["read"] == {"first": len(FIRST), "second": len(SECOND)} and funnel["kept"] == {
-        "first": 6,
-        "second": 1,
-    }
+    assert funnel["read"] == {"first": len(FIRST), "second": len(SECOND)}
+    assert funnel["kept"] == {"first": 6, "second": 1}
     assert funnel["dropped"]["not_drawn"] == {"first": 4}
 
 
@@ -203,7 +191,7 @@ def test_what_a_build_of_other_rows_left_is_begun_anew(folder: Path, monkeypatch
     def stop(*_: Any) -> Iterator[Any]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(build_module, "settle_copies", stop)
+    monkeypatch.setattr(row_table.RowTable, "resolve_duplicates", stop)
     with pytest.raises(KeyboardInterrupt):
         built(folder, "out")
     monkeypatch.undo()

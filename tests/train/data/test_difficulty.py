@@ -27,23 +27,25 @@ def rule(**fields: Any) -> DifficultyConfig:
     return DifficultyConfig.model_validate({"rollouts": ["r"], **fields})
 
 
+def reason(correct: int, attempts: int, by: DifficultyConfig) -> str | None:
+    return PassRate(correct, attempts).rejection_reason(by)
+
+
 def test_all_solved_of_enough_attempts_is_dropped() -> None:
     paper = rule(solved=8)
-    assert PassRate(8, 8).refused(paper) == PassRate(16, 16).refused(paper) == "solved"
-    assert PassRate(7, 8).refused(paper) is None and PassRate(7, 7).refused(paper) is None
+    assert reason(8, 8, paper) == reason(16, 16, paper) == "solved"
+    assert reason(7, 8, paper) is None and reason(7, 7, paper) is None
 
 
 def test_the_posterior_says_when_a_task_is_too_easy() -> None:
     sure = rule(easy_above=0.9, certainty=0.95)
-    assert PassRate(8, 8).refused(sure) is None, (
-        "a task of rate 0.9 is solved 8 times of 8 with probability 0.43"
-    )
-    assert PassRate(32, 32).refused(sure) == "too_easy" and PassRate(28, 32).refused(sure) is None
+    assert reason(8, 8, sure) is None, "a task of rate 0.9 is solved 8 times of 8 with probability 0.43"
+    assert reason(32, 32, sure) == "too_easy" and reason(28, 32, sure) is None
 
 
 def test_a_label_that_no_attempt_meets_is_dropped() -> None:
     agree = rule(min_correct=2)
-    assert PassRate(1, 16).refused(agree) == "unsolved" and PassRate(2, 16).refused(agree) is None
+    assert reason(1, 16, agree) == "unsolved" and reason(2, 16, agree) is None
 
 
 @pytest.mark.parametrize(("correct", "attempts"), [(0, 8), (3, 8), (8, 8), (31, 32), (100, 1000)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,9 @@ from hypothesis import strategies as st
 from rocstar.train.cli import main
 from rocstar.train.data import check as check_module
 from rocstar.train.data.check import check_tasks
-from rocstar.train.data.grams import LONG
-from rocstar.train.data.overlap import BOILERPLATE, EvalQuestion, OverlapCheck, TaskVerdict
-from rocstar.train.data.overlap import judged as judged_by
-from rocstar.train.data.paper_rule import PaperCheck
-from rocstar.train.data.words import masked, numbers_in, words_of
+from rocstar.train.data.grams import LONG, DistinctCounts
+from rocstar.train.data.overlap import BOILERPLATE, Check, EvalQuestion, OverlapCheck, PaperCheck, TaskVerdict
+from rocstar.train.data.words import conversation_key, masked, numbers_in, words_of
 
 TAIL = "The answer is a fraction $m/n$, where $m$ and $n$ are relatively prime positive integers. Find $m+n$."
 GARDEN = (
@@ -37,8 +36,16 @@ QUESTIONS = [
 ]
 
 
+def judged_by(check: Check, texts: list[str]) -> list[TaskVerdict]:
+    found = [check.meet(text) for text in texts]
+    for met in found:
+        check.count(met)
+    check.close()
+    return [check.judge(met) for met in found]
+
+
 def judged(texts: list[str], questions: list[EvalQuestion] = QUESTIONS) -> list[TaskVerdict]:
-    return list(judged_by(OverlapCheck(questions), texts))
+    return judged_by(OverlapCheck(questions), texts)
 
 
 def level(text: str) -> str:
@@ -86,18 +93,7 @@ def test_evidence_names_the_question_and_what_is_shared() -> None:
 
 def other_problems(count: int) -> list[str]:
     rng = random.Random(0)
-    nouns = [
-        "kettle",
-        "violin",
-        "harbour",
-        "ledger",
-        "meadow",
-        "chimney",
-        "lantern",
-        "cellar",
-        "orchard",
-        "quarry",
-    ]
+    nouns = ["kettle", "violin", "harbour", "ledger", "meadow", "chimney", "lantern", "cellar", "orchard"]
     return [
         f"The {rng.choice(nouns)} and the {rng.choice(nouns)} number {k} differ. {STORY}"
         for k in range(count)
@@ -146,7 +142,7 @@ def test_words_are_those_of_any_typesetting() -> None:
 
 
 def test_the_papers_rule_takes_any_eight_words() -> None:
-    texts = (GARDEN, SHORT, f"Now: {' '.join(GARDEN.split()[:8])}", f"x {TAIL}")
+    texts = [GARDEN, SHORT, f"Now: {' '.join(GARDEN.split()[:8])}", f"x {TAIL}"]
     found = [verdict.level for verdict in judged_by(PaperCheck(QUESTIONS), texts)]
     assert found == ["duplicate", "clean", "duplicate", "clean"]
     assert len(words_of(SHORT)) < 8 < len(words_of(MIDDLE)) < LONG <= len(words_of(GARDEN))
@@ -196,12 +192,8 @@ def test_the_command_refuses_what_it_cannot_use(tmp_path: Path, capsys: pytest.C
         assert main(["data", "check", tasks, "--against", against, out]) == 2
         assert words in capsys.readouterr().err
     assert main(["data", "check", bad, "--against", bad, out, "--field=text", "--mode=paper"]) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "bad.jsonl",
-        "empty.jsonl",
-        "good.jsonl",
-        "out.jsonl",
-    ]
+    names = " ".join(sorted(path.name for path in tmp_path.iterdir()))
+    assert names == "bad.jsonl empty.jsonl good.jsonl out.jsonl"
 
 
 def check_inputs(folder: Path) -> tuple[str, str]:
@@ -237,12 +229,8 @@ def test_a_killed_check_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: p
     check_tasks(tasks, [against], out, force=False)
     assert out.read_bytes() == whole.read_bytes()
     assert len(met) == 12, "each task was looked at once"
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "out.jsonl",
-        "set.jsonl",
-        "tasks.jsonl",
-        "whole.jsonl",
-    ]
+    names = " ".join(sorted(path.name for path in tmp_path.iterdir()))
+    assert names == "out.jsonl set.jsonl tasks.jsonl whole.jsonl"
 
 
 @pytest.mark.parametrize("change", ["task", "fewer", "set"])
@@ -270,3 +258,59 @@ def test_what_changed_since_a_kill_is_looked_at_again(
     check_tasks(tasks, [against], out, force=False)
     check_tasks(tasks, [against], fresh, force=False)
     assert out.read_bytes() == fresh.read_bytes() and len(out.read_text().splitlines()) == len(lines)
+
+
+def key_of(question: str, context: Sequence[Mapping[str, str]] = ()) -> bytes:
+    return conversation_key([*context, {"role": "user", "content": question}])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("What is $3 + 4$?", "what is 3+4"),
+        ("Let \\(x \\leq 2\\).", "Let $x ≤ 2$"),
+        ("Compute $\\dfrac{1}{2} \\cdot 6$.", "Compute \\[ \\frac{1}{2} \\times 6 \\]"),
+        ("John's age", "John’s  age"),
+        ("**Find** $a−b$", "**Find** $a-b$."),
+    ],
+)
+def test_typesetting_makes_no_other_problem(one: str, other: str) -> None:
+    assert key_of(one) == key_of(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("What is $3 + 4$?", "What is $3 - 4$?"),
+        ("$x \\leq 2$", "$x \\geq 2$"),
+        ("Find $f(x)$.", "Find $f'(x)$."),
+        ("Find $5!$", "Find $5$"),
+        ("Is 2.5 whole?", "Is 25 whole?"),
+        ("[asy] draw(a); [/asy] Find $x$.", "[asy] draw(b); [/asy] Find $x$."),
+    ],
+)
+def test_another_sign_does(one: str, other: str) -> None:
+    assert key_of(one) != key_of(other)
+
+
+def test_turns_before_a_question_belong_to_it_and_system_messages_do_not() -> None:
+    before = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    assert key_of("And now?", before) != key_of("And now?")
+    assert key_of("And now?", [{"role": "system", "content": "Be brief."}]) == key_of("And now?")
+
+
+def test_calls_belong_to_a_conversation_in_any_spelling() -> None:
+    def called(arguments: object) -> bytes:
+        call = {"function": {"name": "f", "arguments": arguments}}
+        return conversation_key([{"role": "assistant", "content": "", "tool_calls": [call]}])
+
+    assert called({"a": 1, "b": 2}) == called('{"b": 2,  "a": 1}') != called({"a": 1})
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=60), st.integers(1, 4))
+def test_distinct_numbers_are_counted_up_to_a_limit(added: list[tuple[int, int]], most: int) -> None:
+    counts = DistinctCounts(4, most=most)
+    for place, number in added:
+        counts.add([place], number)
+    for place in range(4):
+        assert counts.count(place) == min(most, len({number for p, number in added if p == place}))

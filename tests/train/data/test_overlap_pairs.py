@@ -89,9 +89,7 @@ def test_answers_agree_where_one_is_the_sum_of_the_others_numbers(one: str, othe
 
 
 def test_short_answers_tell_little() -> None:
-    assert [is_telling(one) for one in ("3", "\\text{odd}", "(C)", "31", "\\frac{2}{3}")] == [False] * 3 + [
-        True
-    ] * 2
+    assert not any(map(is_telling, ("3", "\\text{odd}", "(C)"))) and is_telling("31") and is_telling("2/3")
 
 
 @given(st.from_regex(evidence._SAYS_HOW))
@@ -114,9 +112,8 @@ def test_instructions_are_left_out(instruction: str) -> None:
     question = "A box has $6$ red marbles and $4$ blue ones. What is the chance that two drawn are red?"
     assert without_instructions(f"{question} {instruction}") == question
     assert without_instructions(f"{question}\n\n{instruction}") == question
-    assert (
-        without_instructions(f"Given \\[x = 1.\\] {instruction} {question}") == f"Given \\[x = 1. {question}"
-    )
+    given = "Given \\[x = 1."
+    assert without_instructions(f"{given}\\] {instruction} {question}") == f"{given} {question}"
     assert without_instructions(instruction) == instruction, "a problem that is nothing else"
 
 

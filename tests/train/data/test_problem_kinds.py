@@ -56,7 +56,7 @@ PLAIN = (
 )
 def test_a_kind_is_told_with_its_phrase(kind: str, text: str) -> None:
     found = kind_of(text)
-    assert found is not None and found.kind == kind and found.phrase
+    assert found is not None and found[0] == kind and found[1]
     assert kind_of(text, among=()) is None
 
 

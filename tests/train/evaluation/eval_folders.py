@@ -11,18 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.engine.types import (
-    Failed,
     FinishReason,
     Group,
-    Origin,
     Outcome,
     Scored,
-    Segment,
     Task,
     ToolCall,
     ToolResult,
     Trajectory,
-    TrajectoryKey,
     Turn,
 )
 from rocstar.train.evaluation.benchmarks.benchmark import Asking, Benchmark, Published
@@ -30,8 +26,7 @@ from rocstar.train.evaluation.evaluation_folder import AttemptsFile, EvaluationF
 from rocstar.train.evaluation.provenance import settings_facts
 from rocstar.train.evaluation.sets import EvaluationSet
 from rocstar.train.recipe.config import Recipe
-
-LOST = Failed(kind="sandbox_lost", retryable=True, detail="supervisor died")
+from tests.fakes.trajectories import LOST, FakeTurn, make_trajectory
 
 
 def short_attempt(
@@ -43,20 +38,8 @@ def short_attempt(
     finish: FinishReason = FinishReason.answered,
 ) -> Trajectory:
     """An attempt of one prompt token and one response token."""
-    return Trajectory(
-        key=TrajectoryKey(seed=0, step=0, task_id=task.id, sibling=sibling),
-        task=task,
-        ids=(1, 2),
-        logprobs=(None, -0.25),
-        segments=(
-            Segment(start=0, end=1, origin=Origin.prompt),
-            Segment(start=1, end=2, origin=Origin.policy),
-        ),
-        version_spans=(),
-        turns=turns,
-        finish_reason=finish,
-        outcome=outcome,
-    )
+    changed = {"turns": turns, "finish_reason": finish, "outcome": outcome}
+    return make_trajectory(task=task, sibling=sibling, step=0, **changed)
 
 
 def short_group(task: Task, *outcomes: Outcome) -> Group:
@@ -166,16 +149,13 @@ def _attempt(task: Task, at: int, sibling: int, made: MadeSet, ease: float, rng:
         outcome = LOST
     length = int(made.size * (1.6 - ease) * rng.lognormvariate(0.0 if is_correct else 0.5, 0.45)) + 40
     turns = _turns(task, made, rng.randint(0, made.calls), is_correct, is_cut)
-    return Trajectory(
-        key=TrajectoryKey(seed=7, step=0, task_id=task.id, sibling=sibling),
+    return make_trajectory(
+        FakeTurn(ids=(1,) * length),
+        prompt=(1,) * 30,
         task=task,
-        ids=(1,) * (30 + length),
-        logprobs=(None,) * 30 + (-0.5,) * length,
-        segments=(
-            Segment(start=0, end=30, origin=Origin.prompt),
-            Segment(start=30, end=30 + length, origin=Origin.policy),
-        ),
-        version_spans=(),
+        seed=7,
+        step=0,
+        sibling=sibling,
         turns=turns,
         finish_reason=FinishReason.max_tokens if is_cut else FinishReason.answered,
         outcome=outcome,

@@ -22,20 +22,10 @@ from transformers.models.llama.configuration_llama import LlamaConfig
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.inference.base import InferenceError, KvLoad, Sampling
 from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
-from rocstar.engine.nodes.grants import FILL
+from rocstar.engine.nodes.grants import FILL, Window
 from rocstar.engine.nodes.nodes import Nodes
-from rocstar.engine.nodes.window import Window
 from rocstar.engine.progress.progress import ProgressBoard
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
-from rocstar.engine.testing.node import FakeNode
-from rocstar.engine.testing.policy import (
-    ByteTokenizer,
-    Reply,
-    Request,
-    ScriptedPolicy,
-    VirtualClockLoop,
-    run_virtual,
-)
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.python import PYTHON_SCHEMA
 from rocstar.engine.types import Attempt, Failed, Group, Outcome, Scored, Task
@@ -51,6 +41,15 @@ from rocstar.train.record.callbacks import Callback, Listeners
 from rocstar.train.record.metrics import MetricsWriter, read_metrics
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.run import Live, Run
+from tests.fakes.fake_node import FakeNode
+from tests.fakes.scripted_policy import (
+    ByteTokenizer,
+    Reply,
+    Request,
+    ScriptedPolicy,
+    VirtualClockLoop,
+    run_virtual,
+)
 
 TOKENIZER = ByteTokenizer()
 K = 8
@@ -127,6 +126,7 @@ def a_run(
         budget=TimeBudget(clock=lambda: float(next(ticks))),
         journal=cast("Any", SimpleNamespace(goes_on=goes_on)),
         lag=nothing,
+        write_eval_page=lambda folder: None,
     )
 
 

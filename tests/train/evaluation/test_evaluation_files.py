@@ -25,6 +25,7 @@ from rocstar.train.evaluation import during_training, evaluate_sets
 from rocstar.train.evaluation.evaluation_folder import EvaluationFolder, run_folder
 from rocstar.train.evaluation.provenance import file_digests
 from rocstar.train.groups import source
+from rocstar.train.reading.view.report import write_eval_report
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import TrainingStopped
@@ -80,6 +81,7 @@ def run(tmp_path: Path) -> Any:
         publisher=SimpleNamespace(version=5),
         log=lambda metrics, **_: logged.append(metrics),
         logged=logged,
+        write_eval_page=write_eval_report,
     )
 
 

@@ -13,45 +13,29 @@ import pytest
 
 from rocstar.engine.record.reading import to_record
 from rocstar.engine.types import (
-    FinishReason,
     Group,
-    Origin,
     Scored,
-    Segment,
     Task,
     ToolCall,
     ToolResult,
     Trajectory,
-    TrajectoryKey,
-    Turn,
 )
 from rocstar.train.groups.advantages import check_advantage, estimate
 from rocstar.train.groups.selection import select
 from rocstar.train.learner.batch import pack, policy_examples
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.rl_config import RlConfig
+from tests.fakes.trajectories import FakeTurn, make_trajectory
 
 
 def trajectory(task: Task, sibling: int, reward: float, *, is_correct: bool = False) -> Trajectory:
     """A prompt token, a turn of two tokens with a failing call, a tool token, a turn of one token."""
     call, failed = ToolCall(name="t", arguments={}), ToolResult(status="error", is_error=True, text="")
-    return Trajectory(
-        key=TrajectoryKey(seed=0, step=1, task_id=task.id, sibling=sibling),
+    return make_trajectory(
+        FakeTurn(ids=(2, 3), text="call", calls=(call,), results=(failed,), answer=(4,)),
+        FakeTurn(ids=(5 + sibling,), text="answer"),
         task=task,
-        ids=(1, 2, 3, 4, 5 + sibling),
-        logprobs=(None, -0.5, -0.5, None, -0.5),
-        segments=(
-            Segment(start=0, end=1, origin=Origin.prompt),
-            Segment(start=1, end=3, origin=Origin.policy),
-            Segment(start=3, end=4, origin=Origin.tool),
-            Segment(start=4, end=5, origin=Origin.policy),
-        ),
-        version_spans=(),
-        turns=(
-            Turn(start=1, end=3, text="call", stopped=True, calls=(call,), results=(failed,)),
-            Turn(start=4, end=5, text="answer", stopped=True),
-        ),
-        finish_reason=FinishReason.answered,
+        sibling=sibling,
         outcome=Scored(reward=reward, method="m", is_correct=is_correct),
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import islice
@@ -15,13 +14,14 @@ import pytest
 
 from rocstar.engine.progress.progress import ProgressBoard, attempting
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
-from rocstar.engine.testing.policy import run_virtual
-from rocstar.engine.types import FinishReason, Group, Scored, Task, Trajectory, TrajectoryKey, VersionSpan
+from rocstar.engine.types import Group, Task, TrajectoryKey, VersionSpan
 from rocstar.train.groups import source
 from rocstar.train.groups.ahead import AheadGroups, Tickets, tickets_from
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.tasks.data import TaskCursor
+from tests.fakes.scripted_policy import run_virtual
+from tests.fakes.trajectories import make_group
 
 TASKS = [Task(id=f"task{k}", source="s", question=f"q{k}", answer="1") for k in range(7)]
 NOTHING = cast(Any, None)
@@ -50,21 +50,7 @@ class World:
         if self.engine.version > first:
             spans.append(VersionSpan(start=1, end=2, version=self.engine.version))
         rewards = (1.0, 1.0) if self.dead(str(key)) else (1.0, 0.0)
-        trajectories = [
-            Trajectory(
-                key=dataclasses.replace(key, sibling=sibling),
-                task=task,
-                ids=(),
-                logprobs=(),
-                segments=(),
-                version_spans=tuple(spans),
-                turns=(),
-                finish_reason=FinishReason.answered,
-                outcome=Scored(reward=reward, method="strict"),
-            )
-            for sibling, reward in enumerate(rewards)
-        ]
-        return Group(task=task, trajectories=tuple(trajectories))
+        return make_group(task, *rewards, seed=seed, step=step, version_spans=tuple(spans))
 
 
 @pytest.fixture

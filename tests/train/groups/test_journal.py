@@ -24,8 +24,8 @@ from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.rl_config import RlConfig, StageConfig
 from rocstar.train.recipe.run_config import RunConfig
 from rocstar.train.record.run_directory import records_file
+from tests.fakes.trajectories import plain_trajectory
 
-from ...engine.record_cases import plain_trajectory
 from ...patience import PATIENCE_S
 from ...warm_python import warm
 

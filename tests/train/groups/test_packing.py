@@ -6,32 +6,20 @@ from collections.abc import Sequence
 
 import pytest
 
-from rocstar.engine.types import FinishReason, Origin, Scored, Segment, Task, Trajectory, TrajectoryKey
+from rocstar.engine.types import Task, Trajectory
 from rocstar.train.groups.packing import over_budget, pack_updates
 from rocstar.train.groups.selection import Selection
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.rl_config import RlConfig
+from tests.fakes.trajectories import FakeTurn, make_trajectory
 
 TASKS = [Task(id=f"task{k}", source="s", question=f"q{k}", answer="1") for k in range(5)]
 
 
 def trajectory(k: int, num_tokens: int, reward: float = 1.0) -> Trajectory:
     task = TASKS[k % len(TASKS)]
-    length = num_tokens + 2
-    return Trajectory(
-        key=TrajectoryKey(seed=0, step=1, task_id=task.id, sibling=k),
-        task=task,
-        ids=tuple(range(length)),
-        logprobs=(None, None, *[-0.5] * num_tokens),
-        segments=(
-            Segment(start=0, end=2, origin=Origin.prompt),
-            Segment(start=2, end=length, origin=Origin.policy),
-        ),
-        version_spans=(),
-        turns=(),
-        finish_reason=FinishReason.answered,
-        outcome=Scored(reward=reward, method="strict"),
-    )
+    turn = FakeTurn(ids=range(2, num_tokens + 2))
+    return make_trajectory(turn, prompt=(0, 1), task=task, sibling=k, reward=reward)
 
 
 def selection(sizes: Sequence[int]) -> Selection:

@@ -18,10 +18,6 @@ from rocstar.engine.types import (
     Segment,
     Task,
     ToolCall,
-    ToolResult,
-    Trajectory,
-    TrajectoryKey,
-    Turn,
 )
 from rocstar.sandbox import testing as fake
 from rocstar.sandbox.types import ExecResult, Status
@@ -30,56 +26,8 @@ from rocstar.train.learner.batch import policy_examples
 from rocstar.train.recipe.rl_config import RlConfig
 
 from ...engine.tool_calls import box, call, execute
+from .batches import ANSWER, BUCKETS, batches, config, group, make
 
-BUCKETS = {"kept", "dropped_positive", "dropped_negative", "no_signal", "failed"}
-FAILURE = Failed(kind="sandbox_lost", retryable=True, detail="")
-ANSWER = "<answer>\\boxed{1}</answer>"
-
-
-def make(
-    task: Task, sibling: int, reward: float | None, errors: int = 0, clean: int = 0, text: str = ANSWER
-) -> Trajectory:
-    """One turn with `errors` failing and `clean` working calls, then the text."""
-    results = tuple(
-        ToolResult(status="error" if k < errors else "ok", is_error=k < errors, text="")
-        for k in range(errors + clean)
-    )
-    calls = (ToolCall(name="t", arguments={}),) * len(results)
-    turns = [Turn(start=1, end=2, text="call", stopped=True, calls=calls, results=results)] if results else []
-    return Trajectory(
-        key=TrajectoryKey(seed=0, step=1, task_id=task.id, sibling=sibling),
-        task=task,
-        ids=(1, 2, 3),
-        logprobs=(None, -0.5, -0.5),
-        segments=(
-            Segment(start=0, end=1, origin=Origin.prompt),
-            Segment(start=1, end=3, origin=Origin.policy),
-        ),
-        version_spans=(),
-        turns=(*turns, Turn(start=2, end=3, text=text, stopped=True)),
-        finish_reason=FinishReason.answered,
-        outcome=FAILURE if reward is None else Scored(reward=reward, method="strict"),
-    )
-
-
-def group(name: str, outcomes: list[tuple[float | None, int, int]]) -> Group:
-    task = Task(id=name, source="s", question="q", answer="1")
-    members = [make(task, k, reward, errors, clean) for k, (reward, errors, clean) in enumerate(outcomes)]
-    return Group(task=task, trajectories=tuple(members))
-
-
-def config(group_size: int, rollouts: int, mode: str = "paper") -> RlConfig:
-    return RlConfig(rollouts_per_task=rollouts, group_size=group_size, roc_mode=mode)  # type: ignore[arg-type]
-
-
-outcomes = st.lists(
-    st.tuples(st.sampled_from([0.0, 1.0, 1.0, None]), st.integers(0, 2), st.integers(0, 2)),
-    min_size=8,
-    max_size=8,
-)
-batches = st.lists(outcomes, min_size=1, max_size=4).map(
-    lambda batch: [group(f"task{k}", members) for k, members in enumerate(batch)]
-)
 modes = st.sampled_from(["paper", "sort", "uniform"])
 
 

@@ -13,7 +13,7 @@ from rocstar.engine.inference.base import Sampling
 from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.progress.progress import ProgressBoard, attempting
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
-from rocstar.engine.types import FinishReason, Group, Scored, Task, Trajectory, TrajectoryKey, VersionSpan
+from rocstar.engine.types import Group, Task, VersionSpan
 from rocstar.train.groups import source
 from rocstar.train.groups.live_source import live_source, wave_of
 from rocstar.train.groups.source import LiveGroups, agent_for, staleness
@@ -22,6 +22,7 @@ from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.rl_config import RlConfig, StageConfig
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.tasks.data import TaskCursor
+from tests.fakes.trajectories import make_group
 
 TASKS = [Task(id=f"task{k}", source="s", question=f"q{k}", answer="1") for k in range(5)]
 STAGE = StageConfig(steps=4, max_response_tokens=77, max_turns=5)
@@ -29,18 +30,7 @@ STAGE = StageConfig(steps=4, max_response_tokens=77, max_turns=5)
 
 def group(task: Task, *versions: int) -> Group:
     spans = tuple(VersionSpan(start=k, end=k + 1, version=v) for k, v in enumerate(versions))
-    trajectory = Trajectory(
-        key=TrajectoryKey(seed=0, step=1, task_id=task.id, sibling=0),
-        task=task,
-        ids=(),
-        logprobs=(),
-        segments=(),
-        version_spans=spans,
-        turns=(),
-        finish_reason=FinishReason.answered,
-        outcome=Scored(reward=1.0, method="strict"),
-    )
-    return Group(task=task, trajectories=(trajectory,))
+    return make_group(task, 1.0, version_spans=spans)
 
 
 @pytest.fixture

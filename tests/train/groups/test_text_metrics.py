@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from rocstar.engine.record.signs import GRAM, LEAST_GRAMS, is_timed_out, repeated_share
 from rocstar.engine.types import GRADER_LIMIT, REWARD_TIMEOUT, Failed, Scored, Trajectory, Turn
 from rocstar.train.groups.rollout_metrics import SAMPLE, answers_alike, text_metrics
-
-from ...engine.record_cases import plain_trajectory
+from tests.fakes.trajectories import plain_trajectory
 
 
 def attempt(task: str, answer: str, *, truth: str = "1", ids: list[int] | None = None) -> Trajectory:

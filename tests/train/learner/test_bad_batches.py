@@ -9,15 +9,8 @@ import pytest
 from safetensors.torch import load_file
 
 from rocstar.engine.types import (
-    Failed,
-    FinishReason,
     Group,
-    Origin,
-    Scored,
-    Segment,
-    Task,
     Trajectory,
-    TrajectoryKey,
 )
 from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.rollout_metrics import rollout_metrics
@@ -30,28 +23,14 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.model_config import ScratchConfig
 from rocstar.train.recipe.rl_config import RlConfig
+from tests.fakes.trajectories import TASK, FakeTurn, make_trajectory
 
-TASK = Task(id="t", source="s", question="q", answer="1")
 RECIPE = Recipe(rl=RlConfig(rollouts_per_task=4, group_size=4, num_updates_per_batch=2))
 
 
 def trajectory(sibling: int, reward: float | None, *, num_tokens: int = 3) -> Trajectory:
     """Two prompt tokens, then so many of the policy; None = lost to a failure of ours."""
-    lost = Failed(kind="sandbox_lost", retryable=True, detail="")
-    return Trajectory(
-        key=TrajectoryKey(seed=0, step=1, task_id="t", sibling=sibling),
-        task=TASK,
-        ids=tuple(range(2 + num_tokens)),
-        logprobs=(None, None, *[-0.5] * num_tokens),
-        segments=(
-            Segment(start=0, end=2, origin=Origin.prompt),
-            Segment(start=2, end=2 + num_tokens, origin=Origin.policy),
-        ),
-        version_spans=(),
-        turns=(),
-        finish_reason=FinishReason.answered,
-        outcome=lost if reward is None else Scored(reward=reward, method="strict"),
-    )
+    return make_trajectory(FakeTurn(ids=range(num_tokens)), prompt=(0, 1), sibling=sibling, reward=reward)
 
 
 def selected(rewards: list[float | None], num_tokens: int = 3) -> Selection:
@@ -88,8 +67,7 @@ def test_an_update_without_a_loss_token_is_left_out() -> None:
     assert len(both) == 2
     names = {name for micro in both[0] for name in micro.names_S}
     kept = [
-        dataclasses.replace(trajectory(t.key.sibling, 1.0, num_tokens=0)) if str(t.key) in names else t
-        for t in selection.kept
+        trajectory(t.key.sibling, 1.0, num_tokens=0) if str(t.key) in names else t for t in selection.kept
     ]
     left = pack_updates(dataclasses.replace(selection, kept=kept), RECIPE, step=1)
     assert [[m.names_S for m in micros] for micros in left] == [[m.names_S for m in both[1]]]

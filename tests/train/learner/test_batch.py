@@ -3,20 +3,15 @@
 import itertools
 import random
 from collections import Counter
-from itertools import count
+from itertools import count, islice
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.engine.types import (
-    FinishReason,
     Origin,
-    Scored,
-    Segment,
-    Task,
     Trajectory,
-    TrajectoryKey,
 )
 from rocstar.train.learner.batch import (
     MicroBatch,
@@ -27,6 +22,7 @@ from rocstar.train.learner.batch import (
     split_updates,
 )
 from rocstar.train.learner.example import Example
+from tests.fakes.trajectories import FakeTurn, make_trajectory
 
 masks = st.lists(st.booleans(), min_size=1, max_size=30).map(lambda rest: [0, *map(int, rest)])
 batches_of_masks = st.lists(masks, min_size=1, max_size=12)
@@ -191,34 +187,17 @@ def test_updates_part_the_batch_evenly(num: int, updates: int, seed: int) -> Non
     assert not sizes or (min(sizes) > 0 and max(sizes) - min(sizes) <= 1)
 
 
-def trajectory(origins: list[tuple[Origin, int]]) -> Trajectory:
-    segments: list[Segment] = []
-    logprobs: list[float | None] = []
-    for origin, length in origins:
-        segments.append(Segment(start=len(logprobs), end=len(logprobs) + length, origin=origin))
-        logprobs += [-0.5 if origin is Origin.policy else None] * length
-    task = Task(id="t", source="s", question="q", answer="a")
-    return Trajectory(
-        key=TrajectoryKey(seed=0, step=1, task_id="t", sibling=0),
-        task=task,
-        ids=tuple(range(len(logprobs))),
-        logprobs=tuple(logprobs),
-        segments=tuple(segments),
-        version_spans=(),
-        turns=(),
-        finish_reason=FinishReason.answered,
-        outcome=Scored(reward=1.0, method="strict"),
-    )
-
-
 turns = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5)), min_size=1, max_size=3)
 
 
 def with_tools(turn_lengths: list[tuple[int, int]]) -> Trajectory:
-    pieces = [(Origin.prompt, 3)]
-    for policy, tool in turn_lengths:
-        pieces += [(Origin.policy, policy), (Origin.tool, tool)]
-    return trajectory(pieces[:-1])
+    numbers = count()
+    made = [
+        FakeTurn(ids=[*islice(numbers, policy)], answer=[*islice(numbers, tool)])
+        for policy, tool in turn_lengths
+    ]
+    made[-1] = FakeTurn(ids=made[-1].ids)
+    return make_trajectory(*made, prompt=(0, 1, 2))
 
 
 @given(batch=st.lists(turns, min_size=1, max_size=6))

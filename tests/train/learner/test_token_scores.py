@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
 from rocstar.engine.types import (
-    FinishReason,
-    Origin,
-    Scored,
-    Segment,
-    Task,
     Trajectory,
-    TrajectoryKey,
 )
 from rocstar.train.algorithm.off_policy import Correction
 from rocstar.train.learner.batch import MicroBatch, last_token, pack, policy_examples
@@ -22,6 +18,7 @@ from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.token_scores import token_scores
 from rocstar.train.recipe.model_config import ScratchConfig
+from tests.fakes.trajectories import TASK, FakeTurn, make_trajectory
 
 SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
 VOCAB, TEMPERATURE = 50, 0.7
@@ -40,26 +37,13 @@ def trajectory(number: int) -> Trajectory:
     """Of a prompt that three siblings share, two turns and tool output between them."""
     rng = np.random.default_rng(number)
     prompt = np.random.default_rng(number // 3).integers(0, VOCAB, 9)
-    lengths = rng.integers(1, 12, 3).tolist()
-    ids = np.concatenate([prompt, rng.integers(0, VOCAB, sum(lengths))])
-    edges = np.cumsum([0, 9, *lengths]).tolist()
-    origins = (Origin.prompt, Origin.policy, Origin.tool, Origin.policy)
-    segments = [
-        Segment(start=a, end=b, origin=origin)
-        for a, b, origin in zip(edges[:-1], edges[1:], origins, strict=True)
-    ]
-    logprobs = [-1.0 if any(s.start <= k < s.end and s.origin is Origin.policy for s in segments) else None
-                for k in range(len(ids))]  # fmt: skip
-    return Trajectory(
-        key=TrajectoryKey(seed=0, step=1, task_id=str(number // 3), sibling=number % 3),
-        task=Task(id=str(number // 3), source="made", question="?", answer="1"),
-        ids=ids,
-        logprobs=logprobs,
-        segments=tuple(segments),
-        version_spans=(),
-        turns=(),
-        finish_reason=FinishReason.answered,
-        outcome=Scored(reward=1.0, method="exact"),
+    first, tool, second = (rng.integers(0, VOCAB, num).tolist() for num in rng.integers(1, 12, 3))
+    return make_trajectory(
+        FakeTurn(ids=first, answer=tool),
+        FakeTurn(ids=second),
+        prompt=prompt.tolist(),
+        task=dataclasses.replace(TASK, id=str(number // 3)),
+        sibling=number % 3,
     )
 
 

@@ -21,7 +21,9 @@ LONGEST_CELL = 200
 def test_a_field_describes_itself(field: FieldDoc) -> None:
     """A number says its unit; what a reader needs no more than the name for has a sentence all the same."""
     assert field.description and field.type and field.default, field
-    assert bool(field.unit) or "number" not in field.type, "add a Unit (train/recipe/section.py)"
+    assert field.unit or not {"number", "integer"} & set(field.type.split()), (
+        "add a Unit (train/recipe/section.py)"
+    )
     assert len(field.description) < LONGEST_CELL and "\n" not in field.description
     assert "|" not in field.description and "<think>" not in field.description.replace("`<think>`", "")
 
@@ -37,7 +39,7 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def test_the_page_has_every_field_once() -> None:
-    rows = [line for line in markdown().splitlines() if line.startswith("| `")]
+    rows = [line for line in markdown().splitlines() if line.startswith(("| `", "| **`"))]
     assert len(rows) == len(FIELDS)
     assert all(len(cell) < LONGEST_CELL for row in rows for cell in row.split("|"))
 
@@ -53,7 +55,7 @@ def test_the_short_table_leaves_out_what_is_for_experts() -> None:
     ("name", "words"),
     [
         ("rl.clip_high", ["rl.clip_high", "0.28", "number", "ratio", "> 0", "experts", "1 + clip_high"]),
-        ("stages.0.steps", ["stages.steps", "required", "whole number", ">= 0"]),
+        ("stages.0.steps", ["stages.steps", "required", "integer", ">= 0"]),
         ("eval.data.limit", ["tasks.NAME.limit", "unit     tasks", ">= 0"]),
         ("stages.1.data.source", ["tasks.NAME.source", "reasoning_gym"]),
         ("tasks.NAME", ["[tasks.NAME]", "tasks.NAME.source", 'data = "NAME"']),

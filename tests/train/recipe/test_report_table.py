@@ -1,4 +1,4 @@
-"""The table of what a recipe has of its report is made of both, and each difference has its reason."""
+"""The page of a recipe and its report is made of both, and each difference has its reason."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ import recipe_table
 def test_the_table_beside_the_recipe_is_up_to_date(report: Path) -> None:
     """Write it with: python benchmarks/recipe_table.py"""
     page = RECIPES / f"{report.stem}.md"
-    assert page.read_text(encoding="utf-8") == recipe_table.table(report.stem)
+    assert page.read_text(encoding="utf-8") == recipe_table.page(report.stem)
 
 
 def test_a_difference_needs_a_reason_and_no_difference_has_none() -> None:
     row = {"field": "rl.temperature", "report": 1.0, "where": "5.1"}
-    assert recipe_table.line(Recipe(), row) == "| `rl.temperature` | 1.0 | 5.1 | 1.0 |  |"
+    assert recipe_table.cells(Recipe(), row) == ("`rl.temperature`", "1.0", "1.0", "")
     with pytest.raises(ValueError, match="has a reason"):
-        recipe_table.line(Recipe(), {**row, "why": "because"})
+        recipe_table.cells(Recipe(), {**row, "why": "because"})
     with pytest.raises(ValueError, match="say why"):
-        recipe_table.line(Recipe(), {**row, "report": 0.6})
-    assert recipe_table.line(Recipe(), {**row, "report": 0.6, "why": "hotter"}).endswith("| 1.0 | hotter |")
+        recipe_table.cells(Recipe(), {**row, "report": 0.6})
+    assert recipe_table.cells(Recipe(), {**row, "report": 0.6, "why": "hotter"})[2:] == ("1.0", "hotter")

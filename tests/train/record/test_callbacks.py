@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.types import FinishReason, Scored, Task, Trajectory, TrajectoryKey
 from rocstar.train.groups.selection import FAILED
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
@@ -19,6 +18,7 @@ from rocstar.train.recipe.run_config import CallbackConfig, RunConfig
 from rocstar.train.record import listening as listening_module
 from rocstar.train.record.callbacks import Callback, Listeners, RunStart, StopRun
 from rocstar.train.record.listening import check_callbacks, listening, make_callback
+from tests.fakes.trajectories import make_trajectory
 
 ROW = {"step": 1, "stage": "one", "phase": "rl", "time_s": 2.0, "reward/mean": 0.5}
 
@@ -75,13 +75,6 @@ def test_one_that_overrides_nothing_does_nothing() -> None:
 
 
 def test_what_is_heard_cannot_be_changed() -> None:
-    task = Task(id="t", source="s", question="q", answer="1")
-    trajectory = Trajectory(
-        key=TrajectoryKey(seed=0, step=1, task_id="t", sibling=0), task=task, ids=(0,), logprobs=(None,),
-        segments=(), version_spans=(), turns=(), finish_reason=FinishReason.answered,
-        outcome=Scored(reward=1.0, method="strict"),
-    )  # fmt: skip
-
     class Meddler(Callback):
         failed = 0
 
@@ -102,7 +95,7 @@ def test_what_is_heard_cannot_be_changed() -> None:
                 judged[0][0].outcome = None
             self.failed += 1
 
-    meddler, verdicts = Meddler(), [(trajectory, FAILED)]
+    meddler, verdicts = Meddler(), [(make_trajectory(), FAILED)]
     listeners = Listeners(Callback())
     listeners.add(meddler)
     listeners.row(dict(ROW))

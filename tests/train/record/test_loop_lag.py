@@ -3,9 +3,9 @@
 import asyncio
 from typing import cast
 
-from rocstar.engine.testing.policy import VirtualClockLoop, run_virtual
 from rocstar.train.record.loop_lag import BEAT_S, LoopLag
 from rocstar.train.record.metrics import check_names
+from tests.fakes.scripted_policy import VirtualClockLoop, run_virtual
 
 
 def test_a_loop_that_was_blocked_says_for_how_long() -> None:

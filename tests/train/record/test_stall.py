@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rocstar.engine.testing.policy import run_virtual
 from rocstar.engine.waits import waiting
 from rocstar.train.record.stall import REPORT, guarded
+from tests.fakes.scripted_policy import run_virtual
 
 
 def test_a_hung_trajectory_is_given_up_and_the_run_goes_on(tmp_path: Path) -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from rocstar.engine.record.columns import encode_frame
-from rocstar.engine.record.plain import Verdict
+from rocstar.engine.record.json_record import Verdict
 from rocstar.engine.record.reading import read_records, write_records
 from rocstar.engine.record.step_file import FrameFile, Judged
 from rocstar.engine.types import HIDDEN, Trajectory
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.served.recorded_start import recorded_start
+from tests.fakes.trajectories import plain_trajectory
 
-from ...engine.record_cases import plain_trajectory
 from ...engine.test_record import EXAMPLE
 
 VERDICT = Verdict(bucket="kept", penalty_error=0.0, penalty_format=0.0, advantage=0.5)

@@ -5,7 +5,6 @@ from typing import Any, Self
 import pytest
 
 from rocstar.engine.chat.chat import ChatFormat, load_template
-from rocstar.engine.testing.policy import CHATML_TOKENS, ByteTokenizer
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.jupyter import JUPYTER_SCHEMA, JupyterTool
 from rocstar.engine.tools.python import PYTHON_SCHEMA, PythonTool
@@ -19,6 +18,7 @@ from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.serving import agent
 from rocstar.train.tasks.tools import tool_box
+from tests.fakes.scripted_policy import CHATML_TOKENS, ByteTokenizer
 
 
 def recipe_of(**sections: Any) -> Recipe:

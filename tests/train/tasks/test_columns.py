@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.tasks.columns import MAX_META_BYTES, meta_of
+from rocstar.train.tasks.rows import MAX_META_BYTES, meta_of
 
 NONE: frozenset[str] = frozenset()
 json_values = st.recursive(

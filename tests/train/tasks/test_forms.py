@@ -5,13 +5,13 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.train.tasks.forms import Kind, equal, is_label, read_prediction, read_truth
+from rocstar.train.tasks.forms import Kind, equal, is_label, read_form
 
 SMALL = st.lists(st.integers(0, 3).map(str), min_size=2, max_size=5)
 
 
 def same(prediction: str, truth: str) -> bool:
-    return equal(read_prediction(prediction), read_truth(truth), lambda a, b: a == b)
+    return equal(read_form(prediction, is_truth=False), read_form(truth, is_truth=True), lambda a, b: a == b)
 
 
 @given(SMALL, SMALL)
@@ -44,7 +44,7 @@ def test_points_have_no_order_among_them(points: list[list[str]], rng) -> None: 
 
 @given(st.text("01,;(){}[]=x\\ &^_", max_size=30))
 def test_any_text_is_read(text: str) -> None:
-    assert read_prediction(text).kind in Kind and read_truth(text).kind in Kind
+    assert all(read_form(text, is_truth=is_truth).kind in Kind for is_truth in (True, False))
 
 
 def test_labels_name_quantities() -> None:

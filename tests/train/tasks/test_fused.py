@@ -3,8 +3,8 @@
 import pytest
 
 from rocstar.engine.types import Attempt, Task, ToolResult, Turn
-from rocstar.train.tasks.fused import transcript
 from rocstar.train.tasks.grader_fused import answer_in, first_grader, second_grader
+from rocstar.train.tasks.reward import transcript
 
 PRODUCT = "(a+b)(b+c)(c+a)"
 CALL = '<tool_call>{"name": "f", "arguments": {"code": "print(x)"}}</tool_call>'

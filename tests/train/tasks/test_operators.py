@@ -2,7 +2,7 @@
 
 import pytest
 
-from rocstar.train.tasks.operators import is_closed, nesting, refusal, rise
+from rocstar.train.tasks.operators import exponent_depth, forbidden_operator, is_closed, nesting
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from rocstar.train.tasks.operators import is_closed, nesting, refusal, rise
     ],
 )
 def test_what_a_prediction_must_not_use(prediction: str, truth: str, refused: str | None) -> None:
-    assert refusal(prediction, truth) == refused
+    assert forbidden_operator(prediction, truth) == refused
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ def test_what_a_prediction_must_not_use(prediction: str, truth: str, refused: st
     ],
 )
 def test_brackets_and_exponents_are_counted(text: str, deep: int, high: int, closed: bool) -> None:
-    assert (nesting(text), rise(text), is_closed(text)) == (deep, high, closed)
+    assert (nesting(text), exponent_depth(text), is_closed(text)) == (deep, high, closed)

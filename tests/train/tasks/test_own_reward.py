@@ -18,7 +18,7 @@ from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.reward_config import RewardConfig
 from rocstar.train.tasks import own_reward
-from rocstar.train.tasks.own_reward import OwnJudge, Reward, as_reward, check_reward, make_judge
+from rocstar.train.tasks.own_reward import FunctionReward, Reward, as_reward, check_reward, make_judge
 from rocstar.train.tasks.reward import MathJudge
 
 TASK = Task(id="t", source="s", question="q", answer="42", meta={"level": 3})
@@ -212,7 +212,7 @@ async def test_hanging_threads_are_bounded(own: Any, monkeypatch: pytest.MonkeyP
     assert threading.active_count() <= before + 2
     release(config)
     patient = RewardConfig(kind=config.kind, timeout_s=60.0)
-    assert isinstance(judge, OwnJudge)
+    assert isinstance(judge, FunctionReward)
     judge._config = patient
     assert await judge.score(attempt(), deadline=None) == Scored(reward=1.0, is_correct=True, method="own")
 

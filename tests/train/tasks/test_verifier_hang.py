@@ -6,7 +6,6 @@ from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
-from rocstar.engine.testing.policy import ByteTokenizer, Request, ScriptedPolicy
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.python import PYTHON_SCHEMA, PythonTool
 from rocstar.engine.types import Failed, Scored, Task
@@ -17,6 +16,7 @@ from rocstar.train.groups.selection import select
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.record.metrics import check_names
 from rocstar.train.tasks.reward import VERIFIER_FLAVOUR, MathJudge
+from tests.fakes.scripted_policy import ByteTokenizer, Request, ScriptedPolicy
 
 from ...patience import PATIENCE_S
 

@@ -3,38 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
-from markupsafe import Markup
 
+from rocstar.engine.charts.drawing import Figure, nice_ticks
+from rocstar.engine.charts.line_chart import Chart, Series, line_chart
+from rocstar.engine.charts.row_chart import ChartRow, Mark, RowChart, row_chart
 from rocstar.engine.types import Origin
 from rocstar.train.evaluation.statistics.intervals import interval_of_means
 from rocstar.train.reading.analysis.analyse import Analysis, ShownTrajectory
-from rocstar.train.reading.analysis.drawings import ProfileDrawing, RatiosDrawing, SharesDrawing
-from rocstar.train.reading.analysis.findings import NAMES, all_sentences
-from rocstar.train.reading.analysis.phrase_counts import GRAM, WORDS, PhraseCount, most_uncertain
+from rocstar.train.reading.analysis.findings import BEHIND, NAMES, all_sentences, percent
+from rocstar.train.reading.analysis.phrase_counts import WORDS, PhraseCount, most_uncertain
 from rocstar.train.reading.analysis.statistics.estimates import BootstrapEstimate
-from rocstar.train.reading.analysis.statistics.tally import Floats
+from rocstar.train.reading.analysis.statistics.tally import Floats, Lead
 from rocstar.train.reading.analysis.token_classes import CLASSES
-from rocstar.train.record.report.page import figure, page, part_of
+from rocstar.train.reading.view.document import article_page
 
-PARTS = Path(__file__).with_name("templates") / "analysis.html"
 LISTED: Final = 14
 """Tokens and n-grams of a class."""
-STYLE: Final = (
-    ".h1{background:rgba(213,94,0,.62)}.h2{background:rgba(213,94,0,.40)}.h3{background:rgba(230,159,0,.28)}"
-    ".h1,.h2,.h3{border-radius:2px} code{white-space:pre-wrap}"
-)
 FOOT: Final = (
     "Entropy: of softmax(logits / temperature) at each token, in nats, by the learner's forward in "
     "float32. Top fifth: the 20% of a trajectory's tokens with the highest entropy.",
     "Intervals: 95%, each separately, tasks sampled with replacement. The control does not remove other "
     "differences between first and later turns than a tool's response.",
 )
+LEADS: Final = {
+    Lead.asked: ("no tool", 7),
+    Lead.ok: ("good response", 2),
+    Lead.error: ("failing response", 1),
+}
+"""Label and colour of the curve of each kind of turn."""
+MOST_DOUBLINGS: Final = 40
+"""A larger ratio is drawn as unbounded."""
 SHORT_TURNS: Final = 0.1
 """The share of short turns from which a note is shown."""
 OFF: Final = 0.01
@@ -43,24 +46,64 @@ OFF: Final = 0.01
 
 def html_page(analysis: Analysis) -> str:
     """Return the page, which makes no request."""
-    sections = [
-        part_of(
-            PARTS,
-            "head",
-            "Where the policy was uncertain",
-            facts(analysis),
-            notes(analysis),
-            format_findings(analysis),
-        ),
-        Markup('<div class="charts">{}</div>').format(Markup("").join(_figures(analysis))),
-        part_of(PARTS, "tokens", _token_rows(analysis)),
-        part_of(PARTS, "words", [(word, *_word_cells(analysis, word)) for word in WORDS]),
-        part_of(PARTS, "shaded", [_card(analysis, k) for k in range(len(analysis.shown))]),
-        part_of(PARTS, "foot", FOOT),
+    classes = [
+        [NAMES[name], percent(found.of_top), f"{found.of_all:.0%}"]
+        for name, found in zip(CLASSES, analysis.shares, strict=True)
+        if found.lift.num_tokens
     ]
-    text = page("rocstar: entropies", sections, style=STYLE)
-    # A policy may write half a surrogate pair; the page shows its escape.
-    return text.encode(errors="backslashreplace").decode()
+    sections: list[dict[str, Any]] = [
+        {"facts": facts(analysis), "notes": notes(analysis)},
+        {
+            "heading": "Findings",
+            "list": format_findings(analysis),
+            "figures": [one.as_json() for one in figures(analysis)],
+            "table": {"head": ["class", "of the top fifth", "of all tokens"], "rows": classes, "text": True},
+        },
+        {
+            "heading": "Most uncertain tokens, by class",
+            "notes": [
+                "Counts of tokens in the top fifth of their trajectory; in brackets the count among all "
+                "occurrences."
+            ],
+            "table": {
+                "head": ["class", "tokens", "three tokens, the first of them in the top fifth"],
+                "rows": _token_rows(analysis),
+                "text": True,
+            },
+        },
+        {
+            "heading": "Forking and reflection phrases",
+            "notes": [
+                "Share of the trajectories with such a turn that have the phrase there, outside calls, with "
+                "its 95% interval over tasks; then the share of its first tokens in the top fifth."
+            ],
+            "table": {
+                "head": ["phrase", "after a tool response", "in other turns"],
+                "rows": [
+                    [word, *(_cell(analysis.wordings.words[word, place]) for place in (True, False))]
+                    for word in WORDS
+                ],
+                "text": True,
+            },
+        },
+        {
+            "heading": "Trajectories, the most uncertain fifth shaded",
+            "notes": [
+                "The first ones selected of their kind. Darker: the top twentieth and tenth of the "
+                "trajectory. The tooltip of a token shows its entropy."
+            ],
+            "texts": [
+                {
+                    "title": shown.trajectory.task.question,
+                    "chip": shown.why,
+                    "blocks": text_blocks(analysis, shown),
+                }
+                for shown in analysis.shown
+            ],
+        },
+        {"notes": FOOT},
+    ]
+    return article_page("Where the policy was uncertain", sections)
 
 
 def format_findings(analysis: Analysis) -> list[str]:
@@ -192,11 +235,6 @@ def _share(by_task: Mapping[str, Sequence[bool]]) -> tuple[float, float, float] 
     return sum(means) / len(means), low, high
 
 
-def _word_cells(analysis: Analysis, word: str) -> tuple[str, str]:
-    behind, elsewhere = (_cell(analysis.wordings.words[word, place]) for place in (True, False))
-    return behind, elsewhere
-
-
 def _cell(seen: PhraseCount) -> str:
     share = _share(seen.by_task)
     if share is None:
@@ -209,7 +247,8 @@ def _cell(seen: PhraseCount) -> str:
     )
 
 
-def _figures(analysis: Analysis) -> list[Markup]:
+def figures(analysis: Analysis) -> list[Figure]:
+    """Return the shares by class, the ratios to the control, and the entropies by offset."""
     shares = "Dots: share of the top fifth, with 95% intervals over tasks. Grey lines: share of all tokens."
     ratios = (
         f"The first {analysis.window} tokens after a response, compared with tokens at the same offset of "
@@ -217,17 +256,69 @@ def _figures(analysis: Analysis) -> list[Markup]:
     )
     offsets = "Bands: 95% intervals over tasks. The dashed line ends what counts as the first tokens."
     return [
-        figure(SharesDrawing(shares=analysis.shares), shares, is_wide=True),
-        figure(RatiosDrawing(behind=analysis.behind), ratios, is_wide=True),
-        figure(ProfileDrawing(profiles=analysis.profiles, window=analysis.window), offsets, is_wide=True),
+        Figure(partial(row_chart, _shares(analysis)), shares, is_wide=True),
+        Figure(partial(row_chart, _ratios(analysis)), ratios, is_wide=True),
+        Figure(partial(line_chart, _profile(analysis)), offsets, is_wide=True),
     ]
 
 
-Listed = list[tuple[str, str]]
+def _shares(analysis: Analysis) -> RowChart:
+    found = [one for one in zip(CLASSES, analysis.shares, strict=True) if one[1].lift.num_tokens]
+    rows = [ChartRow(NAMES[name], [_mark(one.of_top)], reference=one.of_all) for name, one in found]
+    known = [edge for _, one in found for edge in (one.of_top.value, one.of_top.high, one.of_all)]
+    ticks = nice_ticks(0.0, max([0.01, *filter(math.isfinite, known)]), 4)
+    labels = {tick: f"{tick:.0%}" for tick in ticks}
+    return RowChart(title="Share of the most uncertain fifth", rows=rows, ticks=labels)
 
 
-def _token_rows(analysis: Analysis) -> list[tuple[str, Listed, Listed]]:
-    rows = []
+def _ratios(analysis: Analysis) -> RowChart:
+    """Draw the ratios on an axis of powers of two, of which 1 is the middle."""
+    rows = [
+        ChartRow(f"after {BEHIND[name]}", [_mark(one.ratio, _log2)]) for name, one in analysis.behind.items()
+    ]
+    known = [v for row in rows for m in row.marks for v in (m.value, m.low, m.high) if v is not None]
+    reach = max([1, *(math.ceil(abs(v)) for v in known if math.isfinite(v))])
+    ticks = {float(k): f"{2.0**k:g}x" for k in range(-reach, reach + 1)}
+    title = "Ratio to the same offset without a tool"
+    return RowChart(title=title, rows=rows, ticks=ticks, line=(0.0, ""))
+
+
+def _mark(e: BootstrapEstimate, scale: Callable[[float], float] = float) -> Mark:
+    return Mark(scale(e.value), scale(e.low), scale(e.high))
+
+
+def _log2(value: float) -> float:
+    if math.isnan(value):
+        return value
+    doublings = math.log2(value) if 0 < value < math.inf else math.copysign(math.inf, value - 1)
+    return doublings if abs(doublings) <= MOST_DOUBLINGS else math.copysign(math.inf, doublings)
+
+
+def _profile(analysis: Analysis) -> Chart:
+    series = []
+    for lead, found in analysis.profiles.items():
+        known = [
+            (offset, e)
+            for offset, e in enumerate(found)
+            if e.num_tokens and all(map(math.isfinite, (e.value, e.low, e.high)))
+        ]
+        label, color = LEADS[lead]
+        band = [(offset, max(e.low, 0.0), e.high) for offset, e in known]
+        points = [(offset, e.value) for offset, e in known]
+        series.append(Series(label=label, points=points, color=color, band=band))
+    return Chart(
+        title="Mean entropy by offset from the begin of a turn",
+        unit="nats",
+        series=series,
+        marks=[(analysis.window, "")],
+        over="token",
+        is_smoothed=False,
+    )
+
+
+def _token_rows(analysis: Analysis) -> list[list[Any]]:
+    """Return a row per class: its name, and lists of texts with their counts."""
+    rows: list[list[Any]] = []
     for name in CLASSES:
         counts, grams = analysis.wordings.tokens[name], analysis.wordings.grams[name]
         singles = [
@@ -236,8 +327,7 @@ def _token_rows(analysis: Analysis) -> list[tuple[str, Listed, Listed]]:
         ]
         ranked = sorted(grams.items(), key=lambda one: (-one[1], one[0]))[:LISTED]
         threes = [(_visible(analysis.decode(list(gram))), str(n)) for gram, n in ranked]
-        assert all(len(gram) == GRAM for gram, _ in ranked)
-        rows.append((NAMES[name], singles, threes))
+        rows.append([NAMES[name], singles or "none seen", threes or "none seen"])
     return rows
 
 
@@ -246,67 +336,49 @@ def _visible(text: str) -> str:
     return text.replace("\n", "\\n").replace("\t", "\\t").replace(" ", "\u2423")
 
 
-def _card(analysis: Analysis, k: int) -> tuple[str, str, list[Any]]:
-    shown = analysis.shown[k]
-    task = shown.trajectory.task
-    return task.question, shown.why, list(text_blocks(analysis, shown))
-
-
 SHADES: Final = (0.95, 0.9, 0.8)
 """Quantiles of a trajectory's entropies above which tokens are shaded, the darkest first."""
 MAX_GIVEN: Final = 4_000
 """Characters of a prompt or of tool output that are shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of a turn's text. For a token of the top fifth: its shade, 1 (darkest) to 3, and its entropy."""
+def text_blocks(analysis: Analysis, shown: ShownTrajectory) -> list[tuple[str, list[tuple[str, int, float]]]]:
+    """Return the origin and the pieces of each part of a trajectory.
 
-    text: str
-    shade: int = 0
-    nats: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The text of one origin: for `policy` in pieces, for others as one."""
-
-    origin: str
-    pieces: list[Piece]
-
-
-def text_blocks(analysis: Analysis, shown: ShownTrajectory) -> Iterator[Block]:
-    """Yield a trajectory from its prompt to its end."""
+    A piece is a text, its shade from 1 (darkest) to 3, or 0, and its entropy in nats; of other origins than
+    the policy there is one piece.
+    """
     turns = {turn.first: turn for turn in shown.turns}
     edges = np.quantile(shown.entropy_N, SHADES)
     at = 0
+    blocks: list[tuple[str, list[tuple[str, int, float]]]] = []
     for segment in shown.trajectory.segments:
         if segment.origin is not Origin.policy:
             text = analysis.decode(shown.trajectory.ids[segment.start : segment.end].tolist())
-            yield Block(segment.origin.value, [Piece(_clipped(text))])
+            blocks.append((segment.origin.value, [(_clipped(text), 0, 0.0)]))
             continue
         turn = turns[segment.start]
         mine = slice(at, at + len(turn.ids))
-        ends = [*turn.starts_U.tolist()[1:], len(turn.text)]
-        spans = zip(turn.starts_U.tolist(), ends, strict=True)
-        texts = [turn.text[start:end] for start, end in spans]
-        yield Block("policy", list(_pieces(texts, shown.entropy_N[mine], shown.top_N[mine], edges)))
+        starts = turn.starts_U.tolist()
+        texts = [turn.text[a:b] for a, b in zip(starts, [*starts[1:], len(turn.text)], strict=True)]
+        blocks.append(("policy", _pieces(texts, shown.entropy_N[mine], shown.top_N[mine], edges)))
         at = mine.stop
+    return blocks
 
 
-def _pieces(texts: list[str], entropy_U: Floats, top_U: Floats, edges: Floats) -> Iterator[Piece]:
-    """Yield the pieces of a turn; tokens below the top fifth are joined."""
-    plain = ""
+def _pieces(
+    texts: list[str], entropy_U: Floats, top_U: Floats, edges: Floats
+) -> list[tuple[str, int, float]]:
+    """Return the pieces of a turn; tokens below the top fifth are joined."""
+    pieces: list[tuple[str, int, float]] = []
     for text, nats, top in zip(texts, entropy_U.tolist(), top_U.tolist(), strict=True):
-        if top <= 0.5:
-            plain += text
-            continue
-        if plain:
-            yield Piece(plain)
-            plain = ""
-        yield Piece(text, 1 + int(nats < edges[0]) + int(nats < edges[1]), nats)
-    if plain:
-        yield Piece(plain)
+        if top > 0.5:
+            pieces.append((text, 1 + int(nats < edges[0]) + int(nats < edges[1]), nats))
+        elif pieces and not pieces[-1][1]:
+            pieces[-1] = (pieces[-1][0] + text, 0, 0.0)
+        else:
+            pieces.append((text, 0, 0.0))
+    return pieces
 
 
 def _clipped(text: str) -> str:

@@ -59,7 +59,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _export(reader: RunReader, run_index: RunIndex, file: Path) -> None:
     """Write the page of the one run that was named."""
-    from rocstar.train.reading.view.export_page import MOST, export_page, now_as_text
+    from rocstar.train.reading.view.document import now_as_text
+    from rocstar.train.reading.view.export_page import MOST, export_page
     from rocstar.train.reading.view.reader import NothingThereError
 
     names = list(run_index.runs())

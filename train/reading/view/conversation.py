@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from rocstar.engine.chat.toolcalls import tool_call_spans
+from rocstar.engine.record.json_record import decode_times
 from rocstar.engine.record.learned import LearnedTokens
 from rocstar.engine.record.step_file import seconds_of
-from rocstar.engine.record.times import decode_times
-from rocstar.train.record.report.sample import is_correct, is_hidden, reward_of
-from rocstar.train.record.report.trajectories import pieces, why
+from rocstar.engine.types import HIDDEN, TurnForm
 
 Record = Mapping[str, Any]
 Column = npt.NDArray[Any]
@@ -25,6 +26,18 @@ PAGE_TOKENS: Final = 4096
 """Tokens of one answer at most."""
 MAX_BINS: Final = 2000
 
+WHY: Final = {
+    "kept": "Kept: the learner saw it.",
+    "dropped_positive": "Dropped by RoC: correct, but not drawn among the correct siblings.",
+    "dropped_negative": "Dropped: wrong, and not drawn among the wrong siblings.",
+    "no_signal": "Not used: all scored siblings of the group have the same reward, so no advantage exists.",
+    "failed": "Not used: lost to a failure of the system, so it has no reward.",
+}
+EVALUATED: Final = "evaluated"
+"""The bucket of an attempt of an evaluation, which no learner uses."""
+CODE: Final = "code"
+"""The argument that is a program, whatever the tool."""
+
 
 class WithheldError(Exception):
     """A record of a withheld task."""
@@ -32,7 +45,7 @@ class WithheldError(Exception):
 
 def check_shown(record: Record, *, reveal: bool) -> None:
     """WithheldError for the record of a hidden task without `reveal`."""
-    if not reveal and is_hidden(record):
+    if not reveal and ((record.get("task") or {}).get("meta") or {}).get(HIDDEN):
         raise WithheldError(
             "the licence of this task asks that it is not shown; `rocstar view --reveal` shows it"
         )
@@ -44,7 +57,10 @@ def conversation(record: Record, *, reveal: bool) -> dict[str, Any]:
     WithheldError for a hidden task without `reveal`.
     """
     check_shown(record, reveal=reveal)
-    task, reward = record.get("task") or {}, reward_of(record)
+    task, outcome = record.get("task") or {}, record.get("outcome") or {}
+    reward = None if outcome.get("reward") is None else float(outcome["reward"])
+    # A record without a verdict is correct with a reward of 1.
+    is_correct = bool(outcome.get("is_correct", reward == 1.0))
     turns = record.get("turns") or ()
     return {
         "id": record.get("id"),
@@ -55,9 +71,9 @@ def conversation(record: Record, *, reveal: bool) -> dict[str, Any]:
         "seed": record.get("seed"),
         "task": {name: task.get(name) for name in ("id", "source", "question", "answer")},
         "context": list(task.get("context") or ()),
-        "verdict": "no reward" if reward is None else "correct" if is_correct(record) else "wrong",
+        "verdict": "no reward" if reward is None else "correct" if is_correct else "wrong",
         "reward": reward,
-        "method": (record.get("outcome") or {}).get("method"),
+        "method": outcome.get("method"),
         "finish": record.get("finish_reason"),
         "bucket": (record.get("decision") or {}).get("reason"),
         "why": why(record),
@@ -79,6 +95,14 @@ def conversation(record: Record, *, reveal: bool) -> dict[str, Any]:
         ],
         "times": _times(record),
     }
+
+
+def why(record: Record) -> str:
+    """Why the learner saw the trajectory or not."""
+    reason = str((record.get("decision") or {}).get("reason", ""))
+    text = WHY.get(reason, f"Bucket: {reason}." if reason and reason != EVALUATED else "")
+    failed = (record.get("outcome") or {}).get("failed")
+    return f"{text} {failed.get('kind')}: {failed.get('detail')}" if failed else text
 
 
 def _times(record: Record) -> dict[str, Any] | None:
@@ -266,3 +290,42 @@ def _advantages(record: Record, start: int, is_policy: Sequence[bool]) -> list[f
         told.append(advantage[at] if mine and at < len(advantage) else None)
         at += mine
     return told
+
+
+def pieces(turn: Mapping[str, Any]) -> Iterator[str | Mapping[str, Any]]:
+    """The policy's text of a turn with its tool calls in their places: `name`, `arguments` (pairs of name or
+    None, and text), `is_error`, `status` and `result`."""
+    text, calls, end = str(turn.get("text", "")), list(turn.get("calls") or []), 0
+    spans = tool_call_spans(text, TurnForm(**turn.get("form", {})))
+    for span, call in itertools.zip_longest(spans, calls):
+        raw = ""
+        if span is not None:
+            yield text[end : span[0]]
+            raw, end = text[slice(*span)], span[1]
+        yield raw if call is None else _shown(call, raw)
+    yield text[end:]
+
+
+def _shown(call: Mapping[str, Any], raw: str) -> Mapping[str, Any]:
+    """The program and the other arguments (or what could not be decoded), the status and the result."""
+    arguments, malformed = call.get("arguments"), call.get("malformed")
+    readable = arguments if isinstance(arguments, Mapping) and not malformed else None
+    return {
+        "name": "undecodable call" if readable is None else str(call.get("name")),
+        "arguments": [(None, raw)] if readable is None else _arguments(readable),
+        "is_error": bool(call.get("is_error")),
+        "status": str(call.get("status", "")) + (f": {malformed}" if malformed else ""),
+        "result": str(call.get("result", "")).rstrip(),
+    }
+
+
+def _arguments(arguments: Mapping[str, Any]) -> list[tuple[str | None, str]]:
+    """The program first, without its name, then every other argument under its name."""
+    alone = CODE if CODE in arguments else next(iter(arguments)) if len(arguments) == 1 else None
+    first = [] if alone is None else [(None, _plain(arguments[alone]))]
+    return first + [(name, _plain(value)) for name, value in arguments.items() if name != alone]
+
+
+def _plain(value: object) -> str:
+    """A text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)

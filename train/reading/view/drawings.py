@@ -7,12 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
-from rocstar.train.record.console_text import number
-from rocstar.train.record.metrics import Row, metric_of
-from rocstar.train.record.report.bars import stacked_bars
-from rocstar.train.record.report.budget import ledger_bars, status_bars, time_bars, time_shares
-from rocstar.train.record.report.curves import (
+from rocstar.engine.charts.bars import stacked_bars
+from rocstar.engine.charts.drawing import Figure
+from rocstar.engine.charts.line_chart import Chart, Interval, Series, line_chart
+from rocstar.train.reading.view.budget import ledger_bars, status_bars, time_bars, time_shares
+from rocstar.train.reading.view.curves import (
     PLOTS,
     REWARD,
     Plot,
@@ -21,8 +20,9 @@ from rocstar.train.record.report.curves import (
     main_set_of,
     rows_of,
 )
-from rocstar.train.record.report.page import Drawn
-from rocstar.train.record.report.svg import Chart, Interval, Series, line_chart
+from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
+from rocstar.train.record.console_text import number
+from rocstar.train.record.metrics import Row, metric_of
 
 MAX_OVERLAID = 9
 """Runs in one drawing: so many colours there are."""
@@ -32,16 +32,10 @@ def charts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """A run's curves, time budget and ledger, and how its tool calls ended, as the report draws them; each
     for a screen and for a phone."""
     bars = (time_bars(rows), ledger_bars(rows), status_bars(rows))
-    return [chart_data(one) for one in (*drawn_curves(rows), *bars) if one is not None]
+    return [one.as_json() for one in (*drawn_curves(rows), *bars) if one is not None]
 
 
-def chart_data(drawn: Drawn) -> dict[str, Any]:
-    """Return a drawing as JSON, from which the page builds its elements."""
-    screen, phone = drawn.svgs()
-    return {"screen": screen, "phone": phone, "caption": drawn.caption, "wide": drawn.is_wide}
-
-
-def overlay(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Drawn:
+def overlay(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Figure:
     """Return one plot with a metric of several runs, or with all metrics of one run."""
     keys = _shown_keys(plot, rows_by_run)
     series: list[Series] = []
@@ -69,7 +63,7 @@ def overlay(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Drawn:
     if len(keys) < len(plot.keys):  # say which of them it is
         subtitle = ", ".join([*keys.values(), subtitle or unit])
     chart = Chart(title=plot.title, subtitle=subtitle, unit=unit, series=series, intervals=intervals, top=top)
-    return Drawn(partial(line_chart, chart), plot.caption, is_wide=plot is REWARD)
+    return Figure(partial(line_chart, chart), plot.caption, is_wide=plot is REWARD)
 
 
 def _shown_keys(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Mapping[str, str]:
@@ -82,15 +76,15 @@ def _shown_keys(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Mapping
 
 def overlays(rows_by_run: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
     """Return every plot that one of the runs has data for, and their evaluations."""
-    found = [chart_data(overlay(plot, rows_by_run)) for plot in (REWARD, *PLOTS) if _has(plot, rows_by_run)]
-    return found + [chart_data(one) for one in _evaluation_overlays(rows_by_run)]
+    found = [overlay(plot, rows_by_run).as_json() for plot in (REWARD, *PLOTS) if _has(plot, rows_by_run)]
+    return found + [one.as_json() for one in _evaluation_overlays(rows_by_run)]
 
 
 def _has(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> bool:
     return any(plot.says_something(rows_of(rows, "rl")) for rows in rows_by_run.values())
 
 
-def _evaluation_overlays(rows_by_run: Mapping[str, Sequence[Row]]) -> list[Drawn]:
+def _evaluation_overlays(rows_by_run: Mapping[str, Sequence[Row]]) -> list[Figure]:
     """Each set over the steps, a curve for each run that was evaluated on it."""
     by_set: dict[str, list[Series]] = {}
     for color, (run, rows) in enumerate(list(rows_by_run.items())[:MAX_OVERLAID]):
@@ -101,7 +95,7 @@ def _evaluation_overlays(rows_by_run: Mapping[str, Sequence[Row]]) -> list[Drawn
             by_set.setdefault(name, []).append(Series(label=run, color=color, points=curve))
     caption = "Share of correct attempts in evaluation; intervals are on each run's own page."
     return [
-        Drawn(partial(line_chart, Chart(title=name, unit="reward", series=series, top=1.0)), caption)
+        Figure(partial(line_chart, Chart(title=name, unit="reward", series=series, top=1.0)), caption)
         for name, series in by_set.items()
     ]
 
@@ -121,7 +115,7 @@ def task_drawing(over_steps: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[
         title="Solved", subtitle="share of the attempts at this task", unit="share", series=series, top=1.0
     )
     caption = "All attempts of a step, including failed ones."
-    return chart_data(Drawn(partial(line_chart, chart), caption, is_wide=True))
+    return Figure(partial(line_chart, chart), caption, is_wide=True).as_json()
 
 
 def pass_rate_drawing(groups: Sequence[int], step: int) -> dict[str, Any]:
@@ -136,7 +130,7 @@ def pass_rate_drawing(groups: Sequence[int], step: int) -> dict[str, Any]:
         over="correct",
     )
     caption = "From the left: groups with no correct sibling, with one, and so on. The ends teach nothing."
-    return chart_data(Drawn(draw, caption))
+    return Figure(draw, caption).as_json()
 
 
 def summary(run: ViewedRun) -> dict[str, Any]:

@@ -1,56 +1,107 @@
-"""Evaluations for the page: forest plot, grid of questions, and a comparison of two by question."""
+"""Evaluations for the page: scores, the attempts at each question, and a comparison of two by question."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
+
+from rocstar.engine.charts.bars import stacked_bars
+from rocstar.engine.charts.drawing import Figure, format_value
+from rocstar.engine.charts.row_chart import ChartRow, Mark, RowChart, row_chart
+from rocstar.engine.record.reading import RecordError
 from rocstar.train.evaluation.compare import compare_paths
 from rocstar.train.evaluation.evaluation_folder import EvaluationFolder
-from rocstar.train.evaluation.report.figures import forest_plot
-from rocstar.train.evaluation.report.tables import forest_rows, read_results, tables
-from rocstar.train.reading.view.drawings import chart_data
+from rocstar.train.evaluation.tables import SetNumbers, read_results, tables
+from rocstar.train.reading.view.evaluation_facts import ManifestFacts
+from rocstar.train.reading.view.listing import Listing
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.record.report.page import Drawn
 
-CAPTION = "A mark is avg@k; the whiskers are its 95% interval, with questions, not attempts, as the sample."
+ESTIMATES: Final = (
+    "failed attempts count as wrong",
+    "failed attempts left out",
+    "questions not found in training",
+)
+COLORS: Final = {"correct": 0, "wrong": 1, "truncated": 4}
+MOST_BINS: Final = 32
+"""Bars of a distribution."""
+HARDEST: Final = 5
+"""The number of questions shown in full."""
+MAX_QUESTION: Final = 600
+"""Characters of a question or an answer that are shown in full."""
+HIDDEN: Final = (
+    "The licence of this set asks that its questions are not shown. This page has neither them nor the "
+    "attempts, which repeat them; `rocstar report FOLDER --reveal` includes both."
+)
 
 
 def evaluation_page(folder: Path) -> dict[str, Any]:
-    """Scores of all sets, drawn and as tables. ConfigError where results.json is damaged."""
-    results = read_results(EvaluationFolder(folder).results)
-    rows = forest_rows(results.sets)
-
-    def draw(*, width: int, height: int) -> str:
-        return forest_plot("Share of correct attempts", rows, width=width)
-
+    """Return scores of all sets, drawn and as tables, and how they were made. ConfigError if results.json is
+    damaged."""
+    results, facts = read_results(EvaluationFolder(folder).results), ManifestFacts(folder)
+    chart = _forest(results.sets)
+    caption = (
+        "A mark is avg@k; the whiskers are its 95% interval, with questions, not attempts, as the sample."
+    )
+    if not any(row.marks for row in chart.rows):
+        caption = "No attempt was scored."
     return {
         "sets": list(results.sets),
-        "forest": chart_data(Drawn(draw, CAPTION, is_wide=True)),
+        "model": facts.model,
+        "facts": facts.table(results),
+        "problem": facts.problem,
+        "settings": {name: facts.settings(name) for name in results.sets},
+        "command": facts.command(),
+        "manifest": facts.whole(),
+        "forest": Figure(partial(row_chart, chart), caption, is_wide=True).as_json(),
         "tables": [
-            {
-                "title": one.title,
-                "head": list(one.head),
-                "rows": [list(row) for row in one.rows],
-                "note": one.note,
-            }
+            {"title": one.title, "head": one.head, "rows": one.rows, "note": one.note}
             for one in tables(results.sets)
         ],
     }
 
 
-def grid(folder: Path, name: str) -> dict[str, Any]:
-    """Return every question of a set with its attempts, the hardest first.
+def _forest(sets: Mapping[str, SetNumbers]) -> RowChart:
+    rows = [
+        ChartRow(name, list(_estimates(one)), detail=f"avg@{one.k}, {one.num_questions:,} questions")
+        for name, one in sets.items()
+    ]
+    kinds = sorted({mark.kind for row in rows for mark in row.marks})
+    legend = {kind: ESTIMATES[kind] for kind in kinds} if len(kinds) > 1 else {}
+    ticks = {tick / 4: f"{25 * tick}%" for tick in range(5)}
+    title = "Share of correct attempts"
+    return RowChart(title=title, subtitle="95% intervals", rows=rows, ticks=ticks, legend=legend)
+
+
+def _estimates(one: SetNumbers) -> Iterator[Mark]:
+    """Yield the distinct estimates of a set."""
+    scores = [(0, one.as_wrong.avg, one.as_wrong.interval)]
+    if one.failed:
+        scores.append((1, one.left_out.avg, one.left_out.interval))
+    if one.contamination is not None and one.contamination.num_contaminated:
+        scores.append((2, one.contamination.avg_clean, one.contamination.interval_clean))
+    for kind, value, interval in scores:
+        if value is not None:
+            low, high = interval or (None, None)
+            text = f"{value:.3f}" + (f" [{low:.2f}, {high:.2f}]" if interval else "")
+            yield Mark(value, low, high, kind=kind, text=text, short=f"{value:.3f}")
+
+
+def grid(folder: Path, name: str, listing: Listing | None, *, reveal: bool) -> dict[str, Any]:
+    """Return every question of a set with its attempts, the hardest first; those without a verdict are last.
 
     An attempt is `k` correct, `w` wrong, `t` truncated and so wrong, `f` failed. `row` is the place of a
-        question's first attempt in the file of the set. ConfigError for an unknown set.
+        question's first attempt in the file of the set, `listing`; None if there is no such file. Without
+        `reveal`, no text of a set whose licence asks so is returned. ConfigError for an unknown set.
     """
-    questions = _questions(folder, name)
     rows: list[dict[str, Any]] = []
     at = 0
-    for question, found in questions.items():
+    for question, found in _questions(folder, name).items():
         attempts = found.get("attempts") or []
         cut = found.get("truncated") or [False] * len(attempts)
         cells = "".join(
@@ -61,8 +112,85 @@ def grid(folder: Path, name: str) -> dict[str, Any]:
             {"id": question, "row": at, "cells": cells, "correct": cells.count("k"), "scored": scored}
         )
         at += len(attempts)
-    rows.sort(key=lambda row: (row["correct"] / row["scored"] if row["scored"] else 0.0, row["row"]))
-    return {"set": name, "questions": rows}
+    rows.sort(key=lambda row: (row["correct"] / row["scored"] if row["scored"] else 2.0, row["row"]))
+    is_shown = reveal or not read_results(EvaluationFolder(folder).results).sets[name].hidden
+    notes = [] if is_shown else [HIDDEN]
+    if listing is None:
+        notes.append(f"{EvaluationFolder(folder).attempts(name).name} does not exist")
+    else:
+        notes += listing.problems
+    return {
+        "set": name,
+        "questions": rows,
+        "shown": is_shown,
+        "figures": [] if listing is None else [one.as_json() for one in _distributions(listing)],
+        "hardest": list(_hardest(rows, listing)) if listing is not None and is_shown else [],
+        "notes": notes,
+    }
+
+
+def _distributions(listing: Listing) -> Iterator[Figure]:
+    """Yield how many tokens and turns the scored attempts have."""
+    rows = listing.rows[~np.isnan(listing.rows["reward"])]
+    is_cut = ~rows["is_correct"] & rows["is_truncated"]
+    kinds = {"correct": rows["is_correct"], "wrong": ~rows["is_correct"] & ~is_cut, "truncated": is_cut}
+    for column, title, caption in (
+        ("tokens", "Length", "Attempts by their tokens: prompt, policy and tool output."),
+        ("turns", "Turns", "Attempts by the number of completions of the policy."),
+    ):
+        values, width = rows[column].astype(int), 1
+        while values.max(initial=0) // width >= MOST_BINS:
+            width *= 2
+        num = int(values.max(initial=0)) // width + 1
+        parts = {
+            kind: np.bincount(values[mask] // width, minlength=num).tolist() for kind, mask in kinds.items()
+        }
+        heads = [
+            f"{column}: {i * width:,}" + (f" to {(i + 1) * width - 1:,}" if width > 1 else "")
+            for i in range(num)
+        ]
+        means = [
+            f"{format_value(float(values[mask].mean()), '')} where {kind}"
+            for kind, mask in kinds.items()
+            if mask.any()
+        ]
+        xs = [i * width + (width - 1) / 2 for i in range(num)]
+        shown = {kind: counts for kind, counts in parts.items() if any(counts)}
+        draw = partial(stacked_bars, title, "attempts", xs, shown, colors=COLORS, over=column, heads=heads)
+        yield Figure(draw, f"{caption} Mean: {', '.join(means)}." if means else caption)
+
+
+def _hardest(rows: Sequence[Mapping[str, Any]], listing: Listing) -> Iterator[dict[str, Any]]:
+    for row in rows[:HARDEST]:
+        try:
+            task = listing.opened(0).record(row["row"]).get("task") or {}
+        except (RecordError, IndexError):  # the file is not the one that results.json is of
+            continue
+        if task.get("id") == row["id"]:
+            tokens = listing.rows["tokens"][row["row"] : row["row"] + len(row["cells"])]
+            yield {
+                "id": row["id"],
+                "question": str(task.get("question", ""))[:MAX_QUESTION],
+                "answer": str(task.get("answer", ""))[:MAX_QUESTION],
+                "detail": f"{row['correct']} of {row['scored']} correct, "
+                f"{format_value(float(tokens.mean()), '')} tokens on average",
+            }
+
+
+def select_attempts(questions: Sequence[Mapping[str, Any]], num: int) -> list[int]:
+    """Return the rows of at most `num` attempts to read, of the questions of `grid`: alternating between the
+    hardest questions that were sometimes solved and the hardest never solved, the first attempt of each
+    kind."""
+    solved = [one for one in questions if 0 < one["correct"] < len(one["cells"])]
+    never = [one for one in questions if not one["correct"]]
+    always = [one for one in questions if one["correct"] and one["correct"] == len(one["cells"])]
+    pairs = (one for pair in zip_longest(solved, never) for one in pair if one is not None)
+    found: list[int] = []
+    for one in (*pairs, *always):
+        found += [one["row"] + one["cells"].index(code) for code in "kwtf" if code in one["cells"]]
+        if len(found) >= num:
+            break
+    return found[:num]
 
 
 def compare_page(a: Path, b: Path) -> dict[str, Any]:

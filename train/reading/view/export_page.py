@@ -7,13 +7,12 @@ Withheld tasks are left out, and so is data beyond the size limit: tokens first,
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from rocstar.train.reading.view.document import build_document
+from rocstar.train.reading.view.document import build_document, static_table
 from rocstar.train.reading.view.exported_responses import (
     ExportedResponses,
     Place,
@@ -58,12 +57,15 @@ def export_page(
         "start": f"#/{start}?{urlencode({'run': run, **of})}",
         "left_out": len(places) - len(shown),
     }
-    return build_document(f"rocstar: {run}", about, kept.texts)
-
-
-def now_as_text() -> str:
-    """Return the creation time of a page."""
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    head = ("trajectory", "step", "verdict", "fate", "tokens", "calls")
+    cells = [
+        [
+            f"{row['name']} #{row['sibling']}",
+            *(row[key] for key in ("step", "verdict", "bucket", "tokens", "calls")),
+        ]
+        for _, row in shown
+    ]
+    return build_document(f"rocstar: {run}", about, kept.texts, static_table(run, head, cells))
 
 
 def _keep_surroundings(

@@ -7,34 +7,15 @@ The caller requests the most important ones first; requests beyond the size limi
 
 from __future__ import annotations
 
-import base64
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-import msgspec
-
 from rocstar.engine.record.reading import RecordError
 from rocstar.train.reading.view.conversation import PAGE_TOKENS, WithheldError
+from rocstar.train.reading.view.document import pack
 from rocstar.train.reading.view.reader import NothingThereError, RunReader
 from rocstar.train.recipe.errors import ConfigError
-
-
-def encode_json(answer: Any) -> bytes:
-    """The answer as JSON; half a surrogate pair, which no UTF-8 can carry, becomes its escape."""
-    return msgspec.json.encode(_plain(answer))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        return {_plain(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return value if value and isinstance(value[0], int | float) else [_plain(inner) for inner in value]
-    return value
-
 
 ROOM: Final = 4_700_000
 """Characters of all answers, so that a page stays below five megabytes."""
@@ -66,8 +47,7 @@ class ExportedResponses:
             told = answer()
         except (NothingThereError, RecordError, ConfigError, WithheldError):
             return None
-        packed = zlib.compress(encode_json(_rounded(told) if is_rounded else told), 9)
-        text = base64.b64encode(packed).decode()
+        text = pack(_rounded(told) if is_rounded else told)
         if len(text) > self._room:
             return None
         self._room -= len(text)
@@ -75,12 +55,15 @@ class ExportedResponses:
         return told
 
 
-def keep_evaluation(kept: ExportedResponses, reader: RunReader, run: str, step: str) -> None:
-    """An evaluation with the questions of its sets."""
+def keep_evaluation(kept: ExportedResponses, reader: RunReader, run: str, step: str) -> dict[str, Any]:
+    """Keep an evaluation, and return the questions of its sets that are kept."""
     at = {"run": run, "step": step}
     found = kept.ask("evaluation", at, partial(reader.evaluation, run, step))
-    for name in found["sets"] if found else ():
-        kept.ask("grid", {**at, "set": name}, partial(reader.grid, run, step, name))
+    names = found["sets"] if found else ()
+    grids = {
+        name: kept.ask("grid", {**at, "set": name}, partial(reader.grid, run, step, name)) for name in names
+    }
+    return {name: grid for name, grid in grids.items() if grid is not None}
 
 
 def keep_conversations(
@@ -100,14 +83,15 @@ def keep_conversations(
             shown.append(((stem, row), found["listed"]))
     rows = [row for _, row in shown]
     buckets = [row["bucket"] for row in rows]
+    whole = reader.rows(run, collection, words="", sort="", start=0, num=0)
     listed = {
-        "total": reader.rows(run, collection, words="", sort="", start=0, num=0)["total"],
+        "total": whole["total"],
         "matched": len(rows),
         "rows": rows,
         "buckets": {name: buckets.count(name) for name in dict.fromkeys(buckets)},
         "correct": sum(row["verdict"] == "correct" for row in rows),
         "steps": len({row["file"] for row in rows}),
-        "problems": [],
+        "problems": whole["problems"],
     }
     kept.ask("list", {"run": run, **of}, lambda: listed)
     return shown

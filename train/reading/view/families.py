@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from rocstar.engine.charts.drawing import Figure
+from rocstar.engine.charts.line_chart import Chart, Series, line_chart
 from rocstar.train.reading.view.listing import Listing
-from rocstar.train.record.report.page import Drawn
-from rocstar.train.record.report.svg import Chart, Series, line_chart
 
 MOST_CURVES: Final = 9
 """The number of colours; only the largest families are drawn."""
@@ -63,7 +63,7 @@ def _sums(listing: Listing, steps: npt.NDArray[Any]) -> list[npt.NDArray[np.floa
     return sums
 
 
-def families_drawing(told: list[dict[str, Any]]) -> Drawn | None:
+def families_drawing(told: list[dict[str, Any]]) -> Figure | None:
     """The mean reward of the largest families over the steps; None where there is one at most."""
     if len(told) < 2:
         return None
@@ -76,4 +76,4 @@ def families_drawing(told: list[dict[str, Any]]) -> Drawn | None:
         f" {left_out} smaller families are in the table alone." if left_out else ""
     )
     chart = Chart(title="Reward by task family", unit="reward", series=series)
-    return Drawn(partial(line_chart, chart), caption, is_wide=True)
+    return Figure(partial(line_chart, chart), caption, is_wide=True)

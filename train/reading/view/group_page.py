@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from rocstar.train.reading.view.conversation import WHY
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.record.metrics import Row
-from rocstar.train.record.report.trajectories import WHY
 
 LEDGER: Final = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed")
 

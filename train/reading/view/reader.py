@@ -6,14 +6,11 @@ requests, WithheldError for withheld tasks, and RecordError for incomplete files
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final, Protocol
-
-import numpy as np
 
 from rocstar.engine.record.learned import LearnedTokens
 from rocstar.engine.record.reading import RecordError
@@ -25,14 +22,14 @@ from rocstar.train.reading.view.evaluation_page import compare_page, evaluation_
 from rocstar.train.reading.view.families import families, families_drawing
 from rocstar.train.reading.view.group_page import RocSettings, group, pass_rates, task_over_steps
 from rocstar.train.reading.view.listing import Listing
+from rocstar.train.reading.view.run_facts import numbers_of, starts_of, tiles_of
+from rocstar.train.reading.view.sample import sample_listing
 from rocstar.train.reading.view.text_search import search
 from rocstar.train.reading.view.timeline import timeline_of_step, trajectory_timeline
 from rocstar.train.reading.view.trajectory_filter import Places, filter_trajectories
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
 from rocstar.train.record.manifest import ManifestError
 from rocstar.train.record.metrics import MetricsFileError, Row
-from rocstar.train.record.report.headline import tiles_of
-from rocstar.train.record.report.sample import BUCKETS, OTHER, RecordPlace, Step, choose_of_both, kind_of_fate
 from rocstar.train.record.run_directory import METRICS
 
 
@@ -47,33 +44,6 @@ def read_alarms(run: ViewedRun) -> dict[str, Any]:
         return {**as_plain(diagnose(run.path)), "problem": ""}
     except (MetricsFileError, ManifestError) as error:
         return {"problem": str(error)}
-
-
-def sample_listing(listing: Listing, most: int) -> list[tuple[int, int]]:
-    """Return the file number and row of at most `most` trajectories of the first and last step, of all kinds.
-
-    Deterministic for equal files. Withheld trajectories are excluded.
-    """
-    if not len(listing.rows):
-        return []
-    first, last = int(listing.rows["step"].min()), int(listing.rows["step"].max())
-    filter_trajectories = choose_of_both(
-        _places(listing, first, most), _places(listing, last, most) if last != first else {}, most
-    )
-    return [(place.file, place.line) for place in filter_trajectories]
-
-
-def _places(listing: Listing, step: int, most: int) -> Step:
-    """The places of a step that may be chosen, by kind and whether a tool call failed."""
-    found: Step = {}
-    for at in np.flatnonzero((listing.rows["step"] == step) & ~listing.rows["hidden"]).tolist():
-        row = listing.rows[at]
-        kind = kind_of_fate(listing.buckets[row["bucket"]], bool(row["is_correct"]))
-        name = f"{row['step']}/{row['task']}/{row['sibling']}/{row['row']}"
-        key = hashlib.blake2b(name.encode(), digest_size=8).digest()
-        place = RecordPlace(key, int(row["file"]), int(row["row"]), str(row["task"]))
-        found.setdefault((kind if kind in BUCKETS else OTHER, bool(row["errors"])), []).append(place)
-    return {kind: sorted(places)[:most] for kind, places in found.items()}
 
 
 MAX_PAGE: Final = 500
@@ -122,6 +92,9 @@ class RunReader:
             "tiles": [asdict(tile) for tile in tiles_of(rows)],
             "charts": drawings.charts(rows) if rows else [],
             "time": drawings.time_parts(rows),
+            "numbers": numbers_of(rows),
+            "recipe": run.recipe_text(),
+            "starts": starts_of(run.path) if run.path.is_dir() else [],
             "growing": run.growing(),
             "collections": run.collections(),
         }
@@ -179,7 +152,7 @@ class RunReader:
             "listed": listed,
             "replay": replay if is_step else None,
             "chat": _chat_command(run, listing, stem, row),
-            "timeline": None if timeline is None else drawings.chart_data(timeline),
+            "timeline": None if timeline is None else timeline.as_json(),
         }
 
     def tokens(
@@ -203,7 +176,7 @@ class RunReader:
         """Return the rewards by source of the tasks."""
         found = families(self._listing(name, STEPS))
         drawing = families_drawing(found)
-        return {"families": found, "drawing": None if drawing is None else drawings.chart_data(drawing)}
+        return {"families": found, "drawing": None if drawing is None else drawing.as_json()}
 
     def timeline(self, name: str, step: int) -> dict[str, Any]:
         """Return the timeline of a step."""
@@ -249,7 +222,8 @@ class RunReader:
 
     def grid(self, name: str, step: str, set_name: str) -> dict[str, Any]:
         """The questions of a set."""
-        return grid(self._evaluation(name, step), set_name)
+        listing = self._run(name).listing(f"{step}:{set_name}")
+        return grid(self._evaluation(name, step), set_name, listing, reveal=self._reveal)
 
     def paired(self, a: tuple[str, str], b: tuple[str, str]) -> dict[str, Any]:
         """Two evaluations (run, step), question by question."""

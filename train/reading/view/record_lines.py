@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from rocstar.engine.record.json_record import VERSION, decode_times
 from rocstar.engine.record.learned import LearnedTokens
-from rocstar.engine.record.plain import VERSION
 from rocstar.engine.record.reading import RecordError
 from rocstar.engine.record.step_file import (
     FAMILY_CHARS,
@@ -24,7 +24,6 @@ from rocstar.engine.record.step_file import (
     seconds_of,
     task_number,
 )
-from rocstar.engine.record.times import decode_times
 from rocstar.engine.types import HIDDEN, TRUNCATED, Origin, Span, TrajectoryTimes
 
 

@@ -1,15 +1,13 @@
-"""report.html of a run: the viewer as one file, with a prerendered first page.
+"""report.html of a run and of an evaluation: the viewer as one file that begins with its page.
 
-    metrics.jsonl, config.toml, manifest.json ──> sections of markup (record/report)   ─┐
-    ten trajectories of first and last step ──> responses, as of `view --export` ───────┴─> report.html
+    metrics.jsonl, config.toml, manifest.json, ten trajectories of first and last step ──> RUN/report.html
+    results.json, manifest.json, config.toml, at most 40 attempts ──> EVALUATION/report.html
 
     python -m rocstar.train.reading.view.report RUN                     writes RUN/report.html
     python -m rocstar.train.reading.view.report RUN --svg PICTURE.svg   writes the reward curve as a picture
 
-The markup can be read, searched and printed without scripts; with scripts, each of the ten trajectories links
-to its tokens, times and group. Only the files of these ten are opened, and only if they have an index, so
-memory does not grow with the run. It reads only the run directory, so it can be made at any time, also
-while the run continues.
+Of a run only the records of its first and its last step are opened, so that memory does not grow with the
+number of steps. A report can be made at any time, also while the run continues.
 """
 
 from __future__ import annotations
@@ -17,41 +15,57 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
-from rocstar.engine.record.files import FRAMES
-from rocstar.train.reading.view.document import build_document
-from rocstar.train.reading.view.export_page import now_as_text
+from rocstar.train.evaluation.evaluation_folder import EvaluationFolder
+from rocstar.train.evaluation.tables import read_results
+from rocstar.train.reading.view.curves import picture_svg
+from rocstar.train.reading.view.document import build_document, now_as_text, static_table
+from rocstar.train.reading.view.evaluation_page import select_attempts
 from rocstar.train.reading.view.exported_responses import (
     ExportedResponses,
-    Place,
     keep_conversations,
     keep_evaluation,
     keep_groups,
     keep_tokens,
 )
 from rocstar.train.reading.view.reader import RunReader
-from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
-from rocstar.train.record.metrics import MetricsFileError
-from rocstar.train.record.report.curves import picture_svg
-from rocstar.train.record.report.sample import RecordAt, ReportSample, sample
-from rocstar.train.record.report.sections import ReportError, report_sections, rows_to_report
+from rocstar.train.reading.view.run_facts import NUMBERS
+from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun, records_of, sets_of
+from rocstar.train.record.metrics import MetricsFileError, Row, read_metrics
 from rocstar.train.record.run_directory import REPORT, replace_text
 
-HOME: Final = "report"
-"""The page that this file begins with."""
+NUM_TRAJECTORIES: Final = 10
+NUM_ATTEMPTS: Final = 40
+"""Attempts of all sets that an evaluation's report has in full."""
+
+
+class ReportError(ValueError):
+    """A run directory without the files of a report; the message names them."""
 
 
 class _OneRun:
-    """An index with one run, which reads only some files of its steps."""
+    """An index with one run."""
 
     def __init__(self, run: ViewedRun) -> None:
         self._run = run
 
     def runs(self) -> dict[str, ViewedRun]:
         return {self._run.name: self._run}
+
+
+def _rows(run_dir: Path) -> list[Row]:
+    """Return the rows of metrics.jsonl, of which there is at least one."""
+    path = run_dir / "metrics.jsonl"
+    if not path.is_file():
+        raise ReportError(f"{path} does not exist; give the directory of a run, as `rocstar train` prints it")
+    rows = read_metrics(path)
+    if not rows:
+        raise ReportError(f"{path} has no rows yet; wait for the first step")
+    return rows
 
 
 def write_report(run_dir: Path) -> Path:
@@ -68,43 +82,61 @@ def report_page(run_dir: Path) -> str:
         ReportError: the directory has no metrics.jsonl, or one without rows.
         MetricsFileError: metrics.jsonl is damaged before its last line.
     """
-    rows, sampled, name = rows_to_report(run_dir), sample(run_dir), run_dir.resolve().name
-    kept, addresses = _answers(run_dir, name, sampled)
-    about = {"made": now_as_text(), "home": HOME, "start": _address(HOME, run=name), "left_out": 0}
-    sections = report_sections(run_dir, rows, sampled, addresses)
-    text = build_document(f"rocstar: {name}", about, kept.texts, sections)
-    # A policy may write half a surrogate pair in its arguments; it is shown as its escape.
-    return text.encode(errors="backslashreplace").decode()
-
-
-def _answers(
-    run_dir: Path, name: str, sampled: ReportSample
-) -> tuple[ExportedResponses, dict[RecordAt, str]]:
-    """Return the responses for the page, and the page's addresses of its trajectories."""
-    indexed = {(path.stem, row): (path, row) for (path, row), _ in sampled.shown if path.suffix == FRAMES}
-    run = ViewedRun(name, run_dir, only=list(dict.fromkeys(path for path, _ in indexed.values())))
+    _rows(run_dir)
+    name = run_dir.resolve().name
+    run = ViewedRun(name, run_dir, only=_ends(records_of(run_dir)))
     reader, kept = RunReader(_OneRun(run), reveal=False), ExportedResponses()
+    told = kept.ask("run", {"run": name}, partial(reader.run, name))
     kept.ask("runs", {}, reader.runs)
+    kept.ask("groups", {"run": name}, partial(reader.groups_of, name))
     for step in _ends(list(run.evaluations())):
         keep_evaluation(kept, reader, name, step)
-    shown: list[Place] = []
-    if indexed:
-        found = keep_conversations(kept, reader, name, STEPS, {}, indexed)
-        shown = [place for place, _ in found]
-        keep_groups(kept, reader, name, [row for _, row in found])
-    for place in shown:
+    places = reader.sample(name, STEPS, NUM_TRAJECTORIES)
+    shown = keep_conversations(kept, reader, name, STEPS, {}, places)
+    keep_groups(kept, reader, name, [row for _, row in shown])
+    for place, _ in shown:
         keep_tokens(kept, reader, name, STEPS, {}, place)
-    return kept, {
-        indexed[stem, row]: _address("trajectory", run=name, file=stem, row=row) for stem, row in shown
-    }
+    about = _about("run", len(places) - len(shown), run=name)
+    return build_document(f"rocstar: {name}", about, kept.texts, static_table(name, NUMBERS, told["numbers"]))
 
 
-def _ends(steps: Sequence[str]) -> list[str]:
+def write_eval_report(folder: Path, *, reveal: bool = False) -> Path:
+    """Write `folder/report.html` of an evaluation atomically and return its path.
+
+    reveal: include questions, answers and attempts of sets whose licence asks that they are not shown.
+
+    Raises:
+        ConfigError: the folder holds no finished evaluation, or its results.json is damaged.
+    """
+    read_results(EvaluationFolder(folder).results)
+    name = folder.resolve().name
+    reader = RunReader(_OneRun(ViewedRun(name, folder)), reveal=reveal)
+    kept = ExportedResponses()
+    kept.ask("runs", {}, reader.runs)
+    told = reader.evaluation(name, "0")
+    left_out = 0
+    for set_name, found in keep_evaluation(kept, reader, name, "0").items():
+        rows = select_attempts(found["questions"], max(1, NUM_ATTEMPTS // len(told["sets"])))
+        places = [(set_name, row) for row in rows if found["shown"]]
+        collection = f"0:{set_name}"
+        if set_name in sets_of(folder):
+            shown = keep_conversations(kept, reader, name, collection, {"of": collection}, places)
+            left_out += len(places) - len(shown)
+    scores = told["tables"][0]
+    about = _about("evaluation", left_out, run=name, step="0")
+    table = static_table(told["model"], scores["head"], scores["rows"])
+    text = build_document(f"rocstar: {told['model']}", about, kept.texts, table)
+    replace_text(folder / REPORT, text)
+    return folder / REPORT
+
+
+def _ends(steps: Sequence[Any]) -> list[Any]:
     return list(dict.fromkeys([*steps[:1], *steps[-1:]]))
 
 
-def _address(page: str, **params: str | int) -> str:
-    return f"#/{page}?{urlencode(params)}"
+def _about(page: str, left_out: int, **params: str) -> dict[str, Any]:
+    start = f"#/{page}?{urlencode(params)}"
+    return {"made": now_as_text(), "home": page, "start": start, "left_out": left_out}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -122,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             path = write_report(arguments.run)
         else:
             path = arguments.svg
-            path.write_text(picture_svg(rows_to_report(arguments.run)) + "\n", encoding="utf-8")
+            path.write_text(picture_svg(_rows(arguments.run)) + "\n", encoding="utf-8")
     except (ReportError, MetricsFileError, OSError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 2

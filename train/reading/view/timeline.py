@@ -18,14 +18,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from rocstar.engine.charts import escape, nice_ticks
+from rocstar.engine.charts.drawing import NARROW, Figure, escape, nice_ticks
+from rocstar.engine.charts.line_chart import svg_element
+from rocstar.engine.record.json_record import decode_times
 from rocstar.engine.record.reading import RecordError
-from rocstar.engine.record.times import decode_times
 from rocstar.engine.types import TrajectoryTimes
-from rocstar.train.reading.view.drawings import chart_data
 from rocstar.train.reading.view.listing import Listing
-from rocstar.train.record.report.page import Drawn
-from rocstar.train.record.report.svg import NARROW, svg_element
 from rocstar.train.record.run_directory import records_file
 
 COLORS: Final = {"queued": 7, "policy": 0, "tool": 2, "judge": 4}
@@ -62,7 +60,7 @@ class TimelineLanes:
     end_s: float
 
 
-def trajectory_timeline(record: Mapping[str, Any]) -> Drawn | None:
+def trajectory_timeline(record: Mapping[str, Any]) -> Figure | None:
     """A trajectory's own lanes: the policy, its tools side by side, the judge; None without times."""
     times = decode_times(record.get("times"))
     if times is None:
@@ -79,10 +77,10 @@ def trajectory_timeline(record: Mapping[str, Any]) -> Drawn | None:
     names = ["policy", *tools, *(["judge"] if times.judged is not None else [])]
     lanes = TimelineLanes(title="Turns and calls", names=names, bars=bars, end_s=times.ended_s)
     caption = "Seconds since the start of the trajectory. Time without a bar on any lane is waiting."
-    return Drawn(partial(drawn_lanes, lanes), caption, is_wide=True)
+    return Figure(partial(drawn_lanes, lanes), caption, is_wide=True)
 
 
-def step_timeline(shown: Sequence[tuple[str, TrajectoryTimes]], *, of: int) -> Drawn | None:
+def step_timeline(shown: Sequence[tuple[str, TrajectoryTimes]], *, of: int) -> Figure | None:
     """A lane for each of these trajectories by name, on one clock; `of`: so many the step has."""
     if not shown:
         return None
@@ -101,7 +99,7 @@ def step_timeline(shown: Sequence[tuple[str, TrajectoryTimes]], *, of: int) -> D
         f"The {len(shown)} of {of} trajectories that ended last, in seconds since their first start. "
         "Blank: between the policy, tools and the judge. Each node has its own clock."
     )
-    return Drawn(partial(drawn_lanes, lanes), caption, is_wide=True)
+    return Figure(partial(drawn_lanes, lanes), caption, is_wide=True)
 
 
 def _policy_spans(times: TrajectoryTimes) -> Iterator[tuple[str, tuple[float, float]]]:
@@ -230,7 +228,7 @@ def timeline_of_step(listing: Listing, step: int) -> dict[str, Any]:
         "step": step,
         "before": _step_of(files[at - 1]) if at else None,
         "after": _step_of(files[at + 1]) if at + 1 < len(files) else None,
-        "drawing": None if drawing is None else chart_data(drawing),
+        "drawing": None if drawing is None else drawing.as_json(),
         "rows": told_rows,
         "sums": _sums(rows[known]),
     }

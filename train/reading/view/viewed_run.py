@@ -80,6 +80,13 @@ class ViewedRun:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
             return {}
 
+    def recipe_text(self) -> str:
+        """Return config.toml, or "" if there is none."""
+        try:
+            return (self.path / CONFIG).read_text(encoding="utf-8", errors="replace")
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+
     def has_checkpoint(self) -> bool:
         """Return True if a checkpoint of the run can be loaded."""
         return self.path.is_dir() and bool(complete_checkpoints(self.path))

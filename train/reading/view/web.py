@@ -25,9 +25,8 @@ from rocstar.sandbox.http.connections import ConnectionLimiter
 from rocstar.sandbox.http.malformed import protocol_factory
 from rocstar.train.reading.view.change_events import PING_S, OpenPage, RunWatcher, TooManyPagesError
 from rocstar.train.reading.view.conversation import PAGE_TOKENS, WithheldError
-from rocstar.train.reading.view.document import page_files
-from rocstar.train.reading.view.export_page import MOST, export_page, now_as_text
-from rocstar.train.reading.view.exported_responses import encode_json
+from rocstar.train.reading.view.document import encode_json, now_as_text, page_files
+from rocstar.train.reading.view.export_page import MOST, export_page
 from rocstar.train.reading.view.guard import PageGuard, add_headers, error_page
 from rocstar.train.reading.view.reader import MAX_PAGE, NothingThereError, RunReader
 from rocstar.train.reading.view.trajectory_filter import FilterError
@@ -52,7 +51,7 @@ class PageServer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="view")
         self._watcher = RunWatcher(self._stamps)
         self._ending = asyncio.Event()
-        self._connections = ConnectionLimiter.single_owner()
+        self._connections = ConnectionLimiter.shared()
         self.app = web.Application(middlewares=[PageGuard(token, self._connections).answered])
         self.app.on_response_prepare.append(add_headers)
         self.app.on_shutdown.append(self._end)

@@ -16,7 +16,6 @@ from rocstar.engine.chat.toolcalls import parse_tool_calls
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.record.reading import Verdict, from_record, to_record
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits, run_trajectory
-from rocstar.engine.testing.policy import ByteTokenizer, ScriptedPolicy, check_trajectory
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.tool import ToolFailure
 from rocstar.engine.types import (
@@ -42,6 +41,7 @@ from rocstar.train.evaluation.benchmarks.bfcl.calls import Call
 from rocstar.train.evaluation.benchmarks.bfcl.entries import load_tasks
 from rocstar.train.evaluation.benchmarks.bfcl.gold import format_calls, gold, near_miss
 from rocstar.train.evaluation.benchmarks.bfcl.simulation import PROGRAM, MessageOutcome, Simulation
+from tests.fakes.scripted_policy import ByteTokenizer, ScriptedPolicy, check_trajectory
 
 from .bfcl_package import make_package
 

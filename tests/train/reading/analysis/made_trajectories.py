@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rocstar.engine.record.plain import Verdict
+from rocstar.engine.record.json_record import Verdict
 from rocstar.engine.types import HIDDEN, Failed, Origin, Task, ToolCall, ToolResult, Trajectory
 from rocstar.train.record.run_directory import records_file
-
-from ....engine.made_trajectories import MadeRecord, MadeTurn, spoken_trajectory, write_step_file
+from tests.fakes.trajectories import FakeRecord, FakeTurn, make_trajectory, write_step_file
 
 CALL = '<tool_call>{"name": "python", "arguments": {"code": "1"}}</tool_call>'
 TOOL = Origin.tool
@@ -36,7 +35,7 @@ def told(
         call = ToolCall(name="python", arguments={"code": "1"})
         result = ToolResult(status="error" if is_error else "ok", is_error=bool(is_error), text=answer)
         turns.append(
-            MadeTurn(
+            FakeTurn(
                 ids=list(map(ord, said)),
                 logprobs=[-0.5] * len(said),
                 text=said,
@@ -47,14 +46,14 @@ def told(
             )
         )
     meta = {HIDDEN: True} if hidden else {}
-    return spoken_trajectory(
-        list(map(ord, "Q?")),
-        turns,
+    return make_trajectory(
+        *turns,
+        prompt=list(map(ord, "Q?")),
         task=Task(id=task, source="made", question=f"{task}?", answer="1", meta=meta),
         step=step,
         sibling=sibling,
         version=step - 1,
-        outcome=Failed(kind="lost", retryable=True, detail="") if failed else None,
+        reward=None if failed else 1.0,
     )
 
 
@@ -63,9 +62,9 @@ def write_step(run: Path, step: int, trajectories: Sequence[Trajectory]) -> Path
     return write_step_file(records_file(run, step), map(_record, trajectories))
 
 
-def _record(one: Trajectory) -> MadeRecord:
+def _record(one: Trajectory) -> FakeRecord:
     bucket = "failed" if isinstance(one.outcome, Failed) else "kept"
-    return MadeRecord(
+    return FakeRecord(
         trajectory=one,
         texts=[decode(one.ids[s.start : s.end].tolist()) for s in one.segments],
         verdict=Verdict(bucket=bucket, penalty_error=0.0, penalty_format=0.0, advantage=0.5),

@@ -26,6 +26,7 @@ from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.model_config import ScratchConfig
 from rocstar.train.record.run_directory import COMPLETE
 
+from ..view.view_runs import kept_in
 from .made_trajectories import CALL, told, write_step
 
 SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
@@ -99,11 +100,10 @@ def test_the_page_and_the_object_say_the_same(run: Path, capsys: pytest.CaptureF
     assert told_["logprob_difference"]["mean"] > 0.1 and "other weights" in told_["notes"][0]
     assert told_["words"]["wait"]["behind"]["of_trajectories"]["value"] == 1.0
     assert told_["words"]["wait"]["elsewhere"]["times"] == 0
-    page = Path(told_["page"]).read_text()
     assert Path(told_["page"]) == run / "analysis" / "step_000002.html"
-    for sentence in told_["says"]:
-        assert sentence in page
-    assert "secret" not in page and "lost words" not in page
+    page = kept_in(Path(told_["page"]).read_text())["answers"]["article"]
+    assert page["sections"][1]["list"] == told_["says"] and page["sections"][0]["notes"] == told_["notes"]
+    assert "secret" not in json.dumps(page) and "lost words" not in json.dumps(page)
 
 
 def test_turns_that_are_all_first_tokens_are_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,9 +118,17 @@ def test_turns_that_are_all_first_tokens_are_told(run: Path, capsys: pytest.Capt
 def test_the_page_needs_nothing_and_runs_nothing_that_a_policy_wrote(run: Path) -> None:
     assert main(["analyse", str(run), "--trajectories", "9"]) == 0
     page = (run / "analysis" / "step_000002.html").read_text()
-    assert "Content-Security-Policy" in page and not re.search(r"(src|href)=", page)
-    assert ATTACK not in page and len(re.findall("<script", page)) == 1
-    assert 'class="h1"' in page and "continues after a failing tool response" in page
+    markup, script = page.partition('<script type="application/json"')[::2]
+    assert "Content-Security-Policy" in page and set(re.findall(r'(?:src|href)="(.*?)"', markup)) == {
+        "data:,",
+        "#main",
+    }
+    assert ATTACK not in page and script.count("<script>") == 1 and "first tokens after a good tool" in markup
+    texts = kept_in(page)["answers"]["article"]["sections"][4]["texts"]
+    assert "continues after a failing tool response" in [one["chip"] for one in texts]
+    pieces = [piece for one in texts for _, block in one["blocks"] for piece in block]
+    assert {shade for _, shade, _ in pieces} == {0, 1, 2, 3}
+    assert ATTACK in "".join(text for text, _, _ in pieces), "readable"
 
 
 def test_the_same_seed_gives_the_same_page_and_lines_give_what_columns_give(

@@ -18,8 +18,8 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.record.callbacks import Callback, Listeners, RunStart
 from rocstar.train.record.metrics import ROW_KEYS, MetricsWriter, read_metrics
 from rocstar.train.record.run_directory import claim, write_json
+from tests.fakes.trajectories import plain_trajectory
 
-from ....engine.record_cases import plain_trajectory
 from .made_runs import Rows, healthy, planted
 
 KEPT = Verdict(bucket="kept", penalty_error=0.0, penalty_format=0.0, advantage=0.5)

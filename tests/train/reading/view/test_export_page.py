@@ -3,33 +3,21 @@
 import base64
 import json
 import re
-import zlib
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rocstar.train.cli import main
 from rocstar.train.reading.view import exported_responses
-from rocstar.train.reading.view.document import bundle_scripts, page_files
+from rocstar.train.reading.view.document import bundle_scripts, encode_json, page_files
 from rocstar.train.reading.view.export_page import MOST, export_page
-from rocstar.train.reading.view.exported_responses import encode_json
 from rocstar.train.reading.view.reader import NothingThereError, RunReader
 from rocstar.train.reading.view.run_index import RunIndex
 from rocstar.train.reading.view.viewed_run import STEPS
 
 from ...evaluation.eval_folders import MadeSet, make_folder
-from .view_runs import make_view_run
-
-
-def kept_in(page: str) -> dict[str, Any]:
-    """What a page has in it, with its answers as values."""
-    found = re.search(r'<script type="application/json" id="kept">(.*?)</script>', page)
-    assert found is not None
-    told = json.loads(found[1])
-    answers = {asked: zlib.decompress(base64.b64decode(text)) for asked, text in told["answers"].items()}
-    return told | {"answers": {asked: json.loads(text) for asked, text in answers.items()}}
+from .view_runs import kept_in, make_view_run
 
 
 @pytest.fixture(scope="module")

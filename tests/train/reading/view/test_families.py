@@ -41,7 +41,7 @@ def test_each_family_has_its_own_reward(run: Path) -> None:
     assert [(one["first"], one["last"]) for one in told] == [(1.5 / 8, 7.5 / 8), (0.5, 0.5)]
     assert told[0]["rewards"] == [step / 8 for step in range(1, 9)] and told[1]["correct"] == 0.5
     drawn = families_drawing(told)
-    assert drawn is not None and "sum of two" in drawn.svgs()[0]
+    assert drawn is not None and "sum of two" in drawn.as_json()["screen"]
     assert families_drawing(told[:1]) is None
 
 

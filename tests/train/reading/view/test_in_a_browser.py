@@ -9,15 +9,19 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
+from rocstar.engine.charts.drawing import Figure
+from rocstar.engine.charts.row_chart import RowChart, row_chart
 from rocstar.train.reading.view import change_events
+from rocstar.train.reading.view.document import article_page
 from rocstar.train.reading.view.export_page import export_page
 from rocstar.train.reading.view.reader import RunReader
-from rocstar.train.reading.view.report import report_page
+from rocstar.train.reading.view.report import report_page, write_eval_report
 from rocstar.train.reading.view.run_index import RunIndex
 from rocstar.train.reading.view.web import PageServer
 
@@ -58,6 +62,19 @@ HOSTILE = "".join([
     "\\u003cscript\\u003eglobalThis.broken=1\\u003c/script\\u003e",
 ])  # fmt: skip
 """Twenty payloads, which stand in every field of a run."""
+
+
+INERT = "globalThis.broken === undefined && !document.querySelector('main script, main iframe, main img')"
+MIN_TEXT_PX = 10.0
+"""The smallest text of a drawing that a person still reads on a phone."""
+TEXTS = """() => [...document.querySelectorAll("svg[viewBox]")]
+  .filter((svg) => svg.getBoundingClientRect().width > 0)
+  .flatMap((svg) => [...svg.querySelectorAll("text")].map((text) => {
+    const around = svg.getBoundingClientRect(), box = text.getBoundingClientRect();
+    const size = parseFloat(getComputedStyle(text).fontSize) * around.width / svg.viewBox.baseVal.width;
+    return [size, Math.max(around.left - box.left, box.right - around.right)];
+  }))"""
+"""Size in pixels of each text of a drawing, and how far it reaches beyond."""
 
 
 class ServedPage:
@@ -104,7 +121,7 @@ def served(folder: Path) -> Iterator[ServedPage]:
 
 
 @pytest.fixture(scope="module")
-def browser(served: ServedPage) -> Iterator[Browser]:
+def browser(served: ServedPage, reports: dict[str, Path]) -> Iterator[Browser]:
     """Started last: its driver has an event loop of its own in this thread."""
     with sync_playwright() as playwright:
         # Without its sandbox, which root cannot have: the page is ours.
@@ -302,9 +319,8 @@ def test_chosen_trajectories_are_one_file_that_opens_alone(
         alone.keyboard.press("o")
         expect(alone.locator(".charts figure").first).to_be_visible()
         alone.keyboard.press("e")
-        expect(alone.locator(".cells a")).to_have_count(12)
-        alone.locator(".cells a").first.click()
-        expect(alone.locator("main")).to_contain_text("this was left out")
+        expect(alone.locator(".cells span")).to_have_count(12)
+        assert not alone.locator(".cells a").count(), "the file has none of these attempts"
 
 
 @contextmanager
@@ -320,39 +336,53 @@ def opened_alone(browser: Browser, path: Path) -> Iterator[Page]:
     assert not [one for one in wrong if not one.startswith("data:")]
 
 
-def test_an_exported_page_runs_nothing_foreign(browser: Browser, folder: Path, tmp_path: Path) -> None:
-    path = tmp_path / "hostile.html"
-    reader = RunReader(RunIndex([folder / "hostile"]), reveal=False)
-    places = reader.sample("hostile", "steps", 2)
-    path.write_text(export_page(reader, "hostile", "steps", places, made="today"), encoding="utf-8")
-    with opened_alone(browser, path) as alone:
-        for key in ("o", "e", "t"):
-            alone.keyboard.press(key)
-            alone.wait_for_selector("main:not([aria-busy]) h1")
-        alone.locator(".rows .row a").first.click()
-        expect(alone.locator(".turn").last).to_contain_text("<script>globalThis.broken=1</script>")
-        assert alone.evaluate("globalThis.broken === undefined && !document.querySelector('main script')")
+@pytest.fixture(scope="module")
+def reports(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Each kind of file: of harmless and of hostile texts."""
+    out, found = tmp_path_factory.mktemp("reports"), {}
+    for kind, run, text in (("", "plain", "plain"), ("hostile ", "hostile", HOSTILE)):
+        reader = RunReader(RunIndex([folder / run]), reveal=False)
+        evaluation = make_folder(out / run, MadeSet(name="set", num=3, k=2, text=text))
+        figure = Figure(partial(row_chart, RowChart(title=text, rows=[], ticks={0: "0", 1: "1"})), text)
+        sections = [
+            {"heading": text, "facts": [[text, text]], "notes": [text], "list": [text]},
+            {
+                "figures": [figure.as_json()],
+                "table": {"head": [text, text], "rows": [[text, [[text, text]]]]},
+            },
+            {
+                "texts": [
+                    {
+                        "title": text,
+                        "chip": text,
+                        "blocks": [["policy", [[text, 1, 0.5]]], ["tool", [[text, 0, 0]]]],
+                    }
+                ]
+            },
+        ]
+        pages = {
+            "run": report_page(folder / run),
+            "evaluation": write_eval_report(evaluation).read_text(),
+            "article": article_page(text, sections),
+            "export": export_page(
+                reader, run, "steps", reader.sample(run, "steps", 2), made="now", start="list"
+            ),
+        }
+        for name, page in pages.items():
+            found[kind + name] = out / f"{kind}{name}.html"
+            found[kind + name].write_text(page, encoding="utf-8")
+    return found
 
 
-def test_a_report_is_read_first_and_leads_to_tokens_and_groups(
-    browser: Browser, folder: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "report.html"
-    path.write_text(report_page(folder / "plain"), encoding="utf-8")
-    axe = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text()
-    with opened_alone(browser, path) as alone:
-        alone.set_viewport_size({"width": 400, "height": 800})
-        expect(alone.locator("h2").first).to_have_text("Curves")
-        assert alone.evaluate("document.documentElement.scrollWidth") <= 400
-        told = alone.evaluate(f"{axe}; axe.run().then((told) => told.violations)")
-        assert not [one["id"] for one in told if one["impact"] in ("serious", "critical")]
-        alone.set_viewport_size({"width": 1280, "height": 800})
+def test_a_report_leads_to_tokens_and_groups(browser: Browser, reports: dict[str, Path]) -> None:
+    with opened_alone(browser, reports["run"]) as alone:
         alone.get_by_role("link", name="to the content").press("Enter")
         expect(alone.locator("#main")).to_be_focused()
-        expect(alone.locator("h2").first).to_have_text("Curves")
         alone.locator(".charts .screen svg[data-chart]").first.hover()
         expect(alone.locator("#tip")).to_contain_text("step")
-        alone.locator("details.trajectory").first.get_by_role("link").click()
+        alone.locator("summary", has_text="every metric").click()
+        expect(alone.get_by_role("cell", name="reward/mean")).to_be_visible()
+        alone.get_by_role("link", name="gcd-1 #").first.click()
         expect(alone.locator(".turn").first).to_contain_text("gcd of 84 and 36?")
         expect(alone.get_by_role("link", name="over the steps")).to_have_count(0)
         alone.keyboard.press("c")
@@ -360,21 +390,68 @@ def test_a_report_is_read_first_and_leads_to_tokens_and_groups(
         alone.keyboard.press("g")
         expect(alone.locator("#ledger")).to_have_text("The rows' sums equal the step's ledger.")
         alone.get_by_role("link", name="plain", exact=True).click()
-        expect(alone.locator("h2").first).to_have_text("Curves")
+        expect(alone.locator(".charts figure").first).to_be_visible()
         alone.keyboard.press("t")
         expect(alone.locator(".rows .row a")).to_have_count(10)
         alone.keyboard.press("e")
-        expect(alone.locator(".cells a").first).to_be_visible()
+        expect(alone.locator(".cells .kept").first).to_have_count(0)
+        expect(alone.locator(".cells span").first).to_be_visible()
 
 
-def test_a_report_runs_nothing_foreign(browser: Browser, folder: Path, tmp_path: Path) -> None:
-    path = tmp_path / "hostile.html"
-    path.write_text(report_page(folder / "hostile"), encoding="utf-8")
-    with opened_alone(browser, path) as alone:
+def test_a_report_of_an_evaluation_leads_to_its_attempts(browser: Browser, reports: dict[str, Path]) -> None:
+    with opened_alone(browser, reports["evaluation"]) as alone:
+        expect(alone.locator("h1")).to_contain_text("models/tiny-135m")
+        expect(alone.locator(".cells a.kept")).not_to_have_count(0)
+        expect(alone.locator("ol.hardest li")).to_have_count(3)
+        alone.locator(".cells a.kept").first.click()
+        expect(alone.locator(".turn").first).to_contain_text("Question 0 of set")
+        alone.go_back()
+        alone.get_by_role("link", name="attempts to read").click()
+        expect(alone.locator(".rows .row a").first).to_be_visible()
+
+
+@pytest.mark.parametrize("name", ["run", "evaluation", "article", "export"])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
+def test_a_file_fits_and_axe_finds_nothing_serious(
+    browser: Browser, reports: dict[str, Path], name: str, width: int, scheme: Literal["dark", "light"]
+) -> None:
+    axe = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text()
+    with opened_alone(browser, reports[name]) as alone:
+        alone.set_viewport_size({"width": width, "height": 844})
+        alone.emulate_media(color_scheme=scheme)
+        alone.wait_for_selector("main:not([aria-busy]) h1")
         for fold in alone.locator("details").all():
             fold.evaluate("(fold) => { fold.open = true; }")
-        expect(alone.locator("#drawn")).to_contain_text("<script>globalThis.broken=1</script>")
-        assert alone.evaluate("globalThis.broken === undefined && !document.querySelector('main script')")
+        assert alone.evaluate("document.documentElement.scrollWidth") <= width
+        assert all(size >= 0.99 * MIN_TEXT_PX and out <= 1 for size, out in alone.evaluate(TEXTS))
+        told = alone.evaluate(f"{axe}; axe.run().then((told) => told.violations)")
+        assert not [one["id"] for one in told if one["impact"] in ("serious", "critical")]
+
+
+@pytest.mark.parametrize("name", ["run", "evaluation", "article", "export"])
+def test_a_file_runs_nothing_foreign(browser: Browser, reports: dict[str, Path], name: str) -> None:
+    with opened_alone(browser, reports[f"hostile {name}"]) as alone:
+        alone.wait_for_selector("main:not([aria-busy]) h1")
+        for fold in alone.locator("details").all():
+            fold.evaluate("(fold) => { fold.open = true; }")
+        if name in ("evaluation", "article"):
+            expect(alone.locator("main")).to_contain_text("<script>globalThis.broken=1</script>")
+        assert alone.evaluate(INERT)
+        if (link := alone.locator("main table a, main .kept, main .row a").first).count():
+            link.click()
+            expect(alone.locator(".turn").last).to_contain_text("<script>globalThis.broken=1</script>")
+            assert alone.evaluate(INERT)
+
+
+@pytest.mark.parametrize("name", ["run", "evaluation", "article", "export"])
+def test_a_table_is_read_without_a_script(browser: Browser, reports: dict[str, Path], name: str) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    for kind in (name, f"hostile {name}"):
+        page = context.new_page()
+        page.goto(reports[kind].as_uri())
+        expect(page.locator("main table tr").nth(1)).to_be_visible()
+        assert page.locator("main table *:not(tr, td, th, tbody)").count() == 0
+    context.close()
 
 
 def test_a_drawing_tells_the_numbers_that_are_pointed_at(page: Page, served: ServedPage) -> None:

@@ -1,9 +1,11 @@
-"""report.html as the viewer's file: read without a script, and with one each card leads to more."""
+"""report.html of a run: the viewer as one file, and a table that is read without a script."""
 
 import json
-import re
 import shutil
-from html import unescape
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -11,19 +13,18 @@ from urllib.parse import parse_qs
 import pytest
 
 from rocstar.train.reading.view import listing
-from rocstar.train.reading.view.drawings import charts
-from rocstar.train.reading.view.exported_responses import encode_json
+from rocstar.train.reading.view.curves import curve_svg, evaluations, main_set_of, picture_svg
+from rocstar.train.reading.view.document import encode_json
 from rocstar.train.reading.view.listing import OpenRecords
 from rocstar.train.reading.view.reader import RunReader
-from rocstar.train.reading.view.report import report_page
+from rocstar.train.reading.view.report import ReportError, main, report_page, write_report
 from rocstar.train.reading.view.run_index import RunIndex
 from rocstar.train.reading.view.viewed_run import STEPS
-from rocstar.train.record.metrics import MetricsWriter, read_metrics
-from rocstar.train.record.report.sample import sample
+from rocstar.train.record.metrics import MetricsFileError, MetricsWriter, UnknownMetricError, read_metrics
 
+from ....patience import PATIENCE_S
 from ...evaluation.eval_folders import MadeSet, make_folder
-from .test_export_page import kept_in
-from .view_runs import make_view_run
+from .view_runs import kept_in, make_view_run
 
 
 @pytest.fixture(scope="module")
@@ -40,57 +41,52 @@ def page(run: Path) -> str:
     return report_page(run)
 
 
-def addresses(page: str) -> list[dict[str, str]]:
-    """The trajectories that its cards lead to."""
-    found = re.findall(r'href="#/trajectory\?([^"]*)"', page)
-    return [{name: values[0] for name, values in parse_qs(unescape(query)).items()} for query in found]
-
-
-def test_each_card_leads_to_what_a_server_would_answer(run: Path, page: str) -> None:
+def test_each_trajectory_has_what_a_server_would_answer(run: Path, page: str) -> None:
     answers: dict[str, Any] = kept_in(page)["answers"]
     reader = RunReader(RunIndex([run]), reveal=False)
-    led = addresses(page)
-    drawn = [(path.stem, str(row)) for (path, row), _ in sample(run).shown]
-    assert len(drawn) == 10 == page.count('<details class="trajectory')
-    assert [(at["file"], at["row"]) for at in led] == drawn, "those that are drawn, in their order"
-    for at in led:
-        where = f"file={at['file']}&row={at['row']}&run={run.name}"
-        told = answers[f"conversation&{where}"]
-        alone = reader.conversation(run.name, STEPS, at["file"], int(at["row"]))
-        assert told == json.loads(encode_json(alone))
+    rows = answers[f"list&run={run.name}"]["rows"]
+    assert [(row["file"], row["row"]) for row in rows] == reader.sample(run.name, STEPS, 10)
+    for row in rows:
+        where = f"file={row['file']}&row={row['row']}&run={run.name}"
+        alone = reader.conversation(run.name, STEPS, row["file"], row["row"])
+        assert answers[f"conversation&{where}"] == json.loads(encode_json(alone))
         assert f"strip&{where}" in answers
-        assert f"tokens&file={at['file']}&from=0&row={at['row']}&run={run.name}" in answers
-        listed = told["listed"]
-        group = answers[f"group&run={run.name}&step={listed['step']}&task={listed['task']}"]
-        assert group == json.loads(
-            encode_json(reader.group(run.name, step=listed["step"], task=int(listed["task"], 16)))
-        )
+        assert f"tokens&file={row['file']}&from=0&row={row['row']}&run={run.name}" in answers
+        group = answers[f"group&run={run.name}&step={row['step']}&task={row['task']}"]
+        alone = reader.group(run.name, step=row["step"], task=int(row["task"], 16))
+        assert group == json.loads(encode_json(alone))
+    whole = reader.run(run.name) | {"evaluated": ["1", "2", "3"], "collections": None}
+    found = answers[f"run&run={run.name}"] | {"collections": None}
+    assert found == json.loads(encode_json(whole))
 
 
-def test_it_begins_with_what_is_drawn_and_asks_for_no_script(page: str) -> None:
-    assert kept_in(page)["start"] == "#/report?run=a+run+%26+more"
-    main = page.partition('<main id="main" tabindex="-1">')[2].partition("</main>")[0]
-    assert main.strip().startswith('<article id="drawn">') and main.strip().endswith("</article>")
-    assert "<h2>Curves</h2>" in main and "10 trajectories to read" in main
-    assert "<noscript>" not in page
+def test_it_begins_with_the_run_and_has_a_table_for_readers_without_scripts(page: str, tags_of: Any) -> None:
+    assert kept_in(page)["start"] == "#/run?run=a+run+%26+more"
+    text = page.partition('<main id="main" tabindex="-1">')[2].partition("</main>")[0]
+    tags = tags_of(text)
+    assert tags.count("table") == 1 and "a run & more" in tags.text
+    assert "reward/mean0.600.90" in tags.text, "the first and the last value"
 
 
-def test_it_draws_what_the_page_of_a_run_draws(tmp_path: Path) -> None:
-    row = {
-        "reward/correct_share": 0.5,
-        "mismatch_kl/mean": 0.1,
-        "tokens/generated": 9.0,
-        "tool/status/ok": 2.0,
-    }
-    row |= {"time/step": 2.0, "time/learn": 2.0, "ledger/generated": 4.0, "ledger/kept": 4.0}
-    with MetricsWriter(tmp_path / "metrics.jsonl") as writer:
-        for step in (1, 2):
-            writer.write(row, step=step, stage="rl", phase="rl")
-    drawn, page = charts(read_metrics(tmp_path / "metrics.jsonl")), report_page(tmp_path)
-    assert len(drawn) == 6 + 1 == page.count("<figcaption>"), (
-        "curves, with what no reward differs from, and bars"
-    )
-    assert all(one["screen"] in page and one["phone"] in page for one in drawn)
+def test_the_page_asks_for_nothing_from_outside(page: str, tags_of: Any) -> None:
+    tags = tags_of(page)
+    names = {a for _, attributes in tags.found for a in attributes}
+    assert not {"src", "srcset"} & names and "@import" not in page and "url(" not in page
+    addresses = {attributes["href"] for _, attributes in tags.found if "href" in attributes}
+    assert addresses == {"data:,", "#main"}, "nothing but the page itself, and an icon that is empty"
+
+
+def test_a_run_has_its_recipe_and_its_drawings(run_dir: Path) -> None:
+    page = report_page(run_dir)
+    told = kept_in(page)["answers"][f"run&run={run_dir.name}"]
+    assert told["recipe"] == '[model]\nname = "tiny <b>bold</b>"\n', "as it is written"
+    titles = [ElementTree.fromstring(one["screen"]).attrib["aria-label"] for one in told["charts"]]
+    assert {"Reward", "Tool errors in correct trajectories", "Length", "SFT loss", "Ledger"} <= set(titles)
+    assert "Clipped tokens" not in titles, "a curve of zeros tells nothing"
+    for one in told["charts"]:
+        widths = [ElementTree.fromstring(one[k]).attrib["viewBox"].split()[2] for k in ("screen", "phone")]
+        assert widths == ["1060" if one["wide"] else "520", "340"]
+        assert one["screen"].count("<circle") < 8, "no element for each point"
 
 
 def test_evaluations_are_those_of_both_ends(page: str) -> None:
@@ -109,7 +105,7 @@ def test_only_the_files_of_both_ends_are_opened(run: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(listing, "open_records", counted)
     report_page(run)
-    assert set(opened) == {"step_000001", "step_000004"}
+    assert {one for one in opened if one != "puzzles"} == {"step_000001", "step_000004"}
 
 
 def test_what_is_hidden_is_in_no_part_of_it(page: str) -> None:
@@ -117,10 +113,102 @@ def test_what_is_hidden_is_in_no_part_of_it(page: str) -> None:
     assert "hidden question" not in json.dumps(kept_in(page))
 
 
-def test_lines_have_no_index_and_lead_nowhere(run_dir: Path, tmp_path: Path) -> None:
-    """Reading them again would take memory that grows with the file."""
-    copy = tmp_path / "lines"
+def test_names_and_recipes_cannot_act(tmp_path: Path, tags_of: Any, attack: str) -> None:
+    run = tmp_path / "<img src=x onerror=alert(1)>"
+    run.mkdir()
+    (run / "config.toml").write_text(attack)
+    with MetricsWriter(run / "metrics.jsonl") as writer:
+        for step, stage in enumerate([f"a{attack}", f"b{attack}"]):
+            writer.write(
+                {"reward/mean": 0.5, f"eval/x{attack.replace('/', '')}/avg@4": 0.5},
+                step=step,
+                stage=stage,
+                phase="rl",
+            )
+    tags = tags_of(write_report(run).read_text())
+    scripts = [attributes.get("type") for tag, attributes in tags.found if tag == "script"]
+    assert scripts == ["application/json", None], "answers, and the page's own"
+    assert tags.count("img") == 0
+
+
+def test_rows_alone_make_a_report(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path / "metrics.jsonl") as writer:
+        writer.write({"loss/sft": 2.0}, step=1, stage="sft", phase="sft")
+    row = {"step": 1, "stage": "rl", "phase": "rl", "time_s": 1.0, "future/metric": 3.0}
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    (tmp_path / "trajectories").mkdir()
+    (tmp_path / "trajectories" / "step_1.jsonl").write_text("torn\n")
+    answers = kept_in(write_report(tmp_path).read_text())["answers"]
+    told = answers[f"run&run={tmp_path.name}"]
+    assert [one[0] for one in told["numbers"]] == ["future/metric", "loss/sft"]
+    (problem,) = answers[f"list&run={tmp_path.name}"]["problems"]
+    assert "step_1.jsonl:1: not a trajectory record" in problem
+
+
+def test_evaluations_take_the_last_of_a_repeated_step(evaluation: Callable[..., dict[str, float]]) -> None:
+    base = {"stage": "rl", "phase": "eval", "time_s": 0.0}
+    rows = [
+        base | evaluation(0.2) | {"step": 120, "stage": "sft"},
+        base | evaluation(0.5) | {"step": 10},
+        base | evaluation(0.6) | {"step": 10, "eval/heldout/ci_low": None},
+        base | {"step": 10, "eval/odd/avg@4": None, "eval/odd/pass@4": 0.5},
+    ]
+    found = evaluations(rows)
+    assert [(e.step, e.value, e.low) for e in found] == [(0, 0.2, pytest.approx(0.12)), (10, 0.6, None)]
+    assert main_set_of(found) == "heldout"
+    assert main_set_of([]) is None
+
+
+def test_the_picture_stands_alone(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "curve.svg"
+    assert main([str(run_dir), "--svg", str(target)]) == 0
+    assert capsys.readouterr().out.strip() == str(target)
+    root = ElementTree.fromstring(target.read_text())
+    assert "prefers-color-scheme:dark" in target.read_text()
+    assert len(root.findall("{*}svg")) == 2
+    rows = read_metrics(run_dir / "metrics.jsonl")
+    assert target.read_text() == picture_svg(rows) + "\n", "the same rows give the same picture"
+    with pytest.raises(UnknownMetricError):
+        curve_svg(rows, {"nonsense": ""}, title="x")
+
+
+def test_the_module_runs_and_refuses_in_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rocstar.train.reading.view.report", str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert result.returncode == 2
+    assert "metrics.jsonl does not exist" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_directory_without_rows_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(ReportError, match="no rows"):
+        write_report(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    with pytest.raises(MetricsFileError):
+        write_report(tmp_path)
+    assert main([str(tmp_path)]) == 2
+    assert "not a row" in capsys.readouterr().err
+    assert not list(tmp_path.glob("report*"))
+
+
+def test_half_a_surrogate_pair_in_a_call_is_its_escape(run_dir: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
     shutil.copytree(run_dir, copy)
-    page = report_page(copy)
-    assert "10 trajectories to read" in page and not addresses(page)
-    assert set(kept_in(page)["answers"]) == {"runs"}
+    path = copy / "trajectories" / "step_60.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record in records:
+        for turn in record["turns"]:
+            for call in turn["calls"]:
+                call["arguments"] = {"code": "print('\ud83d')"}
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    answers = kept_in(write_report(copy).read_text())["answers"]
+    assert "print('\\ud83d')" in [
+        call["arguments"][0][1]
+        for name, told in answers.items()
+        if name.startswith("conversation&")
+        for turn in told["turns"]
+        for call in turn["pieces"]
+        if isinstance(call, dict)
+    ]

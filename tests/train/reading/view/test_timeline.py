@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rocstar.engine.charts.drawing import NARROW
+from rocstar.engine.record.json_record import encode_times
 from rocstar.engine.record.reading import RecordError, read_folder
-from rocstar.engine.record.times import encode_times
 from rocstar.engine.types import Span, TrajectoryTimes, TurnTimes
 from rocstar.train.reading.view.conversation import conversation
 from rocstar.train.reading.view.listing import Listing
@@ -20,7 +21,6 @@ from rocstar.train.reading.view.timeline import (
     trajectory_timeline,
 )
 from rocstar.train.reading.view.viewed_run import records_of
-from rocstar.train.record.report.svg import NARROW
 
 from .view_runs import MadeSibling, groups_of, write_step
 
@@ -37,7 +37,7 @@ def test_a_trajectory_has_lanes_for_policy_tools_and_judge(viewed: Path) -> None
     record = next(iter(read_folder(viewed / "trajectories")))  # two calls
     drawn = trajectory_timeline(record)
     assert drawn is not None
-    found = bars(drawn.svgs()[0])
+    found = bars(drawn.as_json()["screen"])
     lanes = sorted({y for _, _, y, _ in found}, key=int)
     colors = [{color for _, _, y, color in found if y == lane} for lane in lanes]
     assert colors == [{"--c7", "--c0"}, {"--c2"}, {"--c4"}]
@@ -62,7 +62,8 @@ def test_thousands_of_turns_are_as_many_parts_as_can_be_told_apart() -> None:
     turns = tuple(TurnTimes(written=Span(k, k + 0.6), calls=(Span(k + 0.6, k + 0.9),)) for k in range(5000))
     times = TrajectoryTimes(began=0.0, ended_s=5000.0, granted_s=0.0, turns=turns)
     drawn = trajectory_timeline({"times": encode_times(times)})
-    assert drawn is not None and all(len(bars(svg)) < 1100 for svg in drawn.svgs())
+    assert drawn is not None
+    assert all(len(bars(drawn.as_json()[form])) < 1100 for form in ("screen", "phone"))
 
 
 def test_a_step_shows_those_that_ended_last(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
+import re
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from rocstar.engine.record.json_record import Verdict
 from rocstar.engine.record.learned import LearnedTokens, write_learned
-from rocstar.engine.record.plain import Verdict
 from rocstar.engine.types import (
     HIDDEN,
     Failed,
@@ -37,8 +40,8 @@ from rocstar.train.algorithm.roc import (
 )
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.run_directory import records_file
+from tests.fakes.trajectories import FakeRecord, FakeTurn, make_trajectory, write_step_file
 
-from ....engine.made_trajectories import MadeRecord, MadeTurn, spoken_trajectory, write_step_file
 from ..diagnosis.made_runs import planted
 
 CONFIG = """
@@ -89,9 +92,9 @@ def trajectory(
     def ids(num: int) -> list[int]:
         return [rng.randrange(1000) for _ in range(num)]
 
-    def said(text: str, **more: Any) -> MadeTurn:
+    def said(text: str, **more: Any) -> FakeTurn:
         logprobs = [-rng.random() / 3 for _ in range(num_tokens)]
-        return MadeTurn(ids=ids(num_tokens), logprobs=logprobs, text=text, **more)
+        return FakeTurn(ids=ids(num_tokens), logprobs=logprobs, text=text, **more)
 
     turns, texts = [], [f"<user>{task.question}"]
     for k in range(made.calls):
@@ -102,9 +105,10 @@ def trajectory(
         turns.append(said(written, calls=(call,), results=(result,), answer=ids(3)))
         texts += [written, f"<tool>{result.text}"]
     answer = f"So <answer>{sibling}</answer>{text}" * made.answers or f"no answer{text}"
-    return spoken_trajectory(
-        ids(4),
-        [*turns, said(answer)],
+    return make_trajectory(
+        *turns,
+        said(answer),
+        prompt=ids(4),
         task=task,
         step=step,
         sibling=sibling,
@@ -204,7 +208,7 @@ def write_step(
             )
             if bucket == "kept":
                 learned[str(one.key)] = learned_of(one)
-            records.append(MadeRecord(trajectory=one, texts=texts, verdict=verdict, num_answers=made.answers))
+            records.append(FakeRecord(trajectory=one, texts=texts, verdict=verdict, num_answers=made.answers))
     write_step_file(records_file(run, step), records, stage=f"one{text}")
     write_learned(records_file(run, step).parent, learned, step=step, rank=0, ranks=1)
     return ledger
@@ -244,3 +248,12 @@ def groups_of(text: str = "") -> list[tuple[Task, Sequence[MadeSibling]]]:
     alike = replace(drawn, id=f"sum-1{text}", source=f"sum{text}")
     hidden = replace(drawn, id="secret", question="the hidden question", meta={HIDDEN: True})
     return [(drawn, SIBLINGS), (alike, ALIKE), (hidden, ALIKE)]
+
+
+def kept_in(page: str) -> dict[str, Any]:
+    """What a page has in it, with its answers as values."""
+    found = re.search(r'<script type="application/json" id="kept">(.*?)</script>', page)
+    assert found is not None
+    told = json.loads(found[1])
+    answers = {asked: zlib.decompress(base64.b64decode(text)) for asked, text in told["answers"].items()}
+    return told | {"answers": {asked: json.loads(text) for asked, text in answers.items()}}

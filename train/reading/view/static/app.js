@@ -3,20 +3,20 @@
 import { address, current, listen } from "./api.js";
 import { fill, h, say } from "./dom.js";
 import { openHelp } from "./help.js";
-import { isAnswered, kept } from "./kept.js";
+import { has, isAnswered, kept } from "./kept.js";
+import * as article from "./page_article.js";
 import * as evaluation from "./page_evaluation.js";
 import * as group from "./page_group.js";
 import * as list from "./page_list.js";
 import * as overlay from "./page_overlay.js";
 import * as paired from "./page_paired.js";
-import * as report from "./page_report.js";
 import * as run from "./page_run.js";
 import * as runs from "./page_runs.js";
 import * as task from "./page_task.js";
 import * as timeline from "./page_timeline.js";
 import * as trajectory from "./page_trajectory.js";
 
-const PAGES = { runs, run, list, trajectory, group, task, evaluation, paired, overlay, timeline, report };
+const PAGES = { article, runs, run, list, trajectory, group, task, evaluation, paired, overlay, timeline };
 const HOME = kept?.home ?? "run"; // the page of a run itself
 const main = document.getElementById("main");
 const news = new Set();
@@ -78,8 +78,8 @@ function bar(page, params) {
     h("nav", { "aria-label": "pages" },
       !kept && link("Runs", "#/", page === "runs"),
       of && link(name, address(HOME, { run: name }), page === HOME),
-      of && isAnswered("list") && link("Trajectories", address("list", { run: name }), page === "list"),
-      of && isAnswered("evaluation") && link("Evaluations", address("evaluation", { run: name }), page === "evaluation")),
+      of && has("list", { run: name }) && link("Trajectories", address("list", { run: name }), page === "list"),
+      of && HOME !== "evaluation" && isAnswered("evaluation") && link("Evaluations", address("evaluation", { run: name }), page === "evaluation")),
     h("span", { class: "right" },
       kept ? h("span", { id: "live", class: "soft" }, `exported ${kept.made}`)
         : h("span", { id: "live", class: connected ? "soft" : "bad" }, connected ? "live" : "not connected"),

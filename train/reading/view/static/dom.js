@@ -81,10 +81,12 @@ export function seconds(value) {
   return value < 100 ? `${value.toFixed(1)} s` : `${(value / 60).toFixed(1)} min`;
 }
 
-export function table(head, rows, label) {
+// Columns but the first are numbers, unless `isText`.
+export function table(head, rows, label, isText = false) {
+  const style = (i) => i && !isText ? "n" : "";
   return h("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": label },
-    h("table", {}, h("thead", {}, h("tr", {}, head.map((name, i) => h("th", { scope: "col", class: i ? "n" : "" }, name)))),
-      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, i) => h("td", { class: i ? "n" : "" }, cell)))))));
+    h("table", {}, h("thead", {}, h("tr", {}, head.map((name, i) => h("th", { scope: "col", class: style(i) }, name)))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, i) => h("td", { class: style(i) }, cell)))))));
 }
 
 export function say(text) {

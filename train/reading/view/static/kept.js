@@ -12,9 +12,18 @@ export function isAnswered(path) {
   return !kept || Object.keys(kept.answers).some((key) => key === path || key.startsWith(`${path}&`));
 }
 
+// Whether this very question has an answer.
+export function has(path, params) {
+  return !kept || keyOf(path, Object.entries(params)) in kept.answers;
+}
+
+function keyOf(path, pairs) {
+  return [path, ...pairs.map(([name, value]) => `${name}=${value}`).sort()].join("&");
+}
+
 export async function keptAnswer(path, pairs) {
   const asked = pairs.filter(([name]) => !WHICH_PART.has(name) && !(path === "list" && name === "from"));
-  const key = [path, ...asked.map(([name, value]) => `${name}=${value}`).sort()].join("&");
+  const key = keyOf(path, asked);
   if (!(key in kept.answers)) throw new Error("This file has some trajectories of its run, and what belongs to them; this was left out.");
   const told = await unpacked(kept.answers[key]);
   if (path !== "list") return told;

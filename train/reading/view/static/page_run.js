@@ -1,16 +1,17 @@
 // One run: headline, curves, where the time went, what the learner saw, how groups came out.
 
 import { address, ask } from "./api.js";
-import { chip, figure, fill, h, number, table, words } from "./dom.js";
-import { kept } from "./kept.js";
+import { chip, figure, fill, h, number, STYLE_OF, table, words } from "./dom.js";
+import { has, kept } from "./kept.js";
 
 export async function show({ root, params, signal, is }) {
   const name = params.get("run");
   const update = async () => {
     const run = await ask("run", { run: name }, signal);
     const listed = (question) => run.trajectories ? ask(question, { run: name }, signal).catch(() => null) : null;
-    const [groups, families, alarms] = await Promise.all([listed("groups"), listed("families"),
-      run.steps ? ask("alarms", { run: name }, signal).catch((error) => ({ problem: error.message })) : null]);
+    const [groups, families, alarms, read] = await Promise.all([listed("groups"), listed("families"),
+      run.steps && has("alarms", { run: name }) ? ask("alarms", { run: name }, signal).catch((error) => ({ problem: error.message })) : null,
+      kept ? listed("list") : null]);
     if (!is()) return;
     const y = scrollY;
     fill(root,
@@ -25,14 +26,19 @@ export async function show({ root, params, signal, is }) {
       h("ul", { class: "links" },
         run.trajectories && h("li", {}, h("a", { href: address("list", { run: name }) }, "trajectories")),
         run.trajectories && !kept && h("li", {}, h("a", { href: `export?${new URLSearchParams({ run: name })}` }, "this run as one file")),
-        groups && h("li", {}, h("a", { href: address("timeline", { run: name, step: groups.step }) }, "who waited when")),
-        run.evaluated.map((step) => h("li", {},
+        groups && has("timeline", { run: name, step: groups.step }) && h("li", {}, h("a", { href: address("timeline", { run: name, step: groups.step }) }, "who waited when")),
+        run.evaluated.filter((step) => has("evaluation", { run: name, step })).map((step) => h("li", {},
           h("a", { href: address("evaluation", { run: name, step }) }, `evaluation at step ${step}`)))),
       whatStands(name, alarms),
       shares(run.time),
       h("h2", {}, "Curves"),
       h("div", { class: "charts" }, run.charts.map(figure), groups && figure(groups.drawing), families?.drawing && figure(families.drawing)),
-      byFamily(name, families?.families ?? []));
+      byFamily(name, families?.families ?? []),
+      toRead(name, read),
+      run.numbers.length > 0 && fold("All numbers", "every metric in the first and in the last step, or evaluation, that could have it, and what it means",
+        table(["metric", "first", "last", "unit", "meaning"], run.numbers, "all numbers", true)),
+      run.recipe && fold("Recipe", "config.toml, as resolved", h("pre", {}, run.recipe)),
+      run.starts.length > 0 && h("footer", {}, run.starts.map((start) => h("p", {}, start))));
     scrollTo(0, y);
   };
   await update();
@@ -70,6 +76,19 @@ function byFamily(run, families) {
   return [h("h2", {}, "Task families"), table(["family", "trajectories", "correct", "reward", "first quarter", "last quarter", "tokens"],
     families.map((one) => [h("a", { href: address("list", { run, filter: one.name.includes(" ") ? "" : `family=${one.name}` }) }, one.name), number(one.trajectories),
       `${(100 * one.correct).toFixed(1)}%`, points(one.reward), points(one.first), points(one.last), number(Math.round(one.tokens))]), "task families")];
+}
+
+function fold(title, summary, body) {
+  return [h("h2", {}, title), h("details", { class: "fold" }, h("summary", {}, summary), body)];
+}
+
+// The trajectories that a file has.
+function toRead(run, list) {
+  if (!list?.rows.length && !list?.problems.length) return null;
+  return [h("h2", {}, `${list.rows.length} trajectories to read`), list.problems.map((problem) => h("p", { class: "soft" }, problem)),
+    table(["trajectory", "step", "verdict", "fate", "turns", "calls", "errors", "tokens"], list.rows.map((row) => [
+      h("a", { href: address("trajectory", { run, file: row.file, row: row.row }) }, `${row.name} #${row.sibling}`), row.step,
+      chip(row.verdict, STYLE_OF[row.verdict]), words(row.bucket), row.turns, row.calls, row.errors, number(row.tokens)]), "trajectories to read")];
 }
 
 function shares(parts) {

@@ -1,0 +1,401 @@
+"""The Redis commands of clients and workers. Every method raises one of `REDIS_ERRORS` if its command fails;
+those of a worker raise GroupGone if they need the consumer group and Redis does not have it."""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis import exceptions
+
+from rocstar.sandbox.fabric.redis_connection import (
+    BLOCK_MS,
+    Keys,
+    make_ref,
+    split_refs,
+    with_timeout,
+)
+from rocstar.sandbox.fabric.wire import WorkerInfo, decode_workers, encode_worker
+
+LEASE_S = 30
+"""Seconds without renewal after which a client counts as dead and its calls are no longer run."""
+
+REPLY_TTL_S = 120
+"""Seconds after which the answers to a client expire."""
+
+CHUNKS_TTL_S = 120
+"""Seconds after which the chunks of an entry expire if its client does not renew them."""
+
+READ_COUNT = 16
+
+NO_BOUND = -1
+
+ENQUEUE = """
+local max, ids = tonumber(ARGV[1]), {}
+for i = 3, #ARGV, 2 do
+    if max >= 0 and redis.call('XLEN', KEYS[1]) >= max then break end
+    local fields = {'client', ARGV[2], 'calls', ARGV[i], 'pieces', ARGV[i + 1]}
+    ids[#ids + 1] = redis.call('XADD', KEYS[1], '*', unpack(fields))
+end
+redis.call('EXPIRE', KEYS[1], 86400)
+return ids
+"""
+"""KEYS: stream. ARGV: the maximum length of the stream or -1, client, and for each entry its message and the
+name of its chunks or "". Returns the ids of the accepted entries."""
+
+AUDIT = """
+local last, missing = '0-0', {}
+local info = redis.pcall('XINFO', 'STREAM', KEYS[1])
+if not info.err then
+    for i = 1, #info, 2 do
+        if info[i] == 'last-generated-id' then last = info[i + 1] end
+    end
+end
+for i = 1, #ARGV do
+    if #redis.call('XRANGE', KEYS[i + 1], ARGV[i], ARGV[i]) == 0 then missing[#missing + 1] = i end
+end
+return {last, missing}
+"""
+"""KEYS: reply stream, then a stream per entry. ARGV: the entries' ids. Returns [newest id of the reply
+stream, positions of the missing entries, from 1]. A missing entry was answered at or before that id, or
+lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricMessage:
+    """blob: JSON. chunks: the name of the message's chunks, or ""."""
+
+    blob: bytes
+    chunks: str = ""
+
+
+@dataclass(eq=False)
+class Commands:
+    redis: Any  # redis-py's annotations differ from release to release
+    keys: Keys
+
+    async def server_s(self) -> float:
+        seconds, microseconds = await with_timeout(self.redis.time())
+        return float(seconds + microseconds / 1e6)
+
+
+@dataclass(eq=False)
+class ClientCommands(Commands):
+    client: str
+
+    async def enqueue(self, flavour: str, entries: Sequence[FabricMessage], *, longest: int) -> list[str]:
+        """Append entries and return the refs of those accepted: the first ones, up to a stream length of
+        `longest` (or NO_BOUND)."""
+        key = self.keys.calls(flavour)
+        sent = [part for entry in entries for part in (entry.blob, entry.chunks)]
+        ids = await with_timeout(self.redis.eval(ENQUEUE, 1, key, longest, self.client, *sent))
+        return [make_ref(flavour, stream_id.decode()) for stream_id in ids]
+
+    async def delete(self, refs: Iterable[str]) -> None:
+        """Delete entries from their streams; a worker that runs one notices at its next heartbeat."""
+        for flavour, ids in split_refs(refs).items():
+            await with_timeout(self.redis.xdel(self.keys.calls(flavour), *ids))
+
+    async def read(self, cursor: str) -> list[tuple[str, FabricMessage]]:
+        """Return (id, message) pairs after `cursor` in the reply stream; wait up to `BLOCK_MS` for the
+        first."""
+        streams = await with_timeout(
+            self.redis.xread({self._reply: cursor}, count=READ_COUNT, block=BLOCK_MS)
+        )
+        return [
+            (
+                stream_id.decode(),
+                FabricMessage(blob=fields.get(b"answers", b""), chunks=text_field(fields, b"pieces")),
+            )
+            for _, messages in streams
+            for stream_id, fields in messages  # any fields: other clients may have written the message
+        ]
+
+    async def keep_up(
+        self, cursor: str, server_s: float, chunks: Iterable[str]
+    ) -> tuple[float, bool, list[WorkerInfo]]:
+        """Renew the lease and the `chunks` of entries, trim answers before `cursor`, list the workers that
+        are alive at `server_s`. Return (Redis's clock, True if Redis still had this client's lease,
+        workers)."""
+        async with self.redis.pipeline(transaction=False) as pipe:
+            pipe.time()
+            pipe.set(self.keys.client(self.client), 1, ex=LEASE_S, get=True)
+            pipe.expire(self._reply, REPLY_TTL_S)
+            pipe.xtrim(self._reply, minid=cursor, approximate=False)
+            pipe.zrange(self.keys.workers, f"({server_s}", "+inf", byscore=True)
+            for name in chunks:
+                pipe.expire(self.keys.chunks(name), CHUNKS_TTL_S)
+            (seconds, microseconds), lease, _, _, members, *_ = await with_timeout(pipe.execute())
+        return seconds + microseconds / 1e6, lease is not None, decode_workers(members)
+
+    async def audit(self, refs: Sequence[str]) -> tuple[str, list[str]]:
+        """Return (newest id of the reply stream, or 0-0; the entries that Redis no longer has)."""
+        entries = [(flavour, ids[0]) for ref in refs for flavour, ids in split_refs([ref]).items()]
+        keys = [self._reply, *(self.keys.calls(flavour) for flavour, _ in entries)]
+        newest, missing = await with_timeout(
+            self.redis.eval(AUDIT, len(keys), *keys, *(stream_id for _, stream_id in entries))
+        )
+        return newest.decode(), [refs[number - 1] for number in missing]
+
+    async def leave(self) -> None:
+        await with_timeout(self.redis.delete(self._reply, self.keys.client(self.client)))
+
+    @property
+    def _reply(self) -> str:
+        return self.keys.reply(self.client)
+
+
+def text_field(fields: Mapping[bytes, bytes], name: bytes) -> str:
+    return fields.get(name, b"").decode("utf-8", "replace")
+
+
+# --- workers ------------------------------------------------------------------------------------------------
+
+GROUP = "workers"
+HANDED_BACK = "handed-back"
+HANDED_BACK_IDLE_MS = 3_600_000
+RECLAIM_COUNT = 4
+DONE_TTL_S = 600
+KEY_TTL_S = 86_400
+FORGET_IDLE_S = 60
+MOST_IDS = 1000
+"""The maximum of ids per command of a script: the Lua stack holds a few thousand."""
+
+STEP = """
+local at = 1
+while at <= #ARGV do
+    local last = at + ARGV[at]
+    local answer = redis.pcall(unpack(ARGV, at + 1, last))
+    if type(answer) == 'table' and answer.err and not string.find(answer.err, '^WRONGTYPE') then
+        return answer
+    end
+    at = last + 1
+end
+"""
+"""ARGV: commands, each preceded by the number of its parts. A command that frees memory may come first: Redis
+without free memory then runs the rest of the script. A key of the wrong type fails only its own command."""
+
+FORGET_CONSUMER = """
+if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2]) > 0 then return 0 end
+redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])
+return 1
+"""
+"""KEYS: stream. ARGV: group, consumer. Deletes the consumer unless it has pending entries, which would be
+lost."""
+
+_DONE = struct.Struct("<Q")
+
+
+class GroupGone(Exception):
+    """Redis lost the consumer group, and with it all other data."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class WorkerEntry:
+    """An entry that was delivered to this worker and is not finished.
+
+    Args:
+        blob: the message, until it is decoded.
+        chunks: the name of the message's chunks, or "".
+        deliveries: the number of workers that received it, including this one.
+        era: the connection's, when the entry was delivered.
+        waiting: calls without an answer.
+        pending: the number of answers not yet in Redis.
+        partial: some answers were stored before the entry was complete.
+    """
+
+    flavour: str
+    stream_id: str
+    client: str
+    blob: bytes
+    chunks: str
+    deliveries: int
+    era: int = 0
+    waiting: set[int] = field(default_factory=set)
+    pending: int = 0
+    partial: bool = False
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def ref(self) -> str:
+        return make_ref(self.flavour, self.stream_id)
+
+
+@dataclass(eq=False)
+class WorkerCommands(Commands):
+    info: WorkerInfo
+
+    async def make_groups(self) -> None:
+        for flavour in self.info.flavours:
+            try:
+                async with self.redis.pipeline(transaction=True) as pipe:  # no stream without an expiry
+                    pipe.xgroup_create(self.keys.calls(flavour), GROUP, id="0", mkstream=True)
+                    pipe.expire(self.keys.calls(flavour), KEY_TTL_S)
+                    await with_timeout(pipe.execute())
+            except exceptions.ResponseError as error:
+                if "BUSYGROUP" not in str(error):
+                    raise
+
+    async def pull(self) -> list[WorkerEntry]:
+        """Return the next entry of each flavour; wait for the first up to `BLOCK_MS`."""
+        streams = {self.keys.calls(flavour): ">" for flavour in self.info.flavours}
+        with _group_gone():
+            found = await with_timeout(
+                self.redis.xreadgroup(GROUP, self.info.name, streams, count=1, block=BLOCK_MS)
+            )
+        flavours = {self.keys.calls(flavour): flavour for flavour in self.info.flavours}
+        return [
+            _delivery(flavours[stream.decode()], stream_id, fields, 1)
+            for stream, messages in found
+            for stream_id, fields in messages
+        ]
+
+    async def reclaim(
+        self, flavour: str, idle_s: float, cursor: str, held: Mapping[str, int]
+    ) -> tuple[str, list[WorkerEntry]]:
+        """Claim entries whose worker has been silent for `idle_s`. Return (next cursor, 0-0 at the end;
+        entries).
+
+        held: delivery counts of this worker's entries. After a pause of this process they may be among the
+            claimed; no worker died then, so their counts stay.
+        """
+        key = self.keys.calls(flavour)
+        with _group_gone():
+            following, messages, _ = await with_timeout(
+                self.redis.xautoclaim(
+                    key, GROUP, self.info.name, round(idle_s * 1000), start_id=cursor, count=RECLAIM_COUNT
+                )
+            )
+            deliveries = []
+            for stream_id, fields in messages:
+                if (times := held.get(make_ref(flavour, stream_id.decode()))) is not None:
+                    await with_timeout(
+                        self.redis.xclaim(
+                            key, GROUP, self.info.name, 0, [stream_id], retrycount=times, justid=True
+                        )
+                    )
+                    continue
+                states = await with_timeout(self.redis.xpending_range(key, GROUP, stream_id, stream_id, 1))
+                times = states[0]["times_delivered"] if states else 1
+                deliveries.append(_delivery(flavour, stream_id, fields, times))
+        return following.decode(), deliveries
+
+    async def answered(self, client: str, ref: str) -> set[int] | None:
+        """Return the ids of an entry's calls that have stored answers, or None if its client is dead."""
+        async with self.redis.pipeline(transaction=False) as pipe:
+            pipe.exists(self.keys.client(client))
+            pipe.get(self.keys.done(ref))
+            alive, done = await with_timeout(pipe.execute())
+        return {call_id for (call_id,) in _DONE.iter_unpack(done or b"")} if alive else None
+
+    async def store(
+        self,
+        messages: Mapping[str, Sequence[FabricMessage]],
+        done: Mapping[str, Sequence[int]],
+        finished: Sequence[WorkerEntry],
+    ) -> None:
+        """Write acknowledgements and answers atomically; acknowledgements first, because they free memory.
+
+        Args:
+            messages: answers per client, in order.
+            done: answered call ids of unfinished entries, by ref.
+            finished: entries to acknowledge.
+        """
+        commands: list[tuple[Any, ...]] = []
+        for flavour, stream_ids in split_refs(entry.ref for entry in finished).items():
+            for start in range(0, len(stream_ids), MOST_IDS):
+                ids = stream_ids[start : start + MOST_IDS]
+                commands.append(("XACK", self.keys.calls(flavour), GROUP, *ids))
+                commands.append(("XDEL", self.keys.calls(flavour), *ids))
+        commands += [("DEL", self.keys.done(entry.ref)) for entry in finished if entry.partial]
+        commands += [("UNLINK", self.keys.chunks(entry.chunks)) for entry in finished if entry.chunks]
+        for client, answers in messages.items():
+            key = self.keys.reply(client)
+            commands += [("XADD", key, "*", "answers", one.blob, "pieces", one.chunks) for one in answers]
+            commands.append(("EXPIRE", key, REPLY_TTL_S))
+        for ref, answered in done.items():
+            packed = b"".join(_DONE.pack(call_id) for call_id in answered)
+            commands.append(("APPEND", self.keys.done(ref), packed))
+            commands.append(("EXPIRE", self.keys.done(ref), DONE_TTL_S))
+        counted = [part for command in commands for part in (len(command), *command)]
+        await with_timeout(self.redis.eval(STEP, 0, *counted))
+
+    async def heartbeat(self, lease_end_s: float, held: Iterable[str]) -> tuple[float, set[str]]:
+        """Renew the lease and the claims. Return (Redis's clock, the refs of `held` that Redis still has)."""
+        by_flavour = split_refs(held)
+        async with self.redis.pipeline(transaction=False) as pipe:
+            pipe.time()
+            pipe.zadd(self.keys.workers, {encode_worker(self.info): lease_end_s})
+            pipe.zremrangebyscore(self.keys.workers, "-inf", lease_end_s - KEY_TTL_S)
+            pipe.expire(self.keys.workers, KEY_TTL_S)
+            for flavour in self.info.flavours:
+                pipe.expire(self.keys.calls(flavour), KEY_TTL_S)
+            for flavour, ids in by_flavour.items():
+                pipe.xclaim(self.keys.calls(flavour), GROUP, self.info.name, 0, ids, justid=True)
+            with _group_gone():
+                replies = await with_timeout(pipe.execute())
+        seconds, microseconds = replies[0]
+        claimed = {
+            make_ref(flavour, stream_id.decode())
+            for flavour, ids in zip(by_flavour, replies[4 + len(self.info.flavours) :], strict=True)
+            for stream_id in ids
+        }
+        return seconds + microseconds / 1e6, claimed
+
+    async def forget_consumers(self) -> None:
+        """Remove consumers that are long gone and have no pending entries."""
+        for flavour in self.info.flavours:
+            key = self.keys.calls(flavour)
+            with _group_gone():
+                for consumer in await with_timeout(self.redis.xinfo_consumers(key, GROUP)):
+                    if consumer["pending"] == 0 and consumer["idle"] > FORGET_IDLE_S * 1000:
+                        await with_timeout(self.redis.eval(FORGET_CONSUMER, 1, key, GROUP, consumer["name"]))
+
+    async def leave(self, held: Mapping[str, int]) -> None:
+        """Return the held entries, so that other workers need not wait for this one to become idle.
+
+        held: delivery counts by ref. This worker did not die, so its own delivery does not count.
+        """
+        await with_timeout(self.redis.zrem(self.keys.workers, encode_worker(self.info)))
+        with _group_gone():
+            for ref, deliveries in held.items():
+                ((flavour, ids),) = split_refs([ref]).items()
+                await with_timeout(
+                    self.redis.xclaim(
+                        self.keys.calls(flavour),
+                        GROUP,
+                        HANDED_BACK,
+                        0,
+                        ids,
+                        idle=HANDED_BACK_IDLE_MS,
+                        retrycount=deliveries - 1,
+                        justid=True,
+                    )
+                )
+            for flavour in self.info.flavours:
+                key = self.keys.calls(flavour)
+                await with_timeout(self.redis.eval(FORGET_CONSUMER, 1, key, GROUP, self.info.name))
+
+
+def _delivery(flavour: str, stream_id: bytes, fields: Mapping[bytes, bytes], deliveries: int) -> WorkerEntry:
+    return WorkerEntry(
+        flavour=flavour,
+        stream_id=stream_id.decode(),
+        client=text_field(fields, b"client"),
+        blob=fields.get(b"calls", b""),
+        chunks=text_field(fields, b"pieces"),
+        deliveries=deliveries,
+    )
+
+
+@contextlib.contextmanager
+def _group_gone() -> Iterator[None]:
+    try:
+        yield
+    except exceptions.ResponseError as error:
+        text = str(error)
+        if "NOGROUP" in text or "UNBLOCKED" in text or "no such key" in text:
+            raise GroupGone(text) from error
+        raise

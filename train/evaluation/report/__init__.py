@@ -1,1 +1,0 @@
-"""The report page of an evaluation."""
