@@ -42,7 +42,7 @@ from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
 from rocstar.engine.inference.embedded.rows import DecodeRequest
 from rocstar.train.learner.model_size import row_cost
 from rocstar.train.learner.scratch import build_model
-from rocstar.train.learner.team import World
+from rocstar.train.learner.world import World
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.rehearsal.acts import LearnerOnStage

@@ -52,7 +52,9 @@ def replaced(name: str, old: str, new: str, root: Path = ROOT) -> str:
     if isinstance(before, ast.Expr) and isinstance(after, ast.Expr):
         # In parentheses a value stays one operand, whatever stands beside it.
         wanted, form = before.value, "({})"
-    found = [node for node in ast.walk(symbol.node) if ast.dump(node) == ast.dump(wanted)]
+    dump = ast.dump(wanted)
+    alike = (node for node in ast.walk(symbol.node) if type(node) is type(wanted))
+    found = [node for node in alike if ast.dump(node) == dump]
     place = f"{name!r} ({symbol.path.relative_to(root)})"
     if len(found) != 1:
         raise LookupError(f"{place} has {len(found)} times {old!r}, not once: was it edited?")
@@ -72,7 +74,12 @@ def find_tests(name: str, root: Path = ROOT) -> str:
     Where several files have that name, a folder goes before it: `train/test_file.py` is anywhere in `train`.
     """
     file, _, test = name.partition("::")
-    found = sorted(set((root / "tests").rglob(file.replace("/", "/**/"))))
+    *folders, file_name = file.split("/")
+    found = [
+        path
+        for path in _test_files(root).get(file_name, [])
+        if all(folder in path.relative_to(root).parts for folder in folders)
+    ]
     if not found:
         raise LookupError(f"no test file {file!r} in tests: was it renamed or removed?")
     if len(found) > 1:
@@ -81,10 +88,23 @@ def find_tests(name: str, root: Path = ROOT) -> str:
     selection = found[0].relative_to(root).as_posix()
     if not test:
         return selection
-    tests = {"::".join(names) for names, _ in _definitions(ast.parse(found[0].read_bytes()).body)}
-    if test.partition("[")[0] not in tests:
+    if test.partition("[")[0] not in _tests(found[0]):
         raise LookupError(f"no test {test!r} in {selection}: was it renamed or removed?")
     return f"{selection}::{test}"
+
+
+@cache
+def _test_files(root: Path) -> dict[str, list[Path]]:
+    """The test files by name."""
+    files: dict[str, list[Path]] = {}
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        files.setdefault(path.name, []).append(path)
+    return files
+
+
+@cache
+def _tests(path: Path) -> set[str]:
+    return {"::".join(names) for names, _ in _definitions(ast.parse(path.read_bytes()).body)}
 
 
 @cache

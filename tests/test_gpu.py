@@ -89,7 +89,7 @@ def test_an_update_is_that_of_the_cpu() -> None:
     for _ in range(3):
         norms = [learner.imitation_step([micro]).grad_norms for learner in learners]
         assert norms[1] == pytest.approx(norms[0], rel=1e-2)
-        freed = [learner.give_back() for learner in learners]
+        freed = [learner.release_memory() for learner in learners]
         assert freed[1].moments == 8 * sum(p.numel() for p in model.parameters())
 
 

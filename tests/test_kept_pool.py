@@ -7,7 +7,7 @@ import pytest
 
 from rocstar.sandbox.types import ExecRequest, Limits
 
-from .kept_pool import MOST_KEPT, KeptPool
+from .kept_pool import KeptPool
 from .patience import PATIENCE_S
 
 
@@ -30,17 +30,6 @@ async def supervisor_of(pool: KeptPool, code: str) -> int:
 def test_the_next_pool_has_the_supervisor_of_the_last_on_a_loop_of_its_own() -> None:
     pids = {asyncio.run(supervisor_of(KeptPool(max_sessions=0), "print(6 * 7)")) for _ in range(3)}
     assert len(pids) == len(KeptPool.kept) == 1
-
-
-def test_pools_that_are_open_together_have_their_own_and_so_have_others() -> None:
-    async def both() -> set[int]:
-        async with KeptPool(max_sessions=0) as one, KeptPool(max_sessions=0) as other:
-            return {one.supervisor_pid, other.supervisor_pid}
-
-    pids = asyncio.run(both())
-    assert len(pids) == len(KeptPool.kept) == 2
-    assert asyncio.run(supervisor_of(KeptPool(max_sessions=0, max_live=1), "print(42)")) not in pids
-    assert len(KeptPool.kept) == MOST_KEPT
 
 
 @pytest.mark.parametrize("max_sessions", [0, 1])

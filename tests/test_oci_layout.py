@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / "docker" / "oci_layout.py"
-BUILDER = SCRIPT.with_name("sandbox-image")
 
 
 @pytest.fixture(scope="module")
@@ -77,22 +76,15 @@ def test_the_same_folder_gives_the_same_bytes_whenever_it_was_made(tmp_path: Pat
     os.utime(other / "usr" / "bin" / "tool", (1e9, 1e9))
     assert build(one, tmp_path / "a").returncode == build(other, tmp_path / "b").returncode == 0
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
-    (other / "usr" / "bin" / "tool").chmod(0o700)
-    build(other, tmp_path / "c")
-    assert contents(tmp_path / "a") != contents(tmp_path / "c")
 
 
-def test_it_is_unpacked_as_it_was(oci: ModuleType, tmp_path: Path) -> None:
+def test_it_is_unpacked_as_it_was_unless_a_layer_was_changed(oci: ModuleType, tmp_path: Path) -> None:
     root = make_root(tmp_path / "root")
     build(root, tmp_path / "layout")
-    assert oci.unpack(tmp_path / "layout", tmp_path / "again")["Env"] == ["A=b"]
-    assert contents(tmp_path / "again") == contents(root)
-    assert (tmp_path / "again" / "bin").readlink() == Path("usr/bin")
-    assert (tmp_path / "again" / "usr" / "bin" / "tool").stat().st_mode & 0o777 == 0o755
-
-
-def test_a_layer_that_was_changed_is_refused(oci: ModuleType, tmp_path: Path) -> None:
-    build(make_root(tmp_path / "root"), tmp_path / "layout")
+    assert oci.unpack(tmp_path / "layout", tmp_path / "unpacked")["Env"] == ["A=b"]
+    assert contents(tmp_path / "unpacked") == contents(root)
+    assert (tmp_path / "unpacked" / "bin").readlink() == Path("usr/bin")
+    assert (tmp_path / "unpacked" / "usr" / "bin" / "tool").stat().st_mode & 0o777 == 0o755
     largest = max((tmp_path / "layout" / "blobs" / "sha256").iterdir(), key=lambda path: path.stat().st_size)
     data = bytearray(largest.read_bytes())
     data[-1] ^= 1
@@ -122,11 +114,3 @@ def test_an_archive_holds_the_layout(oci: ModuleType, tmp_path: Path) -> None:
 def test_a_mistake_is_one_line_and_exit_2(tmp_path: Path, root: str, layout: str) -> None:
     done = build(tmp_path / root, tmp_path / layout)
     assert (done.returncode, done.stderr.count("\n"), "Traceback" in done.stderr) == (2, 1, False)
-
-
-def test_the_builder_parses_and_refuses_what_it_does_not_know(tmp_path: Path) -> None:
-    assert subprocess.run(["bash", "-n", BUILDER], check=False).returncode == 0
-    done = subprocess.run(
-        ["bash", BUILDER, tmp_path / "layout", "--wheels"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -8,8 +8,7 @@ of ours: the packages under test are imported in the child alone. What a fork ca
 its own: processes below it, what an environment sets before torch loads, other hash seeds. Who kills or stops
 it from outside starts it as a `WarmProcess`.
 Who waits: the client for its child. A client that ends first, or is late, has its child's session killed.
-The folder goes with this process, which ends when its maker does, in whatever way; where it was killed
-itself, the next one finds a socket on which nobody listens, and removes that folder.
+The folder goes with this process, which ends when its maker does, in whatever way.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ COMMON = (
     *("transformers.models.qwen3.modeling_qwen3", "transformers.models.qwen2.modeling_qwen2"),
     *("pydantic", "msgspec", "aiohttp.web", "uvloop", "jinja2", "safetensors.torch", "rich.console"),
 )
-PREFIX = "warm-"
 CLIENT = Path(__file__).with_name("warm_client.py")
 
 FOLDER = "ROCSTAR_TESTS_WARM_PYTHON"
@@ -101,9 +99,7 @@ class WarmProcess(subprocess.Popen[str]):
 def warm() -> Warm:
     """The session's. Who is the first to ask starts the process, which ends with its maker."""
     if FOLDER not in os.environ:
-        place = Path(tempfile.gettempdir())
-        remove_abandoned(place)
-        os.environ[FOLDER] = str(_started(Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))))
+        os.environ[FOLDER] = str(_started(Path(tempfile.mkdtemp(prefix="warm-"))))
     return Warm(Path(os.environ[FOLDER]))
 
 
@@ -120,19 +116,6 @@ def open_door(folder: Path) -> socket.socket:
     listener.listen(64)
     (folder / "opening").rename(folder / "socket")  # by that name it is listened on, or its process is gone
     return listener
-
-
-def remove_abandoned(place: Path) -> None:
-    """Folders of processes that are gone and could not remove them. Not those of other users."""
-    for folder in place.glob(f"{PREFIX}*"):
-        with socket.socket(socket.AF_UNIX) as trial:
-            trial.setblocking(False)  # one that is busy is there
-            try:
-                trial.connect(str(folder / "socket"))
-            except ConnectionRefusedError:
-                shutil.rmtree(folder, ignore_errors=True)
-            except OSError:
-                continue
 
 
 def _started(folder: Path) -> Path:

@@ -29,10 +29,9 @@ from rocstar.train.learner.batch import TOKENS, MicroBatch
 from rocstar.train.learner.checkpoint import source_kind
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.learner import Learner
-from rocstar.train.learner.loss_stats import LossStats
+from rocstar.train.learner.loss_stats import LossStats, update_metrics
 from rocstar.train.learner.marks import MarksPlace
 from rocstar.train.learner.settings import loss_settings, off_policy_gate, stage_optimizer
-from rocstar.train.learner.update_metrics import update_metrics
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.rl_config import StageConfig
@@ -148,8 +147,8 @@ async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[s
     with run.budget.phase("publish"):
         async with waiting(f"step {step}", "the engine to take new weights", kind="publish", deadline=None):
             await run.publisher.publish(run.publisher.version + 1)
-    freed = run.team.freed.metrics() if run.team.freed else {}
-    return {"optim/lr": lr, **update_metrics(stats), **freed}
+    released = run.team.released.metrics() if run.team.released else {}
+    return {"optim/lr": lr, **update_metrics(stats), **released}
 
 
 def prepare(

@@ -22,7 +22,7 @@ from rocstar.train.compose.setup import Begun, TrainOrder, open_setup
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.determinism import deterministic_torch
 from rocstar.train.learner.host_memory import give_freed_memory_back, keep_freed_memory
-from rocstar.train.learner.team import World, local_device
+from rocstar.train.learner.world import World, local_device
 from rocstar.train.loop import run_stages, tell_saved
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped

@@ -12,6 +12,7 @@ from rocstar.engine.types import Task
 from rocstar.train.groups.journal import Journal
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.publish.publisher import Measure, Publisher
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.record.callbacks import Listeners
@@ -19,7 +20,6 @@ from rocstar.train.record.learned_questions import Learned
 from rocstar.train.record.loop_lag import LoopLag
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.time_budget import TimeBudget
-from rocstar.train.serving.base import Measure, Publisher, nothing_measured
 
 if TYPE_CHECKING:
     from rocstar.engine.nodes.nodes import Nodes
@@ -34,7 +34,7 @@ class Live:
     """Tasks of each evaluation set, by label."""
     learned: Learned = field(default_factory=Learned)
     """The evaluation questions that the recipe trains on."""
-    measure: Measure = nothing_measured
+    measure: Measure = dict
     nodes: Nodes | None = None
     """Those that roll out, where there are several."""
 

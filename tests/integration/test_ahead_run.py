@@ -41,9 +41,9 @@ def test_staleness_stays_within_the_bound_and_happens(ahead: Path, read_rows: Ro
     assert [row["step"] for row in rows] == list(range(1, 8))
     assert max(found) in (1, 2) and found[0] == found[5] == 0, "a stage begins with what is served then"
     # num_updates_per_batch does not count: a version is a publish, one per step.
-    before = 0
+    before, trajectories = 0, by_step(ahead)
     for row in rows:
-        oldest = min(span.version for t in by_step(ahead)[row["step"]] for span in t.version_spans)
+        oldest = min(span.version for t in trajectories[row["step"]] for span in t.version_spans)
         assert before - oldest == row["policy/staleness_max"]
         before = row["policy/version"]
 

@@ -305,11 +305,15 @@ def test_a_read_only_run_directory_is_one_line(
     assert "cannot be written" in line or "cannot write" in line
 
 
+SHORT = ("train", "coin.toml", "--sft.steps=5", "--output-dir")
+"""Disks fill whatever the model has learned."""
+
+
 @pytest.mark.privileged
 def test_a_full_disk_ends_a_run_with_its_files_whole(workshop: Any, small_disk: Path) -> None:
     directory = small_disk / "run"
     fill(small_disk, spare_bytes=400_000)
-    ended = workshop.main("train", "coin.toml", "--output-dir", str(directory))
+    ended = workshop.main(*SHORT, str(directory))
     assert ended.returncode == 2
     message = [line for line in ended.stderr.splitlines() if line.startswith("rocstar: ")]
     assert len(message) == 1 and "free some space" in message[0] and "--resume" in message[0]
@@ -327,7 +331,7 @@ def test_a_disk_that_fills_while_writing(
     monkeypatch.setattr(checkpoint, "check_space", lambda *_: None)
     directory = small_disk / "run"
     fill(small_disk, spare_bytes=spare_bytes)
-    ended = workshop.main("train", "coin.toml", "--output-dir", str(directory))
+    ended = workshop.main(*SHORT, str(directory))
     assert ended.returncode == 2, ended.stderr
     message = [line for line in ended.stderr.splitlines() if line.startswith("rocstar: ")]
     assert len(message) == 1 and "full" in message[0]
@@ -347,11 +351,11 @@ def test_the_last_checkpoint_outlives_a_full_disk_and_the_run_goes_on(
     directory = small_disk / "run"
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "check_space", fill_at_step_2)
-        ended = workshop.main("train", "coin.toml", "--output-dir", str(directory))
+        ended = workshop.main(*SHORT, str(directory))
     assert ended.returncode == 2 and "full" in ended.stderr.splitlines()[-1], ended.stderr
     assert sorted(path.name for path in (directory / "checkpoints").iterdir()) == ["step_0", "step_1"]
     (small_disk / "ballast").unlink()
-    ended = workshop.main("train", "coin.toml", "--output-dir", str(directory), "--resume")
+    ended = workshop.main(*SHORT, str(directory), "--resume")
     assert ended.returncode == 0, ended.stderr
     rows = read_metrics(directory / "metrics.jsonl")
     assert [row["step"] for row in rows if row["phase"] == "rl"] == [1, 2, 3, 4]

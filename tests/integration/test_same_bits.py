@@ -25,9 +25,8 @@ OPTIONS = (
     "--engine.deterministic=true",
     "--model.scratch.hidden_size=96",  # large enough that torch gives work to its second thread
     "--rl.tokens_per_microbatch=4096",
-    "--sft.steps=40",
+    "--sft.steps=20",
     "--sft.batch_size=32",
-    "--rl.rollouts_per_task=16",
     "--stages.1.steps=1",
     "--stages.1.filter_rollouts=0",
 )

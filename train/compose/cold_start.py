@@ -13,7 +13,9 @@ from rocstar.train.compose.model import FirstModel
 from rocstar.train.compose.setup import Setup
 from rocstar.train.learner.cold_start import build_from_nothing, conversations_for, run_cold_start
 from rocstar.train.learner.model_io import load_model, load_tokenizer
-from rocstar.train.learner.team import LearnerTeam, World, shard
+from rocstar.train.learner.sharding import shard
+from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.learner.world import World
 from rocstar.train.plan.preflight import Tasks
 from rocstar.train.recipe.model_config import ModelConfig
 from rocstar.train.tasks.chat_format import chat_format, check_scratch

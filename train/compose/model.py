@@ -11,7 +11,8 @@ from rocstar.train.compose.setup import Setup
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.load_parts import load_learner
 from rocstar.train.learner.model_io import load_model
-from rocstar.train.learner.team import LearnerTeam, is_apart, shard
+from rocstar.train.learner.sharding import is_apart, shard
+from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.serving.nodes import Start
 
 

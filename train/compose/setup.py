@@ -18,7 +18,9 @@ from rocstar.engine.types import Task
 from rocstar.train.groups.journal import Journal, origin_of
 from rocstar.train.groups.source import OpenSource
 from rocstar.train.learner import checkpoint
-from rocstar.train.learner.team import LearnerTeam, World
+from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.learner.world import World
+from rocstar.train.publish.publisher import Publisher
 from rocstar.train.reading.diagnosis.watch import Watch
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.record.callbacks import Callback, Listeners
@@ -31,7 +33,6 @@ from rocstar.train.record.run_directory import METRICS
 from rocstar.train.record.stall import guarded, stall_s
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.run import Evaluations, Live, Run
-from rocstar.train.serving.base import Publisher
 
 if TYPE_CHECKING:
     from rocstar.train.serving.nodes import Start

@@ -20,8 +20,7 @@ from rocstar.train.compose.setup import Begun, TrainOrder
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.groups.from_rollouts import Records
 from rocstar.train.learner import checkpoint
-from rocstar.train.learner.roles import Roles
-from rocstar.train.learner.team import World
+from rocstar.train.learner.world import Roles, World
 from rocstar.train.plan.preflight import check_run, loaded_tasks
 from rocstar.train.plan.prompts import dated
 from rocstar.train.plan.resume import bytes_to_keep, check_same_kind, complete, take_recipe
@@ -29,8 +28,7 @@ from rocstar.train.reading.view.report import write_report
 from rocstar.train.record.console_log import ConsoleLog
 from rocstar.train.record.manifest import recorded
 from rocstar.train.record.run_directory import REPORT, claim, cold_start_of, discard_if_unused
-from rocstar.train.serving.placement import hide_servers
-from rocstar.train.serving.serving_node import as_served_alone
+from rocstar.train.serving.placement import hide_servers, recipe_of_serving_node
 
 if TYPE_CHECKING:
     from rocstar.train.serving.nodes import Start
@@ -47,7 +45,7 @@ def checked(order: TrainOrder) -> TrainOrder | None:
                 write_report(order.run_dir)
         return None
     if Roles.of().serves:
-        recipe = as_served_alone(recipe, torch.cuda.device_count())
+        recipe = recipe_of_serving_node(recipe, torch.cuda.device_count())
     return replace(order, recipe=recipe)
 
 

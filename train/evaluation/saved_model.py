@@ -50,9 +50,9 @@ from rocstar.train.learner.model_io import (
     model_on_disk,
 )
 from rocstar.train.learner.policy_model import PolicyModel
-from rocstar.train.learner.team import local_device
 from rocstar.train.learner.token_scores import TokenScores as TokenScores
 from rocstar.train.learner.token_scores import token_scores
+from rocstar.train.learner.world import local_device
 from rocstar.train.plan.preflight import check_engine, check_sets, loaded_tasks
 from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe

@@ -49,11 +49,13 @@ def add_adapters(model: PreTrainedModel, config: LoraConfig, *, seed: int, base:
     from peft import LoraConfig as PeftConfig
     from peft import inject_adapter_in_model
 
+    linears = (path for path, module in model.named_modules() if isinstance(module, nn.Linear))
+    names = dict.fromkeys(path.rpartition(".")[2] for path in linears)
     for name in config.targets:
-        if not any(_is_linear(module, path, name) for path, module in model.named_modules()):
+        if name not in names:
             raise ConfigError(
                 f"lora.targets names {name!r}, and {type(model).__name__} has no linear module of that name; "
-                f"it has {', '.join(_linear_names(model))}"
+                f"it has {', '.join(name for name in names if name != 'lm_head')}"
             )
     wanted = PeftConfig(
         r=config.rank,
@@ -73,16 +75,6 @@ def add_adapters(model: PreTrainedModel, config: LoraConfig, *, seed: int, base:
         if _is_adapter(name):
             parameter.data = parameter.data.float()
     any_model.eval()  # as a loaded model is; nothing in it drops out
-
-
-def _is_linear(module: nn.Module, path: str, name: str) -> bool:
-    return isinstance(module, nn.Linear) and path.rpartition(".")[2] == name
-
-
-def _linear_names(model: nn.Module) -> list[str]:
-    linears = (path for path, module in model.named_modules() if isinstance(module, nn.Linear))
-    names = dict.fromkeys(path.rpartition(".")[2] for path in linears)
-    return [name for name in names if name != "lm_head"]
 
 
 def _is_adapter(name: str) -> bool:

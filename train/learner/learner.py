@@ -42,9 +42,9 @@ from rocstar.train.algorithm.off_policy import (
 )
 from rocstar.train.learner.adapters import send_frozen
 from rocstar.train.learner.batch import CHECKED, MicroBatch, last_token
-from rocstar.train.learner.freed import Freed, give_back
 from rocstar.train.learner.loss_stats import LossStats, worst_tokens
 from rocstar.train.learner.marks import TokenMarks
+from rocstar.train.learner.memory_release import ReleasedMemory, release_memory
 from rocstar.train.learner.optim import Optimizers, OptimSpec, build
 from rocstar.train.learner.policy_model import Head, PolicyModel
 
@@ -107,6 +107,25 @@ class LossSettings:
         return token_factors(log_ratio_C, mode=self.correction, cap=self.cap, floor=self.floor)
 
 
+def _no_reader() -> None:
+    """Do nothing: no other thread reads the weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalEngine:
+    """The hooks of an engine in the learner's process; the defaults are those of a process without one.
+
+    The learner's thread calls them.
+    """
+
+    learning: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+    """Entered for each batch: the engine may use fewer cores meanwhile."""
+    before_change: Callable[[], None] = _no_reader
+    """Called before the weights change; returns when no other thread reads them."""
+    serve: Callable[[int, list[tuple[str, Tensor]]], str | None] | None = None
+    """Serves weights as a version, on the first rank of another node; returns what went wrong, or None."""
+
+
 class Learner:
     """One rank's part of the model being trained.
 
@@ -114,37 +133,43 @@ class Learner:
     """
 
     def __init__(
-        self, model: PreTrainedModel, *, world_size: int = 1, head_dtype: torch.dtype | None = None
+        self,
+        model: PreTrainedModel,
+        *,
+        world_size: int = 1,
+        head_dtype: torch.dtype | None = None,
+        offloads_moments: bool = False,
     ) -> None:
-        """`head_dtype`: type of the logits; None: that of the forward."""
+        """`head_dtype`: type of the logits; None: that of the forward. `offloads_moments`: `release_memory`
+        moves the optimizer's moments, and weights that do not learn, to CPU memory."""
         self.model, self.policy, self.world_size = model, PolicyModel(model, head_dtype), world_size
         self.device = self.policy.device
-        self.before_change: Callable[[], None] = _nobody_reads
-        """Called before the weights change; returns when no other thread reads them."""
-        self.learning: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
-        """Entered for each batch, in the learner's thread: concurrent work may use fewer cores meanwhile."""
+        self.engine = LocalEngine()
         self.marks: TokenMarks | None = None
         """Receives the statistics of each token of the next batch; None without a listener."""
         self.start: Learner | None = None
         """The policy at the start of RL, which never changes; None: no step measures the distance to it."""
         self.gone_through = (0, 0)
         """Microbatches done and in all of the batch that is learned now. Any thread may look."""
-        self.offloads_moments = False
-        """`give_back` moves the optimizer's moments, and weights that do not learn, to CPU memory."""
+        self.offloads_moments = offloads_moments
         self._is_away = False
-        """Such weights are there."""
+        """Weights that do not learn are in CPU memory."""
         self._optimizers: Optimizers | None = None
         self._grad_clip = math.inf
+
+    def attach(self, engine: LocalEngine) -> None:
+        """Call the hooks of `engine` from now on."""
+        self.engine = engine
 
     def use(self, spec: OptimSpec) -> None:
         """Reset the optimizer state, for the cold start or a stage."""
         self._optimizers, self._grad_clip = build(self.model, spec), spec.grad_clip
 
-    def give_back(self) -> Freed:
-        """Free the memory that is not needed until the next update."""
+    def release_memory(self) -> ReleasedMemory:
+        """Release the memory that is not needed until the next update."""
         self._is_away = self.offloads_moments
         frozen = self.model.parameters() if self.offloads_moments else ()
-        return give_back(self._optimizers, self.device, moments=self.offloads_moments, frozen=frozen)
+        return release_memory(self._optimizers, self.device, moments=self.offloads_moments, frozen=frozen)
 
     def _come_back(self) -> None:
         """Before a forward: all weights are on the device."""
@@ -294,7 +319,7 @@ class Learner:
         """
         self.gone_through = (0, sum(map(len, updates)) + sum(map(len, updates[1:])))
         try:
-            with self.learning():
+            with self.engine.learning():
                 return self._policy_step(updates, settings, bad_before)
         finally:
             self.gone_through = (0, 0)
@@ -470,13 +495,9 @@ class Learner:
 
     def _step(self, grad_norm: float, total: LossStats) -> None:
         """The only place where weights change; the gradient was found finite."""
-        self.before_change()
+        self.engine.before_change()
         self.optimizers.step()
         total.grad_norms.append(grad_norm)
-
-
-def _nobody_reads() -> None:
-    """No other thread reads the weights: they are the learner's own, or read in its thread."""
 
 
 def _sums(loss: Tensor, entropy_T: Tensor, ratio_T: Tensor, code_T: Tensor) -> LossStats:

@@ -22,7 +22,8 @@ from rocstar.engine.progress.progress import working
 from rocstar.train.learner import adapters
 from rocstar.train.learner.claims import UNUSABLE, StoredTensor
 from rocstar.train.learner.model_io import check_finite, checked_folder, is_finite, load_model
-from rocstar.train.learner.team import World, is_apart, local_device, place_adapted, shard
+from rocstar.train.learner.sharding import is_apart, place_adapted, shard
+from rocstar.train.learner.world import World, local_device
 from rocstar.train.recipe.config import Recipe
 
 Parted = Callable[[PreTrainedModel], None]

@@ -57,7 +57,10 @@ def token_scores(
 
     Raises ValueError for a token id outside the model's vocabulary, or a temperature that is not positive.
     """
-    rows = [_example(k, trajectory) for k, trajectory in enumerate(trajectories)]
+    rows = []
+    for k, trajectory in enumerate(trajectories):
+        mask = trajectory.loss_mask()
+        rows.append(Example(ids=trajectory.ids, mask=mask, weights=1.0 * mask, advantage=0.0, name=str(k)))
     entropies: list[Floats] = [np.zeros(row.num_targets) for row in rows]
     logprobs = [np.zeros(row.num_targets) for row in rows]
     for micro in pack(rows, tokens_per_microbatch=tokens_per_microbatch):
@@ -68,11 +71,6 @@ def token_scores(
             logprobs[int(name)] = logprob_T[start : start + count]
             start += count
     return [TokenScores(entropy_N=e, logprob_N=p) for e, p in zip(entropies, logprobs, strict=True)]
-
-
-def _example(number: int, trajectory: Trajectory) -> Example:
-    mask = trajectory.loss_mask()
-    return Example(ids=trajectory.ids, mask=mask, weights=1.0 * mask, advantage=0.0, name=str(number))
 
 
 def _scored(policy: PolicyModel, micro: MicroBatch, temperature: float) -> tuple[Any, Any]:

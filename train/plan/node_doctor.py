@@ -81,14 +81,13 @@ def _needs(options: argparse.Namespace, fields: Sequence[str], gpus: int) -> tup
     """Return the requirements of the run on this node, and the number of learner ranks here."""
     from rocstar.train.plan.node_checks import NodeNeeds
     from rocstar.train.plan.preflight import Findings, check_disk, check_engine
-    from rocstar.train.serving.placement import num_gpus_named, num_learner_gpus
-    from rocstar.train.serving.serving_node import as_served_alone
+    from rocstar.train.serving.placement import num_gpus_named, num_learner_gpus, recipe_of_serving_node
 
     if not options.node:
         return NodeNeeds(nodes=options.nodes), {}
     recipe = load_recipe(options.node, list(fields))
     found, ranks, named = Findings(), None, None
-    here = found.of(lambda: as_served_alone(recipe, gpus)) if options.serves else recipe
+    here = found.of(lambda: recipe_of_serving_node(recipe, gpus)) if options.serves else recipe
     if here is not None:
         found.of(lambda: check_engine(here, learns=True, nodes=options.nodes))
     found.of(lambda: check_disk(recipe, options.output_dir or Path("runs") / recipe.run.name))

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from rocstar.kernels import chunks
 from rocstar.train.learner.model_size import ModelSize, gigabytes, measure
 from rocstar.train.learner.model_size import memory_row as row
-from rocstar.train.learner.roles import Roles
+from rocstar.train.learner.world import Roles
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.serving.backend import backend_of
-from rocstar.train.serving.placement import engine_of_serving_node, num_learner_gpus
-from rocstar.train.serving.serving_node import as_served_alone
+from rocstar.train.serving.placement import (
+    engine_of_serving_node,
+    num_learner_gpus,
+    recipe_of_serving_node,
+)
 
 PORT = 29500
 MOST_OF_A_WORLD = 100_000
@@ -171,10 +174,10 @@ def _serving(recipe: Recipe, size: ModelSize | str, machines: Machines) -> list[
     first, last = machines.nodes, machines.all_nodes - 1
     named = recipe.engine.replicas
     if not machines.serving_gpus and not isinstance(named, int):
-        as_served_alone(recipe, len(named[0]))  # it could be
+        recipe_of_serving_node(recipe, len(named[0]))  # it could be
         each = f"as many servers of {len(named[0])} GPUs as it has room for"
         return ["", f"node {first} to {last}, which only serve: on each {each}"]
-    alone = as_served_alone(recipe, machines.serving_gpus)
+    alone = recipe_of_serving_node(recipe, machines.serving_gpus)
     lines = backend_of(alone).plan(alone, size, ranks=machines.ranks, ranks_per_node=0)
     return ["", f"node {first} to {last}, which only serve:", *(line for line in lines if line)]
 

@@ -24,7 +24,8 @@ from rocstar.train.learner.model_io import DTYPES, HEAD_DTYPES
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.policy_model import runs_again
 from rocstar.train.learner.settings import loss_settings, stage_optimizer
-from rocstar.train.learner.team import World, place_adapted, shard
+from rocstar.train.learner.sharding import place_adapted, shard
+from rocstar.train.learner.world import World
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.rehearsal.cast import give_memory
 from rocstar.train.rehearsal.fake_gpu import FakeGpu

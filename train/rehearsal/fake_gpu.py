@@ -41,7 +41,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from rocstar.kernels import chunks, layer_ops, linear_loss, rows, varlen_attention
-from rocstar.train.learner import activations, team
+from rocstar.train.learner import activations, sharding
 from rocstar.train.rehearsal.gpu_attention import attention_of, scratch_bytes
 from rocstar.train.rehearsal.ledger import GIB, Category, MemoryLedger
 from rocstar.train.rehearsal.verdict import OVERHEAD_GIB
@@ -240,7 +240,7 @@ def _patches(gpu: FakeGpu, memory_bytes: int) -> Iterator[Any]:
     plain = functional.scaled_dot_product_attention
     yield mock.patch.object(functional, "scaled_dot_product_attention", attention_of(plain))
     yield mock.patch.object(activations, "device_bytes", return_value=memory_bytes)
-    yield mock.patch.object(team, "local_device", return_value=gpu.device)
+    yield mock.patch.object(sharding, "local_device", return_value=gpu.device)
     if gpu.device == GPU:
         yield mock.patch.object(linear_loss, "_why_not_triton", return_value=None)
         yield mock.patch.object(chunks, "free_bytes", free_bytes)

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from rocstar.train.learner.balance import Cost
 from rocstar.train.learner.model_io import DTYPES
 from rocstar.train.learner.model_size import ModelSize, measure, row_cost
-from rocstar.train.learner.team import World
+from rocstar.train.learner.world import World
 from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError

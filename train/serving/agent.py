@@ -47,10 +47,11 @@ async def open_sandbox(recipe: Recipe, *, flavours: Sequence[str] | None = None)
             yield fabric
         return
     engine = recipe.engine
+    is_notebook = any(choice.kind == "jupyter" for choice in recipe.tools)
     pool = SandboxPool(
         flavours or needed_flavours(recipe),
         max_live=engine.sandbox_children or None,
-        max_sessions=engine.max_running * engine.num_replicas if _is_notebook(recipe) else 0,
+        max_sessions=engine.max_running * engine.num_replicas if is_notebook else 0,
         # A trajectory ends within its own time limit: no interpreter is taken from a living one.
         lease_s=engine.trajectory_timeout_s + 60.0,
     )
@@ -62,10 +63,6 @@ async def open_sandbox(recipe: Recipe, *, flavours: Sequence[str] | None = None)
                 ended = TrainingStopped if error.retryable else ConfigError
                 raise ended(f"the sandbox cannot start: {error}; see `rocstar sandbox doctor`") from None
         yield pool
-
-
-def _is_notebook(recipe: Recipe) -> bool:
-    return any(choice.kind == "jupyter" for choice in recipe.tools)
 
 
 def needed_flavours(recipe: Recipe) -> list[str]:

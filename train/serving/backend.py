@@ -11,29 +11,31 @@ A kind is a file of this folder, or a custom class: docs/guide/own-engine.md.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from rocstar.engine.fleet.fleet import Fleet
 from rocstar.engine.inference.base import RolloutEngine
 from rocstar.engine.inference.weights import LiveWeights, WeightSource
 from rocstar.train.learner import checkpoint
+from rocstar.train.publish.publisher import Measure, Publisher
+from rocstar.train.publish.rank_commands import weight_source
 from rocstar.train.recipe import own_code
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.serving.base import Measure, Publisher, nothing_measured
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from rocstar.train.learner.model_size import ModelSize
     from rocstar.train.learner.team import LearnerTeam
-    from rocstar.train.serving.node_address import NodeAddress
-    from rocstar.train.serving.orders import OpenNode, OpenService, OrderedNode
+    from rocstar.train.serving.node_commands import NodeAddress, OpenedNode, OpenNode, OpenService
 
 BACKENDS: Mapping[str, str] = {
     "embedded": "rocstar.train.serving.embedded:Embedded",
@@ -68,7 +70,7 @@ class Learning:
 
     Args:
         origin: the policy now.
-        team: the learner; `team.source()` are its weights, None where `origin.model` is the learner's.
+        team: the learner.
         thread: the learner's own thread, in which all its work runs.
         run_dir: the folder of the run, for logs and weights.
         note: shows the user one line.
@@ -82,7 +84,7 @@ class Learning:
 
     async def weights(self) -> WeightSource:
         """The learner's present weights, whole. They may be those that it goes on to change: copy them."""
-        return await self.team.source() or LiveWeights(checkpoint.full_weights(self.team.learner.model))
+        return await weight_source(self.team) or LiveWeights(checkpoint.full_weights(self.team.learner.model))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +94,40 @@ class Opened:
     engine: RolloutEngine
     publisher: Publisher
     """The publisher of new weights."""
-    measure: Measure = nothing_measured
+    measure: Measure = dict
     begin: Callable[[str], None] = lambda stage: None
     """Told the stage whose trajectories come next: a scheduler learns lengths by stage."""
     others: list[NodeAddress] = field(default_factory=list)
     """Where the other nodes serve."""
+
+
+class FleetMeter:
+    """Metrics of a fleet since the last call; names: train/record/metrics.py."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._before = dataclasses.replace(fleet.counts)
+
+    def __call__(self) -> dict[str, float]:
+        now, before = dataclasses.replace(self._fleet.counts), self._before
+        self._before = now
+        counts = {
+            f"engine/{field.name}": float(getattr(now, field.name) - getattr(before, field.name))
+            for field in dataclasses.fields(now)
+        }
+        peaks = {f"engine/kv_peak/{k}": peak for k, peak in enumerate(self._fleet.take_kv_peaks())}
+        return counts | {"engine/replicas_up": float(self._fleet.num_up)} | peaks
+
+
+def opened_fleet(fleet: Fleet, publisher: Publisher, others: Sequence[NodeAddress]) -> Opened:
+    """The fleet of a training: measured, and informed of stages."""
+
+    def begin(stage: str) -> None:
+        fleet.stage = stage
+
+    return Opened(
+        engine=fleet, publisher=publisher, measure=FleetMeter(fleet), begin=begin, others=list(others)
+    )
 
 
 class CopyPublisher:
@@ -181,14 +212,14 @@ class EngineBackend(Protocol):
         raise NotImplementedError
 
     def open_node(
-        self, recipe: Recipe, team: LearnerTeam, path: str, order: OpenNode, service: OpenService
-    ) -> AbstractAsyncContextManager[tuple[OrderedNode, str]]:
-        """Another node's engine and agent, on that node, as rank 0 ordered it; with its service's address."""
+        self, recipe: Recipe, team: LearnerTeam, path: str, command: OpenNode, service: OpenService
+    ) -> OpenedNode:
+        """Open another node's engine and agent, on that node, at rank 0's command."""
         raise NotImplementedError
 
     def open_serving_node(
-        self, recipe: Recipe, rank: int, order: OpenNode, service: OpenService
-    ) -> AbstractAsyncContextManager[tuple[OrderedNode, str]]:
+        self, recipe: Recipe, rank: int, command: OpenNode, service: OpenService
+    ) -> OpenedNode:
         """The same on a node that has no part of the learner; `rank` is of its one process."""
         raise NotImplementedError
 

@@ -1,7 +1,6 @@
 """`engine.kind = "embedded"`: engines in this process, one alone or several behind a fleet.
 
-learning:   engine <── EnginePublisher <── the learner's weights, or the very same tensors
-other node: engine <── `full_weights`, in which every rank takes part anyway; it returns when they serve
+How weights get into them: train/publish/engine_publisher.py.
 """
 
 from __future__ import annotations
@@ -10,13 +9,12 @@ import asyncio
 import contextlib
 import dataclasses
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from rocstar.engine.fleet.fleet import Fleet, FleetLimits
@@ -28,21 +26,18 @@ from rocstar.engine.inference.weights import LiveWeights
 from rocstar.engine.nodes.grants import PART
 from rocstar.engine.scheduling.policies import make_policy
 from rocstar.train.learner import checkpoint
+from rocstar.train.learner.learner import LocalEngine
 from rocstar.train.learner.model_io import HEAD_DTYPES, load_model, load_tokenizer
 from rocstar.train.learner.model_size import ModelSize, memory_row
-from rocstar.train.learner.team import LearnerTeam, Serve, placed
+from rocstar.train.learner.sharding import placed
+from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.publish.engine_publisher import EnginePublisher, Weights, serve_in
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.serving.agent import make_agent, open_sandbox
-from rocstar.train.serving.backend import EngineBackend, Learning, Opened
-from rocstar.train.serving.fleet_metrics import opened_fleet
-from rocstar.train.serving.orders import NoOrders, OpenNode, OpenService, OrderedNode, open_others
-from rocstar.train.serving.shared_threads import SharedThreads
+from rocstar.train.serving.backend import EngineBackend, Learning, Opened, opened_fleet
+from rocstar.train.serving.node_commands import OpenNode, OpenService, open_others
 from rocstar.train.tasks.chat_format import chat_format
 
-Weights = list[tuple[str, Tensor]]
-Publish = Callable[[int, Weights], Coroutine[Any, Any, None]]
-
-PUBLISH_TIMEOUT_S = 900.0
 PROMPT_SHARE = 0.25
 """Tokens of a prompt for which KV is planned, as a share of the limit of a response."""
 
@@ -83,11 +78,12 @@ class Embedded(EngineBackend):
         """Open the engine at version 0, until the weights of another are published."""
         team, model = learning.team, placed(learning.origin.model, recipe.model)
         async with (
-            _engine_thread(recipe, team, learning.thread) as own,
+            _engine_thread(recipe, learning.thread) as (own, shared),
             open_engines(recipe, model, own, beside_learner=True) as (engine, engines),
         ):
             others = await open_others(team, OpenNode())
             publisher = EnginePublisher(engine, engines, team)
+            team.learner.attach(LocalEngine(learning=shared, before_change=publisher.hold))
             meter = MemoryMeter(engines)
             if isinstance(engine, Fleet):
                 opened = opened_fleet(engine, publisher, others)
@@ -98,12 +94,11 @@ class Embedded(EngineBackend):
 
     @contextlib.asynccontextmanager
     async def open_node(
-        self, recipe: Recipe, team: LearnerTeam, path: str, order: OpenNode, service: OpenService
-    ) -> AsyncIterator[tuple[OrderedNode, str]]:
+        self, recipe: Recipe, team: LearnerTeam, path: str, command: OpenNode, service: OpenService
+    ) -> AsyncIterator[tuple[None, str]]:
         with ThreadPoolExecutor(1, thread_name_prefix="engine") as thread:
             threads = team.world.threads(recipe.run.threads)
             thread.submit(checkpoint.set_threads, threads).result()
-            team.learner.learning = SharedThreads(thread, threads).learning
             async with open_sandbox(recipe) as sandbox:
                 model = placed(load_model(path, recipe.model.dtype), recipe.model)
                 chat = chat_format(recipe, load_tokenizer(path))
@@ -115,10 +110,12 @@ class Embedded(EngineBackend):
                                 held.enter_context(one.hold())
                             await engine.publish(version, LiveWeights(weights))
 
-                    team.serve = serve_in(publish, asyncio.get_running_loop())
+                    serve = serve_in(publish, asyncio.get_running_loop())
+                    shared = SharedThreads(thread, threads).learning
+                    team.learner.attach(LocalEngine(learning=shared, serve=serve))
                     agent = make_agent(recipe, engine, chat, sandbox)
                     async with service(agent, lambda: engine.version) as url:
-                        yield NoOrders(), url
+                        yield None, url
 
     def groups_at_once(self, recipe: Recipe) -> int | None:
         """Return the number of orders that fill a node's slots twice, so that the end of a group leaves no
@@ -133,19 +130,43 @@ class Embedded(EngineBackend):
         return max(1, math.ceil(2 * slots / min(PART, recipe.rl.rollouts_per_task)))
 
 
+class SharedThreads:
+    """The torch threads of one process in which an embedded engine decodes beside the learner: the engine has
+    all of them while the learner waits, and half of them while it learns.
+
+    Each of the two has a Python thread with its own torch threads: with all cores for both, twice as many
+    threads run as there are cores, and each waits for the others at the end of every operation.
+    """
+
+    def __init__(self, engine: ThreadPoolExecutor, total: int) -> None:
+        """`engine` runs one thread of Python, which has `total` torch threads now."""
+        self._engine, self._total = engine, total
+
+    @contextlib.contextmanager
+    def learning(self) -> Iterator[None]:
+        """Halve the engine's threads in the block. The engine applies a change before its next burst."""
+        self._engine.submit(checkpoint.set_threads, max(1, self._total // 2))
+        try:
+            yield
+        finally:
+            self._engine.submit(checkpoint.set_threads, self._total)
+
+
 @contextlib.asynccontextmanager
 async def _engine_thread(
-    recipe: Recipe, team: LearnerTeam, learner: ThreadPoolExecutor
-) -> AsyncIterator[ThreadPoolExecutor]:
-    """Where embedded engines decode: in the learner's thread if the two take turns anyway, else beside it."""
+    recipe: Recipe, learner: ThreadPoolExecutor
+) -> AsyncIterator[tuple[ThreadPoolExecutor, Callable[[], AbstractContextManager[None]]]]:
+    """Where embedded engines decode: in the learner's thread if the two take turns anyway, else beside it.
+
+    Also yields `LocalEngine.learning`.
+    """
     if recipe.rl.max_staleness == 0:
-        yield learner
+        yield learner, contextlib.nullcontext
         return
     with ThreadPoolExecutor(1, thread_name_prefix="engine") as own:
         threads = learner.submit(torch.get_num_threads).result()
         own.submit(checkpoint.set_threads, threads).result()
-        team.learner.learning = SharedThreads(own, threads).learning
-        yield own
+        yield own, SharedThreads(own, threads).learning
 
 
 def planned_rows(recipe: Recipe) -> tuple[int, int]:
@@ -225,64 +246,3 @@ class MemoryMeter:
         evicted, failed = (float(a - b) for a, b in zip(now, self._before, strict=True))
         self._before = now
         return {"engine/rows_evicted": evicted, "engine/out_of_memory": failed}
-
-
-class EnginePublisher:
-    """Serves the learner's weights in this process; under FSDP the engines have an unsharded copy.
-
-    Invariant: from the first change of a weight until its version serves, no engine is in a forward.
-    """
-
-    def __init__(self, engine: RolloutEngine, engines: list[EmbeddedEngine], team: LearnerTeam) -> None:
-        """`engine` takes the version: the only one of `engines`, or the fleet of them."""
-        self._engine, self._engines, self._team = engine, engines, team
-        self._held = contextlib.ExitStack()
-        self._is_holding = False
-        team.learner.before_change = self._hold
-
-    @property
-    def version(self) -> int:
-        return self._engine.version
-
-    @contextlib.asynccontextmanager
-    async def updating(self) -> AsyncIterator[None]:
-        """The engines decode on while the gradient is made, until the learner is about to change weights.
-
-        On a GPU those that do not decode now free the memory of their KV cache for the learner.
-        """
-        for engine in self._engines:
-            await engine.rest()
-        try:
-            with self._held:
-                yield
-        finally:
-            self._is_holding = False
-
-    def _hold(self) -> None:
-        """Return when no engine is in a forward; called in the learner's thread, inside `updating`."""
-        if self._is_holding:
-            return
-        self._is_holding = True
-        for engine in self._engines:
-            self._held.enter_context(engine.hold())
-        for engine in self._engines:
-            engine.quiesce()
-
-    async def publish(self, version: int) -> None:
-        await self._engine.publish(version, await self._team.source(version))
-
-
-def serve_in(publish: Publish, loop: asyncio.AbstractEventLoop) -> Serve:
-    """Return a function for the learner thread that publishes on the loop and waits until the weights
-    serve."""
-
-    def serve(version: int, weights: Weights) -> str | None:
-        publishing = asyncio.run_coroutine_threadsafe(publish(version, weights), loop)
-        try:
-            publishing.result(PUBLISH_TIMEOUT_S)
-        except Exception as error:  # reported to every rank, and all of them stop
-            publishing.cancel()
-            return f"{type(error).__name__}: {error}"
-        return None
-
-    return serve

@@ -1,14 +1,14 @@
 """Rollouts on several nodes: the work of every node's first rank beside learning, or in its place.
 
     rank 0 ── Start(path, token) ──> every rank: its part of the learner
-      ├── OpenNode (orders.py) ────> first rank of another node: sandbox, engine, agent -> NodeService
+      ├── OpenNode ────────────────> first rank of another node: sandbox, engine, agent -> NodeService
       │<── NodeAddress, by rank ─────┘      learner thread: LearnerTeam.follow
-      ├── also to nodes that only serve (serving_node.py), which are not ranks of the learner
+      ├── also to nodes that only serve (node_commands.py), which are not ranks of the learner
       └── Nodes: groups over HTTP, at home in this process
 
 Rank 0 waits once for every node to serve; later as in engine/nodes/nodes.py. A leader's event loop waits for
-requests, orders and its learner thread, which waits for rank 0's commands. A leader's backend loads new
-weights (embedded.py, server_nodes.py). The end of the learner thread or of the service ends the process, with
+requests, commands and its learner thread, which waits for rank 0's commands. A leader's backend loads new
+weights (train/publish). The end of the learner thread or of the service ends the process, with
 a nonzero code unless rank 0 stopped it: torchrun then ends the others.
 """
 
@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import os
 import secrets
+import socket
 import sys
 import threading
 import traceback
@@ -28,7 +30,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import uvloop
-from torch import Tensor
 
 from rocstar.engine.inference.base import KvLoad
 from rocstar.engine.nodes.client import HttpNode, node_session
@@ -40,20 +41,15 @@ from rocstar.train.learner import checkpoint
 from rocstar.train.learner.leader import LeaderLost
 from rocstar.train.learner.load_parts import load_learner
 from rocstar.train.learner.store_line import travels
-from rocstar.train.learner.team import LearnerTeam, World
+from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.learner.world import World
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, tell_launcher
 from rocstar.train.serving.backend import backend_of
-from rocstar.train.serving.node_address import NodeAddress, http_url, own_address
-from rocstar.train.serving.orders import Orders, serve_node
-from rocstar.train.serving.serving_node import follow_orders
+from rocstar.train.serving.node_commands import CommandQueue, NodeAddress, follow_commands, serve_node
 from rocstar.train.tasks.chat_format import with_date
 
 T = TypeVar("T")
-Weights = list[tuple[str, Tensor]]
-Publish = Callable[[int, Weights], Coroutine[Any, Any, None]]
-
-PUBLISH_TIMEOUT_S = 900.0
 
 
 @travels
@@ -117,11 +113,11 @@ def follow(recipe: Recipe, world: World) -> None:
     recipe = with_date(recipe, start.date)
     model = load_learner(start.path, world, recipe)
     with ThreadPoolExecutor(1) as thread:
-        team = LearnerTeam(model, world, thread, recipe.model)
         if start.token is not None and world.local_rank == 0:
-            _lead(recipe, world, team, start, start.token)
+            make_team = partial(LearnerTeam, model, world, thread, recipe.model)
+            _until_told(_serve(recipe, make_team, start, start.token))
             return
-        team.follow()
+        LearnerTeam(model, world, thread, recipe.model).follow()
 
 
 def serve_alone(recipe: Recipe, world: World) -> None:
@@ -133,18 +129,12 @@ def serve_alone(recipe: Recipe, world: World) -> None:
 
 
 async def _serve_alone(recipe: Recipe, world: World, token: str) -> None:
-    line, orders = world.line, Orders()
+    line, commands = world.line, CommandQueue()
     assert line is not None, "a node that only serves has a line to rank 0"
     service = partial(_open_service, token)
     open_node = partial(backend_of(recipe).open_serving_node, recipe, world.rank, service=service)
-    await serve_node(
-        open_node, in_daemon(partial(follow_orders, line, world.rank, orders), name="orders"), orders
-    )
-
-
-def _lead(recipe: Recipe, world: World, team: LearnerTeam, start: Start, token: str) -> None:
-    """Roll out and learn, until rank 0 says stop."""
-    _until_told(_serve(recipe, world, team, start, token))
+    following = in_daemon(partial(follow_commands, line, world.rank, commands), name="commands")
+    await serve_node(open_node, following, commands)
 
 
 def _until_told(serving: Coroutine[Any, Any, None]) -> None:
@@ -169,22 +159,19 @@ def _until_told(serving: Coroutine[Any, Any, None]) -> None:
     os._exit(code)
 
 
-async def _serve(recipe: Recipe, world: World, team: LearnerTeam, start: Start, token: str) -> None:
-    threads = world.threads(recipe.run.threads)
+async def _serve(recipe: Recipe, make_team: Callable[..., LearnerTeam], start: Start, token: str) -> None:
+    """Roll out and learn, until rank 0 ends the run."""
+    commands = CommandQueue()
+    team = make_team(execute_on_node=commands)
 
-    def in_learner(work: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        def run() -> T:
-            checkpoint.set_threads(threads)
-            return work(*arguments)
+    def follow() -> None:
+        checkpoint.set_threads(team.world.threads(recipe.run.threads))
+        team.follow()
 
-        return in_daemon(run, name="learner")
-
-    orders = Orders()
-    team.do_order = orders
     open_node = partial(
         backend_of(recipe).open_node, recipe, team, start.path, service=partial(_open_service, token)
     )
-    await serve_node(open_node, in_learner(team.follow), orders)
+    await serve_node(open_node, in_daemon(follow, name="learner"), commands)
 
 
 @contextlib.asynccontextmanager
@@ -192,7 +179,21 @@ async def _open_service(token: str, agent: Agent, version: Callable[[], int]) ->
     """Yields its address."""
     host = own_address()
     async with serving(NodeService(agent, token, version=version), host) as port:
-        yield http_url(host, port)
+        yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def own_address(master: str | None = None, port: int = 9) -> str:
+    """Return this machine's address for other nodes: that of the interface that leads to rank 0.
+
+    On rank 0's own machine MASTER_ADDR may be its name and resolve to loopback. Nothing is sent.
+    """
+    host = master or os.environ.get("MASTER_ADDR", "127.0.0.1")
+    family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(target)
+        found: str = probe.getsockname()[0]
+    ipaddress.ip_address(found)
+    return found
 
 
 def in_daemon(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:

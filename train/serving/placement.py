@@ -14,8 +14,10 @@ import os
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
+from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.serving.backend import backend_of
 
 NAMES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 BEFORE = "ROCSTAR_VISIBLE_DEVICES"
@@ -78,6 +80,22 @@ def engine_of_serving_node(engine: EngineConfig, gpus: int) -> EngineConfig:
         )
     firsts = range(0, gpus - each + 1, each)
     return engine.model_copy(update={"replicas": [list(range(first, first + each)) for first in firsts]})
+
+
+def recipe_of_serving_node(recipe: Recipe, gpus: int) -> Recipe:
+    """The recipe for a node of `gpus` GPUs that only serves. ConfigError: its engine cannot be there."""
+    engine = recipe.engine
+    if not backend_of(recipe).has_serving_nodes:
+        raise ConfigError(
+            f"engine.kind = {engine.kind!r} cannot be on a node that only serves; set it to 'sglang', or "
+            "start this node without torchrun's --role=server"
+        )
+    if engine.placement == "restart":
+        raise ConfigError(
+            "engine.placement = 'restart' stops servers while the learner works, and a node that only serves "
+            "has no learner; set it to 'split', or start this node without torchrun's --role=server"
+        )
+    return recipe.model_copy(update={"engine": engine_of_serving_node(engine, gpus)})
 
 
 def num_gpus_named(engine: EngineConfig) -> int | None:

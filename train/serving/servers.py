@@ -2,7 +2,7 @@
 
     folder ─> Replica 0 .. N-1, children of this process ─> Fleet ─> rollouts
 
-How weights get into them: server_weights.py. Servers of other nodes: server_nodes.py.
+How weights get into them: train/publish.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from rocstar.engine.inference.weights import DiskWeights
 from rocstar.engine.progress.progress import working
 from rocstar.engine.scheduling.policies import make_policy
 from rocstar.train.learner.model_io import vocabulary_size
+from rocstar.train.publish.node_servers import UPDATE_TIMEOUT_S, NodeServers
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.serving.placement import server_env
-from rocstar.train.serving.server_weights import UPDATE_TIMEOUT_S
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -95,15 +95,6 @@ def server_args(recipe: Recipe, replica: int) -> dict[str, Any]:
     return own | recipe.engine.args
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Servers:
-    """Running servers and the fleet in front of them."""
-
-    fleet: Fleet
-    replicas: list[Replica]
-    launches: list[Launch]
-
-
 @contextlib.asynccontextmanager
 async def open_servers(
     recipe: Recipe,
@@ -115,7 +106,7 @@ async def open_servers(
     note: Callable[[str], None] = lambda text: None,
     canary: Canary | None = None,
     launcher: Launcher = ServerProcess,
-) -> AsyncIterator[Servers]:
+) -> AsyncIterator[NodeServers]:
     """Start the recipe's servers on the model in `folder` concurrently; they serve it as `version`. Their
     logs are `name`-K.log.
 
@@ -151,7 +142,12 @@ async def open_servers(
             version=version,
         )
         await stack.enter_async_context(fleet)
-        yield Servers(fleet=fleet, replicas=replicas, launches=launches)
+
+        def start_from(folder: Path) -> None:
+            for launch in launches:
+                launch.folder = folder
+
+        yield NodeServers(fleet=fleet, replicas=replicas, recipe=recipe, start_from=start_from, canary=canary)
 
 
 def server_environment(

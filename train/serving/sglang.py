@@ -1,7 +1,7 @@
 """`engine.kind = "sglang"`: SGLang servers, children of the run, on the nodes that roll out.
 
 files of the model ─> servers (servers.py) ─> Fleet ─> rollouts
-the learner's weights ─> ServerPublisher (server_weights.py) ─> servers
+the learner's weights ─> ServerPublisher (train/publish/server_publisher.py) ─> servers
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,23 +23,42 @@ from rocstar.engine.inference.base import RolloutEngine
 from rocstar.engine.inference.sglang.server import Launcher, ServerProcess
 from rocstar.engine.progress.progress import working
 from rocstar.train.learner import checkpoint
-from rocstar.train.learner.model_io import DTYPES, checked_folder
+from rocstar.train.learner.commands import ReleaseMemory
+from rocstar.train.learner.model_io import DTYPES, checked_folder, load_tokenizer
 from rocstar.train.learner.model_size import ModelSize, gigabytes
+from rocstar.train.learner.store_line import travels
 from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.publish.rank_commands import WriteWeights, weight_shapes
+from rocstar.train.publish.server_node import ServerNode
+from rocstar.train.publish.server_publisher import ServerPublisher
+from rocstar.train.publish.version_folders import VersionFolders, link
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
-from rocstar.train.serving.backend import EngineBackend, InitialPolicy, Learning, Opened
-from rocstar.train.serving.fleet_metrics import opened_fleet
-from rocstar.train.serving.node_address import NodeAddress
-from rocstar.train.serving.orders import OpenNode, OpenService, OrderedNode, open_others
+from rocstar.train.serving.agent import make_agent, open_sandbox
+from rocstar.train.serving.backend import EngineBackend, InitialPolicy, Learning, Opened, opened_fleet
+from rocstar.train.serving.node_commands import (
+    NodeAddress,
+    OpenedNode,
+    OpenNode,
+    OpenService,
+    open_others,
+)
 from rocstar.train.serving.placement import GpuMap, check_gpus, server_env
-from rocstar.train.serving.server_nodes import OpenServers, open_server_node
-from rocstar.train.serving.server_weights import ServerPublisher, ServerWeights
 from rocstar.train.serving.servers import Launch, check_sglang, make_canary, open_servers
-from rocstar.train.serving.weight_folders import WeightFolders, link
+from rocstar.train.tasks.chat_format import chat_format
 
 PORT = 29501
 """Stands in a plan for a server's port; a run takes free ones."""
+
+
+@travels
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenServers(OpenNode):
+    """Start the recipe's servers on `folder` as `version`, and serve groups."""
+
+    folder: Path
+    logs: Path
+    version: int
 
 
 class SGLang(EngineBackend):
@@ -108,9 +128,9 @@ class SGLang(EngineBackend):
         dtype = DTYPES[recipe.model.dtype]
         folder = origin.folder or await _start_folder(root / "start", origin, team, dtype)
         if recipe.engine.placement == "restart":
-            await team.give_back()
+            await team.run(ReleaseMemory())
         version, canary = origin.version, make_canary(recipe, origin.tokenizer)
-        weight_folders = WeightFolders(root, folder, dtype)
+        folders = VersionFolders(root, folder, dtype)
         async with (
             _others(team, OpenServers(folder=folder, logs=logs, version=version)) as starting,
             open_servers(
@@ -123,31 +143,46 @@ class SGLang(EngineBackend):
                 launcher=type(self).launcher,
             ) as servers,
         ):
-            publisher = ServerPublisher(
-                home=ServerWeights(servers=servers, recipe=recipe, canary=canary),
-                team=team,
-                thread=learning.thread,
-                weight_folders=weight_folders,
-                has_others=team.world.has_nodes,
-            )
+            publisher = ServerPublisher(home=servers, team=team, thread=learning.thread, folders=folders)
             yield opened_fleet(servers.fleet, publisher, await starting)
 
-    @contextlib.asynccontextmanager
-    async def open_node(
-        self, recipe: Recipe, team: LearnerTeam, path: str, order: OpenNode, service: OpenService
-    ) -> AsyncIterator[tuple[OrderedNode, str]]:
-        assert isinstance(order, OpenServers)
-        rank = team.world.rank
-        async with open_server_node(recipe, team, order, service, type(self).launcher, rank=rank) as opened:
-            yield opened
+    def open_node(
+        self, recipe: Recipe, team: LearnerTeam, path: str, command: OpenNode, service: OpenService
+    ) -> OpenedNode:
+        return self._open_node(recipe, team, team.world.rank, command, service)
+
+    def open_serving_node(
+        self, recipe: Recipe, rank: int, command: OpenNode, service: OpenService
+    ) -> OpenedNode:
+        return self._open_node(recipe, None, rank, command, service)
 
     @contextlib.asynccontextmanager
-    async def open_serving_node(
-        self, recipe: Recipe, rank: int, order: OpenNode, service: OpenService
-    ) -> AsyncIterator[tuple[OrderedNode, str]]:
-        assert isinstance(order, OpenServers)
-        async with open_server_node(recipe, None, order, service, type(self).launcher, rank=rank) as opened:
-            yield opened
+    async def _open_node(
+        self, recipe: Recipe, team: LearnerTeam | None, rank: int, command: OpenNode, service: OpenService
+    ) -> AsyncIterator[tuple[ServerNode, str]]:
+        """Open this node's servers and its agent behind its service. `team`: None if the node only serves."""
+        assert isinstance(command, OpenServers)
+        tokenizer = load_tokenizer(str(command.folder))
+        canary = make_canary(recipe, tokenizer)
+        async with (
+            open_sandbox(recipe) as sandbox,
+            open_servers(
+                recipe,
+                command.folder,
+                logs=command.logs,
+                name=f"sglang-rank{rank}",
+                version=command.version,
+                canary=canary,
+                launcher=type(self).launcher,
+            ) as servers,
+        ):
+            agent = make_agent(recipe, servers.fleet, chat_format(recipe, tokenizer), sandbox)
+            node = ServerNode(servers=servers, shapes=None if team is None else weight_shapes(team))
+            async with service(agent, lambda: servers.fleet.version) as url:
+                try:
+                    yield node, url
+                finally:
+                    await node.close()
 
 
 def _gpu_lines(recipe: Recipe, gpus: GpuMap, size: ModelSize | str, ranks: int) -> list[str]:
@@ -169,9 +204,9 @@ def _gpu_lines(recipe: Recipe, gpus: GpuMap, size: ModelSize | str, ranks: int) 
 
 
 @contextlib.asynccontextmanager
-async def _others(team: LearnerTeam, order: OpenNode) -> AsyncIterator[asyncio.Task[list[NodeAddress]]]:
+async def _others(team: LearnerTeam, command: OpenNode) -> AsyncIterator[asyncio.Task[list[NodeAddress]]]:
     """The other nodes' servers, starting."""
-    starting = asyncio.create_task(open_others(team, order), name="servers of other nodes")
+    starting = asyncio.create_task(open_others(team, command), name="servers of other nodes")
     try:
         yield starting
     finally:
@@ -187,7 +222,7 @@ async def _start_folder(folder: Path, origin: InitialPolicy, team: LearnerTeam, 
     _emptied(folder)
     with working("writing the weights that servers start from"):
         checkpoint.save_shell(folder, team.learner.model, origin.tokenizer)
-        await team.write_weights(folder, dtype)
+        await team.run(WriteWeights(folder, dtype))
     return folder
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rocstar.train.learner import team
 from rocstar.train.learner.learner import Learner as PolicyLearner
 from rocstar.train.learner.model_size import row_cost
 from rocstar.train.learner.settings import loss_settings, stage_optimizer
+from rocstar.train.learner.sharding import shard
+from rocstar.train.learner.world import World
 from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.rehearsal.ledger import GIB, Category
@@ -90,7 +91,7 @@ def time_update(part: Part, recipe: Recipe, step: LearnerStep) -> None:
     """Time updates of random weights, after one that makes the moments and compiles."""
     model = random_model(recipe.model.scratch, part.device)
     updates, cost = rl_updates(recipe, model), row_cost(model)
-    team.shard(model, team.World(rank=0, size=1), recipe.model)
+    shard(model, World(rank=0, size=1), recipe.model)
     learner = PolicyLearner(model)
     learner.use(stage_optimizer(recipe))
     settings = loss_settings(recipe)

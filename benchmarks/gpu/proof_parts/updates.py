@@ -10,11 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rocstar.train.learner import team
+from rocstar.train.learner import sharding
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.settings import loss_settings
+from rocstar.train.learner.world import World
 from rocstar.train.recipe.config import Recipe
 
 from .part import Part
@@ -71,8 +72,8 @@ def learned(recipe: Recipe, device: torch.device) -> Learned:
     """Update a fresh model `UPDATES` times on one device."""
     model = fresh_model(recipe)
     updates = rl_updates(recipe, model)
-    with mock.patch.object(team, "local_device", return_value=device):
-        team.shard(model, team.World(rank=0, size=1), recipe.model)
+    with mock.patch.object(sharding, "local_device", return_value=device):
+        sharding.shard(model, World(rank=0, size=1), recipe.model)
     learner = Learner(model)
     learner.use(SPEC)
     stats = [learner.policy_step(updates, loss_settings(recipe)) for _ in range(UPDATES)]

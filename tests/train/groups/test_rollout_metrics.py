@@ -16,8 +16,7 @@ from rocstar.engine.types import (
 from rocstar.train.algorithm.off_policy import Correction, correct, measure
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import select
-from rocstar.train.learner.loss_stats import LossStats
-from rocstar.train.learner.update_metrics import update_metrics
+from rocstar.train.learner.loss_stats import LossStats, update_metrics
 from rocstar.train.record.metrics import check_names
 
 from .batches import BUCKETS, batches, config, group, make

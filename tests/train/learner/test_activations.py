@@ -11,7 +11,8 @@ from rocstar.train.learner import activations
 from rocstar.train.learner.batch import pack
 from rocstar.train.learner.example import Example
 from rocstar.train.learner.policy_model import PolicyModel, checkpoint_activations
-from rocstar.train.learner.team import World, runs_layers_again
+from rocstar.train.learner.sharding import runs_layers_again
+from rocstar.train.learner.world import World
 from rocstar.train.recipe.model_config import ModelConfig
 
 torch.set_num_threads(1)

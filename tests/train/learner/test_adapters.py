@@ -28,17 +28,17 @@ from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.load_parts import load_learner
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.scratch import build_model
-from rocstar.train.learner.team import World
 from rocstar.train.learner.weight_file import write_owned
+from rocstar.train.learner.world import World
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import parse_recipe
-from rocstar.train.recipe.model_config import LoraConfig, ScratchConfig
+from rocstar.train.recipe.model_config import LoraConfig
 
+from ...fakes.tiny import SCRATCH
 from ...warm_python import warm
 
 torch.set_num_threads(1)
 
-SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
 LORA = LoraConfig(rank=4, alpha=12)
 ADAMW = OptimSpec(kind="adamw", lr=1e-2, weight_decay=0.1, grad_clip=1.0, warmup_steps=0)
 
@@ -269,16 +269,16 @@ def test_a_learner_gets_its_frozen_weights_back_before_a_forward(monkeypatch: py
         sent.append("back")
         return sum(p.data.copy_(hidden[id(p)]).numel() for p in parameters if not p.requires_grad)
 
-    monkeypatch.setattr("rocstar.train.learner.freed.send_frozen", send_away)
+    monkeypatch.setattr("rocstar.train.learner.memory_release.send_frozen", send_away)
     monkeypatch.setattr("rocstar.train.learner.learner.send_frozen", send_back)
     learner, stays = Learner(model), Learner(other)
     for one in (learner, stays):
         one.use(ADAMW)
     learner.offloads_moments = True
-    assert learner.give_back().frozen > 0
+    assert learner.release_memory().frozen > 0
     (mine,), (theirs,) = learner.logprobs(ROW, 1.0), stays.logprobs(ROW, 1.0)
     assert torch.equal(mine, theirs)
-    learner.give_back()
+    learner.release_memory()
     learner.imitation_step(ROW)
     stays.imitation_step(ROW)
     assert sent == ["away", "back", "away", "back"]

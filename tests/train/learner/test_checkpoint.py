@@ -26,13 +26,12 @@ from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.optim import Optimizers, OptimSpec
 from rocstar.train.learner.scratch import build_model, train_tokenizer
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.model_config import ScratchConfig
 
+from ...fakes.tiny import SCRATCH
 from ...patience import PATIENCE_S
 
 torch.set_num_threads(1)
 
-SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
 ADAMW = OptimSpec(kind="adamw", lr=1e-2, weight_decay=0.1, grad_clip=1.0, warmup_steps=6)
 MUON = OptimSpec(
     kind="muon", lr=1e-2, weight_decay=0.0, grad_clip=1.0, warmup_steps=2, total_steps=8, decay_fraction=0.5

@@ -19,11 +19,11 @@ from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.cold_start import run_cold_start
 from rocstar.train.learner.model_io import load_model
 from rocstar.train.learner.scratch import build_model, train_tokenizer
-from rocstar.train.learner.team import LearnerTeam, World
+from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.learner.world import World
 from rocstar.train.loop import tell_saved
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.model_config import ScratchConfig
 from rocstar.train.recipe.run_config import CheckpointConfig
 from rocstar.train.recipe.sft_config import SftConfig
 from rocstar.train.record.callbacks import Listeners
@@ -31,9 +31,10 @@ from rocstar.train.record.metrics import MetricsWriter, read_metrics
 from rocstar.train.record.run_directory import cold_start_of
 from rocstar.train.tasks.chat_format import conversation_format
 
+from ...fakes.tiny import SCRATCH
+
 torch.set_num_threads(1)
 
-SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
 ROWS = [
     {
         "messages": [

@@ -20,18 +20,18 @@ from rocstar.train.algorithm.off_policy import AFTER_TOOL, ELSEWHERE, Correction
 from rocstar.train.learner import learner as module
 from rocstar.train.learner.batch import MicroBatch, empty_microbatch, pack
 from rocstar.train.learner.example import Example
-from rocstar.train.learner.learner import Learner, LossSettings, NonFiniteGradientError
+from rocstar.train.learner.learner import Learner, LocalEngine, LossSettings, NonFiniteGradientError
 from rocstar.train.learner.loss_stats import LossStats
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.scratch import build_model
-from rocstar.train.recipe.model_config import ScratchConfig
+
+from ...fakes.tiny import SCRATCH
 
 torch.set_num_threads(1)
 
 VOCAB = 40
 SETTINGS = LossSettings(temperature=0.7, clip_low=0.2, clip_high=0.28, correction=Correction.none)
-SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
 MASKS = (
     [0, 0, 0, 1, 1, 0, 0, 1],
     [0, 1, 1, 1],
@@ -438,7 +438,7 @@ def test_whoever_works_beside_the_learner_is_told_of_each_batch_and_of_nothing_e
         yield
         told.append("end")
 
-    made.learning = learning
+    made.attach(LocalEngine(learning=learning))
     micros = pack(examples(), tokens_per_microbatch=1000)
     made.imitation_step(micros)
     assert not told

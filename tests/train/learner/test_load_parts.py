@@ -17,7 +17,8 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, Qwen3Config, Qwen3ForC
 
 from rocstar.train.learner.load_parts import load_learner, read_parts
 from rocstar.train.learner.model_io import load_model
-from rocstar.train.learner.team import World, shard
+from rocstar.train.learner.sharding import shard
+from rocstar.train.learner.world import World
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.model_config import ModelConfig

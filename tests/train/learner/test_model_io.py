@@ -26,9 +26,8 @@ from rocstar.train.learner.scratch import build_model, train_tokenizer
 from rocstar.train.learner.weight_file import SINGLE
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.model_config import ScratchConfig
 
-SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
+from ...fakes.tiny import SCRATCH
 
 
 @pytest.fixture

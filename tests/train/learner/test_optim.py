@@ -13,7 +13,8 @@ from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.settings import stage_optimizer
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import parse_recipe
-from rocstar.train.recipe.model_config import ScratchConfig
+
+from ...fakes.tiny import SCRATCH
 
 
 def spec(**changes: float) -> OptimSpec:
@@ -72,8 +73,7 @@ def test_the_schedule_goes_on_where_it_was_saved() -> None:
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_every_parameter_is_in_one_optimizer(kind: str) -> None:
-    scratch = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
-    model = build_model(scratch, 40, seed=0)
+    model = build_model(SCRATCH, 40, seed=0)
     made = build(model, OptimSpec(kind=kind, lr=1, weight_decay=0, grad_clip=1, warmup_steps=0))  # type: ignore[arg-type]
     held = [[id(p) for group in o.param_groups for p in group["params"]] for o in made.optimizers]
     assert sorted(itertools.chain(*held)) == sorted(id(p) for p in model.parameters())
@@ -86,8 +86,7 @@ def test_every_parameter_is_in_one_optimizer(kind: str) -> None:
 @pytest.mark.parametrize("tied", [False, True])
 def test_matrices_decay_and_norms_and_embeddings_do_not(kind: str, tied: bool) -> None:
     """Without gradient a step of a decayed weight is its decay alone."""
-    scratch = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
-    model = build_model(scratch, 40, seed=0)
+    model = build_model(SCRATCH, 40, seed=0)
     if not tied:
         model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
     made = build(model, OptimSpec(kind=kind, lr=0.1, weight_decay=0.5, grad_clip=1, warmup_steps=0))  # type: ignore[arg-type]

@@ -24,10 +24,12 @@ from rocstar.train.learner.sft import (
     read_conversations,
     tokenise,
 )
-from rocstar.train.learner.team import LearnerTeam, World
+from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.learner.world import World
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.model_config import ScratchConfig
 from rocstar.train.recipe.sft_config import SftConfig
+
+from ...fakes.tiny import SCRATCH
 
 torch.set_num_threads(1)
 
@@ -159,9 +161,8 @@ def test_long_and_silent_conversations_are_skipped_and_counted(chat: ChatFormat)
 
 @pytest.fixture
 def team() -> Iterator[LearnerTeam]:
-    scratch = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
     with ThreadPoolExecutor(1) as thread:
-        yield LearnerTeam(build_model(scratch, 40, seed=0), World(rank=0, size=1), thread)
+        yield LearnerTeam(build_model(SCRATCH, 40, seed=0), World(rank=0, size=1), thread)
 
 
 async def test_the_loss_falls_and_every_step_is_told(team: LearnerTeam) -> None:

@@ -15,14 +15,18 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from rocstar.train.learner.commands import RankReply
 from rocstar.train.learner.leader import LeaderLost
+from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.store_line import REPLY_S, ServerLost, StoreLine, decoded, encoded
-from rocstar.train.learner.team import LearnerTeam, OrderError, RankReply, World
+from rocstar.train.learner.team import LearnerTeam, NodeCommandError
+from rocstar.train.learner.world import World
+from rocstar.train.publish.server_node import FilesWritten, MakeRoom, ServeVersion
 from rocstar.train.recipe.errors import TrainingStopped
+from rocstar.train.serving.node_commands import OpenNode, follow_commands
 from rocstar.train.serving.nodes import Start
-from rocstar.train.serving.orders import OpenNode
-from rocstar.train.serving.server_weights import ServeVersion
-from rocstar.train.serving.serving_node import follow_orders
+
+from ...fakes.tiny import SCRATCH
 
 SERVERS = (3, 4)
 
@@ -42,34 +46,37 @@ def lines(store: Any) -> Iterator[list[StoreLine]]:
         line.stop()
 
 
-def do_order(order: Any) -> str:
-    if order == "jump":
+GOOD, BAD = MakeRoom(), FilesWritten(version=1)
+
+
+def execute(command: Any) -> str:
+    if command == BAD:
         raise ValueError("too high")
-    return f"{order}: done"
+    return f"{type(command).__name__}: done"
 
 
 def team_of(world: World) -> LearnerTeam:
-    """A team whose learner is not asked for anything."""
-    team = object.__new__(LearnerTeam)
-    team.world, team.do_order = world, None
-    team.learner = SimpleNamespace(device=SimpleNamespace(type="cpu"))  # type: ignore[assignment]
-    team._verbs = {"order": team._order}
-    return team
+    """A team whose learner does nothing."""
+    with ThreadPoolExecutor(1) as thread:
+        return LearnerTeam(build_model(SCRATCH, 40, seed=0), world, thread)
 
 
-def test_orders_reach_every_node_that_only_serves_and_their_replies_come_back(lines: list[StoreLine]) -> None:
+def test_commands_reach_every_serving_node_and_their_replies_come_back(
+    lines: list[StoreLine],
+) -> None:
     home, *others = lines
     team = team_of(World(rank=0, size=1, servers=2, line=home))
     with ThreadPoolExecutor(2) as threads:
         lives = [
-            threads.submit(follow_orders, line, rank, do_order)
+            threads.submit(follow_commands, line, rank, execute)
             for line, rank in zip(others, SERVERS, strict=True)
         ]
-        for word in ("walk", "run"):
-            found = team.order_here(word)
-            assert found == [RankReply(rank=rank, answer=f"{word}: done") for rank in SERVERS]
-        with pytest.raises(OrderError, match="rank 3: ValueError: too high; rank 4: ValueError: too high"):
-            team.order_here("jump")
+        for word in (GOOD, OpenNode()):
+            found = team.command_nodes(word)
+            answer = f"{type(word).__name__}: done"
+            assert found == [RankReply(rank=rank, answer=answer) for rank in SERVERS]
+        with pytest.raises(NodeCommandError, match="rank 3: ValueError: too high; rank 4: ValueError"):
+            team.command_nodes(BAD)
         home.end()
         assert all(life.result(60) is None for life in lives)
 
@@ -82,7 +89,7 @@ def test_rank_0_does_not_end_before_its_last_word_was_heard(lines: list[StoreLin
         for line, rank in zip(others, SERVERS, strict=True):
             wait([ending], 0.5)
             assert not ending.done()
-            follow_orders(line, rank, do_order)
+            follow_commands(line, rank, execute)
         assert ending.result(60) is None
 
 

@@ -17,10 +17,10 @@ from rocstar.train.learner.learner import Learner, LossSettings
 from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.token_scores import token_scores
-from rocstar.train.recipe.model_config import ScratchConfig
 from tests.fakes.trajectories import TASK, FakeTurn, make_trajectory
 
-SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
+from ...fakes.tiny import SCRATCH
+
 VOCAB, TEMPERATURE = 50, 0.7
 
 

@@ -16,7 +16,7 @@ from rocstar.train.cli import main
 from rocstar.train.compose import model as compose_model
 from rocstar.train.evaluation.saved_model import with_date_of
 from rocstar.train.learner.scratch import train_tokenizer
-from rocstar.train.learner.team import World
+from rocstar.train.learner.world import World
 from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import parse_recipe

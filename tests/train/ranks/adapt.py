@@ -16,8 +16,12 @@ import torch
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.adapters import add_adapters
 from rocstar.train.learner.checkpoint_writer import Order
+from rocstar.train.learner.commands import ReleaseMemory
 from rocstar.train.learner.optim import OptimSpec
-from rocstar.train.learner.team import LearnerTeam, World, place_adapted
+from rocstar.train.learner.sharding import place_adapted
+from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.learner.world import World
+from rocstar.train.publish.rank_commands import WriteWeights, weight_source
 from rocstar.train.recipe.model_config import LoraConfig, ModelConfig
 
 STEPS = 3
@@ -33,14 +37,16 @@ async def lead(team: LearnerTeam, folder: Path, *, reloads: bool) -> dict[str, A
             await team.save(Order(run_dir=folder, step=1, progress={}, keep_last=1, keep_every=0))
             await team.finish_saving()
         if batch == 0 and reloads:
-            await team.give_back()  # a process that resumes has no gradients yet, and torch minds them
+            await team.run(
+                ReleaseMemory()
+            )  # a process that resumes has no gradients yet, and torch minds them
             await team.use(spec)
             await team.load_optimizer(checkpoint.step_directory(folder, 1))
-    merged = await team.source()
+    merged = await weight_source(team)
     assert merged is not None
     found = {name: merged.tensor(name).detach().clone() for name in merged.shapes()}
     folder.joinpath("files").mkdir()
-    await team.write_weights(folder / "files", torch.float32)
+    await team.run(WriteWeights(folder / "files", torch.float32))
     await team.stop()
     return {"norms": norms, "merged": found}
 

@@ -25,15 +25,19 @@ from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 from rocstar.engine.inference.weight_stream import WeightStream
 from rocstar.engine.inference.weights import DiskWeights
 from rocstar.train.algorithm.off_policy import Correction, Gate
-from rocstar.train.learner import checkpoint, gather
+from rocstar.train.learner import gather
 from rocstar.train.learner.batch import MicroBatch, pack
 from rocstar.train.learner.checkpoint_writer import Order
+from rocstar.train.learner.commands import ReleaseMemory
 from rocstar.train.learner.example import Example
 from rocstar.train.learner.learner import LossSettings, NonFiniteGradientError
 from rocstar.train.learner.loss_stats import LossStats
 from rocstar.train.learner.marks import MarksPlace
 from rocstar.train.learner.optim import OptimSpec, bytes_here
-from rocstar.train.learner.team import LearnerTeam, World, shard
+from rocstar.train.learner.sharding import shard
+from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.learner.world import World
+from rocstar.train.publish.rank_commands import FullWeights, SendWeights, WriteWeights, weight_shapes
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.model_config import ModelConfig
 
@@ -121,9 +125,8 @@ def updates(batch: int) -> list[list[MicroBatch]]:
 
 async def streamed(team: LearnerTeam, folder: Path) -> dict[str, torch.Tensor]:
     """The weights as servers get them, bucket by bucket."""
-    stream = WeightStream(team.shapes(), kept=DiskWeights(folder))
-    team.send_into(stream)
-    sending = asyncio.get_running_loop().run_in_executor(team._thread, team.send_weights_here)
+    stream = WeightStream(weight_shapes(team), kept=DiskWeights(folder))
+    sending = asyncio.create_task(team.run(SendWeights(stream)))
     got = {name: tensor.detach().clone() async for bucket in stream for name, tensor in bucket}
     stream.settle(True)
     assert [reply.answer for reply in await sending] == [True]
@@ -138,7 +141,7 @@ async def lead(team: LearnerTeam, settings: LossSettings, kept: Path, case: Case
     for batch in range(2):
         place = MarksPlace(folder=kept / "trajectories", step=batch)
         found.append(await team.policy_step(updates(batch), settings, marks=place))
-    weights = await team.full_weights(1) or checkpoint.full_weights(team.learner.model)
+    weights = await team.run(FullWeights(1))
     result = {
         "stats": [{name: getattr(s, name) for name in LossStats.SUMS} for s in found],
         "kl": [s.mismatch.kl() for s in found[1:]],
@@ -148,7 +151,7 @@ async def lead(team: LearnerTeam, settings: LossSettings, kept: Path, case: Case
         "streamed": await streamed(team, kept),
         "dtypes": {str(p.dtype) for p in team.learner.model.parameters()},
     }
-    await team.write_weights(kept, torch.bfloat16)
+    await team.run(WriteWeights(kept, torch.bfloat16))
     result["published"] = result["saved"] = files(kept)
     if team.world.size in (1, 4):
         await team.save(Order(run_dir=kept, step=3, progress={}, keep_last=1, keep_every=0))
@@ -156,11 +159,11 @@ async def lead(team: LearnerTeam, settings: LossSettings, kept: Path, case: Case
         result["saved"] = files(kept / "checkpoints" / "step_3")
         result["folder"] = str(kept / "checkpoints" / "step_3")
     before = {name: p.grad.clone() for name, p in team.learner.model.named_parameters() if p.grad is not None}
-    await team.give_back()
-    result["freed"], result["gradients"] = team.freed, sum(bytes_here(grad) for grad in before.values())
+    await team.run(ReleaseMemory())
+    result["freed"], result["gradients"] = team.released, sum(bytes_here(grad) for grad in before.values())
     result["learned"] = str(kept / "trajectories")
     result["spoiled"] = [await stopped(team, settings, bad) for bad in spoiled(team.world.size)]
-    after = await team.full_weights(2) or checkpoint.full_weights(team.learner.model)
+    after = await team.run(FullWeights(2))
     result["weights_after"] = {name: w.detach().clone() for name, w in after}
     with torch.no_grad():
         next(team.learner.model.parameters()).mul_(math.nan)

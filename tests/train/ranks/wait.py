@@ -15,8 +15,11 @@ import torch
 from transformers import LlamaForCausalLM
 from transformers.models.llama.configuration_llama import LlamaConfig
 
-from rocstar.train.learner import team
-from rocstar.train.learner.team import LearnerTeam, World, shard
+from rocstar.train.learner import world as world_module
+from rocstar.train.learner.commands import Greedy
+from rocstar.train.learner.sharding import shard
+from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.learner.world import World
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.model_config import ModelConfig
 
@@ -36,16 +39,16 @@ def think(what: str) -> None:
 
 
 async def lead(made: LearnerTeam, what: str) -> None:
-    await made.greedy([1, 2], 1)
+    await made.run(Greedy([1, 2], 1))
     think(what)
-    await made.greedy([1, 2], 1)
+    await made.run(Greedy([1, 2], 1))
     await made.stop()
 
 
 def main(what: str) -> None:
     torch.set_num_threads(1)
-    team.COLLECTIVE_TIMEOUT = timedelta(seconds=COLLECTIVE_S)
-    vars(team).update(BEAT_S=BEAT_S, SILENT_S=SILENT_S)
+    world_module.COLLECTIVE_TIMEOUT = timedelta(seconds=COLLECTIVE_S)
+    vars(world_module).update(BEAT_S=BEAT_S, SILENT_S=SILENT_S)
     world = World.join()
     model = LlamaForCausalLM(LlamaConfig(vocab_size=20, max_position_embeddings=32, **SIZES))
     shard(model, world, ModelConfig())

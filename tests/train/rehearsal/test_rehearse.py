@@ -204,22 +204,26 @@ def test_adapters_alone_have_gradients_and_moments(tmp_path: Path) -> None:
 def test_kv_that_does_not_fit_is_refused_with_the_number_of_rows_that_does() -> None:
     """64 rows, of two steps, lie beside the learner's state; with as many as the verdict says it fits."""
     wide = small(rl_tokens_per_microbatch=256)
-    all_rows = rehearse(wide)
+    acts = ("rl", "publish", "decode")
+    all_rows = rehearse(wide, *acts)
     assert all_rows.verdict is not None
     needed = OVERHEAD_GIB + all_rows.verdict.peak_gib
-    refused = rehearse(wide, memory_gib=needed - 0.002)
+    refused = rehearse(wide, *acts, memory_gib=needed - 0.002)
     (problem,) = refused.problems
     assert "set engine.max_running = " in problem and "64 rows of 250 tokens" in problem
     rows = int(problem.split("engine.max_running = ")[1].split()[0])
     assert 16 < rows < 64
     engine = wide.engine.model_copy(update={"max_running": rows})
-    assert not rehearse(wide.model_copy(update={"engine": engine}), memory_gib=needed - 0.002).problems
+    assert not rehearse(wide.model_copy(update={"engine": engine}), *acts, memory_gib=needed - 0.002).problems
 
 
 @pytest.mark.parametrize(("staleness", "beside"), [(1, True), (0, False)])
-def test_kv_lies_beside_an_update_only_where_rollouts_go_on(staleness: int, beside: bool) -> None:
+def test_kv_lies_beside_an_update_only_where_rollouts_go_on(
+    staleness: int, beside: bool, four_ranks: Rehearsal
+) -> None:
     """The copy of the weights is always there, but in the cold start: it ends before the engine is made."""
-    found = rehearse(small(rl_max_staleness=staleness))
+    default = small().rl.max_staleness
+    found = four_ranks if staleness == default else rehearse(small(rl_max_staleness=staleness))
     copy = 2 * sum(p.numel() for p in build_model(small().model.scratch, 1000, seed=0).parameters())
     rows = 4 * 8 * (staleness + 1)
     kv = rows * 256 * 2 * 2 * 2 * 16 * 2  # tokens in blocks of 64, 2 layers, 2 heads, bfloat16

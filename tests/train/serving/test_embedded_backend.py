@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from rocstar.train.serving.embedded import EnginePublisher, MemoryMeter
+from torch import nn
+
+from rocstar.train.publish.engine_publisher import EnginePublisher
+from rocstar.train.serving.embedded import MemoryMeter
 
 
 class Recorded:
@@ -37,20 +40,18 @@ async def test_engines_decode_until_a_weight_changes_and_after_its_version_serve
     log: list[str] = []
     engines: Any = [Recorded("a", log), Recorded("b", log)]
 
-    async def source(version: int) -> None:
-        return None
-
-    team: Any = SimpleNamespace(learner=SimpleNamespace(before_change=None), source=source)
+    learner = SimpleNamespace(model=nn.Linear(1, 1), policy=SimpleNamespace(is_sharded=False))
+    team: Any = SimpleNamespace(learner=learner)
     publisher = EnginePublisher(engines[0], engines, team)
     for version in (1, 2):
         log.clear()
         async with publisher.updating():
             resting = ["rest a", "rest b"]
             assert log == resting, "the gradient is made beside decoding"
-            team.learner.before_change()
+            publisher.hold()
             stopped = [*resting, "hold a", "hold b", "quiet a", "quiet b"]
             assert log == stopped
-            team.learner.before_change()  # a second update of the same batch
+            publisher.hold()  # a second update of the same batch
             assert log == stopped
             await publisher.publish(version)
         assert log == [*stopped, f"publish {version}", "free b", "free a"]

@@ -5,27 +5,32 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import pytest
 
-from rocstar.train.learner.team import OrderError, RankReply, World
+from rocstar.train.learner.commands import NodeCommand, RankReply
+from rocstar.train.learner.team import NodeCommandError
+from rocstar.train.learner.world import World
+from rocstar.train.publish import engine_publisher
+from rocstar.train.publish.engine_publisher import serve_in
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.rl_config import RlConfig
-from rocstar.train.serving import embedded
-from rocstar.train.serving.embedded import Embedded, serve_in
-from rocstar.train.serving.node_address import NodeAddress, own_address
+from rocstar.train.serving.embedded import Embedded
+from rocstar.train.serving.node_commands import NodeAddress, OpenNode, open_others
 from rocstar.train.serving.nodes import (
     in_daemon,
     new_token,
     open_nodes,
+    own_address,
 )
-from rocstar.train.serving.orders import OpenNode, open_others
 
 from ...patience import PATIENCE_S
 
+T = TypeVar("T")
 ALONE = World(rank=0, size=4, local_size=4)
 TWO = World(rank=0, size=4, local_size=2)
 
@@ -101,7 +106,7 @@ async def test_weights_serve_when_the_learner_thread_goes_on() -> None:
 
 
 async def test_weights_that_are_never_taken_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "PUBLISH_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(engine_publisher, "PUBLISH_TIMEOUT_S", 0.01)
 
     async def publish(version: int, weights: Any) -> None:
         await asyncio.get_running_loop().create_future()
@@ -117,10 +122,13 @@ class Team:
         self.world, self.replies = world, replies
         self.told: list[Any] = []
 
-    async def order(self, order: Any) -> list[RankReply]:
-        self.told.append(order)
+    async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        return work(*arguments)
+
+    def command_nodes(self, command: NodeCommand) -> list[RankReply]:
+        self.told.append(command)
         if problems := [reply.problem for reply in self.replies if reply.problem]:
-            raise OrderError(f"rank 2: {problems[0]}")
+            raise NodeCommandError(f"rank 2: {problems[0]}")
         return list(self.replies)
 
 

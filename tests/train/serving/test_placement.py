@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.serving.placement import BEFORE, NAMES, GpuMap, check_gpus, hide_servers, server_env
+from rocstar.train.recipe.load import parse_recipe
+from rocstar.train.serving.placement import (
+    BEFORE,
+    NAMES,
+    GpuMap,
+    check_gpus,
+    hide_servers,
+    recipe_of_serving_node,
+    server_env,
+)
 
 
 def engine(replicas: int | list[list[int]], **more: object) -> EngineConfig:
@@ -80,3 +89,39 @@ def test_gpus_that_are_there_will_do() -> None:
     check_gpus(engine(2, args={"device": "cpu"}), 4, 1, {})
     check_gpus(engine([[2], [3]]), 4, 2, {})
     check_gpus(engine([[2], [3]]), 2, 2, {BEFORE: ""})
+
+
+# ---- a node that only serves ----
+
+
+def replicas(settings: dict[str, object], gpus: int) -> object:
+    recipe = parse_recipe({"engine": {"kind": "sglang"} | settings}, where="test")
+    return recipe_of_serving_node(recipe, gpus).engine.replicas
+
+
+def test_its_servers_are_as_the_recipes_and_have_all_its_gpus() -> None:
+    assert replicas({"replicas": [[3], [4]]}, 4) == [[0], [1], [2], [3]]
+    assert replicas({"replicas": [[4, 5]]}, 8) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert replicas({"replicas": 3}, 0) == 3, "without GPUs as many"
+
+
+@given(each=st.integers(1, 4), gpus=st.integers(4, 16))
+def test_no_gpu_has_two_servers_and_too_few_are_left_for_another(each: int, gpus: int) -> None:
+    found = replicas({"replicas": [list(range(each))]}, gpus)
+    assert isinstance(found, list)
+    used = [gpu for server in found for gpu in server]
+    assert used == list(range(len(used))) and all(len(server) == each for server in found)
+    assert 0 <= gpus - len(used) < each
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpus", "told"),
+    [
+        ({"kind": "embedded"}, 8, "set it to 'sglang'"),
+        ({"placement": "restart", "replicas": [[0]]}, 8, "set it to 'split'"),
+        ({"replicas": [[0, 1]]}, 1, "a server has 2 GPUs, and a node that only serves has 1"),
+    ],
+)
+def test_what_cannot_be_there_is_refused(settings: dict[str, object], gpus: int, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        replicas(settings, gpus)

@@ -11,17 +11,19 @@ from typing import Any, cast
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.progress.progress import ProgressBoard
+from rocstar.train.publish.node_servers import NodeServers
+from rocstar.train.publish.server_publisher import ServerPublisher
+from rocstar.train.publish.version_folders import VersionFolders
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.serving import servers
-from rocstar.train.serving.server_weights import ServerPublisher, ServerWeights
-from rocstar.train.serving.servers import Launch, Servers, server_args, server_environment
-from rocstar.train.serving.weight_folders import WeightFolders
+from rocstar.train.serving.servers import Launch, server_args, server_environment
+
+from ...fakes.publishing import FakeTeam
 
 
 def recipe_of(**engine: Any) -> Recipe:
@@ -115,13 +117,6 @@ async def test_who_watches_sees_how_many_servers_are_up() -> None:
     assert seen == [("starting inference servers", k, 3, "servers") for k in range(3)]
 
 
-class Team:
-    """A learner of one weight."""
-
-    def write_weights_here(self, folder: Path, dtype: torch.dtype) -> None:
-        save_file({"a": torch.full((2,), 3.0, dtype=dtype)}, folder / "model.safetensors")
-
-
 class LostFleet:
     """No replica takes a version; one comes back, or none."""
 
@@ -156,14 +151,16 @@ async def test_a_version_that_no_server_takes(
     )
     (tmp_path / "start").mkdir()
     publisher = ServerPublisher(
-        home=ServerWeights(
-            servers=Servers(fleet=cast(Any, fleet), replicas=[cast(Any, replica)], launches=[]),
+        home=NodeServers(
+            fleet=cast(Any, fleet),
+            replicas=[cast(Any, replica)],
             recipe=recipe_of(),
+            start_from=print,
             patience_s=9.0,
         ),
-        team=cast(Any, Team()),
+        team=cast(Any, FakeTeam(tmp_path / "weights")),
         thread=thread,
-        weight_folders=WeightFolders(tmp_path / "weights", tmp_path / "start", torch.float32),
+        folders=VersionFolders(tmp_path / "weights", tmp_path / "start", torch.float32),
     )
     expected: Any = contextlib.nullcontext()
     if not comes_back:

@@ -1,9 +1,6 @@
 """An engine beside the learner gives up half of its threads while it learns, and takes them back."""
 
-import contextlib
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +8,7 @@ import torch
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.serving import embedded
-from rocstar.train.serving.shared_threads import SharedThreads
+from rocstar.train.serving.embedded import SharedThreads
 
 
 @pytest.mark.parametrize(("total", "half"), [(1, 1), (2, 1), (3, 1), (8, 4)])
@@ -33,14 +30,12 @@ def test_the_engine_has_half_while_the_learner_learns(total: int, half: int) -> 
 
 @pytest.mark.parametrize("staleness", [0, 1])
 async def test_a_run_shares_them_where_the_two_work_beside_each_other(staleness: int) -> None:
-    learner = SimpleNamespace(learning=contextlib.nullcontext)
-    team: Any = SimpleNamespace(learner=learner)
     recipe = Recipe(rl=RlConfig(max_staleness=staleness))
     mine = torch.get_num_threads()
     with ThreadPoolExecutor(1) as thread:
         thread.submit(torch.set_num_threads, 4).result()
-        async with embedded._engine_thread(recipe, team, thread) as own:
-            with learner.learning():
+        async with embedded._engine_thread(recipe, thread) as (own, learning):
+            with learning():
                 assert own.submit(torch.get_num_threads).result() == (2 if staleness else 4)
                 assert thread.submit(torch.get_num_threads).result() == 4
             assert own.submit(torch.get_num_threads).result() == 4

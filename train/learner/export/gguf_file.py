@@ -189,7 +189,10 @@ def _text(token: Any) -> str:
 
 def _stored(source: ExportSource) -> list[StoredTensor]:
     """The tensors that are written, in order; a tied head is not."""
-    written = [one for one in source.checked.tensors.values() if not _is_tied_copy(source, one.name)]
+    is_tied = bool(source.config.get("tie_word_embeddings"))
+    written = [
+        one for one in source.checked.tensors.values() if not (is_tied and one.name == "lm_head.weight")
+    ]
     return sorted(written, key=attrgetter("file", "name"))
 
 
@@ -217,10 +220,6 @@ def _tensors(source: ExportSource) -> Iterator[tuple[str, Any]]:
                     yield name, weight.contiguous().view(torch.uint16).numpy()
                 else:
                     yield name, weight.to(torch.float32).numpy()
-
-
-def _is_tied_copy(source: ExportSource, name: str) -> bool:
-    return name == "lm_head.weight" and bool(source.config.get("tie_word_embeddings"))
 
 
 def _interleaved(name: str, weight: Any, config: Mapping[str, Any]) -> Any:

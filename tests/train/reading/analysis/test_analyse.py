@@ -23,13 +23,12 @@ from rocstar.train.reading.analysis.trajectory_selection import (
     select_trajectories,
 )
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.model_config import ScratchConfig
 from rocstar.train.record.run_directory import COMPLETE
 
+from ....fakes.tiny import SCRATCH
 from ..view.view_runs import kept_in
 from .made_trajectories import CALL, told, write_step
 
-SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
 ANSWER = "<answer>\\boxed{1}</answer>"
 ATTACK = "<script>alert(1)</script>"
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rocstar.train.learner.batch import MicroBatch, empty_microbatch, pack
 from rocstar.train.learner.example import Example
-from rocstar.train.learner.parcel import ALIGNED, Parcel, unpacked
+from rocstar.train.learner.scatter_message import ALIGNED, ScatterMessage, unpack_message
 
 
 def micros() -> list[MicroBatch]:
@@ -38,8 +38,8 @@ def assert_equal(found: MicroBatch, expected: MicroBatch) -> None:
 
 def test_microbatches_come_as_they_were() -> None:
     sent = micros()
-    parcel = Parcel.of(("verb", (sent, 7)))
-    verb, (found, number) = unpacked(parcel.header, parcel.message())
+    packed = ScatterMessage.of(("verb", (sent, 7)))
+    verb, (found, number) = unpack_message(packed.header, packed.buffer())
     assert (verb, number) == ("verb", 7) and len(found) == len(sent) == 4
     for mine, other in zip(found, sent, strict=True):
         assert_equal(mine, other)
@@ -53,25 +53,25 @@ def test_numbers_that_no_4_bytes_hold_come_as_they_were_too() -> None:
     logprobs = base.rollout_logprobs_T.clone()
     logprobs[:2] = torch.tensor([float("nan"), float("-inf")])
     wrong = dataclasses.replace(base, ids_I=ids, rollout_logprobs_T=logprobs)
-    parcel = Parcel.of(wrong)
-    found = unpacked(parcel.header, parcel.message())
+    packed = ScatterMessage.of(wrong)
+    found = unpack_message(packed.header, packed.buffer())
     assert found.ids_I[0] == -(1 << 40) and torch.equal(found.ids_I, ids)
     assert torch.equal(found.rollout_logprobs_T.view(torch.int32), logprobs.view(torch.int32))
 
 
 def test_columns_are_bytes_of_the_message_each_where_it_can_be_computed_with() -> None:
     sent = micros()
-    parcel = Parcel.of(sent)
+    packed = ScatterMessage.of(sent)
     tokens = sum(len(micro.ids_I) for micro in sent)
-    assert len(parcel.header.pickled) < 3000 < parcel.header.num_bytes < 30 * tokens
-    message = parcel.message()
-    (first, *_) = unpacked(parcel.header, message)
+    assert len(packed.header.pickled) < 3000 < packed.header.num_bytes < 30 * tokens
+    message = packed.buffer()
+    (first, *_) = unpack_message(packed.header, message)
     weights = first.weights_T
     offset = weights.data_ptr() - message.data_ptr()
     assert 0 <= offset < len(message) and offset % ALIGNED == 0, "not copied again"
 
 
 def test_a_payload_without_columns_needs_no_message() -> None:
-    parcel = Parcel.of(("stop", ()))
-    assert parcel.header.num_bytes == 0 == len(parcel.message())
-    assert unpacked(parcel.header, parcel.message()) == ("stop", ())
+    packed = ScatterMessage.of(("stop", ()))
+    assert packed.header.num_bytes == 0 == len(packed.buffer())
+    assert unpack_message(packed.header, packed.buffer()) == ("stop", ())

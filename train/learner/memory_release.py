@@ -14,8 +14,8 @@ from rocstar.train.learner.optim import Optimizers, bytes_here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Freed:
-    """Bytes of one rank."""
+class ReleasedMemory:
+    """The bytes that one rank released."""
 
     gradients: int
     moments: int
@@ -34,9 +34,9 @@ class Freed:
         }
 
 
-def give_back(
+def release_memory(
     optimizers: Optimizers | None, device: torch.device, *, moments: bool, frozen: Iterable[nn.Parameter] = ()
-) -> Freed:
+) -> ReleasedMemory:
     """Drop the gradients, move the moments (if requested) and the frozen weights of `frozen` to CPU memory,
     and empty the allocator's cache.
 
@@ -53,4 +53,4 @@ def give_back(
         gc.collect()  # a reference cycle may hold tensors of a traceback or a hook
         torch.cuda.empty_cache()
         held = torch.cuda.memory_reserved(device)
-    return Freed(gradients=found, moments=moved, held=held, frozen=away)
+    return ReleasedMemory(gradients=found, moments=moved, held=held, frozen=away)

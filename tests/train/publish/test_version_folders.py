@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from rocstar.train.serving.weight_folders import KEPT, WeightFolders
+from rocstar.train.publish.version_folders import KEPT, VersionFolders
 
 
 def save(tensors: dict[str, torch.Tensor], folder: Path, dtype: torch.dtype) -> None:
@@ -21,13 +21,13 @@ def test_versions_come_whole_and_go(tmp_path: Path) -> None:
     (root / "v9").mkdir(parents=True)
     (root / "v3.partial").mkdir()
     (root / "start").mkdir()
-    weight_folders = WeightFolders(root, start, torch.bfloat16)
+    folders = VersionFolders(root, start, torch.bfloat16)
     assert [path.name for path in root.iterdir()] == ["start"]
     weight = torch.randn(3, 4)
     for version in range(1, 6):
         tensors = {"a": weight * version, "b": weight.T.contiguous()}
-        folder = weight_folders.fill(version, partial(save, tensors))
-        assert folder == weight_folders.folder(version)
+        folder = folders.fill(version, partial(save, tensors))
+        assert folder == folders.folder(version)
         found = load_file(folder / "model.safetensors")
         assert torch.equal(found["a"], (weight * version).bfloat16()) and found["b"].shape == (4, 3)
         assert (folder / "config.json").read_text() == "config.json"

@@ -1,4 +1,4 @@
-"""The publisher interface of a run: it takes new weights, and reports metrics of a step."""
+"""The publisher interface of a run: it takes new weights. `Measure` reports an engine's metrics of a step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,3 @@ class Publisher(Protocol):
 
 Measure = Callable[[], dict[str, float]]
 """Metrics of an engine for the step that ends now."""
-
-
-def nothing_measured() -> dict[str, float]:
-    return {}

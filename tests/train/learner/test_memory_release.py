@@ -7,16 +7,16 @@ from torch import Tensor
 from rocstar.train.learner import optim
 from rocstar.train.learner.batch import MicroBatch, pack
 from rocstar.train.learner.example import Example
-from rocstar.train.learner.freed import Freed
 from rocstar.train.learner.learner import Learner
+from rocstar.train.learner.memory_release import ReleasedMemory
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.scratch import build_model
-from rocstar.train.recipe.model_config import ScratchConfig
 from rocstar.train.record.metrics import check_names
+
+from ...fakes.tiny import SCRATCH
 
 torch.set_num_threads(1)
 
-SCRATCH = ScratchConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64)
 SPECS = {
     kind: OptimSpec(kind=kind, lr=1e-2, weight_decay=0.1, grad_clip=1.0, warmup_steps=2)  # type: ignore[arg-type]
     for kind in ("adamw", "muon")
@@ -45,15 +45,17 @@ def micros() -> list[MicroBatch]:
 def test_gradients_are_dropped_and_counted() -> None:
     learner = made("adamw", 1)
     weights = 4 * sum(p.numel() for p in learner.model.parameters())
-    freed = learner.give_back()
-    assert freed == Freed(gradients=weights, moments=0, held=0)
+    released = learner.release_memory()
+    assert released == ReleasedMemory(gradients=weights, moments=0, held=0)
     assert all(p.grad is None for p in learner.model.parameters())
-    assert learner.give_back().gradients == 0, "once"
-    check_names(freed.metrics())
+    assert learner.release_memory().gradients == 0, "once"
+    check_names(released.metrics())
 
 
 def test_a_learner_that_was_given_no_optimizer_has_nothing() -> None:
-    assert Learner(build_model(SCRATCH, 60, seed=3)).give_back() == Freed(gradients=0, moments=0, held=0)
+    assert Learner(build_model(SCRATCH, 60, seed=3)).release_memory() == ReleasedMemory(
+        gradients=0, moments=0, held=0
+    )
 
 
 @pytest.mark.parametrize("kind", SPECS)
@@ -68,9 +70,9 @@ def test_moments_leave_and_come_back_for_the_next_update(kind: str, monkeypatch:
 
     monkeypatch.setattr(optim, "sent_to", sent_to)
     learner.offloads_moments = True
-    freed = learner.give_back()
+    released = learner.release_memory()
     moments = sum(numbers for numbers, _ in asked)
-    assert freed.moments == 4 * moments > 0
+    assert released.moments == 4 * moments > 0
     asked.clear()
     learner.imitation_step(micros())
     assert sum(numbers for numbers, _ in asked) == moments, "before the update, all of them come back"

@@ -18,7 +18,7 @@ Save = Callable[[Path, torch.dtype], None]
 """Writes weights in a type into a folder."""
 
 
-class WeightFolders:
+class VersionFolders:
     """Invariant: a folder `vN` is complete, and holds exactly the weights of version N.
 
     Args:

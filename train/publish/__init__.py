@@ -1,0 +1,1 @@
+"""Publish the learner's weights to engines and servers."""
