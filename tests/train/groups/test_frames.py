@@ -11,9 +11,8 @@ from rocstar.train.groups.source import LiveGroups
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.tasks.data import TaskCursor
+from tests.engine.rollout.test_group import agent, tasks
 from tests.fakes.scripted_policy import Reply, Request, run_virtual
-
-from ...engine.rollout.test_group import agent, tasks
 
 ROOT = Path(inspect.getfile(LiveGroups)).parents[2]
 ROOMS = {ROOT / "engine" / "rollout", ROOT / "engine" / "nodes", ROOT / "train" / "groups"}
