@@ -12,6 +12,7 @@ HOP = re.compile(r"^\d+\. `([^`]+)`: (.*)$", re.M)
 MOST_FILES = {
     "From token ids to the loss": 12,
     "From a tool call to the child and back": 10,
+    "From new weights to a server": 8,
 }
 
 

@@ -334,16 +334,11 @@ def _same(expected: str, text: str, what: str, other: str) -> None:
 
 
 def _refusal(why: str, expected: str, rendered: str, *, prefix_only: bool = False) -> ChatError:
-    return ChatError(f"{why}\n{_diff(expected, rendered, prefix_only=prefix_only)}")
-
-
-def _diff(expected: str, rendered: str, *, prefix_only: bool) -> str:
-    """Return a unified diff. `prefix_only`: text appended after `expected` is not a difference."""
+    """Return the error with a diff. `prefix_only`: text appended after `expected` is not a difference."""
     a, b = expected.splitlines(keepends=True), rendered.splitlines(keepends=True)
     lines = difflib.unified_diff(a, b[: len(a)] if prefix_only else b, "expected", "rendered", n=2)
-    return "\n".join(
-        line.removesuffix("\n") if line.endswith("\n") else f"{line} (no newline)" for line in lines
-    )
+    shown = [line.removesuffix("\n") if line.endswith("\n") else f"{line} (no newline)" for line in lines]
+    return ChatError("\n".join([why, *shown]))
 
 
 def load_template(name: str, tokenizer_template: str | None) -> str:

@@ -118,13 +118,10 @@ def _marked(message: Message, k: int) -> dict[str, Any]:
             marked[key] = f"(the {key} of message {k})"
     if message.get("tool_calls"):
         marked["tool_calls"] = [
-            _marked_call(call, f"{k}-{j}-") for j, call in enumerate(message["tool_calls"])
+            {**call, "function": {"name": f"name-{k}-{j}-", "arguments": {"code": f"argument-{k}-{j}-"}}}
+            for j, call in enumerate(message["tool_calls"])
         ]
     return marked
-
-
-def _marked_call(call: Mapping[str, Any], which: str) -> dict[str, Any]:
-    return {**call, "function": {"name": f"name-{which}", "arguments": {"code": f"argument-{which}"}}}
 
 
 def _find_all(messages: Sequence[Message], text: str, how: str) -> None:
@@ -149,10 +146,13 @@ def _said(message: Message) -> Iterator[list[str]]:
     for call in message.get("tool_calls") or ():
         function = call["function"]
         yield [function["name"]]
-        yield from (
-            [item, *_escaped(item)] if isinstance(item, str) else [json.dumps(item), str(item)]
-            for item in _leaves(function["arguments"])
-        )
+        for item in _leaves(function["arguments"]):
+            if not isinstance(item, str):
+                yield [json.dumps(item), str(item)]
+                continue
+            # or inside a JSON string, with and without characters beyond ASCII
+            quoted = [json.dumps(item, ensure_ascii=ascii_only) for ascii_only in (False, True)]
+            yield [item, *(text[1:-1] for text in quoted)]
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -164,11 +164,6 @@ def _leaves(value: Any) -> Iterator[Any]:
             yield from _leaves(item)
     else:
         yield value
-
-
-def _escaped(text: str) -> list[str]:
-    """Inside a JSON string, with and without characters beyond ASCII."""
-    return [json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (False, True)]
 
 
 def _clipped(text: str) -> str:

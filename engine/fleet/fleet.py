@@ -20,17 +20,17 @@ from typing import Any
 
 from rocstar.engine.fleet.replicas import FleetCounts, FleetLimits, Replicas, Restart, SendToAll, Slot
 from rocstar.engine.fleet.scheduler import Scheduler
-from rocstar.engine.fleet.trajectory_state import ToldTokens, TrajectoryState
+from rocstar.engine.fleet.trajectory_state import TokenStream, TrajectoryState
 from rocstar.engine.inference.base import (
     BusyClock,
     Generation,
+    GenerationBuilder,
     Heard,
     Inference,
     InferenceError,
     KvLoad,
     Sampling,
     StopReason,
-    Written,
 )
 from rocstar.engine.inference.weights import WeightSource
 from rocstar.engine.scheduling.events import Drop, Event, Grant, Left, Refuse, Submitted, TurnEnded, TurnReady
@@ -93,9 +93,7 @@ class Fleet:
         assert self._tasks is not None
         tasks, self._tasks = self._tasks, None
         self._replicas.stop()
-        if isinstance(
-            error, asyncio.CancelledError
-        ):  # perhaps the group's own, for a bug in one of its tasks
+        if isinstance(error, asyncio.CancelledError):  # perhaps the group's own: a bug in one of its tasks
             await tasks.__aexit__(kind, error, trace)
         else:  # an error of the body stays itself
             await tasks.__aexit__(None, None, None)
@@ -156,7 +154,7 @@ class Fleet:
     ) -> Generation:
         state = self._begin_turn(request_id, len(ids), max_new_tokens)
         rest: dict[str, Any] = {"stop_ids": stop_ids, "sampling": sampling, "seed": seed}
-        with self._busy.asking():
+        with self._busy.track_turn():
             return await self._turn(
                 state, ids, max_new_tokens=max_new_tokens, request_id=request_id, deadline=deadline, **rest
             )
@@ -171,9 +169,9 @@ class Fleet:
         deadline: float | None,
         **rest: Any,
     ) -> Generation:
-        written = Written()
+        written = GenerationBuilder()
         heard = self._hearing.get(request_id)
-        state.told = None if heard is None else ToldTokens(heard)
+        state.told = None if heard is None else TokenStream(heard)
         try:
             while not state.is_given_up(self._limits):
                 slot = await self._granted(state, request_id, len(ids) + len(written.ids), deadline)
@@ -305,7 +303,7 @@ class Fleet:
             if state.waiting.done():
                 replica = state.waiting.result()
             else:
-                with self._busy.starving():
+                with self._busy.track_wait():
                     async with asyncio.timeout_at(deadline):
                         replica = await state.waiting
         finally:
@@ -363,8 +361,11 @@ class Fleet:
         except InferenceError as error:
             if not (error.retryable or error.kind == "engine_stopped"):
                 raise
-            if slot.up:
-                self._replicas.turn_failed(slot, request_id)
+            failures = slot.failures
+            if slot.up and self._limits.failures <= failures.failed(
+                request_id, slot.running, is_only=self.num_up == 1
+            ):
+                self._replicas.down(slot)
         except TimeoutError:
             if deadline is not None and loop.time() >= deadline:
                 raise
@@ -372,9 +373,7 @@ class Fleet:
         if not slot.suspended:  # a stop on purpose is no failure
             state.failures[slot.index] += 1
         self._fail_if_hopeless()
-        await asyncio.sleep(
-            0
-        )  # requests that failed with it go first: a server's end fails all of its requests
+        await asyncio.sleep(0)  # requests that failed with it go first: a server's end fails all of them
         return None
 
     def _end_turn(self, state: TrajectoryState, request_id: str, new_tokens: int) -> None:

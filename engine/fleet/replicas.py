@@ -186,12 +186,6 @@ class Replicas:
         """All are down, and none will come back."""
         return self._restart is None and not any(slot.up or slot.suspended for slot in self.slots)
 
-    def turn_failed(self, slot: Slot, turn: str) -> None:
-        """A turn failed there."""
-        failures = slot.failures.failed(turn, slot.running, is_only=self.num_up == 1)
-        if failures >= self._limits.failures:
-            self.down(slot)
-
     def host_for(self, home: Slot, failures: Counter[int]) -> Slot | None:
         """Where a turn that failed at its home goes once, as the home is up; `failures` of it, by replica.
 
@@ -254,16 +248,16 @@ class Replicas:
             self.version, self._source = version, source
             up = [slot for slot in self.slots if slot.up]
             try:
-                taken = await (self._take_each(up) if self._send_to_all is None else self._take_together(up))
+                if self._send_to_all is not None:
+                    taken = await self._take_together(up)
+                else:
+                    async with asyncio.TaskGroup() as tasks:
+                        takes = [tasks.create_task(self._takes(slot)) for slot in up]
+                    taken = [task.result() for task in takes]
             finally:
                 self._source = source if keep is None else keep
             if not any(taken):
                 raise InferenceError("publish_failed", f"no replica took version {version}", retryable=True)
-
-    async def _take_each(self, slots: Sequence[Slot]) -> list[bool]:
-        async with asyncio.TaskGroup() as tasks:
-            taken = [tasks.create_task(self._takes(slot)) for slot in slots]
-        return [task.result() for task in taken]
 
     async def _take_together(self, slots: Sequence[Slot]) -> list[bool]:
         """Send weights by `send_to_all`; those that do not take the version are down."""

@@ -35,7 +35,9 @@ class ScoringFleet(Fleet):
     ) -> PromptScores:
         """Score `ids` on one replica after the other, until one answers."""
         tried: set[int] = set()
-        while (slot := self._least_scoring(tried)) is not None:
+        while others := [slot for slot in self._replicas.slots if slot.up and slot.index not in tried]:
+            busy = list(self._scoring.values())
+            slot = min(others, key=lambda slot: sum(slot.replica is one for one in busy))
             tried.add(slot.index)
             try:
                 return await self._score_on(slot, ids, sampling, request_id, deadline)
@@ -60,11 +62,6 @@ class ScoringFleet(Fleet):
             if deadline is not None and asyncio.get_running_loop().time() >= deadline:
                 raise
             raise InferenceError("replica_hung", f"replica {slot.index}", retryable=True) from None
-
-    def _least_scoring(self, tried: set[int]) -> Slot | None:
-        others = [slot for slot in self._replicas.slots if slot.up and slot.index not in tried]
-        busy = list(self._scoring.values())
-        return min(others, key=lambda slot: sum(slot.replica is one for one in busy), default=None)
 
     async def abort(self, request_id: str) -> None:
         replica = self._scoring.pop(request_id, None)

@@ -33,7 +33,7 @@ class TrajectoryState:
     """Failures of the present turn, by replica."""
     lost: int = 0
     """Replicas that went down while the present turn ran there, or after it failed there."""
-    told: ToldTokens | None = None
+    told: TokenStream | None = None
     """The token stream of its present turn."""
     written: int = 0
     """Tokens of the present turn that were answered so far."""
@@ -74,7 +74,7 @@ class TrajectoryState:
         return StopReason.length if piece.finish is StopReason.aborted else piece.finish
 
 
-class ToldTokens:
+class TokenStream:
     """Invariant: positions are delivered in order from 0, each once. A replica that takes a turn over writes
     the same tokens again, because their noise depends on (seed, position); delivered tokens stay valid.
     """

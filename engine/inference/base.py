@@ -193,7 +193,7 @@ class RolloutEngine(Inference, EngineTimes, Protocol):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Written:
+class GenerationBuilder:
     """Invariant: one log-prob per id, None where no policy wrote it; the spans lie in order, and no two that
     meet are of one version."""
 
@@ -261,7 +261,7 @@ class BusyClock:
         return self._starved_s
 
     @contextlib.contextmanager
-    def asking(self) -> Iterator[None]:
+    def track_turn(self) -> Iterator[None]:
         """One turn, from its request to its answer."""
         self._settle()
         self._asking += 1
@@ -272,8 +272,8 @@ class BusyClock:
             self._asking -= 1
 
     @contextlib.contextmanager
-    def starving(self) -> Iterator[None]:
-        """One turn, inside `asking`, while no replica has room for it."""
+    def track_wait(self) -> Iterator[None]:
+        """One turn, inside `track_turn`, while no replica has room for it."""
         self._settle()
         self._starving += 1
         try:

@@ -38,13 +38,13 @@ from rocstar.engine.inference.openai_formats import (
     STREAMED_WITH_USAGE,
     ChoiceIds,
     Codec,
-    EndpointForm,
+    EndpointFormat,
     Scored,
     StreamedChoice,
-    asked,
-    form_of,
+    build_request,
+    detect_format,
     ids_of,
-    read,
+    parse_response,
 )
 from rocstar.engine.inference.weights import WeightSource
 
@@ -90,7 +90,7 @@ class OpenAIEndpoint:
         headers: dict[str, str] | None = None,
     ) -> None:
         self.url, self.version = url.rstrip("/"), 0
-        self.form, self.gives_logprobs = EndpointForm.TEXT, False
+        self.form, self.gives_logprobs = EndpointFormat.TEXT, False
         self._neutral = NEUTRAL
         self._model, self._vocab_size, self._kv_tokens = model, vocab_size, kv_tokens
         self._timeout_s, self._gap_timeout_s = timeout_s, gap_timeout_s
@@ -138,24 +138,24 @@ class OpenAIEndpoint:
         """Request one token and detect the endpoint's features. Raise InferenceError(unfit) if they are not
         sufficient, another one if the endpoint refuses a text too."""
         async with asyncio.timeout(self._timeout_s):
-            for form in (EndpointForm.SENT_IDS, EndpointForm.SPELLED_IDS):
+            for form in (EndpointFormat.SENT_IDS, EndpointFormat.SPELLED_IDS):
                 found = await self._first_choice(form)
-                if found is not None and form_of(found) is form:
+                if found is not None and detect_format(found) is form:
                     self.form = form
-                    self.gives_logprobs = form is EndpointForm.SPELLED_IDS or _logprobs(found) is not None
+                    self.gives_logprobs = form is EndpointFormat.SPELLED_IDS or _logprobs(found) is not None
                     return
             if self._codec is None:
                 raise _unfit(f"{self.url} speaks text alone", "give the model's tokenizer as codec")
-            if await self._first_choice(EndpointForm.TEXT) is None:
+            if await self._first_choice(EndpointFormat.TEXT) is None:
                 self._neutral = STANDARD
-                await self._post(self._body(EndpointForm.TEXT, [1], 1, frozenset(), 1.0, 0))
+                await self._post(self._body(EndpointFormat.TEXT, [1], 1, frozenset(), 1.0, 0))
                 LOG.warning(
                     "%s takes no top_k, min_p or repetition_penalty: what it has set of them holds", self.url
                 )
 
-    async def _first_choice(self, form: EndpointForm) -> dict[str, Any] | None:
+    async def _first_choice(self, form: EndpointFormat) -> dict[str, Any] | None:
         """Return the answer to a prompt of one token; None if it is refused."""
-        if form is not EndpointForm.SENT_IDS and self._codec is None:
+        if form is not EndpointFormat.SENT_IDS and self._codec is None:
             return None
         try:
             reply = await self._post(self._body(form, [1], 1, frozenset(), 1.0, 0))
@@ -194,7 +194,7 @@ class OpenAIEndpoint:
                 while not live.aborted:
                     before, left = len(written), max_new_tokens - len(written)
                     # A text may end in a stop token: the reader of the answer decides about the last token.
-                    most = left - (self.form is not EndpointForm.SENT_IDS)
+                    most = left - (self.form is not EndpointFormat.SENT_IDS)
                     choice = StreamedChoice(
                         self._ids(with_logprobs=is_scored), heard=_behind(heard, before), most=most
                     )
@@ -223,7 +223,7 @@ class OpenAIEndpoint:
     ) -> StopReason:
         """Append a completed answer, and return its finish reason."""
         try:
-            scored, finish = read(self.form, choice, left, stop_ids)
+            scored, finish = parse_response(self.form, choice, left, stop_ids)
         except ValueError as error:
             raise InferenceError("bad_reply", f"{self.url}: {error}", retryable=True) from error
         if not scored:
@@ -247,7 +247,7 @@ class OpenAIEndpoint:
         """Request one token as a stream, and check that it has the content of a complete answer."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                lacks = not await self._first_streamed() and self.form is not EndpointForm.TEXT
+                lacks = not await self._first_streamed() and self.form is not EndpointFormat.TEXT
         except (InferenceError, TimeoutError, ValueError) as error:
             LOG.warning("%s streams no answers (%s): turns are told when they end", self.url, error)
             return False
@@ -272,8 +272,8 @@ class OpenAIEndpoint:
     @contextlib.asynccontextmanager
     async def _room_for(self) -> AsyncIterator[None]:
         """A place among those that are asked at a time."""
-        with self._busy.asking():
-            with self._busy.starving():
+        with self._busy.track_turn():
+            with self._busy.track_wait():
                 await self._room.acquire()
             try:
                 yield
@@ -282,7 +282,7 @@ class OpenAIEndpoint:
 
     def _body(
         self,
-        form: EndpointForm,
+        form: EndpointFormat,
         ids: list[int],
         n: int,
         stop_ids: frozenset[int],
@@ -294,7 +294,7 @@ class OpenAIEndpoint:
             "max_tokens": n,
             "temperature": temperature,
             "seed": seed & ((1 << 31) - 1),
-            **asked(form, ids, stop_ids, self._codec, self._neutral),
+            **build_request(form, ids, stop_ids, self._codec, self._neutral),
         }
 
     def _so_far(self, choice: StreamedChoice) -> Scored:

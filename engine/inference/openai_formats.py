@@ -185,14 +185,12 @@ class StreamedChoice:
         try:
             self.counted = (event.get("usage") or {}).get("completion_tokens", self.counted)
             if event["choices"]:  # the last event of some servers has usage alone
-                self._tell(self._new_ids(event["choices"][0]))
+                piece = event["choices"][0]
+                self.finish = piece.get("finish_reason") or self.finish
+                self._tell(self._ids.take(piece))
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             detail = f"{type(error).__name__}: {error}; {str(event)[:300]}"
             raise InferenceError("bad_reply", detail, retryable=True) from error
-
-    def _new_ids(self, piece: Mapping[str, Any]) -> list[int]:
-        self.finish = piece.get("finish_reason") or self.finish
-        return self._ids.take(piece)
 
     def _tell(self, ids: Sequence[int]) -> None:
         if self._heard is None:
@@ -223,7 +221,7 @@ ENDS: Mapping[str, StopReason] = {"stop": StopReason.stop, "length": StopReason.
 """Any other reason (an abort, an error, a filter) is of the server, and no end of the policy's."""
 
 
-class EndpointForm(StrEnum):
+class EndpointFormat(StrEnum):
     """The formats that an endpoint accepts and returns."""
 
     SENT_IDS = "ids"
@@ -231,25 +229,25 @@ class EndpointForm(StrEnum):
     TEXT = "text"
 
 
-def form_of(choice: Mapping[str, Any]) -> EndpointForm:
+def detect_format(choice: Mapping[str, Any]) -> EndpointFormat:
     """The form of an endpoint that answered a prompt of ids with this."""
     if isinstance(choice.get("token_ids"), list):
-        return EndpointForm.SENT_IDS
+        return EndpointFormat.SENT_IDS
     content = (choice.get("logprobs") or {}).get("content")
     first = content[0] if isinstance(content, list) and content else None
     is_spelled = isinstance(first, dict) and {"id", "bytes", "logprob"} <= first.keys()
-    return EndpointForm.SPELLED_IDS if is_spelled else EndpointForm.TEXT
+    return EndpointFormat.SPELLED_IDS if is_spelled else EndpointFormat.TEXT
 
 
-def asked(
-    form: EndpointForm,
+def build_request(
+    form: EndpointFormat,
     ids: Sequence[int],
     stop_ids: frozenset[int],
     codec: Codec | None,
     neutral: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The fields of a request that depend on its form."""
-    if form is EndpointForm.SENT_IDS:
+    if form is EndpointFormat.SENT_IDS:
         return {
             **neutral,
             "prompt": list(ids),
@@ -260,23 +258,23 @@ def asked(
         }
     assert codec is not None, "a form with text needs a codec"
     texts = {"stop": [codec.decode([token]) for token in sorted(stop_ids)]} if stop_ids else {}
-    if form is EndpointForm.SPELLED_IDS:
+    if form is EndpointFormat.SPELLED_IDS:
         return {**neutral, **texts, "prompt": list(ids), "logprobs": 1}
     return {**neutral, **texts, "prompt": codec.decode(ids)}
 
 
-def ids_of(form: EndpointForm, codec: Codec | None, *, with_logprobs: bool) -> ChoiceIds:
+def ids_of(form: EndpointFormat, codec: Codec | None, *, with_logprobs: bool) -> ChoiceIds:
     """Return the converter from one answer to ids."""
-    if form is EndpointForm.SENT_IDS:
+    if form is EndpointFormat.SENT_IDS:
         return SentIds(with_logprobs=with_logprobs)
     assert codec is not None, "a form with text needs a codec"
-    if form is EndpointForm.SPELLED_IDS:
+    if form is EndpointFormat.SPELLED_IDS:
         return SpelledIds(codec, with_logprobs=with_logprobs)
     return WordIds(codec)
 
 
-def read(
-    form: EndpointForm, choice: StreamedChoice, most: int, stop_ids: frozenset[int]
+def parse_response(
+    form: EndpointFormat, choice: StreamedChoice, most: int, stop_ids: frozenset[int]
 ) -> tuple[Scored, StopReason]:
     """The tokens of an answer that has ended, the stop token with them; of more than `most` the first ones,
     as `length`. One that ended as `stop` with another token ended at the model's own end of text.
@@ -286,17 +284,17 @@ def read(
     if choice.finish is None or choice.finish not in ENDS:
         raise ValueError(f"it ended as {choice.finish!r}")
     finish, scored = ENDS[choice.finish], choice.scored()
-    written = len(scored) if form is EndpointForm.SENT_IDS else choice.counted
+    written = len(scored) if form is EndpointFormat.SENT_IDS else choice.counted
     if finish is StopReason.length and written is not None and written < most:
         detail = f"the server ended at {written} of {most} tokens: its context or its memory for it is full"
         raise InferenceError("too_long", detail, retryable=False)
     ends_in_stop = bool(scored) and scored[-1][0] in stop_ids
-    if form is EndpointForm.SENT_IDS:
+    if form is EndpointFormat.SENT_IDS:
         if not scored or (ends_in_stop and finish is StopReason.length) or len(scored) > most:
             raise ValueError(f"finish {choice.finish!r} with {len(scored)} of {most} ids")
         return scored, finish
     # A stop text is left out, and a turn ends with the first of the tokens it may mean.
-    is_whole = form is EndpointForm.SPELLED_IDS and len(scored) == choice.counted
+    is_whole = form is EndpointFormat.SPELLED_IDS and len(scored) == choice.counted
     if finish is StopReason.stop and not ends_in_stop and not is_whole:
         scored = [*scored, (min(stop_ids), math.nan)]
     # A text encoded again may have more tokens than were sampled: a truncated one has not ended.

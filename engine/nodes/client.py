@@ -10,7 +10,7 @@ import aiohttp
 
 from rocstar.engine.inference.base import KvLoad
 from rocstar.engine.nodes.node import GroupOrder, NodeError, NodeLoad
-from rocstar.engine.nodes.wire import NodeWireError, encode_order, opened_group
+from rocstar.engine.nodes.wire import NodeWireError, decode_group, encode_order, in_thread
 from rocstar.engine.types import Group
 
 MAX_ANSWER_BYTES = 1 << 30
@@ -28,7 +28,7 @@ class HttpNode:
         try:
             body = encode_order(order, timeout_s=timeout_s)
             answer = await self._ask("POST", "/v1/groups", body)
-            return await opened_group(answer, order)
+            return await in_thread(decode_group, answer, order)
         except NodeWireError as error:
             raise NodeError(str(error)) from None
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rocstar.engine.types import Group
@@ -73,11 +73,6 @@ class NodeEntry:
         entry.node = self.name
         self.groups[entry.key] = entry
         self.sizes[entry.limit_tokens] += entry.size
-
-    def take_back(self, entry: GroupEntry) -> None:
-        entry.node = None
-        del self.groups[entry.key]
-        self.sizes[entry.limit_tokens] -= entry.size
 
 
 class Lengths:
@@ -182,26 +177,28 @@ class Grants:
         promised = sum(size * self.lengths.mean(limit) for limit, size in node.sizes.items())
         return self._fill * node.total_tokens - max(node.used_tokens, promised)
 
-    def _need(self, entry: GroupEntry) -> float:
-        return entry.size * self.lengths.mean(entry.limit_tokens)
-
     def _best(self, entry: GroupEntry) -> NodeEntry | None:
         """The node for a group; of equals the one with the fewest groups, then the first that came up."""
-        fitting = [node for node in self._allowed(entry) if self._fits(entry, node)]
+        fitting = [
+            node
+            for node in self.nodes.values()
+            if node.is_up
+            and (self._max_groups is None or len(node.groups) < self._max_groups)
+            and (entry.away or node.name == self.home)
+            and self._fits(entry, node)
+        ]
         return max(fitting, key=lambda node: (self.free_tokens(node.name), -len(node.groups)), default=None)
 
-    def _allowed(self, entry: GroupEntry) -> Iterator[NodeEntry]:
-        for node in self.nodes.values():
-            has_room = self._max_groups is None or len(node.groups) < self._max_groups
-            if node.is_up and has_room and (entry.away or node.name == self.home):
-                yield node
-
     def _fits(self, entry: GroupEntry, node: NodeEntry) -> bool:
-        return not node.groups or self._need(entry) <= self.free_tokens(node.name)
+        need = entry.size * self.lengths.mean(entry.limit_tokens)
+        return not node.groups or need <= self.free_tokens(node.name)
 
     def _take_back(self, entry: GroupEntry) -> None:
         if entry.node is not None:
-            self.nodes[entry.node].take_back(entry)
+            node = self.nodes[entry.node]
+            del node.groups[entry.key]
+            node.sizes[entry.limit_tokens] -= entry.size
+            entry.node = None
 
     def _at_a_node(self, key: str) -> GroupEntry:
         entry = self.groups.get(key)

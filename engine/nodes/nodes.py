@@ -271,7 +271,9 @@ class Nodes:
                 load = await remote.node.load()
         except (NodeError, TimeoutError) as error:
             if remote.clock.time() - remote.heard_at >= self._limits.silent_s:
-                self._cut_off(remote, f"it has been silent for {self._limits.silent_s:g} s: {error}")
+                self._down(remote, f"it has been silent for {self._limits.silent_s:g} s: {error}")
+                for running in remote.running.values():  # its groups go to others at once
+                    running.end()
             return
         remote.heard_at = remote.clock.time()
         if loop.time() >= remote.rests_until:
@@ -281,12 +283,6 @@ class Nodes:
         for key in load.granted & remote.running.keys():
             remote.running[key].begin()
         self._decide()
-
-    def _cut_off(self, remote: _Remote, why: str) -> None:
-        """Down, and its groups at once to others."""
-        self._down(remote, why)
-        for running in remote.running.values():
-            running.end()
 
     def _down(self, remote: _Remote, why: str) -> None:
         name = remote.node.name

@@ -27,7 +27,7 @@ from aiohttp import web
 
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.nodes.node import GroupOrder
-from rocstar.engine.nodes.wire import NodeWireError, group_bytes, opened_order
+from rocstar.engine.nodes.wire import SMALL_BYTES, NodeWireError, decode_order, encode_group, in_thread
 from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group
@@ -111,7 +111,10 @@ class NodeService:
         except TimeoutError:
             return _refusal(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s")
         try:
-            order, timeout_s = await opened_order(body)
+            if len(body) <= SMALL_BYTES:
+                order, timeout_s = decode_order(body)
+            else:
+                order, timeout_s = await in_thread(decode_order, body)
         except NodeWireError as error:
             return _refusal(400, str(error))
         if len(self._running) >= MAX_GROUPS:
@@ -124,7 +127,7 @@ class NodeService:
         except _GivenUp:
             return _refusal(409, f"{order.key} was ordered again, or this service ends")
         self.served += 1
-        return web.Response(body=await group_bytes(group), content_type=FRAMES)
+        return web.Response(body=await in_thread(encode_group, group), content_type=FRAMES)
 
     async def _roll_out(self, order: GroupOrder, granted: Callable[[], None]) -> Group:
         """Run one order at a time per name: an earlier one for the same group is ended first, as it has no

@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.plain_json import from_plain, to_plain
@@ -22,6 +23,8 @@ from rocstar.engine.record.columns import HEAD, FrameError, decode_frame, encode
 from rocstar.engine.rollout.rollout import RolloutLimits
 from rocstar.engine.types import Group, Task
 
+P = ParamSpec("P")
+T = TypeVar("T")
 VERSION = 5
 SMALL_BYTES = 1 << 16
 _BESIDE = ThreadPoolExecutor(1, thread_name_prefix="groups")
@@ -124,7 +127,12 @@ def decode_group(body: bytes, order: GroupOrder) -> Group:
     """Return the group of an order. Raise NodeWireError if the bytes are not a group, or one of another
     order."""
     try:
-        trajectories = tuple(decode_frame(frame, order.task).trajectory for frame in _frames(body))
+        frames, at = [], 0
+        while at < len(body):
+            size = frame_size(body[at : at + HEAD.size])
+            frames.append(body[at : at + size])
+            at += size
+        trajectories = tuple(decode_frame(frame, order.task).trajectory for frame in frames)
     except FrameError as error:
         raise NodeWireError(f"no group: {error}") from None
     siblings = [t.key.sibling for t in trajectories]
@@ -137,29 +145,9 @@ def decode_group(body: bytes, order: GroupOrder) -> Group:
     return Group(task=order.task, trajectories=trajectories)
 
 
-async def opened_order(body: bytes) -> tuple[GroupOrder, float]:
-    """`decode_order`, beside the event loop if the body is large."""
-    if len(body) <= SMALL_BYTES:
-        return decode_order(body)
-    return await asyncio.get_running_loop().run_in_executor(_BESIDE, decode_order, body)
-
-
-async def group_bytes(group: Group) -> bytes:
-    """`encode_group`, beside the event loop."""
-    return await asyncio.get_running_loop().run_in_executor(_BESIDE, encode_group, group)
-
-
-async def opened_group(body: bytes, order: GroupOrder) -> Group:
-    """`decode_group`, beside the event loop."""
-    return await asyncio.get_running_loop().run_in_executor(_BESIDE, decode_group, body, order)
-
-
-def _frames(body: bytes) -> Iterator[bytes]:
-    at = 0
-    while at < len(body):
-        size = frame_size(body[at : at + HEAD.size])
-        yield body[at : at + size]
-        at += size
+async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run one of these conversions beside the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(_BESIDE, partial(work, *args, **kwargs))
 
 
 def _of(value: Any, kind: type) -> Any:

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from rocstar.engine.types import Group
-from rocstar.engine.waits import Wait, WaitBoard
+from rocstar.engine.waits import WaitBoard
 
 _BOARD: ContextVar[ProgressBoard | None] = ContextVar("rocstar_progress", default=None)
 _ATTEMPTS: ContextVar[Attempts | None] = ContextVar("rocstar_attempts", default=None)
@@ -239,8 +239,11 @@ def work_line(work: Work, now: float) -> str:
     if total:
         parts.append(f"{basis:,} of {total:,} {work.unit}")
     if attempts is not None:
-        parts.append(_attempts_text(attempts))
-        if attempts.total:
+        in_flight = f"{len(attempts.running):,}"
+        if not attempts.total:
+            parts.append(f"{in_flight} attempts in flight")
+        else:
+            parts.append(f"{attempts.ended:,} of {attempts.total:,} attempts, {in_flight} in flight")
             basis, total = attempts.ended, attempts.total
     if (speed := rate(basis, age)) is not None and total:
         speeds.append(per_second(speed))
@@ -254,13 +257,6 @@ def work_line(work: Work, now: float) -> str:
     return f"{work.what}: " + ", ".join(parts)
 
 
-def _attempts_text(attempts: Attempts) -> str:
-    in_flight = f"{len(attempts.running):,}"
-    if not attempts.total:
-        return f"{in_flight} attempts in flight"
-    return f"{attempts.ended:,} of {attempts.total:,} attempts, {in_flight} in flight"
-
-
 def slowest_line(attempt: RunningAttempt, waits: WaitBoard, now: float) -> str:
     """`slowest: s4/17/3, turn 4, 2m10s, waits for its tools since 12s`."""
     wait = next((wait for wait in reversed(waits.entries) if wait.who == attempt.name), None)
@@ -268,8 +264,3 @@ def slowest_line(attempt: RunningAttempt, waits: WaitBoard, now: float) -> str:
     turn = max(1, attempt.turns + is_writing)
     text = f"slowest: {attempt.name}, turn {turn}, {duration(now - attempt.since)}"
     return text if wait is None else text + f", waits for {wait.whom} since {duration(waits.age_s(wait))}"
-
-
-def wait_line(wait: Wait, waits: WaitBoard) -> str:
-    """`step 4 waits for the engine to take new weights, 40s`."""
-    return f"{wait.who} waits for {wait.whom}, {duration(waits.age_s(wait))}"

@@ -25,9 +25,9 @@ from rich.text import Text
 from rocstar.engine.progress.progress import (
     LONG_WAITS,
     ProgressBoard,
+    duration,
     next_told_s,
     slowest_line,
-    wait_line,
     work_line,
 )
 from rocstar.engine.waits import WaitBoard
@@ -137,7 +137,8 @@ class StatusLine:
             yield work, now - work.since, lines
         for wait in waits.entries:
             if wait.kind in LONG_WAITS:
-                yield wait, waits.age_s(wait), [wait_line(wait, waits)]
+                age_s = waits.age_s(wait)
+                yield wait, age_s, [f"{wait.who} waits for {wait.whom}, {duration(age_s)}"]
 
     def _look(self) -> None:
         while not self._left.wait(LOOK_S):

@@ -5,7 +5,7 @@
 
 ids are little-endian int32. Existing log-probs (a bit per token marks them) are stored as float32, or as
 float64 if one of them is not a float32: every bit is kept. Their bytes are shuffled, one plane for each byte
-(packing.py). JSON is ASCII, because a policy may write half of a surrogate pair.
+(compression.py). JSON is ASCII, because a policy may write half of a surrogate pair.
 
 A truncated or damaged frame has another length or another checksum.
 """
@@ -23,6 +23,14 @@ from typing import Any
 import numpy as np
 import zstandard
 
+from rocstar.engine.record.compression import (
+    MAX_NUMBERS,
+    MAX_PART_BYTES,
+    compress,
+    compress_shuffled,
+    decompress,
+    decompress_shuffled,
+)
 from rocstar.engine.record.json_record import (
     decode_outcome,
     decode_task,
@@ -32,14 +40,6 @@ from rocstar.engine.record.json_record import (
     encode_task,
     encode_times,
     encode_turn,
-)
-from rocstar.engine.record.packing import (
-    MAX_NUMBERS,
-    MAX_PART_BYTES,
-    packed,
-    packed_apart,
-    together,
-    unpacked,
 )
 from rocstar.engine.types import (
     FinishReason,
@@ -103,10 +103,10 @@ def encode_frame(trajectory: Trajectory, texts: Sequence[str] = ()) -> bytes:
     values = t.logprobs[has_T]
     parts = [
         _json(key),
-        packed(b'{"task":' + _task_json(t.task) + b"," + _json(told)[1:]),
-        packed(t.ids.astype("<i4", copy=False).tobytes()),
-        packed(np.packbits(has_T).tobytes()),
-        *packed_apart(values),
+        compress(b'{"task":' + _task_json(t.task) + b"," + _json(told)[1:]),
+        compress(t.ids.astype("<i4", copy=False).tobytes()),
+        compress(np.packbits(has_T).tobytes()),
+        *compress_shuffled(values),
     ]
     body = b"".join(_SIZE.pack(len(part)) + part for part in parts)
     return HEAD.pack(MAGIC, len(body), zlib.crc32(body)) + body
@@ -126,7 +126,7 @@ def frame_told(frame: bytes) -> bytes:
     """Return a frame without its token columns, as JSON in ASCII, for a text search. Raise FrameError if the
     frame is damaged."""
     try:
-        return unpacked(_parts(frame)[1], MAX_TOLD_BYTES)
+        return decompress(_parts(frame)[1], MAX_TOLD_BYTES)
     except FrameError:
         raise
     except _NO_TRAJECTORY as error:
@@ -195,7 +195,7 @@ def _key_of(part: memoryview) -> TrajectoryKey:
 
 def _told_of(part: memoryview) -> dict[str, Any]:
     """All but the columns."""
-    text = unpacked(part, MAX_TOLD_BYTES)
+    text = decompress(part, MAX_TOLD_BYTES)
     items = sum(map(text.count, (b"[", b"{", b",", b":")))
     if items > MAX_TOLD_ITEMS:
         raise FrameError(f"JSON of up to {items} items, at most {MAX_TOLD_ITEMS} are read")
@@ -213,12 +213,12 @@ def _framed(
     num_ids, num_logprobs = told["num"]
     if not all(type(one) is int and 0 <= one <= MAX_NUMBERS for one in (num_ids, num_logprobs)):
         raise FrameError(f"{num_ids!r:.40} tokens and {num_logprobs!r:.40} log-probs, at most {MAX_NUMBERS}")
-    ids = np.frombuffer(unpacked(parts[0], 4 * num_ids), "<i4")
-    bits = np.frombuffer(unpacked(parts[1], (num_logprobs + 7) // 8), "u1")
+    ids = np.frombuffer(decompress(parts[0], 4 * num_ids), "<i4")
+    bits = np.frombuffer(decompress(parts[1], (num_logprobs + 7) // 8), "u1")
     if len(ids) != num_ids or len(bits) != (num_logprobs + 7) // 8:
         raise FrameError(f"{len(ids)} tokens, told were {num_ids}; {8 * len(bits)} bits of {num_logprobs}")
     has_T = np.unpackbits(bits, count=num_logprobs).astype(bool)
-    values = together(parts[2:], int(has_T.sum()))
+    values = decompress_shuffled(parts[2:], int(has_T.sum()))
     logprobs = np.full(num_logprobs, np.nan, values.dtype)
     logprobs[has_T] = values
     trajectory = Trajectory(

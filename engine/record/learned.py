@@ -5,7 +5,7 @@
 
 They are known after the update, when the step's frames are written already, and each rank knows its own
 trajectories: so each rank writes a separate file, without communication. The columns of a trajectory, each
-compressed by itself (packing.py):
+compressed by itself (compression.py):
 
     gaps        float16 of 8 bits: learner at the batch start minus rollout, in log-probs
     entropies   a byte, the root of the share of MAX_ENTROPY: within 2% at half a nat, 5% at a tenth
@@ -30,9 +30,15 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
+from rocstar.engine.record.compression import (
+    MAX_NUMBERS,
+    compress,
+    compress_shuffled,
+    decompress,
+    decompress_shuffled,
+)
 from rocstar.engine.record.files import LEARNED, learned_files, whole_file
 from rocstar.engine.record.json_record import RecordError
-from rocstar.engine.record.packing import MAX_NUMBERS, packed, packed_apart, together, unpacked
 from rocstar.engine.record.step_file import task_number
 
 VERSION: Final = 1
@@ -173,9 +179,9 @@ def _encoded(learned: Sequence[LearnedTokens]) -> Iterator[bytes]:
     for tokens in learned:
         mine = slice(at, at + len(tokens))
         at += len(tokens)
-        parts = [*packed_apart(gaps[mine]), packed(levels[mine].tobytes())]
+        parts = [*compress_shuffled(gaps[mine]), compress(levels[mine].tobytes())]
         if tokens.log_ratios.any() or tokens.codes.any():
-            parts += [*packed_apart(ratios[mine]), packed(codes[mine].tobytes())]
+            parts += [*compress_shuffled(ratios[mine]), compress(codes[mine].tobytes())]
         yield b"".join(_SIZE.pack(len(part)) + part for part in parts)
 
 
@@ -193,14 +199,14 @@ def _decoded(body: bytes, number: int) -> LearnedTokens:
         at += size
     if len(parts) not in (3, 6):
         raise ValueError(f"{len(parts)} columns")
-    levels = np.frombuffer(unpacked(parts[2], number), "u1")
+    levels = np.frombuffer(decompress(parts[2], number), "u1")
     entropies = (MAX_ENTROPY * np.square(levels / (_UNKNOWN - 1))).astype(np.float32)
     entropies[levels == _UNKNOWN] = np.nan
     ratios, codes = np.zeros(number, np.float32), np.zeros(number, np.uint8)
     if len(parts) == 6:
-        ratios = together(parts[3:5], number).astype(np.float32)
-        codes = np.frombuffer(unpacked(parts[5], number), "u1")
-    gaps = together(parts[:2], number).astype(np.float32)
+        ratios = decompress_shuffled(parts[3:5], number).astype(np.float32)
+        codes = np.frombuffer(decompress(parts[5], number), "u1")
+    gaps = decompress_shuffled(parts[:2], number).astype(np.float32)
     if not len(levels) == len(codes) == number:
         raise ValueError(f"columns of {len(levels)} and {len(codes)} tokens, told were {number}")
     return LearnedTokens(gaps=gaps, entropies=entropies, log_ratios=ratios, codes=codes)

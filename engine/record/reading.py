@@ -65,7 +65,9 @@ def export_lines(folder: Path, out: Path, *, steps: Collection[int] | None = Non
     for step, path in record_files(folder).items():
         if steps is None or step in steps:
             written.append(out / f"{path.stem}{LINES}")
-            write_records(written[-1], (one for one in read_records(path) if not _is_hidden(one)))
+            records = read_records(path)
+            shown = (r for r in records if not ((r.get("task") or {}).get("meta") or {}).get(HIDDEN))
+            write_records(written[-1], shown)
     return written
 
 
@@ -94,7 +96,3 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
             if not isinstance(record, dict) or record.get("v") != VERSION:
                 raise RecordError(f"{path}:{number}: not a trajectory record of version {VERSION}")
             yield record
-
-
-def _is_hidden(record: Mapping[str, Any]) -> bool:
-    return bool(((record.get("task") or {}).get("meta") or {}).get(HIDDEN))

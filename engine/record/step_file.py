@@ -30,9 +30,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rocstar.engine.record.columns import HEAD, FrameError, decode_frame, frame_size, frame_told
+from rocstar.engine.record.compression import MAX_PART_BYTES
 from rocstar.engine.record.files import INDEX, whole_file
 from rocstar.engine.record.json_record import RecordError, Verdict, record_of
-from rocstar.engine.record.packing import MAX_PART_BYTES
 from rocstar.engine.types import HIDDEN, Scored, Span, Task, Trajectory, TrajectoryTimes
 
 VERSION = 2
@@ -171,7 +171,8 @@ class FrameFile:
             local[k] = place
         rows = np.zeros(len(judged), ROW)
         buckets = sorted({one.verdict.bucket for one in judged})
-        families = _families(judged)
+        sources = sorted({one.trajectory.task.source[:FAMILY_CHARS] for one in judged})
+        families = {name: k for k, name in enumerate(sources if len(sources) <= MOST_FAMILIES else [""])}
         advantages: list[npt.NDArray[Any]] = []
         num_advantages = 0
         for k, one in enumerate(judged):
@@ -198,7 +199,9 @@ class FrameFile:
             "rows": len(rows),
             "advantages": num_advantages,
         }
-        _write_index(self.path, about, [rows, *advantages])
+        with whole_file(self.path.with_suffix(INDEX)) as file:
+            file.write(_head(_INDEX_MAGIC, about, INDEX_VERSION))
+            file.writelines(column.tobytes() for column in (rows, *advantages))
 
 
 def _facts(one: Judged, bucket: int) -> tuple[Any, ...]:
@@ -226,12 +229,6 @@ def _facts(one: Judged, bucket: int) -> tuple[Any, ...]:
         _number(verdict.penalty_error),
         _number(verdict.penalty_format),
     )
-
-
-def _families(judged: Sequence[Judged]) -> dict[str, int]:
-    """Where the tasks come from, with the numbers that rows have for it."""
-    found = sorted({one.trajectory.task.source[:FAMILY_CHARS] for one in judged})
-    return {family: number for number, family in enumerate(found if len(found) <= MOST_FAMILIES else [""])}
 
 
 def _times(times: TrajectoryTimes | None) -> tuple[float, float, float, float]:
@@ -395,12 +392,6 @@ def _whole_frames(file: BinaryIO, path: Path, begin: int) -> Iterator[FramePlace
             return
         yield FramePlace(path=path, offset=at, size=size)
         at += size
-
-
-def _write_index(path: Path, about: Mapping[str, Any], columns: Sequence[npt.NDArray[Any]]) -> None:
-    with whole_file(path.with_suffix(INDEX)) as file:
-        file.write(_head(_INDEX_MAGIC, about, INDEX_VERSION))
-        file.writelines(column.tobytes() for column in columns)
 
 
 def _check_index(about: Mapping[str, Any], path: Path) -> None:

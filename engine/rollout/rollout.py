@@ -18,12 +18,12 @@ from typing import Any, Protocol
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.inference.base import (
     Generation,
+    GenerationBuilder,
     Inference,
     InferenceError,
     Sampling,
     StopReason,
     TellsTokens,
-    Written,
 )
 from rocstar.engine.progress.progress import attempting, turn_ended
 from rocstar.engine.rollout.clock import TrajectoryClock
@@ -107,7 +107,7 @@ class Agent:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Draft(Written):
+class _Draft(GenerationBuilder):
     """A trajectory being written. Appending is the only operation."""
 
     segments: list[Segment] = field(default_factory=list)

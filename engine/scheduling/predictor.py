@@ -107,15 +107,11 @@ class LengthPredictor:
     _work: dict[int, float] = field(default_factory=dict)
     _peaks: dict[tuple[str, int], float] = field(default_factory=dict)
 
-    @property
-    def num_curves(self) -> int:
-        return len(self._limit_bins)
-
     def add(self, traj: str, group: str, stage: str, max_tokens: int) -> None:
         if not self.bin_tokens:
             self.bin_tokens = max(1, -(-max_tokens // (NUM_BINS - 1)))
         if stage not in self._stages:
-            self._stages[stage] = self.num_curves
+            self._stages[stage] = len(self._limit_bins)
             limit_bin = min(NUM_BINS - 1, max_tokens // self.bin_tokens)
             self._limit_bins += [limit_bin] * CURVES_PER_STAGE
             for counts in (self._entered, self._stopped, self._ended):
@@ -311,11 +307,6 @@ class LengthPredictor:
                 hazard = _hazard(ended[curves], at_risk[curves], prior, CURVE_PRIOR_WEIGHT)
                 out[curves] = _survival(hazard, limit)
         return out
-
-
-def with_variance(going_on_NK: Floats) -> Floats:
-    """Probabilities, then p (1 - p) of each: the data of a forecast."""
-    return np.concatenate([going_on_NK, going_on_NK * (1.0 - going_on_NK)], axis=1)
 
 
 def _fill_chances(out: Floats, survival_CB: Floats) -> None:

@@ -22,20 +22,7 @@ from rocstar.engine.serve.requests import (
     FeedbackRequest,
     TokenizeRequest,
 )
-from rocstar.engine.serve.responses import (
-    ChatCompletion,
-    ChatCompletionChunk,
-    ErrorBody,
-    Feedback,
-    Health,
-    Model,
-    ModelList,
-    Text,
-    TextCompletion,
-    TextCompletionChunk,
-    TokenizerInfo,
-    Tokens,
-)
+from rocstar.engine.serve.responses import SCHEMAS
 from rocstar.sandbox.http.openapi import (
     REF,
     RouteInfo,
@@ -58,14 +45,14 @@ class ServedRoute(RouteInfo):
 
     Attributes:
         body: the model of the request body, or None.
-        answer: the model of the response with status 200; None if it is not JSON.
-        chunk: the model of an event of a stream, or None.
+        answer: the schema of the response with status 200; None if it is not JSON.
+        chunk: the schema of an event of a stream, or None.
         status: the status of the response.
     """
 
     body: type[BaseModel] | None = None
-    answer: type[BaseModel] | None = None
-    chunk: type[BaseModel] | None = None
+    answer: str | None = None
+    chunk: str | None = None
     status: int = field(default=200, kw_only=True)
 
 
@@ -78,38 +65,38 @@ ROUTES = (
     ServedRoute(
         "POST", "/v1/chat/completions", CONVERSATIONS,
         "The agent with its own tools, or the model with the client's.",
-        ChatRequest, ChatCompletion, ChatCompletionChunk,
+        ChatRequest, "ChatCompletion", "ChatCompletionChunk",
         example={"model": AGENT, "messages": QUESTION},
     ),
     ServedRoute(
         "POST", "/v1/completions", CONVERSATIONS, "The model alone, after texts or token ids.",
-        CompletionRequest, TextCompletion, TextCompletionChunk,
+        CompletionRequest, "TextCompletion", "TextCompletionChunk",
         example={"model": RAW, "prompt": "17 times 23 is", "logprobs": 1},
     ),
     ServedRoute(
         "POST", "/v1/feedback", CONVERSATIONS, "A person's verdict on one choice of an answer: its reward.",
-        FeedbackRequest, Feedback,
+        FeedbackRequest, "Feedback",
         example={"id": "chatcmpl-1-0123456789abcdef", "index": 0, "thumb": "up"},
     ),
-    ServedRoute("GET", "/v1/models", CONVERSATIONS, "The names to ask for.", None, ModelList),
-    ServedRoute("GET", "/v1/models/{model}", CONVERSATIONS, "One of them.", None, Model),
+    ServedRoute("GET", "/v1/models", CONVERSATIONS, "The names to ask for.", None, "ModelList"),
+    ServedRoute("GET", "/v1/models/{model}", CONVERSATIONS, "One of them.", None, "Model"),
     *_twice(ServedRoute(
         "POST", "/tokenize", TOKENS, "Token ids of a text, or of messages as the agent reads them.",
-        TokenizeRequest, Tokens, example={"prompt": "17 times 23"},
+        TokenizeRequest, "Tokens", example={"prompt": "17 times 23"},
     )),
     *_twice(ServedRoute(
         "POST", "/detokenize", TOKENS, "The text of token ids.",
-        DetokenizeRequest, Text, example={"tokens": [1, 2, 3]},
+        DetokenizeRequest, "Text", example={"tokens": [1, 2, 3]},
     )),
     *_twice(ServedRoute(
-        "GET", "/tokenizer_info", TOKENS, "Special tokens and the chat template.", None, TokenizerInfo
+        "GET", "/tokenizer_info", TOKENS, "Special tokens and the chat template.", None, "TokenizerInfo"
     )),
     *(ServedRoute(
         "GET", path, OPERATION, "Readiness; 503 during the shutdown.",
-        None, Health, open=True,
+        None, "Health", open=True,
     ) for path in ("/health", "/readyz")),
     ServedRoute(
-        "GET", "/healthz", OPERATION, "Liveness of the process.", None, Health, open=True
+        "GET", "/healthz", OPERATION, "Liveness of the process.", None, "Health", open=True
     ),
     ServedRoute("GET", "/metrics", OPERATION, "Metrics for Prometheus.", content=TEXT),
     ServedRoute("GET", "/openapi.json", OPERATION, "This description.", open=True),
@@ -131,22 +118,18 @@ def build_document(*, needs_token: bool) -> dict[str, Any]:
 
 @cache
 def schemas() -> dict[str, Any]:
-    """JSON schemas of all bodies and answers, by the names of their models."""
-    models: set[type[BaseModel]] = {ErrorBody}
-    for route in ROUTES:
-        models.update(one for one in (route.body, route.answer, route.chunk) if one is not None)
-    ordered = sorted(models, key=lambda model: model.__name__)
+    """Return the JSON schemas of all bodies and answers, by name."""
+    models = sorted({route.body for route in ROUTES if route.body is not None}, key=lambda m: m.__name__)
     _, found = models_json_schema(
-        [(model, "validation") for model in ordered], ref_template=REF.replace("name", "model")
+        [(model, "validation") for model in models], ref_template=REF.replace("name", "model")
     )
-    defined: dict[str, Any] = found["$defs"]
-    return defined
+    return {**found["$defs"], **SCHEMAS}
 
 
 def _describe(route: ServedRoute, *, needs_token: bool) -> dict[str, Any]:
     responses = {str(route.status): _response(route)}
     if not route.open or route.answer is not None:
-        responses["default"] = {"description": "refused", "content": json_content(ErrorBody.__name__)}
+        responses["default"] = {"description": "refused", "content": json_content("ErrorBody")}
     parameters = []
     if "{model}" in route.path:
         schema = {"type": "string", "enum": list(MODELS)}
@@ -161,9 +144,9 @@ def _describe(route: ServedRoute, *, needs_token: bool) -> dict[str, Any]:
 def _response(route: ServedRoute) -> dict[str, Any]:
     if route.status != 200:
         return {"description": "elsewhere"}
-    content = {route.content: {}} if route.answer is None else json_content(route.answer.__name__)
+    content = {route.content: {}} if route.answer is None else json_content(route.answer)
     if route.chunk is not None:
-        about = f"JSON of {route.chunk.__name__}, or of {ErrorBody.__name__}; [DONE] at the end"
+        about = f"JSON of {route.chunk}, or of ErrorBody; [DONE] at the end"
         event = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
         content[EVENTS] = {"schema": event | {"description": about}}
     return {"description": "done", "content": content}

@@ -205,8 +205,8 @@ class RequestReader:
         self._bounds = bounds
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="requests")
         self._apart = DecodePool(bounds, RequestError)
-        self._jobs: set[Future[Any]] = set()
-        """Jobs that run or wait. The callback of a job removes it, in its thread."""
+        self._jobs: list[Future[Any]] = []
+        """Jobs that ran or waited when the last one came. Only the event loop uses the list."""
 
     def close(self) -> None:
         """Stop the processes; each thread ends after its current job."""
@@ -227,13 +227,13 @@ class RequestReader:
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` in a thread. Raises RequestError if too many jobs wait, or at the timeout."""
+        self._jobs = [job for job in self._jobs if not job.done()]
         if len(self._jobs) >= THREADS + MAX_WAITING:
             raise RequestError(
                 f"{len(self._jobs)} requests are being read; ask again later", status=429, kind="queue_full"
             )
         job = self._threads.submit(work, *args, **kwargs)
-        self._jobs.add(job)
-        job.add_done_callback(self._jobs.discard)
+        self._jobs.append(job)
         try:
             async with asyncio.timeout(WORK_S):
                 return await asyncio.wrap_future(job)

@@ -1,284 +1,202 @@
-"""The response bodies, field by field, for openapi.py.
+"""The schemas of response bodies, for openapi.py, and request errors as OpenAI's error object.
 
-response_stream.py and endpoint.py build the responses without these models, because they run for every token.
-Tests compare real responses with the schemas of these models.
+response_stream.py and endpoint.py build the responses; tests compare them with these schemas.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Mapping
+from typing import Any
 
 from rocstar.engine.rollout.rollout import POLICY_TIMEOUT, TRAJECTORY_TIMEOUT
 from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.guard import UNAUTHORIZED
-
-FinishReasonName = Literal["stop", "length", "tool_calls"]
-
-
-class ResponseBody(BaseModel):
-    """An object that has these fields and no others."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class Problem(ResponseBody):
-    """An error: the value, the reason and the fix."""
-
-    message: str
-    type: str
-    param: str | None
-    """The invalid field of the request."""
-    code: str | None
-
-
-class ErrorBody(ResponseBody):
-    """An answer with a status of 400 or more."""
-
-    error: Problem
-
-
-class CalledFunction(ResponseBody):
-    """A function, and its arguments as JSON."""
-
-    name: str
-    arguments: str
-
-
-class CalledTool(ResponseBody):
-    """A call for the client to make; `index` in chunks only."""
-
-    index: int = 0
-    id: str
-    type: Literal["function"]
-    function: CalledFunction
-
-
-class ToolUseEvent(ResponseBody):
-    """The agent calls one of its own tools."""
-
-    type: Literal["tool_use"]
-    index: int
-    """The choice."""
-    id: str
-    name: str | None
-    arguments: dict[str, Any] | None
-
-
-class ToolResultEvent(ResponseBody):
-    """The result of the call with the same id."""
-
-    type: Literal["tool_result"]
-    index: int
-    id: str
-    name: str | None
-    status: str
-    is_error: bool
-    content: str
-
-
-ServerToolEvent = ToolUseEvent | ToolResultEvent
-
-
-class Message(ResponseBody):
-    """The content, thinking and calls of the policy."""
-
-    role: Literal["assistant"]
-    content: str
-    reasoning_content: str = ""
-    tool_calls: list[CalledTool] = []
-    server_tool_events: list[ServerToolEvent] = []
-
-
-class ChatChoice(ResponseBody):
-    """A choice of a response."""
-
-    index: int
-    message: Message
-    logprobs: None
-    finish_reason: FinishReasonName
-
-
-class PromptDetails(ResponseBody):
-    """Details of the prompt tokens."""
-
-    cached_tokens: int
-
-
-class Usage(ResponseBody):
-    """Tokens by who wrote them: the policy's are `completion_tokens`, its tools' `tool_tokens`."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptDetails
-    tool_tokens: int
-    turns: int
-
-
-class ServingFacts(ResponseBody):
-    """The seed and task to reproduce the response, and its rewards."""
-
-    seed: int
-    task_id: str
-    isolation: str = ""
-    rewards: list[float] = []
-
-
-class ChatCompletion(ResponseBody):
-    """The answer of a conversation."""
-
-    id: str
-    object: Literal["chat.completion"]
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: Usage
-    rocstar: ServingFacts
-
-
-class Delta(ResponseBody):
-    """The new text and calls of a message."""
-
-    role: Literal["assistant"] | None = None
-    content: str = ""
-    reasoning_content: str = ""
-    tool_calls: list[CalledTool] = []
-
-
-class ChatDelta(ResponseBody):
-    """The new part of a choice."""
-
-    index: int
-    delta: Delta
-    logprobs: None
-    finish_reason: FinishReasonName | None
-
-
-class ChatCompletionChunk(ResponseBody):
-    """An event of a stream; the last event is [DONE]."""
-
-    id: str
-    object: Literal["chat.completion.chunk"]
-    created: int
-    model: str
-    choices: list[ChatDelta]
-    server_tool_event: ServerToolEvent | None = None
-    usage: Usage | None = None
-    rocstar: ServingFacts | None = None
-
-
-class LogprobColumns(ResponseBody):
-    """Log-probs of log_softmax(logits / T), a token a place; null where there is none."""
-
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float | None] | None]
-    text_offset: list[int]
-
-
-class TextChoice(ResponseBody):
-    """A completion of a prompt, or its next part."""
-
-    index: int
-    text: str
-    logprobs: LogprobColumns | None
-    finish_reason: FinishReasonName | None
-
-
-class TextUsage(ResponseBody):
-    """Tokens of prompts and continuations."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
-class Seeded(ResponseBody):
-    """The seed to reproduce the response."""
-
-    seed: int
-
-
-class TextCompletion(ResponseBody):
-    """The continuations of every prompt, one prompt after the other."""
-
-    id: str
-    object: Literal["text_completion"]
-    created: int
-    model: str
-    choices: list[TextChoice]
-    usage: TextUsage
-    rocstar: Seeded
-
-
-class TextCompletionChunk(ResponseBody):
-    """An event of a streamed completion; the last event is [DONE]."""
-
-    id: str
-    object: Literal["text_completion"]
-    created: int
-    model: str
-    choices: list[TextChoice]
-    usage: Usage | None = None
-
-
-class Model(ResponseBody):
-    """A name to ask for."""
-
-    id: str
-    object: Literal["model"]
-    created: int
-    owned_by: str
-    max_model_len: int | None
-    """Tokens of a prompt and its answer together."""
-
-
-class ModelList(ResponseBody):
-    """The served models."""
-
-    object: Literal["list"]
-    data: list[Model]
-
-
-class Tokens(ResponseBody):
-    """Ids of a text."""
-
-    tokens: list[int]
-    count: int
-    max_model_len: int | None
-
-
-class Text(ResponseBody):
-    """The text of ids."""
-
-    prompt: str
-
-
-class TokenizerInfo(ResponseBody):
-    """The tokenizer's special tokens, and the chat template."""
-
-    bos_token: str | None
-    eos_token: str | None
-    pad_token: str | None
-    chat_template: str
-
-
-class Feedback(ResponseBody):
-    """A verdict that was stored."""
-
-    object: Literal["feedback"]
-    id: str
-    index: int
-    thumb: Literal["up", "down"]
-
-
-class Health(ResponseBody):
-    """The server takes requests."""
-
-    status: Literal["ok"]
-
+from rocstar.sandbox.http.openapi import ref
+
+Schema = dict[str, Any]
+TEXT: Schema = {"type": "string"}
+INTEGER: Schema = {"type": "integer"}
+NUMBER: Schema = {"type": "number"}
+NULL: Schema = {"type": "null"}
+
+
+def _const(value: str) -> Schema:
+    return {"const": value, "type": "string"}
+
+
+def _nullable(*schemas: Schema) -> Schema:
+    return {"anyOf": [*schemas, NULL]}
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _body(description: str, optional: Mapping[str, Schema] | None = None, /, **required: Schema) -> Schema:
+    """Return the schema of an object that has these fields and no others."""
+    return {
+        "type": "object",
+        "description": description,
+        "properties": {**required, **(optional or {})},
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+FINISH: Schema = {"enum": ["stop", "length", "tool_calls"], "type": "string"}
+EVENTS = (ref("ToolUseEvent"), ref("ToolResultEvent"))
+TEXTS = {
+    "content": TEXT,
+    "reasoning_content": TEXT,
+    "tool_calls": _list(ref("CalledTool")),
+}
+COUNTS = {"prompt_tokens": INTEGER, "completion_tokens": INTEGER, "total_tokens": INTEGER}
+HEAD = {"id": TEXT, "created": INTEGER, "model": TEXT}
+
+SCHEMAS: Mapping[str, Schema] = {
+    "Problem": _body(
+        "An error: the value, the reason and the fix; `param` is the invalid field of the request.",
+        message=TEXT,
+        type=TEXT,
+        param=_nullable(TEXT),
+        code=_nullable(TEXT),
+    ),
+    "ErrorBody": _body("An answer with a status of 400 or more.", error=ref("Problem")),
+    "CalledFunction": _body("A function, and its arguments as JSON.", name=TEXT, arguments=TEXT),
+    "CalledTool": _body(
+        "A call for the client to make; `index` in chunks only.",
+        {"index": INTEGER},
+        id=TEXT,
+        type=_const("function"),
+        function=ref("CalledFunction"),
+    ),
+    "ToolUseEvent": _body(
+        "The agent calls one of its own tools; `index` is the choice.",
+        type=_const("tool_use"),
+        index=INTEGER,
+        id=TEXT,
+        name=_nullable(TEXT),
+        arguments=_nullable({"type": "object", "additionalProperties": True}),
+    ),
+    "ToolResultEvent": _body(
+        "The result of the call with the same id.",
+        type=_const("tool_result"),
+        index=INTEGER,
+        id=TEXT,
+        name=_nullable(TEXT),
+        status=TEXT,
+        is_error={"type": "boolean"},
+        content=TEXT,
+    ),
+    "Message": _body(
+        "The content, thinking and calls of the policy.",
+        {**TEXTS, "server_tool_events": _list({"anyOf": [*EVENTS]})},
+        role=_const("assistant"),
+        content=TEXT,
+    ),
+    "ChatChoice": _body(
+        "A choice of a response.", index=INTEGER, message=ref("Message"), logprobs=NULL, finish_reason=FINISH
+    ),
+    "PromptDetails": _body("Details of the prompt tokens.", cached_tokens=INTEGER),
+    "Usage": _body(
+        "Tokens by who wrote them: the policy's are `completion_tokens`, its tools' `tool_tokens`.",
+        **COUNTS,
+        prompt_tokens_details=ref("PromptDetails"),
+        tool_tokens=INTEGER,
+        turns=INTEGER,
+    ),
+    "ServingFacts": _body(
+        "The seed and task to reproduce the response, and its rewards.",
+        {"isolation": TEXT, "rewards": _list(NUMBER)},
+        seed=INTEGER,
+        task_id=TEXT,
+    ),
+    "ChatCompletion": _body(
+        "The answer of a conversation.",
+        **HEAD,
+        object=_const("chat.completion"),
+        choices=_list(ref("ChatChoice")),
+        usage=ref("Usage"),
+        rocstar=ref("ServingFacts"),
+    ),
+    "Delta": _body("The new text and calls of a message.", {"role": _nullable(_const("assistant")), **TEXTS}),
+    "ChatDelta": _body(
+        "The new part of a choice.",
+        index=INTEGER,
+        delta=ref("Delta"),
+        logprobs=NULL,
+        finish_reason=_nullable(FINISH),
+    ),
+    "ChatCompletionChunk": _body(
+        "An event of a stream; the last event is [DONE].",
+        {
+            "server_tool_event": _nullable(*EVENTS),
+            "usage": _nullable(ref("Usage")),
+            "rocstar": _nullable(ref("ServingFacts")),
+        },
+        **HEAD,
+        object=_const("chat.completion.chunk"),
+        choices=_list(ref("ChatDelta")),
+    ),
+    "LogprobColumns": _body(
+        "Log-probs of log_softmax(logits / T), a token a place; null where there is none.",
+        tokens=_list(TEXT),
+        token_logprobs=_list(_nullable(NUMBER)),
+        top_logprobs=_list(_nullable({"type": "object", "additionalProperties": _nullable(NUMBER)})),
+        text_offset=_list(INTEGER),
+    ),
+    "TextChoice": _body(
+        "A completion of a prompt, or its next part.",
+        index=INTEGER,
+        text=TEXT,
+        logprobs=_nullable(ref("LogprobColumns")),
+        finish_reason=_nullable(FINISH),
+    ),
+    "TextUsage": _body("Tokens of prompts and continuations.", **COUNTS),
+    "Seeded": _body("The seed to reproduce the response.", seed=INTEGER),
+    "TextCompletion": _body(
+        "The continuations of every prompt, one prompt after the other.",
+        **HEAD,
+        object=_const("text_completion"),
+        choices=_list(ref("TextChoice")),
+        usage=ref("TextUsage"),
+        rocstar=ref("Seeded"),
+    ),
+    "TextCompletionChunk": _body(
+        "An event of a streamed completion; the last event is [DONE].",
+        {"usage": _nullable(ref("Usage"))},
+        **HEAD,
+        object=_const("text_completion"),
+        choices=_list(ref("TextChoice")),
+    ),
+    "Model": _body(
+        "A name to ask for; `max_model_len` are the tokens of a prompt and its answer together.",
+        id=TEXT,
+        object=_const("model"),
+        created=INTEGER,
+        owned_by=TEXT,
+        max_model_len=_nullable(INTEGER),
+    ),
+    "ModelList": _body("The served models.", object=_const("list"), data=_list(ref("Model"))),
+    "Tokens": _body("Ids of a text.", tokens=_list(INTEGER), count=INTEGER, max_model_len=_nullable(INTEGER)),
+    "Text": _body("The text of ids.", prompt=TEXT),
+    "TokenizerInfo": _body(
+        "The tokenizer's special tokens, and the chat template.",
+        bos_token=_nullable(TEXT),
+        eos_token=_nullable(TEXT),
+        pad_token=_nullable(TEXT),
+        chat_template=TEXT,
+    ),
+    "Feedback": _body(
+        "A verdict that was stored.",
+        object=_const("feedback"),
+        id=TEXT,
+        index=INTEGER,
+        thumb={"enum": ["up", "down"], "type": "string"},
+    ),
+    "Health": _body("The server takes requests.", status=_const("ok")),
+}
+"""The schemas by name."""
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 504: "timeout_error"}
 _CODES = {UNAUTHORIZED: "invalid_api_key", "": None}

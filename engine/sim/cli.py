@@ -24,11 +24,11 @@ from rocstar.engine.sim.advice import Advice, advise
 from rocstar.engine.sim.bound import LowerBound, lower_bound
 from rocstar.engine.sim.cost import MI300X_14B, MI300X_14B_KV_TOKENS, Cluster, CostModel, ReplicaModel
 from rocstar.engine.sim.flight import Flight, SimulationError
+from rocstar.engine.sim.multi_node import NodeSettings
 from rocstar.engine.sim.page import PageMaker, page_sections, text_table
 from rocstar.engine.sim.simulate import Outcome, simulate
 from rocstar.engine.sim.svg import makespan_bars, occupancy
 from rocstar.engine.sim.traces import TraceError, load_trace
-from rocstar.engine.sim.two_levels import Levels
 from rocstar.engine.sim.workload import SHAPES, Workload, earlier_step, generate
 
 USAGE_ERROR, FAILED = 2, 1
@@ -199,7 +199,7 @@ def _simulated(options: argparse.Namespace, policies: Mapping[str, PolicyFactory
             f"--kv-tokens {cluster.model.kv_tokens}: a trajectory may need {workload.limit_tokens} (prompt "
             "and limit), which no replica could hold; give more KV tokens or a lower --limit-tokens"
         )
-    levels = Levels(part=options.part, fill=options.fill) if options.two_levels else None
+    levels = NodeSettings(part=options.part, fill=options.fill) if options.two_levels else None
     with working("the lower bound"):
         bound = lower_bound(workload, cluster)
     outcomes: list[Outcome] = []

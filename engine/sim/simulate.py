@@ -13,7 +13,7 @@ from rocstar.engine.scheduling.schedule_state import Policy
 from rocstar.engine.sim.bound import LowerBound, lower_bound
 from rocstar.engine.sim.cost import Cluster
 from rocstar.engine.sim.flight import Flight
-from rocstar.engine.sim.two_levels import Levels, TwoLevels
+from rocstar.engine.sim.multi_node import MultiNodeScheduler, NodeSettings
 from rocstar.engine.sim.workload import Workload
 
 
@@ -96,7 +96,7 @@ def simulate(
     history: Workload | None = None,
     bound: LowerBound | None = None,
     record: bool = False,
-    two_levels: Levels | None = None,
+    two_levels: NodeSettings | None = None,
     policies: Mapping[str, PolicyFactory] = POLICIES,
     on_left: Callable[[int, int], None] | None = None,
 ) -> tuple[Outcome, Flight]:
@@ -116,9 +116,9 @@ def simulate(
         return make_policy(policy, policies, **tunables)
 
     if two_levels is None:
-        scheduler: Scheduler | TwoLevels = Scheduler(made())
+        scheduler: Scheduler | MultiNodeScheduler = Scheduler(made())
     else:
-        scheduler = TwoLevels(made, replicas_per_node=cluster.replicas_per_node, levels=two_levels)
+        scheduler = MultiNodeScheduler(made, replicas_per_node=cluster.replicas_per_node, levels=two_levels)
     before = 0 if history is None else len(history.trajectories)
     total = before + len(workload.trajectories)
 
@@ -140,6 +140,6 @@ def simulate(
     return outcome(flight, policy, bound or lower_bound(workload, cluster)), flight
 
 
-def _expect(scheduler: Scheduler | TwoLevels, workload: Workload) -> None:
-    if isinstance(scheduler, TwoLevels):
+def _expect(scheduler: Scheduler | MultiNodeScheduler, workload: Workload) -> None:
+    if isinstance(scheduler, MultiNodeScheduler):
         scheduler.expect(Counter(work.group for work in workload.trajectories))

@@ -178,7 +178,7 @@ class _Opened:
             until = self._until(tool, deadline)
             context = ToolContext(seed=self._seed, deadline=until, sandbox=self._box.sandbox)
             try:
-                session = await _ended(tool, tool.open(context), until)
+                session = await _call_until_deadline(tool, tool.open(context), until)
             except ToolError as error:
                 raise ToolFailure(f"{tool.name}: its session was not opened: {error}") from error
             except _Expired:
@@ -197,7 +197,7 @@ class _Opened:
         tool, until = call.tool, self._until(call.tool, deadline)
         context = ToolContext(seed=seed, deadline=until, sandbox=self._box.sandbox, session=session)
         try:
-            output: object = await _ended(tool, tool.call(call.arguments, context), until)
+            output: object = await _call_until_deadline(tool, tool.call(call.arguments, context), until)
         except ToolError as error:
             status = "bad_arguments" if isinstance(error, BadArguments) else Status.ERROR.value
             return _refuse(status, str(error))
@@ -224,7 +224,7 @@ class _Opened:
             _, (tool, session) = self._sessions.popitem()
             until = asyncio.get_running_loop().time() + CLOSE_TIMEOUT_S
             try:
-                await _ended(tool, tool.close(session), until)
+                await _call_until_deadline(tool, tool.close(session), until)
             except (ToolError, ToolFailure, SandboxError, _Expired) as error:
                 failure = ToolFailure(f"{tool.name}: its session was not closed: {error!r}")
         return failure
@@ -234,7 +234,7 @@ class _Expired(Exception):
     """A tool was not done in time."""
 
 
-async def _ended(tool: Tool, work: Coroutine[Any, Any, T], until: float | None) -> T:
+async def _call_until_deadline(tool: Tool, work: Coroutine[Any, Any, T], until: float | None) -> T:
     """Return the result of the work. Raise `_Expired` after the time limit, when the work is cancelled."""
     try:
         if tool.keeps_deadline or until is None:

@@ -97,12 +97,6 @@ class Ran:
     replayed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cell:
-    code: str
-    status: Status
-
-
 class Interpreter:
     """One interpreter at a time, opened at the first cell. All of them have the same seed.
 
@@ -116,7 +110,8 @@ class Interpreter:
         self._sandbox = sandbox
         self._flavour, self._limits, self._seed = flavour, limits, seed
         self._session: Session | None = None
-        self._cells: list[_Cell] = []
+        self._cells: list[tuple[str, Status]] = []
+        """The code of each cell, with the status of its result."""
 
     async def run(self, code: str, *, deadline: float | None) -> Ran:
         """Run one cell. At most one restart and one replay come before it.
@@ -142,7 +137,7 @@ class Interpreter:
                 else:
                     raise _gave_up(lost, "it was lost again") from None
             else:
-                self._cells.append(_Cell(code=code, status=result.status))
+                self._cells.append((code, result.status))
                 return Ran(result=result, restarted=restarted, replayed=replayed)
 
     async def branch(self) -> Interpreter:
@@ -182,10 +177,10 @@ class Interpreter:
         """A new session in which every cell so far has run again, each as it ended before."""
         try:
             session = await self._open(deadline)
-            for number, cell in enumerate(self._cells, 1):
-                status = (await session.run(cell.code, deadline=deadline)).status
-                if status is not cell.status:
-                    why = f"cell {number} ended with {status}, before it was {cell.status}"
+            for number, (code, earlier) in enumerate(self._cells, 1):
+                status = (await session.run(code, deadline=deadline)).status
+                if status is not earlier:
+                    why = f"cell {number} ended with {status}, before it was {earlier}"
                     raise SandboxError(why, kind="session_lost", retryable=True)
         except (SandboxError, TimeoutError) as failure:
             raise _gave_up(lost, str(failure) or "the deadline passed") from None

@@ -60,7 +60,7 @@ class Stream:
         return self.sent >= 64 and self.wrong < self.sent / 4
 
 
-def header(flavour: str, start: float, slot_s: float, count: int, nonce: int, cold: str) -> str:
+def program_header(flavour: str, start: float, slot_s: float, count: int, nonce: int, cold: str) -> str:
     """Return the first lines of a program of a stream. Bash has no monotonic clock: WALL is the offset of its
     clock."""
     if flavour == CPP:
@@ -80,7 +80,7 @@ async def stream(pair: Pair, slot_s: float, send: Run, receive: Run) -> Stream:
     cold = await asyncio.to_thread(_cold_file) if pair.cold else ""
     start = time.monotonic() + (COMPILED_LEAD_S if CPP in pair.flavours else LEAD_S)
     facts = start, slot_s, count, random.randrange(1 << 32), cold
-    sender, receiver = (header(flavour, *facts) for flavour in pair.flavours)
+    sender, receiver = (program_header(flavour, *facts) for flavour in pair.flavours)
     said_symbols = (
         f"SYMBOLS = {symbols}" if pair.flavours[0] == STDLIB else f"SYMBOLS={''.join(map(str, symbols))}"
     )

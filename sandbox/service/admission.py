@@ -131,22 +131,20 @@ class Admission:
         return asyncio.get_running_loop().time() + (MAX_CALL_S if deadline_s is None else deadline_s)
 
 
+@dataclass(slots=True, eq=False)
 class AdmittedCall:
     """Counts one call while it runs. A generator's context manager takes three times as long."""
 
-    __slots__ = ("_admission", "_owner")
-
-    def __init__(self, admission: Admission, owner: str) -> None:
-        self._admission = admission
-        self._owner = owner
+    admission: Admission
+    owner: str
 
     def __enter__(self) -> None:
-        self._admission.enter(1, self._owner)
+        self.admission.enter(1, self.owner)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._admission.leave(1, self._owner)
+        self.admission.leave(1, self.owner)
         if isinstance(error, SandboxError):
-            self._admission.failed(error)
+            self.admission.failed(error)
 
 
 READY_S = 10.0

@@ -56,7 +56,7 @@ max_output_tokens = 24
 [sft]
 steps = 60
 data = "chat.jsonl"
-batch_size = 16
+batch_size = 8
 optimizer = "muon"
 lr = 1e-2
 warmup_steps = 2
@@ -145,6 +145,12 @@ class Workshop:
             code = main(arguments)
         return Ended(code, out.getvalue(), err.getvalue())
 
+    def succeed(self, *arguments: str) -> Ended:
+        """`main`, which must end with 0."""
+        ended = self.main(*arguments)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended
+
     def run(self, *arguments: str, ranks: int = 0) -> subprocess.CompletedProcess[str]:
         """`rocstar ARGUMENTS` in a child process, or `rocstar.train ARGUMENTS` under torchrun."""
         return subprocess.run(
@@ -170,6 +176,17 @@ class Workshop:
             # A shell starts background jobs with SIGINT ignored, and children inherit that.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
+
+    def interrupt(self, line_start: str, number: int, *arguments: str, python: str = "") -> tuple[int, str]:
+        """Run a command until a line of its messages begins so, send the signal; exit code and messages."""
+        with self.start(*arguments, python=python) as process:
+            assert process.stderr is not None
+            seen = ""
+            for line in process.stderr:
+                seen += line
+                if line.startswith(line_start):
+                    process.send_signal(number)
+            return process.wait(), seen
 
     @staticmethod
     def command(*arguments: str, ranks: int = 0, python: str = "") -> list[str]:
@@ -206,8 +223,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
 def finished(workshop: Workshop) -> Path:
     """The directory of one whole run; nobody may change it."""
     directory = workshop.directory / "finished"
-    result = workshop.main("train", "coin.toml", "--output-dir", str(directory))
-    assert result.returncode == 0, result.stderr
+    workshop.succeed("train", "coin.toml", "--output-dir", str(directory))
     return directory
 
 

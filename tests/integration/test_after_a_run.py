@@ -41,8 +41,7 @@ def run(finished: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def printed(workshop: Any, run: Path) -> Mapping[str, list[str]]:
     """The words of each command that the run's end prints, by its verb: a complete run prints them again."""
-    ended = workshop.main("train", "coin.toml", "--output-dir", str(run), "--resume")
-    assert ended.returncode == 0, ended.stderr
+    ended = workshop.succeed("train", "coin.toml", "--output-dir", str(run), "--resume")
     commands = [shlex.split(line.partition(": ")[2]) for line in ended.stdout.splitlines()[1:]]
     for command in commands:  # what the shell finds is this rocstar
         called = shutil.which(command[0])

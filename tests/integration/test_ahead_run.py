@@ -25,8 +25,7 @@ OPTIONS = (
 @pytest.fixture(scope="session")
 def ahead(workshop: Any) -> Path:
     directory: Path = workshop.directory / "ahead"
-    result = workshop.main("train", "coin.toml", "--output-dir", str(directory), *OPTIONS)
-    assert result.returncode == 0, result.stderr
+    workshop.succeed("train", "coin.toml", "--output-dir", str(directory), *OPTIONS)
     return directory
 
 
@@ -66,8 +65,7 @@ def test_a_run_ahead_goes_on_from_its_checkpoint(ahead: Path, workshop: Any, rea
         (directory / f"checkpoints/step_{step}/COMPLETE").unlink()
     state = checkpoint.load_progress(directory / "checkpoints" / "step_3")["cursor"]
     assert state["again"] and state["left"] == 4
-    ended = workshop.main("train", "coin.toml", "--output-dir", str(directory), *OPTIONS, "--resume")
-    assert ended.returncode == 0, ended.stderr
+    workshop.succeed("train", "coin.toml", "--output-dir", str(directory), *OPTIONS, "--resume")
     assert [row["step"] for row in read_rows(directory, "rl")] == list(range(1, 8))
     keys = [str(t.key) for step in by_step(directory).values() for t in step]
     assert len(set(keys)) == len(keys) == 7 * 2 * 8

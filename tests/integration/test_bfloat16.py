@@ -17,8 +17,7 @@ def test_weights_stay_float32_through_resume_and_replay(
     model = f"--model.path={finished / 'checkpoints' / 'step_0'}"
     command = ["train", "coin.toml", "--output-dir", str(directory), model, *OPTIONS, "--stages.1.steps=0"]
     for more in (["--stages.0.steps=2"], ["--stages.0.steps=5", "--resume"]):
-        ended = workshop.main(*command, *more)
-        assert ended.returncode == 0, ended.stderr
+        workshop.succeed(*command, *more)
     rows = [row for row in read_rows(directory, "rl") if "loss/policy" in row]
     assert len(rows) >= 2
     for row in rows:
@@ -27,5 +26,4 @@ def test_weights_stay_float32_through_resume_and_replay(
     saved = load_file(directory / "checkpoints" / "step_5" / "model.safetensors")
     assert {weight.dtype for weight in saved.values()} == {torch.float32}
     assert any(not torch.equal(weight, weight.bfloat16().float()) for weight in saved.values())
-    ended = workshop.main("replay", str(directory), f"--step={int(rows[-1]['step'])}")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    workshop.succeed("replay", str(directory), f"--step={int(rows[-1]['step'])}")

@@ -52,8 +52,7 @@ def model(finished: Path) -> str:
 def whole(workshop: Any, model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an evaluation that nothing disturbed; nobody may change it."""
     out = tmp_path_factory.mktemp("eval") / "made" / "whole"
-    ended = workshop.main("eval", "coin.toml", "--model", model, "--out", str(out), "--json", *OPTIONS)
-    assert ended.returncode == 0, ended.stderr
+    ended = workshop.succeed("eval", "coin.toml", "--model", model, "--out", str(out), "--json", *OPTIONS)
     assert json.loads(ended.stdout)["eval/heldout/avg@2"] == results_of(out)["avg"]
     return out
 
@@ -120,8 +119,7 @@ def test_killed_twice_and_resumed_it_gives_the_same_bytes(
     assert killed(workshop, *command, "--resume", appends=1) == -signal.SIGKILL
     other = workshop.main(*command, "--resume", "--eval.0.temperature=0.5")
     assert other.returncode == 2 and "started with another recipe" in other.stderr
-    ended = workshop.main(*command, "--resume")
-    assert ended.returncode == 0, ended.stderr
+    workshop.succeed(*command, "--resume")
     for name in ("results.json", "attempts/heldout.jsonl"):
         assert (out / name).read_bytes() == (whole / name).read_bytes(), name
     assert [start["status"] for start in read_manifest(out)][-1] == "complete"
@@ -161,8 +159,7 @@ def test_a_changed_verdict_is_found_by_digest_numbers_and_judge(workshop: Any, c
 
 def test_judging_again_gives_a_folder_like_the_first(workshop: Any, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "again"
-    ended = workshop.main("eval", "--rescore", str(whole), "--out", str(out))
-    assert ended.returncode == 0, ended.stderr
+    ended = workshop.succeed("eval", "--rescore", str(whole), "--out", str(out))
     for name in ("results.json", "attempts/heldout.jsonl"):
         assert (out / name).read_bytes() == (whole / name).read_bytes(), name
     ended = workshop.main("eval", "--verify", str(out))
@@ -176,8 +173,7 @@ def test_the_evaluation_of_a_run_is_such_a_folder(workshop: Any, finished: Path)
 
 
 def test_a_checkpoint_alone_is_evaluated_as_its_run_did(workshop: Any, model: str) -> None:
-    ended = workshop.main("eval", model, "--limit=1", "--json")
-    assert ended.returncode == 0, ended.stderr
+    ended = workshop.succeed("eval", model, "--limit=1", "--json")
     assert json.loads(ended.stdout)["eval/heldout/num_tasks"] == 1
 
 
@@ -211,8 +207,7 @@ def test_what_is_published_of_a_hidden_set_has_no_question(
         "--out",
         str(out),
     ]
-    ended = workshop.main(*command, "--eval.0.samples_per_task=2", "--eval.0.max_response_tokens=100")
-    assert ended.returncode == 0, ended.stderr
+    ended = workshop.succeed(*command, "--eval.0.samples_per_task=2", "--eval.0.max_response_tokens=100")
     (record, _) = read_records(attempts := out / "attempts" / "gpqa_diamond.jsonl")
     assert record["task"]["meta"]["hidden"] is True and "swede" in record["task"]["question"]
     attempts.unlink()

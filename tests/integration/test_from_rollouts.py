@@ -76,8 +76,7 @@ def test_it_learns_what_the_live_run_learned(
         random.Random(0).shuffle(lines)
         path.write_text("".join(lines))
     for more in (["--stages.1.steps=1"], ["--resume"]):
-        ended = workshop.main(*options_for(copied, directory), *more)
-        assert ended.returncode == 0, ended.stderr
+        ended = workshop.succeed(*options_for(copied, directory), *more)
     rows, live = read_rows(directory), read_rows(finished, "rl")
     assert [row["phase"] for row in rows] == ["rl"] * 4, "no cold start, no evaluation, no filter"
     assert logged(rows) == logged(live)
@@ -148,8 +147,7 @@ def test_rollouts_of_a_fixed_model_are_learned_and_corrected(
     directory = workshop.directory / "from_rollouts"
     arguments = options_for(rolled_out, directory)
     arguments[-1] = f"--model.path={finished / 'checkpoints' / 'step_0'}"
-    ended = workshop.main(*arguments, "--stages.0.steps=1", "--stages.1.steps=1", "--rl.lr=1e-2")
-    assert ended.returncode == 0, ended.stderr
+    workshop.succeed(*arguments, "--stages.0.steps=1", "--stages.1.steps=1", "--rl.lr=1e-2")
     first, second = read_rows(directory)
     assert abs(first["mismatch_kl/mean"]) < 1e-4 < abs(second["mismatch_kl/mean"]), "the learner moved away"
 
@@ -166,10 +164,9 @@ def test_one_file_is_one_step(workshop: Any, finished: Path, tmp_path: Path, rea
     assert ended.returncode == 0 and len(list(read_records(tmp_path / "other.jsonl"))) == 8
     model = f"--model.path={finished / 'checkpoints' / 'step_0'}"
     source, out = ("--from-rollouts", str(tmp_path / "some.jsonl")), ("--output-dir", str(tmp_path / "out"))
-    ended = workshop.main(
+    ended = workshop.succeed(
         "train", "coin.toml", *source, *out, model, "--stages.0.steps=1", "--stages.1.steps=0"
     )
-    assert ended.returncode == 0, ended.stderr
     (row,) = read_rows(tmp_path / "out")
     assert row["ledger/generated"] == 16 and row["step"] == 1
     ended = workshop.main("train", "coin.toml", *source, "--output-dir", str(tmp_path / "more"), model)
@@ -319,8 +316,7 @@ def test_a_step_whose_trajectories_all_failed_is_a_step_without_an_update(
     """As live: it is counted, and the next one learns."""
     spoil(copied / "trajectories" / "step_000001.jsonl", lambda record: record.update(outcome=FAILED))
     directory = copied.parent / "learned"
-    ended = workshop.main(*options_for(copied, directory))
-    assert ended.returncode == 0, ended.stderr
+    workshop.succeed(*options_for(copied, directory))
     rows = read_rows(directory)
     assert rows[0]["ledger/failed"] == 16 and "loss/policy" not in rows[0]
     assert any("loss/policy" in row for row in rows[1:])

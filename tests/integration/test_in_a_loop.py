@@ -24,10 +24,11 @@ def children() -> set[int]:
 
 
 async def test_a_run_that_is_cancelled_leaves_nobody_behind_and_goes_on(
-    workshop: Any, tmp_path: Path, read_rows: Rows, monkeypatch: pytest.MonkeyPatch
+    workshop: Any, finished: Path, tmp_path: Path, read_rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, directory = children(), tmp_path / "run"
-    recipe = load_recipe(workshop.recipe, ["--checkpoint.every=1"])
+    model = f"--model.path={step_directory(finished, 0)}"
+    recipe = load_recipe(workshop.recipe, ["--checkpoint.every=1", "--sft.steps=0", model])
     reached, shown = asyncio.Event(), Console.step
 
     def step(console: Console, row: Any) -> None:

@@ -70,8 +70,7 @@ def test_a_run_ahead_that_is_killed_learns_what_its_records_say(
 
     before, rows = frames(directory), read_rows(directory, "rl")
     assert rows[-1]["step"] < STEPS
-    ended = workshop.main(*command, "--resume")
-    assert ended.returncode == 0, ended.stderr
+    ended = workshop.succeed(*command, "--resume")
 
     after, resumed = frames(directory), read_rows(directory, "rl")
     assert all(len(found) == 1 for found in after.values()), "nothing was rolled out twice"
@@ -88,8 +87,7 @@ def test_a_run_ahead_that_is_killed_learns_what_its_records_say(
     assert [row["step"] for row in resumed] == list(range(1, STEPS + 1))
 
     learns = ["train", "coin.toml", "--output-dir", str(again), "--from-rollouts", str(directory), model]
-    ended = workshop.main(*learns, *OPTIONS)
-    assert ended.returncode == 0, ended.stderr
+    ended = workshop.succeed(*learns, *OPTIONS)
     weights, expected = (
         load_file(checkpoint.step_directory(run, STEPS) / "model.safetensors") for run in (again, directory)
     )

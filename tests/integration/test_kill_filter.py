@@ -78,8 +78,7 @@ def test_a_filter_that_is_killed_goes_on_behind_its_last_attempt(
             made.extend(str(t.key) for t in trajectories)
 
     monkeypatch.setattr(Journal, "_append", counted)
-    resumed = workshop.main(*command, "--resume")
-    assert resumed.returncode == 0, resumed.stderr
+    workshop.succeed(*command, "--resume")
     (row,) = (row for row in read_rows(directory) if "difficulty/tasks_seen" in row)
     assert len({*before, *made}) == len(before) + len(made) == 2 * row["difficulty/tasks_seen"]
     assert [path.name for path in (directory / FILTERS).iterdir()] == ["step_000001.json"]

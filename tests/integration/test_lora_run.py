@@ -35,8 +35,7 @@ def resumed(workshop: Any, base: Path) -> Path:
     directory: Path = workshop.directory / "lora_resumed"
     command = ["train", "coin.toml", "--output-dir", str(directory), f"--model.path={base}", *OPTIONS]
     for more in (["--stages.0.steps=1"], ["--stages.0.steps=2", "--resume"]):
-        ended = workshop.main(*command, *more)
-        assert ended.returncode == 0, ended.stderr
+        workshop.succeed(*command, *more)
     return directory
 
 
@@ -53,8 +52,7 @@ def test_a_resumed_run_has_the_bits_of_one_that_went_through(
 ) -> None:
     whole = workshop.directory / "lora_whole"
     options = (f"--model.path={base}", *OPTIONS, "--stages.0.steps=2")
-    ended = workshop.main("train", "coin.toml", "--output-dir", str(whole), *options)
-    assert ended.returncode == 0, ended.stderr
+    workshop.succeed("train", "coin.toml", "--output-dir", str(whole), *options)
     for read in (weights, adapters):
         mine, theirs = (read(run / "checkpoints" / "step_2") for run in (resumed, whole))
         assert mine.keys() == theirs.keys()
@@ -89,12 +87,10 @@ def test_every_checkpoint_is_the_base_with_the_adapters_in_it(base: Path, resume
 
 
 def test_it_is_replayed_and_its_checkpoint_rolled_out(workshop: Any, resumed: Path) -> None:
-    ended = workshop.main("replay", str(resumed), "--step=2")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    workshop.succeed("replay", str(resumed), "--step=2")
     out = workshop.directory / "lora.jsonl"
     model = f"--model={resumed / 'checkpoints' / 'step_2'}"
-    ended = workshop.main("rollout", "coin.toml", model, "--limit=1", "--out", str(out))
-    assert ended.returncode == 0, ended.stderr
+    workshop.succeed("rollout", "coin.toml", model, "--limit=1", "--out", str(out))
     assert out.stat().st_size > 0
 
 

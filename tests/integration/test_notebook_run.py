@@ -55,8 +55,7 @@ def directories(workshop: Any, recipe: Path) -> list[Path]:
     """Two runs of it."""
     made = [workshop.directory / "cells_1", workshop.directory / "cells_2"]
     for directory in made:
-        ended = workshop.main("train", recipe.name, "--output-dir", str(directory))
-        assert ended.returncode == 0, ended.stderr
+        workshop.succeed("train", recipe.name, "--output-dir", str(directory))
     return made
 
 
@@ -85,8 +84,7 @@ def test_a_step_with_live_interpreters_repeats_bit_for_bit(directories: list[Pat
 
 def test_eval_takes_the_same_path(workshop: Any, recipe: Path, directories: list[Path]) -> None:
     model = directories[0] / "checkpoints" / "step_2"
-    ended = workshop.main("eval", recipe.name, "--model", str(model), "--json")
-    assert ended.returncode == 0, ended.stderr
+    ended = workshop.succeed("eval", recipe.name, "--model", str(model), "--json")
     assert json.loads(ended.stdout)["eval/heldout/failed"] == 0
 
 

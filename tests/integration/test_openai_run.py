@@ -71,8 +71,7 @@ def test_an_endpoint_is_evaluated_and_its_key_is_written_nowhere(
     workshop: Any, tmp_path: Path, endpoint: Any, options: list[str]
 ) -> None:
     out = tmp_path / "out"
-    ended = workshop.main("eval", "coin.toml", f"--out={out}", "--json", *options)
-    assert ended.returncode == 0, ended.stderr
+    ended = workshop.succeed("eval", "coin.toml", f"--out={out}", "--json", *options)
     assert json.loads(ended.stdout)["eval/heldout/avg@2"] == 0.5, "half of the coins show 1"
     asked = endpoint[1]
     assert {key for key, _ in asked} == {f"Bearer {KEY}"} and {b["model"] for _, b in asked} == {"theirs"}
@@ -85,8 +84,7 @@ def test_what_has_no_logprobs_says_so_and_is_not_learned_from(
     workshop: Any, tmp_path: Path, options: list[str]
 ) -> None:
     out = tmp_path / "rollouts"
-    ended = workshop.main("rollout", "coin.toml", f"--out={out}", "--steps=1", *options)
-    assert ended.returncode == 0, ended.stderr
+    ended = workshop.succeed("rollout", "coin.toml", f"--out={out}", "--steps=1", *options)
     records = list(read_folder(out / "trajectories"))
     assert len(records) == 16 and all(p is None for record in records for p in record["logprobs"])
     (lines,) = export_lines(out / "trajectories", tmp_path)

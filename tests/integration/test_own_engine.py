@@ -25,8 +25,7 @@ def run(workshop: Any) -> Path:
     """Two steps of the coin recipe, each learned from."""
     shutil.copy(EXAMPLE / "plain_engine.py", workshop.directory)
     directory: Path = workshop.directory / "own_engine"
-    ended = workshop.main("train", "coin.toml", f"--output-dir={directory}", *SHORT)
-    assert ended.returncode == 0, ended.stderr
+    workshop.succeed("train", "coin.toml", f"--output-dir={directory}", *SHORT)
     return directory
 
 
@@ -50,12 +49,10 @@ def test_the_recipe_beside_the_run_finds_it_from_anywhere(
 
 def test_eval_rollout_and_python_use_it(workshop: Any, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = f"--model={run / 'checkpoints' / 'step_2'}"
-    told = workshop.main("eval", "coin.toml", model, "--limit=2", "--json", *SHORT)
-    assert told.returncode == 0, told.stderr
+    told = workshop.succeed("eval", "coin.toml", model, "--limit=2", "--json", *SHORT)
     monkeypatch.chdir(workshop.directory)
     found = evaluate_model(load_recipe("coin.toml", SHORT), model.partition("=")[2], limit=2)
     assert json.loads(told.stdout)["eval/heldout/avg@1"] == found.result.avg
     out = workshop.directory / "own_engine.jsonl"
-    ended = workshop.main("rollout", "coin.toml", model, f"--out={out}", "--limit=1", *SHORT)
-    assert ended.returncode == 0, ended.stderr
+    workshop.succeed("rollout", "coin.toml", model, f"--out={out}", "--limit=1", *SHORT)
     assert len(list(read_records(out))) == 8

@@ -122,8 +122,7 @@ def test_eval_shows_its_attempts_on_a_terminal(workshop: Any, finished: Path) ->
 @pytest.mark.usefixtures("nothing_is_long")
 def test_a_pipe_gets_the_lines_it_always_got_and_the_log_has_them_too(workshop: Any) -> None:
     run = workshop.directory / "piped"
-    result = workshop.main("train", *COMMON, "--output-dir", str(run))
-    assert result.returncode == 0, result.stderr
+    result = workshop.succeed("train", *COMMON, "--output-dir", str(run))
     said = result.stderr.splitlines()
     assert all(PLAIN.fullmatch(line) for line in said), said
     assert [line for line in said if line.startswith("step")] == [said[12], said[14]]
@@ -151,8 +150,7 @@ def test_rollouts_into_a_folder_keep_a_log_over_resumes(
     out, model = tmp_path / "out", str(finished / "checkpoints" / "step_4")
     for steps, resume in (("1", []), ("2", ["--resume"])):
         arguments = ["coin.toml", "--model", model, "--out", str(out), "--steps", steps, *resume]
-        result = workshop.main("rollout", *arguments)
-        assert result.returncode == 0, result.stderr
+        workshop.succeed("rollout", *arguments)
     lines = [line.partition(" ")[2] for line in (out / "logs" / "console.log").read_text().splitlines()]
     assert [line.partition(" ")[0] for line in lines] == ["started:", "step", "started:", "step"]
 

@@ -30,8 +30,7 @@ OPTIONS = (
 def run(workshop: Any, finished: Path, name: str, *more: str) -> Path:
     directory: Path = workshop.directory / name
     model = f"--model.path={finished / 'checkpoints' / 'step_0'}"
-    ended = workshop.main("train", "coin.toml", "--output-dir", str(directory), model, *OPTIONS, *more)
-    assert ended.returncode == 0, ended.stderr
+    ended = workshop.succeed("train", "coin.toml", "--output-dir", str(directory), model, *OPTIONS, *more)
     assert ("rl.refill draws nothing" in ended.stderr) == ("--from-rollouts" in more)
     return directory
 
@@ -90,8 +89,7 @@ def test_rollout_takes_the_same_groups_also_after_a_resume(
         for k, steps in enumerate(parts):
             more = ["--resume"] if k else []
             command = ["rollout", "coin.toml", model, "--out", str(out), f"--steps={steps}", *OPTIONS, *more]
-            ended = workshop.main(*command)
-            assert ended.returncode == 0, ended.stderr
+            workshop.succeed(*command)
         found.append([[r["id"] for r in read_records(records_file(out, step))] for step in (1, 2)])
     assert found[0] == found[1]
     assert found[0][0] == [r["id"] for r in read_records(records_file(refilled, 1))]

@@ -8,7 +8,6 @@ import hashlib
 import json
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from rocstar.engine.record.reading import read_records
 from rocstar.train.cli.training import executable_name
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import load_recipe
+from rocstar.train.record.manifest import read_manifest
 from rocstar.train.record.run_directory import cold_start_of, records_file
 
 Rows = Callable[..., list[dict[str, Any]]]
@@ -170,8 +170,7 @@ def test_a_run_keeps_the_date_of_its_start(workshop: Any, tmp_path: Path) -> Non
     assert datetime.date.fromisoformat(today) and ended.stderr.count(f"the date; {today} is used") == 1
     config.write_text(config.read_text().replace(today, "2020-01-02"))  # as if it had begun then
 
-    again = workshop.main(*command, "--stages.0.steps=2", "--resume")
-    assert again.returncode == 0, again.stderr
+    again = workshop.succeed(*command, "--stages.0.steps=2", "--resume")
     assert "the date; 2020-01-02 is used" in again.stderr and load_recipe(config).model.date == "2020-01-02"
     records = list(read_records(records_file(directory, 2)))
     assert records and all("02 Jan 2020. Solve it" in r["segments"][0]["text"] for r in records)
@@ -179,23 +178,9 @@ def test_a_run_keeps_the_date_of_its_start(workshop: Any, tmp_path: Path) -> Non
     made, model = tmp_path / "made", str(directory / "checkpoints" / "step_2")
     told = ["coin.toml", "--model", model, "--out", str(made), f"--model.template={dated}"]
     for verb, options in (("eval", ["--limit=1"]), ("rollout", ["--steps=1"])):
-        ended = workshop.main(verb, *told, *options)
-        assert ended.returncode == 0, ended.stderr
+        workshop.succeed(verb, *told, *options)
         assert load_recipe(made / "config.toml").model.date == "2020-01-02"
         shutil.rmtree(made)
-
-
-def interrupted(workshop: Any, *arguments: str, at: str) -> tuple[int, str]:
-    """Run a command until a line begins so, press Ctrl-C, return exit code and messages."""
-    process: subprocess.Popen[str] = workshop.start(*arguments)
-    with process:
-        assert process.stderr is not None
-        seen = ""
-        for line in process.stderr:
-            seen += line
-            if line.startswith(at):
-                process.send_signal(signal.SIGINT)
-        return process.wait(), seen
 
 
 def test_ctrl_c_tells_the_command_that_goes_on(workshop: Any, finished: Path, read_rows: Rows) -> None:
@@ -203,15 +188,16 @@ def test_ctrl_c_tells_the_command_that_goes_on(workshop: Any, finished: Path, re
     model = f"--model.path={finished / 'checkpoints' / 'step_0'}"
     options = ["--sft.steps=0", "--stages.0.steps=100", model]
     command = ["train", "coin.toml", "--output-dir", str(directory), *options]
-    code, messages = interrupted(workshop, *command, at="step 2/102")
+    code, messages = workshop.interrupt("step 2/102", signal.SIGINT, *command)
     assert code == 130 and "Traceback" not in messages
     last = messages.splitlines()[-1]
     saved = checkpoint.latest(directory)
     assert saved is not None and str(saved) in last and "go on with --resume" in last
     assert last.endswith(f"rocstar train coin.toml --output-dir '{directory}' {' '.join(options)} --resume")
+    assert [start["status"] for start in read_manifest(directory)] == ["interrupted"]
     # The same command goes on, and a second Ctrl-C costs no row.
     before = read_rows(directory)
-    code, messages = interrupted(workshop, *command, "--resume", at="resuming from")
+    code, messages = workshop.interrupt("resuming from", signal.SIGINT, *command, "--resume")
     assert code == 130 and messages.splitlines()[-1] == last
     after = read_rows(directory)
     assert places(after)[: len(before)] == places(before)
@@ -219,24 +205,24 @@ def test_ctrl_c_tells_the_command_that_goes_on(workshop: Any, finished: Path, re
 
 def test_ctrl_c_in_the_cold_start_has_nothing_to_resume(workshop: Any) -> None:
     directory = workshop.directory / "stopped_early"
-    command = ["train", "coin.toml", "--output-dir", str(directory), "--sft.steps=600"]
-    code, messages = interrupted(workshop, *command, at="sft 60/600")
+    command = ["train", "coin.toml", "--output-dir", str(directory), "--sft.steps=200"]
+    code, messages = workshop.interrupt("sft 20/200", signal.SIGINT, *command)
     last = messages.splitlines()[-1]
     assert code == 130 and "Traceback" not in messages and directory.exists()
     assert "before the first checkpoint: nothing can be resumed; this begins again" in last
-    assert last.endswith("--sft.steps=600 --resume")
+    assert last.endswith("--sft.steps=200 --resume")
 
 
 def test_ctrl_c_in_the_cold_start_goes_on_from_its_checkpoint(workshop: Any, read_rows: Rows) -> None:
     directory = workshop.directory / "stopped_in_sft"
-    options = ["--sft.steps=600", "--checkpoint.sft_every=50"]
+    options = ["--sft.steps=200", "--checkpoint.sft_every=15"]
     command = ["train", "coin.toml", "--output-dir", str(directory), *options]
-    code, messages = interrupted(workshop, *command, at="sft 60/600")
+    code, messages = workshop.interrupt("sft 20/200", signal.SIGINT, *command)
     saved = checkpoint.latest(cold_start_of(directory))
     assert code == 130 and saved is not None
     assert f"the checkpoint {saved} is whole, go on with --resume" in messages.splitlines()[-1]
     before = read_rows(directory, "sft")
-    code, messages = interrupted(workshop, *command, "--resume", at="resuming from")
+    code, messages = workshop.interrupt("resuming from", signal.SIGINT, *command, "--resume")
     assert code == 130 and f"resuming from {saved}" in messages
     kept = [row["step"] for row in before if row["step"] <= checkpoint.step_of(saved)]
     assert [row["step"] for row in read_rows(directory, "sft")][: len(kept)] == kept
@@ -248,9 +234,8 @@ def test_ctrl_c_before_anything_was_done_removes_the_directory(workshop: Any) ->
     tasks += "families = { gcd = { min_value = 2, max_value = 20 } }\n[rl]\n"
     text = workshop.recipe.read_text().replace('data = "chat.jsonl"', "num_demonstrations = 10000")
     recipe.write_text(text.replace("[rl]\n", tasks))
-    code, messages = interrupted(
-        workshop, "train", "many.toml", "--output-dir", str(directory), at="cold start:"
-    )
+    command = ["train", "many.toml", "--output-dir", str(directory)]
+    code, messages = workshop.interrupt("cold start:", signal.SIGINT, *command)
     last = messages.splitlines()[-1]
     assert code == 130 and "Traceback" not in messages
     assert f"nothing can be resumed, and {directory} was removed" in last and "--resume" not in last

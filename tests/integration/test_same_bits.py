@@ -49,8 +49,7 @@ def runs(workshop: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     quiet, busy = folder / "quiet", folder / "busy"
     for directory, around in ((quiet, contextlib.nullcontext()), (busy, taken(cores()))):
         with around:
-            ended = workshop.main("train", "coin.toml", "--output-dir", str(directory), *OPTIONS)
-        assert ended.returncode == 0, ended.stderr
+            workshop.succeed("train", "coin.toml", "--output-dir", str(directory), *OPTIONS)
     return quiet, busy
 
 
@@ -71,8 +70,7 @@ def test_the_measure_after_the_cold_start_changes_no_bit_of_the_run(
     workshop: Any, runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_rows: Rows
 ) -> None:
     monkeypatch.setattr(during_training, "SMOKE_TASKS", 0)
-    ended = workshop.main("train", "coin.toml", "--output-dir", str(tmp_path / "run"), *OPTIONS)
-    assert ended.returncode == 0, ended.stderr
+    workshop.succeed("train", "coin.toml", "--output-dir", str(tmp_path / "run"), *OPTIONS)
     measured, bare = ([without_times(row) for row in read_rows(run)] for run in (runs[0], tmp_path / "run"))
     assert [row for row in measured if "sft/boxed" not in row] == bare != measured
     assert records(tmp_path / "run") == records(runs[0])

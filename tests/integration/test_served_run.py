@@ -30,8 +30,7 @@ def test_it_answers_as_it_was_evaluated_and_its_thumbs_are_learned(
 ) -> None:
     """The same tasks, seeds and siblings: the same texts and rewards, token for token."""
     model = str(checkpoint.step_directory(finished, 4))
-    ended = workshop.main("eval", "coin.toml", "--model", model, f"--out={tmp_path / 'eval'}", "--json")
-    assert ended.returncode == 0, ended.stderr
+    ended = workshop.succeed("eval", "coin.toml", "--model", model, f"--out={tmp_path / 'eval'}", "--json")
     evaluated = list(read_records(tmp_path / "eval" / "attempts" / "heldout.jsonl"))
     recipe, out = recipe_of_model(model), tmp_path / "served"
 
@@ -74,8 +73,7 @@ def test_it_answers_as_it_was_evaluated_and_its_thumbs_are_learned(
 
     run = tmp_path / "learned"
     options = [f"--model.path={model}", "--stages.0.steps=1", "--stages.1.steps=0", f"--output-dir={run}"]
-    ended = workshop.main("train", "coin.toml", "--from-rollouts", str(out), *options)
-    assert ended.returncode == 0, ended.stderr
+    ended = workshop.succeed("train", "coin.toml", "--from-rollouts", str(out), *options)
     (row,) = read_rows(run, "rl")
     outcomes = [record["outcome"] for record in records]
     scored = [outcome["reward"] for outcome in outcomes if "reward" in outcome]

@@ -173,8 +173,7 @@ def test_several_embedded_engines_are_one_fleet(run: Any, read_rows: Rows) -> No
 def test_a_rollout_over_servers(workshop: Any, finished: Path, servers: InProcess, tmp_path: Path) -> None:
     model = f"--model={finished / 'checkpoints' / 'step_0'}"
     command = ["rollout", "coin.toml", model, f"--out={tmp_path / 'out'}", "--steps=1", "--sft.steps=0"]
-    ended = workshop.main(*command, *SERVERS)
-    assert ended.returncode == 0, ended.stderr
+    workshop.succeed(*command, *SERVERS)
     assert len(by_step(tmp_path / "out")[1]) == 2 * 8
 
 

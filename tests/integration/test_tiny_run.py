@@ -3,7 +3,6 @@
 import json
 import math
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,28 +22,6 @@ from rocstar.train.record.time_budget import PHASES
 
 Rows = Callable[..., list[dict[str, Any]]]
 BUCKETS = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed")
-
-
-@pytest.fixture
-def interrupt(workshop: Any) -> Callable[[Path, str, int], tuple[int, str]]:
-    """Run the recipe until a line begins so, send the signal, return the exit code and all messages."""
-
-    def run(
-        directory: Path, line_start: str, number: int, *options: str, python: str = ""
-    ) -> tuple[int, str]:
-        process: subprocess.Popen[str] = workshop.start(
-            "train", "coin.toml", "--output-dir", str(directory), *options, python=python
-        )
-        with process:
-            assert process.stderr is not None
-            seen = ""
-            for line in process.stderr:
-                seen += line
-                if line.startswith(line_start):
-                    process.send_signal(number)
-            return process.wait(), seen
-
-    return run
 
 
 def test_the_run_directory_holds_what_the_design_lists(finished: Path) -> None:
@@ -140,8 +117,7 @@ def test_a_checkpoint_is_a_hugging_face_directory(finished: Path, step: int) -> 
 
 def test_eval_scores_a_checkpoint(workshop: Any, finished: Path) -> None:
     model = str(checkpoint.step_directory(finished, 0))
-    result = workshop.main("eval", "coin.toml", "--model", model, "--json")
-    assert result.returncode == 0, result.stderr
+    result = workshop.succeed("eval", "coin.toml", "--model", model, "--json")
     scores = json.loads(result.stdout)
     assert (
         0
@@ -167,8 +143,9 @@ def test_an_evaluation_that_cannot_begin_leaves_no_folder(workshop: Any, tmp_pat
 
 def test_rollout_saves_records(workshop: Any, finished: Path, tmp_path: Path) -> None:
     model, out = str(checkpoint.step_directory(finished, 4)), tmp_path / "rollouts.jsonl"
-    result = workshop.main("rollout", "coin.toml", "--model", model, "--out", str(out), "--limit=3", "--json")
-    assert result.returncode == 0, result.stderr
+    result = workshop.succeed(
+        "rollout", "coin.toml", "--model", model, "--out", str(out), "--limit=3", "--json"
+    )
     records = list(read_records(out))
     assert len(records) == json.loads(result.stdout)["ledger/generated"] == 24
     assert len({from_record(r).task.id for r in records}) == 3
@@ -180,10 +157,9 @@ def test_demonstrations_teach_a_model_that_then_sees_no_signal(workshop: Any, re
     families = "families = { gcd = { min_value = 2, max_value = 20 } }"
     recipe = workshop.directory / "demonstrated.toml"
     tasks = f'[sft.demonstration_tasks]\nsource = "reasoning_gym"\nsize = 40\nseed = 5\n{families}\n[rl]\n'
-    text = workshop.recipe.read_text().replace('data = "chat.jsonl"', "num_demonstrations = 100")
+    text = workshop.recipe.read_text().replace('data = "chat.jsonl"', "num_demonstrations = 40")
     recipe.write_text(text.replace("[rl]\n", tasks).replace("steps = 60", "steps = 10"))
-    result = workshop.main("train", str(recipe), "--output-dir", str(directory))
-    assert result.returncode == 0, result.stderr
+    workshop.succeed("train", str(recipe), "--output-dir", str(directory))
     rows = read_rows(directory, "rl")
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert all("loss/policy" not in row and row["ledger/no_signal"] == 16 for row in rows)
@@ -193,16 +169,16 @@ def test_demonstrations_teach_a_model_that_then_sees_no_signal(workshop: Any, re
 
 
 def test_a_killed_run_goes_on_where_its_checkpoint_stood(
-    workshop: Any, finished: Path, read_rows: Rows, interrupt: Callable[..., tuple[int, str]]
+    workshop: Any, finished: Path, read_rows: Rows
 ) -> None:
     directory = workshop.directory / "killed"
-    code, _ = interrupt(directory, "step 3/4", signal.SIGKILL, python=sys.executable)
+    command = ["train", "coin.toml", "--output-dir", str(directory)]
+    code, _ = workshop.interrupt("step 3/4", signal.SIGKILL, *command, python=sys.executable)
     assert code == -signal.SIGKILL
     saved = checkpoint.latest(directory)
     # What is saved is written beside the next step, which a busy machine may end first.
     assert saved is not None and saved.name in ("step_1", "step_2", "step_3")
-    result = workshop.main("train", "coin.toml", "--output-dir", str(directory), "--resume")
-    assert result.returncode == 0, result.stderr
+    result = workshop.succeed(*command, "--resume")
     assert f"resuming from {saved}" in result.stderr
     starts = read_manifest(directory)
     assert [(start["status"], start["ended"] is None) for start in starts] == [
@@ -222,40 +198,10 @@ def test_a_killed_run_goes_on_where_its_checkpoint_stood(
     assert not list((directory / "checkpoints").glob("*.partial"))
 
 
-def test_a_run_killed_before_its_first_checkpoint_begins_again(
-    workshop: Any, finished: Path, read_rows: Rows, interrupt: Callable[..., tuple[int, str]]
-) -> None:
+def test_a_run_killed_before_its_first_checkpoint_begins_again(workshop: Any, read_rows: Rows) -> None:
     directory = workshop.directory / "killed_early"
-    interrupt(directory, "sft 12/60", signal.SIGKILL)
+    command = ["train", "coin.toml", "--output-dir", str(directory), "--sft.steps=24"]
+    workshop.interrupt("sft 12/24", signal.SIGKILL, *command)
     assert checkpoint.latest(directory) is None and read_rows(directory, "sft")
-    no_stages = ["--stages.0.steps=0", "--stages.1.steps=0"]
-    result = workshop.main("train", "coin.toml", "--output-dir", str(directory), "--resume", *no_stages)
-    assert result.returncode == 0, result.stderr
-    steps = [row["step"] for row in read_rows(directory, "sft")]
-    assert steps == [row["step"] for row in read_rows(finished, "sft")]
-
-
-def test_a_finished_run_resumed_does_nothing_again(workshop: Any, read_rows: Rows) -> None:
-    directory = workshop.directory / "twice"
-    fewer = ["--stages.0.steps=1", "--stages.1.steps=0"]
-    for resume in ([], ["--resume"]):
-        result = workshop.main("train", "coin.toml", "--output-dir", str(directory), *fewer, *resume)
-        assert result.returncode == 0, result.stderr
-    steps = [(row["phase"], row["step"]) for row in read_rows(directory) if row["phase"] != "sft"]
-    assert steps == [("eval", 0), ("eval", 0), ("rl", 1), ("eval", 1)]
-
-
-def test_ctrl_c_ends_with_130_and_the_last_checkpoint_whole(
-    workshop: Any, interrupt: Callable[..., tuple[int, str]], read_rows: Rows
-) -> None:
-    directory = workshop.directory / "interrupted"
-    # So many steps that it cannot end by itself before the signal comes, however busy the machine is.
-    code, messages = interrupt(directory, "step 2/102", signal.SIGINT, "--stages.0.steps=100")
-    assert code == 130
-    assert "Traceback" not in messages and "interrupted" in messages
-    assert [start["status"] for start in read_manifest(directory)] == ["interrupted"]
-    saved = checkpoint.latest(directory)
-    assert saved is not None
-    AutoModelForCausalLM.from_pretrained(saved)
-    last = read_rows(directory, "rl")[-1]["step"]
-    assert int(saved.name.removeprefix("step_")) in (last - 1, last) and 2 <= last < 102
+    workshop.succeed(*command, "--resume", "--stages.0.steps=0", "--stages.1.steps=0")
+    assert [row["step"] for row in read_rows(directory, "sft")] == list(range(1, 25))

@@ -70,8 +70,7 @@ def test_two_ranks_go_on_from_the_checkpoint_of_one_process(
     # The second stage keeps the optimizer here, so that a lost state would show.
     keep, half = [*start, "--stages.1.reset_optimizer=false"], "--stages.1.steps=0"
     for path, more in ((whole, []), (directory, [half])):
-        result = workshop.main("train", "coin.toml", "--output-dir", str(path), *keep, *more)
-        assert result.returncode == 0, result.stderr
+        result = workshop.succeed("train", "coin.toml", "--output-dir", str(path), *keep, *more)
     result = workshop.run("coin.toml", "--output-dir", str(directory), *keep, "--resume", ranks=2)
     assert result.returncode == 0, result.stderr
     assert_same_steps(read_rows(directory, "rl"), read_rows(whole, "rl"))
@@ -79,8 +78,7 @@ def test_two_ranks_go_on_from_the_checkpoint_of_one_process(
     # And back: one process goes on from the checkpoint of two.
     more = ["--stages.1.steps=3", *keep, "--resume"]
     for path in (directory, whole):
-        result = workshop.main("train", "coin.toml", "--output-dir", str(path), *more)
-        assert result.returncode == 0, result.stderr
+        result = workshop.succeed("train", "coin.toml", "--output-dir", str(path), *more)
     assert_same_steps(read_rows(directory, "rl"), read_rows(whole, "rl"))
 
 

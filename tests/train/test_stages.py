@@ -122,6 +122,7 @@ def build_run(directory: Path, recipe: Recipe) -> Run:
         budget=TimeBudget(clock=lambda: float(next(ticks))),
         journal=cast(Any, SettledJournal()),
         lag=LoopLag(),
+        write_eval_page=lambda folder: None,
     )
 
 

@@ -63,7 +63,14 @@ async def open_live(setup: Setup, tasks: Tasks) -> AsyncIterator[BuiltRun]:
                 measure=opened.measure,
                 nodes=nodes,
             )
-            run = setup.run(team, opened.publisher, chat, during_training, write_eval_report, live)
+            run = setup.run(
+                team,
+                opened.publisher,
+                chat,
+                evaluation=during_training,
+                write_eval_page=write_eval_report,
+                live=live,
+            )
 
             def source(
                 stage: StageConfig, tasks: Sequence[Task], state: dict[str, Any] | None

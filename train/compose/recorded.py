@@ -26,7 +26,11 @@ async def open_recorded(setup: Setup, records: Records) -> AsyncIterator[BuiltRu
     setup.listeners.note(f"learning from {records}: nothing is rolled out or evaluated{refill}")
     yield BuiltRun(
         run=setup.run(
-            team, VersionCounter(), chat_format(recipe, tokenizer), during_training, write_eval_report
+            team,
+            VersionCounter(),
+            chat_format(recipe, tokenizer),
+            evaluation=during_training,
+            write_eval_page=write_eval_report,
         ),
         tokenizer=tokenizer,
         tasks=[[] for _ in recipe.stages],

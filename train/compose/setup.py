@@ -91,6 +91,7 @@ class Setup:
         team: LearnerTeam,
         publisher: Publisher,
         chat: ChatFormat,
+        *,
         evaluation: Evaluations,
         write_eval_page: Callable[[Path], object],
         live: Live | None = None,

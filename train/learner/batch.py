@@ -49,7 +49,7 @@ class MicroBatch:
     """True where the trajectory has tool output before the token."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As numpy columns, which scatter_message.py sends unpickled; whole numbers in 4 bytes where they fit."""
+        """As numpy columns, which scatter_message.py sends unpickled; integers in 4 bytes if they fit."""
         return _from_columns, tuple(_column(getattr(self, field.name)) for field in fields(self))
 
     @property

@@ -26,10 +26,6 @@ class Slots:
         """The rows of them that lack keys before their last token, in the same order."""
 
     @property
-    def has_free(self) -> bool:
-        return len(self.rows) < self.limit
-
-    @property
     def num_active(self) -> int:
         return len(self._active)
 
@@ -132,7 +128,7 @@ class Slots:
         return extras
 
     def _new_row(self, request: DecodeRequest) -> Row | None:
-        if not self.has_free:
+        if len(self.rows) >= self.limit:
             return None
         prefix = tuple(request.ids[:-1])
         donor = self._donors.get(prefix)

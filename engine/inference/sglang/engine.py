@@ -140,7 +140,16 @@ class SGLangEngine:
         """Run only the checks of `connect`, which a restarted server must pass before it gets weights."""
         self._facts = await examine(self.api)
         self._loads = await self.api.loads()
-        await self._learn_checksums()
+        self.checksums = await self.read_checksums()
+        if self._model is not None and self.layout is None:
+            self.layout = await asyncio.to_thread(self._model.shapes)
+            self.dtype = await asyncio.to_thread(matching_dtype, self._model, self.checksums)
+            if self.dtype is None:
+                LOG.warning(
+                    "%s: the checksums of %s are not those of its files (a GPU's hash, tensor parallelism or"
+                    " a quantised model): a publish is only checked for having changed something",
+                    *(self.api.url, self._model.path),
+                )
 
     @property
     def tp_size(self) -> int:
@@ -170,21 +179,15 @@ class SGLangEngine:
     def paused(self, value: bool) -> None:
         (self._resumed.clear if value else self._resumed.set)()
 
-    async def _learn_checksums(self) -> None:
-        self.checksums = await self.read_checksums()
-        if self._model is not None and self.layout is None:
-            self.layout = await asyncio.to_thread(self._model.shapes)
-            self.dtype = await asyncio.to_thread(matching_dtype, self._model, self.checksums)
-            if self.dtype is None:
-                LOG.warning(
-                    "%s: the checksums of %s are not those of its files (a GPU's hash, tensor parallelism or"
-                    " a quantised model): a publish is only checked for having changed something",
-                    *(self.api.url, self._model.path),
-                )
-
     async def read_checksums(self) -> dict[str, str]:
         """The checksum of every parameter: equal over data-parallel ranks, by rank if tensor-parallel."""
-        return await read_checksums(self.api, self.tp_size)
+        ranks = (await self.api.post("/weights_checker", {"action": "checksum"}))["ranks"]
+        if self.tp_size == 1 and all(rank["checksums"] == ranks[0]["checksums"] for rank in ranks):
+            found: dict[str, str] = ranks[0]["checksums"]
+            return found
+        return {
+            f"{k}/{name}": value for k, rank in enumerate(ranks) for name, value in rank["checksums"].items()
+        }
 
     # ---- the protocol ----
 
@@ -272,7 +275,7 @@ class SGLangEngine:
             raise
 
     def _may_be_silent(self) -> bool:
-        """A publish is under way, or a queued request may have been running before."""
+        """Return True in a publish, or if a queued request may have been running before."""
         return self.paused or self._loads.waiting > 0
 
     def load(self) -> KvLoad:
@@ -466,16 +469,6 @@ async def _check_logprobs(api: Api) -> None:
         raise _unfit(
             "its log-probs are not log_softmax(logits / T)", "unset SGLANG_RETURN_ORIGINAL_LOGPROB for it"
         )
-
-
-async def read_checksums(api: Api, tp_size: int) -> dict[str, str]:
-    """The checksum of every parameter: equal over data-parallel ranks, by rank if tensor-parallel."""
-    reply = await api.post("/weights_checker", {"action": "checksum"})
-    ranks = reply["ranks"]
-    if tp_size == 1 and all(rank["checksums"] == ranks[0]["checksums"] for rank in ranks):
-        found: dict[str, str] = ranks[0]["checksums"]
-        return found
-    return {f"{k}/{name}": value for k, rank in enumerate(ranks) for name, value in rank["checksums"].items()}
 
 
 def _unfit(why: str, fix: str) -> InferenceError:

@@ -144,7 +144,7 @@ class Replica:
     @property
     def server_pid(self) -> int | None:
         """The pid of the guard above the server; None while it is down."""
-        return None if self._server is None or not self._server.is_started else self._server.pid
+        return None if self._server is None else self._server.pid
 
     async def wait_ready(self, deadline: float | None) -> None:
         """Until the server serves. TimeoutError past `deadline` on the loop's clock."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rocstar.engine.inference.base import Heard, InferenceError, StopReason, Written
+from rocstar.engine.inference.base import GenerationBuilder, Heard, InferenceError, StopReason
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class LiveRequest:
     """The callback for each token, or None if the response is not streamed."""
     told: int = 0
     """Number of delivered tokens of the present reply."""
-    written: Written = field(default_factory=Written)
+    written: GenerationBuilder = field(default_factory=GenerationBuilder)
 
     def tell(self, new: Sequence[int]) -> None:
         """Tell tokens that came, behind those of the replies before."""

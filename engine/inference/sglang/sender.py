@@ -206,7 +206,13 @@ class WeightSender:
         """
         passing = _passing(engines, source) if isinstance(source, WeightStream) else {}
         try:
-            group = await self._join_group(engines)
+            if self._group is None or not self._group.is_of(engines):
+                await self._leave_group()
+                assert self._backend is not None
+                self._group = await BroadcastGroup(
+                    engines, backend=self._backend, host=self._host, timeout_s=self._timeout_s
+                ).__aenter__()
+            group = self._group
             await _all(e.api.post("/begin_weight_update", {}, timeout_s=self._timeout_s) for e in engines)
             try:
                 async for bucket in buckets(source, self._bucket_bytes):
@@ -222,14 +228,6 @@ class WeightSender:
             self._group = None  # a rank may still be in a collective: the group must not be used again
             raise
         return {engine: one.found() for engine, one in passing.items()}
-
-    async def _join_group(self, engines: Sequence[SGLangEngine]) -> BroadcastGroup:
-        if self._group is None or not self._group.is_of(engines):
-            await self._leave_group()
-            assert self._backend is not None
-            group = BroadcastGroup(engines, backend=self._backend, host=self._host, timeout_s=self._timeout_s)
-            self._group = await group.__aenter__()
-        return self._group
 
     async def _leave_group(self) -> None:
         group, self._group = self._group, None

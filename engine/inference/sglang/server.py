@@ -18,7 +18,6 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
 
 from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.inference.sglang.guard import descendants, signal_all
@@ -38,12 +37,8 @@ def free_port() -> int:
         return port
 
 
-class Launcher(Protocol):
-    """Makes the server of a replica, which then is started, watched and stopped."""
-
-    def __call__(
-        self, command: Sequence[str], *, log_path: Path, env: Mapping[str, str | None] | None = None
-    ) -> ServerProcess: ...
+Launcher = Callable[..., "ServerProcess"]
+"""Makes the server of a replica from the arguments of `ServerProcess`."""
 
 
 class ServerProcess:
@@ -87,14 +82,9 @@ class ServerProcess:
             )
 
     @property
-    def is_started(self) -> bool:
-        return self._process is not None
-
-    @property
-    def pid(self) -> int:
-        """The pid of the guard, the root of the server's tree."""
-        assert self._process is not None
-        return self._process.pid
+    def pid(self) -> int | None:
+        """The pid of the guard, the root of the server's tree; None before the start."""
+        return None if self._process is None else self._process.pid
 
     @property
     def returncode(self) -> int | None:

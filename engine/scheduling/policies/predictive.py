@@ -131,8 +131,11 @@ class Predictive:
             case TurnReady() if subject is not None and subject.phase is Phase.ready:
                 return self._ready(subject, now)
             case TurnEnded() if subject is not None:
+                assert subject.home is not None, "it ran there"
                 self._generated += event.new_tokens
-                self._turn_ended(subject, event.new_tokens)
+                self._occupancy[subject.home].turn_ended(subject.traj, event.new_tokens)
+                self._settle(subject, running=False)
+                self._queue.rank(subject.group)
                 return ()
             case Left() if subject is not None:
                 self._leave(subject, finished=event.finished)
@@ -196,12 +199,6 @@ class Predictive:
     def _set_load(self, replica: int, load: float) -> None:
         self._loads[replica] = load
         self._sum_of_loads = None
-
-    def _turn_ended(self, subject: TrajectoryEntry, new_tokens: int) -> None:
-        assert subject.home is not None, "it ran there"
-        self._occupancy[subject.home].turn_ended(subject.traj, new_tokens)
-        self._settle(subject, running=False)
-        self._queue.rank(subject.group)
 
     def _leave(self, subject: TrajectoryEntry, *, finished: bool) -> None:
         self._queue.discard(subject)
@@ -302,7 +299,8 @@ class Predictive:
 
         A trajectory with more work than one that found no room in a replica finds none there either.
         """
-        self._refresh()
+        for replica in sorted(self._stale):
+            self._forecast(replica)
         full, living = self._full, self._living.get(turn.group, {})
         among = [replica for replica in self._loads if work < full.get(replica, math.inf)]
         going_on_K, length, room_K = self._lengths.going_on_K(cell), _length(turn), None
@@ -414,11 +412,6 @@ class Predictive:
             self._forecasts[replica] = found
             self._set_load(replica, found.load(self.forward_tokens))
         return found
-
-    def _refresh(self) -> None:
-        """Forecast anew where the last one is stale."""
-        for replica in sorted(self._stale):
-            self._forecast(replica)
 
     def _pause(self, turn: TrajectoryEntry, now: ScheduleState) -> bool:
         """Return True if its home is predicted to overflow and its KV is small: it should wait for room

@@ -111,7 +111,8 @@ class Thunder:
         room = {r.replica: self._room(r) for r in now.replicas.values()}
         total = sum(free for free in room.values() if free > self.buffer_tokens)
         chosen: list[TrajectoryEntry] = []
-        for program in sorted(self._programs(now), key=_priority):
+        paused = [now.trajectories[traj] for traj in self._paused if traj in now.trajectories]
+        for program in sorted(paused, key=_priority):
             need = program.context_tokens + self.buffer_tokens
             if need <= total:
                 chosen.append(program)
@@ -124,9 +125,6 @@ class Thunder:
             if need <= room[best]:
                 room[best] -= need
                 yield from self._resume(program, best, now)
-
-    def _programs(self, now: ScheduleState) -> list[TrajectoryEntry]:
-        return [now.trajectories[traj] for traj in self._paused if traj in now.trajectories]
 
     def _resume(self, program: TrajectoryEntry, replica: int, now: ScheduleState) -> Iterator[Command]:
         del self._paused[program.traj]

@@ -9,7 +9,7 @@ import pytest
 
 from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason
 from rocstar.engine.inference.openai import OpenAIEndpoint
-from rocstar.engine.inference.openai_formats import EndpointForm
+from rocstar.engine.inference.openai_formats import EndpointFormat
 from tests.fakes.openai_endpoint import STANDARD_FIELDS, STOP, TOKENIZER, VOCAB, Endpoint
 
 from ...patience import PATIENCE_S
@@ -158,7 +158,7 @@ async def test_llamacpps_ids_are_those_that_were_sampled() -> None:
     """Its log-probs have ids: nothing is encoded again, and what was sampled at T = 1 can be learned from."""
     server = Endpoint(with_ids=False, spells=True)
     async with server.serve() as url, opened(url, codec=TOKENIZER) as endpoint:
-        assert endpoint.form is EndpointForm.SPELLED_IDS and endpoint.gives_logprobs
+        assert endpoint.form is EndpointFormat.SPELLED_IDS and endpoint.gives_logprobs
         prompt, ids = TOKENIZER.encode("2+2?"), (*TOKENIZER.encode("four"), STOP)
         got = await ask(endpoint, prompt, max_new_tokens=9, stop_ids=frozenset({STOP}))
         assert (got.ids, got.finish) == (ids, StopReason.stop)

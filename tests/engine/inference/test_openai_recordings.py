@@ -15,11 +15,22 @@ import pytest
 
 from rocstar.engine.inference.base import StopReason
 from rocstar.engine.inference.events import DONE
-from rocstar.engine.inference.openai_formats import EndpointForm, StreamedChoice, asked, form_of, ids_of, read
+from rocstar.engine.inference.openai_formats import (
+    EndpointFormat,
+    StreamedChoice,
+    build_request,
+    detect_format,
+    ids_of,
+    parse_response,
+)
 from tests.fakes.openai_endpoint import STOP, TOKENIZER, Endpoint
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "completions"
-FORMS = {"vllm": EndpointForm.SENT_IDS, "sglang": EndpointForm.SENT_IDS, "llamacpp": EndpointForm.SPELLED_IDS}
+FORMS = {
+    "vllm": EndpointFormat.SENT_IDS,
+    "sglang": EndpointFormat.SENT_IDS,
+    "llamacpp": EndpointFormat.SPELLED_IDS,
+}
 NUM_ASKED = 6
 Exchanges = dict[str, dict[str, Any]]
 
@@ -51,7 +62,7 @@ def _choices(exchange: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(params=sorted(FORMS))
-def recorded(request: pytest.FixtureRequest) -> tuple[EndpointForm, Exchanges]:
+def recorded(request: pytest.FixtureRequest) -> tuple[EndpointFormat, Exchanges]:
     lines = (RECORDINGS / f"{request.param}.jsonl").read_text(encoding="utf-8").splitlines()
     return FORMS[request.param], {one["name"]: one for one in map(json.loads, lines)}
 
@@ -62,7 +73,7 @@ def test_a_recording_does_not_tell_where_its_server_lay(server: str) -> None:
 
 
 def _read(
-    form: EndpointForm, exchanges: Exchanges, name: str
+    form: EndpointFormat, exchanges: Exchanges, name: str
 ) -> tuple[StreamedChoice, list[tuple[int, int]]]:
     told: list[tuple[int, int]] = []
     ids = ids_of(form, Spelling(exchanges), with_logprobs=True)
@@ -73,16 +84,16 @@ def _read(
 
 
 @pytest.mark.parametrize("name", ["at_once", "streamed", "streamed_with_usage"])
-def test_what_was_cut_off_is_read(recorded: tuple[EndpointForm, Exchanges], name: str) -> None:
+def test_what_was_cut_off_is_read(recorded: tuple[EndpointFormat, Exchanges], name: str) -> None:
     """As many ids as were asked for, each with its log-prob, and told as they came."""
     form, exchanges = recorded
     choice, told = _read(form, exchanges, name)
-    scored, finish = read(form, choice, NUM_ASKED, frozenset({2}))
+    scored, finish = parse_response(form, choice, NUM_ASKED, frozenset({2}))
     assert len(scored) == NUM_ASKED and finish is StopReason.length
     assert told == [(k, token) for k, (token, _) in enumerate(scored)]
     assert all(-20 < logprob <= 0 for _, logprob in scored)
     if name == "at_once":
-        assert form_of(_choices(exchanges[name])[0]) is form
+        assert detect_format(_choices(exchanges[name])[0]) is form
     else:
         assert len(_choices(exchanges[name])) > 1 and exchanges[name]["response"][-1] == "[DONE]"
     if name != "streamed":
@@ -90,18 +101,18 @@ def test_what_was_cut_off_is_read(recorded: tuple[EndpointForm, Exchanges], name
 
 
 @pytest.mark.parametrize("name", ["ended", "ended_streamed"])
-def test_what_ended_has_its_stop_token(recorded: tuple[EndpointForm, Exchanges], name: str) -> None:
+def test_what_ended_has_its_stop_token(recorded: tuple[EndpointFormat, Exchanges], name: str) -> None:
     """Of vLLM and SGLang the id that stopped it, of llama.cpp the end of the turn, with its log-prob."""
     form, exchanges = recorded
     stops = frozenset(exchanges[name]["request"].get("stop_token_ids", [2]))
     choice, _ = _read(form, exchanges, name)
-    scored, finish = read(form, choice, 60, stops)
+    scored, finish = parse_response(form, choice, 60, stops)
     assert finish is StopReason.stop and scored[-1][0] in stops
     assert not any(token in stops for token, _ in scored[:-1])
     assert not any(math.isnan(logprob) for _, logprob in scored)
 
 
-def test_what_is_refused(recorded: tuple[EndpointForm, Exchanges]) -> None:
+def test_what_is_refused(recorded: tuple[EndpointFormat, Exchanges]) -> None:
     """With a status, before a stream begins, and nothing of it is a choice."""
     _, exchanges = recorded
     for name in ("too_long", "bad_field"):
@@ -110,12 +121,12 @@ def test_what_is_refused(recorded: tuple[EndpointForm, Exchanges]) -> None:
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_the_stand_in_says_nothing_that_they_do_not(
-    recorded: tuple[EndpointForm, Exchanges], is_streamed: bool
+    recorded: tuple[EndpointFormat, Exchanges], is_streamed: bool
 ) -> None:
     """Its fields are among theirs; the piece with the reason of a stream's end has ids if theirs has."""
     form, exchanges = recorded
-    server = Endpoint(with_ids=form is EndpointForm.SENT_IDS, spells=form is EndpointForm.SPELLED_IDS)
-    fields = asked(form, [30], frozenset({STOP}), TOKENIZER, {})
+    server = Endpoint(with_ids=form is EndpointFormat.SENT_IDS, spells=form is EndpointFormat.SPELLED_IDS)
+    fields = build_request(form, [30], frozenset({STOP}), TOKENIZER, {})
     body = {**fields, "model": "m", "max_tokens": 3, "stream": is_streamed}
     async with server.serve() as url, aiohttp.ClientSession() as session:
         async with session.post(f"{url}/completions", json=body) as answer:
@@ -133,8 +144,8 @@ async def test_the_stand_in_says_nothing_that_they_do_not(
         assert ends[0] == ends[1]
 
 
-def _ids(form: EndpointForm) -> str:
-    return "token_ids" if form is EndpointForm.SENT_IDS else "logprobs"
+def _ids(form: EndpointFormat) -> str:
+    return "token_ids" if form is EndpointFormat.SENT_IDS else "logprobs"
 
 
 def _fields(value: Any, path: str = "") -> set[str]:

@@ -24,8 +24,8 @@ from rocstar.engine.record.columns import (
     frame_size,
     frame_told,
 )
+from rocstar.engine.record.compression import compress
 from rocstar.engine.record.json_record import decode_turn, encode_turn
-from rocstar.engine.record.packing import packed
 from rocstar.engine.types import Task, Trajectory, Turn, TurnForm
 from tests.fakes.trajectories import plain_trajectory
 
@@ -93,7 +93,7 @@ def frame_of(*parts: bytes) -> bytes:
 def told(**fields: object) -> bytes:
     empty = {name: [] for name in ("segments", "texts", "spans", "turns")}
     row = {"task": TASK, **empty, "finish_reason": "answered", "outcome": {"reward": 1.0, "method": "m"}}
-    return packed(json.dumps({**row, "num": [0, 0], **fields}).encode())
+    return compress(json.dumps({**row, "num": [0, 0], **fields}).encode())
 
 
 def zeros(size: int) -> bytes:
@@ -102,7 +102,7 @@ def zeros(size: int) -> bytes:
     return b"".join(packer.compress(bytes(1 << 20)) for _ in range(size >> 20)) + packer.flush()
 
 
-COLUMNS = [packed(b"")] * 4
+COLUMNS = [compress(b"")] * 4
 
 
 @pytest.mark.parametrize(
@@ -115,11 +115,11 @@ COLUMNS = [packed(b"")] * 4
         frame_of(KEY, told(num=[0, "9"]), *COLUMNS),
         frame_of(KEY, told(num=[0, True]), *COLUMNS),
         frame_of(KEY, told(num=[1 << 20, 0]), zeros(1 << 30), *COLUMNS[1:]),
-        frame_of(KEY, told(num=[0, 8]), packed(b""), packed(b"\xff"), *[zeros(1 << 20)] * 2),
-        frame_of(KEY, told(num=[0, 8]), packed(b""), packed(b"\xff"), *[packed(b"")] * 2),
-        frame_of(KEY, packed(b'{"task":' + b"[" * 200_000 + b"]" * 200_000 + b"}"), *COLUMNS),
-        frame_of(KEY, packed(b'{"task":[' + b"{}," * MAX_TOLD_ITEMS + b"0]}"), *COLUMNS),
-        frame_of(KEY, packed(b"[]"), *COLUMNS),
+        frame_of(KEY, told(num=[0, 8]), compress(b""), compress(b"\xff"), *[zeros(1 << 20)] * 2),
+        frame_of(KEY, told(num=[0, 8]), compress(b""), compress(b"\xff"), *[compress(b"")] * 2),
+        frame_of(KEY, compress(b'{"task":' + b"[" * 200_000 + b"]" * 200_000 + b"}"), *COLUMNS),
+        frame_of(KEY, compress(b'{"task":[' + b"{}," * MAX_TOLD_ITEMS + b"0]}"), *COLUMNS),
+        frame_of(KEY, compress(b"[]"), *COLUMNS),
         frame_of(KEY, zeros(1 << 29), *COLUMNS),
         frame_of(KEY, zstandard.ZstdCompressor(write_content_size=False).compress(b"{}"), *COLUMNS),
         frame_of(b"[" * 100_000, told(), *COLUMNS),

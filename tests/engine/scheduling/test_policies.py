@@ -21,7 +21,7 @@ from rocstar.engine.scheduling.events import (
 )
 from rocstar.engine.scheduling.occupancy import Occupancy
 from rocstar.engine.scheduling.policies import POLICIES, make_policy, predictive
-from rocstar.engine.scheduling.predictor import NUM_BINS, Floats, Ints, LengthPredictor, with_variance
+from rocstar.engine.scheduling.predictor import NUM_BINS, Floats, Ints, LengthPredictor
 from rocstar.engine.scheduling.schedule_state import ScheduleState, TrajectoryEntry
 from rocstar.engine.scheduling.waiting import WaitingQueue
 from tests.engine.scheduling.clockwork import (
@@ -34,6 +34,11 @@ from tests.engine.scheduling.clockwork import (
     swap_futures,
     where,
 )
+
+
+def with_variance(going_on_NK: Floats) -> Floats:
+    """Return probabilities, then p (1 - p) of each: the data of a forecast."""
+    return np.concatenate([going_on_NK, going_on_NK * (1.0 - going_on_NK)], axis=1)
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -266,7 +271,8 @@ def test_a_move_is_for_more_than_chance_and_never_makes_another_the_last(
     assert submit(made, *trajs, limit=12_000) == [0, 1] * 60
     for traj in trajs[2 * others + 1 :: 2]:
         made.handle(Left(traj=traj, finished=False))
-    made.policy._refresh()  # type: ignore[attr-defined]
+    for replica in sorted(made.policy._stale):  # type: ignore[attr-defined]
+        made.policy._forecast(replica)  # type: ignore[attr-defined]
     made.policy._generated = 10**6  # type: ignore[attr-defined]
     assert again(made, trajs[0], new=500) == home
 

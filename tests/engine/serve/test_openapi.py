@@ -67,7 +67,7 @@ async def test_what_a_route_takes_and_answers_is_described(serving: Serving) -> 
                 refused = await client.json(route.path, {"model": 1}, status=400)
                 assert not fails(refused, "ErrorBody")
             if route.answer is not None:
-                assert not fails(json.loads(text), route.answer.__name__), route.path
+                assert not fails(json.loads(text), route.answer), route.path
 
 
 async def test_events_are_described_too(serving: Serving) -> None:

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from rocstar.engine.inference.openai import OpenAIEndpoint
-from rocstar.engine.inference.openai_formats import EndpointForm
+from rocstar.engine.inference.openai_formats import EndpointFormat
 from rocstar.engine.serve.endpoint import ServeOptions
 from rocstar.engine.serve.server import open_endpoint
 from tests.fakes.openai_endpoint import STOP, TOKENIZER, VOCAB, Endpoint
@@ -141,5 +141,5 @@ async def test_one_of_our_own_serves_another() -> None:
                     assert of_stream(chunks) == whole["choices"][0]["message"]
                     told = [c for c in chunks if not isinstance(c, str) and c["choices"]]
                     assert len(told) > 10, "word by word"
-                    assert endpoint._streams and endpoint.form is EndpointForm.TEXT
+                    assert endpoint._streams and endpoint.form is EndpointFormat.TEXT
                     await asyncio.sleep(0)

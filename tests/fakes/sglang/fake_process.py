@@ -38,7 +38,7 @@ class Process:
 
     def __init__(self, launcher: InProcess, command: list[str], log_path: Path) -> None:
         self.launcher, self.command, self.log_path = launcher, command, log_path
-        self.is_started, self.pid = False, 0
+        self.pid: int | None = None
         self._killed: asyncio.Event | None = None
         model, port = Path(self.argument("--model-path")), int(self.argument("--port"))
         self.server = FakeServer(model, port=port, **launcher.options)
@@ -52,7 +52,7 @@ class Process:
         return -9 if is_over else None
 
     async def start(self) -> None:
-        self.is_started = True
+        self.pid = 0
         self.launcher.started.append(self.command)
         if self.launcher.on_start is not None:
             self.launcher.on_start(self.server)

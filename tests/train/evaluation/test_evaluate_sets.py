@@ -126,6 +126,7 @@ def a_run(
         budget=TimeBudget(clock=lambda: float(next(ticks))),
         journal=cast("Any", SimpleNamespace(goes_on=goes_on)),
         lag=nothing,
+        write_eval_page=lambda folder: None,
     )
 
 

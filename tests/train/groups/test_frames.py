@@ -7,13 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from rocstar.engine.testing.policy import Reply, Request, run_virtual
 from rocstar.train.groups.source import LiveGroups
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.tasks.data import TaskCursor
-
-from ...engine.rollout.test_group import agent, tasks
+from tests.engine.rollout.test_group import agent, tasks
+from tests.fakes.scripted_policy import Reply, Request, run_virtual
 
 ROOT = Path(inspect.getfile(LiveGroups)).parents[2]
 ROOMS = {ROOT / "engine" / "rollout", ROOT / "engine" / "nodes", ROOT / "train" / "groups"}

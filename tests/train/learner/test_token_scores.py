@@ -17,9 +17,9 @@ from rocstar.train.learner.learner import Learner, LossSettings
 from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.token_scores import token_scores
-from tests.fakes.trajectories import TASK, FakeTurn, make_trajectory
 
 from ...fakes.tiny import SCRATCH
+from ...fakes.trajectories import TASK, FakeTurn, make_trajectory
 
 VOCAB, TEMPERATURE = 50, 0.7
 

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     if options.port is not None and not 0 <= options.port < 65536:
         raise ConfigError(f"--port {options.port} is not a port; give 1 to 65535, or 0 for a free one")
     run_index = RunIndex(options.runs or [Path("runs")])
-    reader = RunReader(run_index, reveal=options.reveal)
+    reader = RunReader(run_index.runs, reveal=options.reveal)
     if options.export is not None:
         _export(reader, run_index, options.export)
         return 0

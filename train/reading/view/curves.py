@@ -122,76 +122,63 @@ PLOTS = (
 )
 
 
-def curve_svg(
-    rows: Sequence[Row],
-    keys: Mapping[str, str],
-    *,
-    title: str,
-    subtitle: str | None = None,
-    top: float | None = None,
-    set_name: str | None = None,
-    standalone: bool = True,
-    width: int = 520,
-    height: int = 250,
-) -> str:
-    """The curves of these metrics over the RL steps as SVG; `keys` maps metric names to curve labels.
+def plot_chart(
+    plot: Plot, rows_by_run: Mapping[str, Sequence[Row]], *, keys: Mapping[str, str], with_evaluations: bool
+) -> Chart:
+    """Return the curves of some metrics of a plot over the RL steps.
 
-    `set_name` adds the evaluations of that set; `top` fixes the upper end of the axis; a `standalone`
-    drawing carries its own style sheet, for a file of its own.
+    Args:
+        plot: the plot.
+        rows_by_run: rows of metrics.jsonl by run; of one run its name is not shown.
+        keys: labels by metric, all or some of the plot's.
+        with_evaluations: add those of the main set of a single run.
 
     Raises:
         UnknownMetricError: a key is not in the list of metrics.
     """
-    steps = rows_of(rows, "rl")
-    series = [
-        Series(label=label, color=2 * i, points=[(row["step"], number(row, key)) for row in steps])
-        for i, (key, label) in enumerate(keys.items())
-    ]
     unit = next(metric_of(key).unit for key in keys)
-    intervals = [
-        Interval(x=e.step, value=e.value, low=e.low, high=e.high, label=e.set_name)
-        for e in evaluations(rows)
-        if e.set_name == set_name
-    ]
-    series = [s for s in series if any(y is not None for _, y in s.points)]
-    if top is not None and any(y is not None and y > top for s in series for _, y in s.points):
-        top = None
-    chart = Chart(
-        title=title,
+    series: list[Series] = []
+    alone = len(rows_by_run) == 1
+    for place, (run, rows) in enumerate(rows_by_run.items()):
+        for k, (key, label) in enumerate(keys.items()):
+            points = [(row["step"], number(row, key)) for row in rows_of(rows, "rl")]
+            if any(y is not None for _, y in points):
+                # A run has the same colour in all drawings, also beside runs that lack this metric.
+                color = 2 * k if alone else place
+                series.append(Series(label=label if alone else run, color=color, points=points))
+    intervals: list[Interval] = []
+    marks: list[tuple[float, str]] = []
+    if alone:
+        (rows,) = rows_by_run.values()
+        marks, found = stage_marks(rows_of(rows, "rl")), evaluations(rows)
+        intervals = [
+            Interval(x=e.step, value=e.value, low=e.low, high=e.high, label=e.set_name)
+            for e in found
+            if with_evaluations and e.set_name == main_set_of(found)
+        ]
+    highest = max((y for s in series for _, y in s.points if y is not None), default=0.0)
+    subtitle = plot.subtitle
+    if len(keys) < len(plot.keys):  # say which of them it is
+        subtitle = ", ".join([*keys.values(), subtitle or unit])
+    return Chart(
+        title=plot.title,
         subtitle=subtitle,
         unit=unit,
         series=series,
         intervals=intervals,
-        marks=stage_marks(steps),
-        top=top,
-    )
-    return line_chart(chart, width=width, height=height, standalone=standalone)
-
-
-def plot_svg(
-    rows: Sequence[Row], plot: Plot, *, set_name: str | None = None, width: int = 520, height: int = 250
-) -> str:
-    """A chart of the page."""
-    return curve_svg(
-        rows,
-        plot.keys,
-        title=plot.title,
-        subtitle=plot.subtitle,
-        top=plot.top,
-        set_name=set_name,
-        standalone=False,
-        width=width,
-        height=height,
+        marks=marks,
+        top=plot.top if plot.top is None or highest <= plot.top else None,
     )
 
 
 def picture_svg(rows: Sequence[Row]) -> str:
     """The two main curves of a run: reward with evaluations, tool errors in correct trajectories."""
-    main_set = main_set_of(evaluations(rows))
-    panels = [
-        plot_svg(rows, plot, set_name=set_name) for plot, set_name in ((REWARD, main_set), (ERRORS, None))
-    ]
-    return join_svgs(panels, width=520, height=250)
+    panels = [_chart_of(rows, plot) for plot in (REWARD, ERRORS)]
+    return join_svgs([line_chart(panel) for panel in panels], width=520, height=250)
+
+
+def _chart_of(rows: Sequence[Row], plot: Plot) -> Chart:
+    return plot_chart(plot, {"": rows}, keys=plot.keys, with_evaluations=plot is REWARD)
 
 
 def evaluations(rows: Sequence[Row]) -> list[PlottedEvaluation]:
@@ -242,12 +229,10 @@ def drawn_curves(rows: Sequence[Row]) -> list[Figure]:
     """The curves of a run that say something; none for a run without any."""
     steps, found = rows_of(rows, "rl"), evaluations(rows)
     figures = []
-    if steps or found:
-        draw = partial(plot_svg, rows, REWARD, set_name=main_set_of(found))
-        figures.append(Figure(draw, REWARD.caption, is_wide=True))
-    for plot in PLOTS:
-        if plot.says_something(steps):
-            figures.append(Figure(partial(plot_svg, rows, plot), plot.caption))
+    for plot in (REWARD, *PLOTS):
+        if plot.says_something(steps) or (plot is REWARD and (steps or found)):
+            draw = partial(line_chart, _chart_of(rows, plot))
+            figures.append(Figure(draw, plot.caption, is_wide=plot is REWARD))
     if (speed := _speed(steps)) is not None:
         figures.append(speed)
     losses = [(row["step"], number(row, "loss/sft")) for row in rows_of(rows, "sft")]

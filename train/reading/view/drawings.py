@@ -9,7 +9,7 @@ from typing import Any
 
 from rocstar.engine.charts.bars import stacked_bars
 from rocstar.engine.charts.drawing import Figure
-from rocstar.engine.charts.line_chart import Chart, Interval, Series, line_chart
+from rocstar.engine.charts.line_chart import Chart, Series, line_chart
 from rocstar.train.reading.view.budget import ledger_bars, status_bars, time_bars, time_shares
 from rocstar.train.reading.view.curves import (
     PLOTS,
@@ -18,11 +18,12 @@ from rocstar.train.reading.view.curves import (
     drawn_curves,
     evaluations,
     main_set_of,
+    plot_chart,
     rows_of,
 )
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
 from rocstar.train.record.console_text import number
-from rocstar.train.record.metrics import Row, metric_of
+from rocstar.train.record.metrics import Row
 
 MAX_OVERLAID = 9
 """Runs in one drawing: so many colours there are."""
@@ -35,39 +36,8 @@ def charts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [one.as_json() for one in (*drawn_curves(rows), *bars) if one is not None]
 
 
-def overlay(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Figure:
-    """Return one plot with a metric of several runs, or with all metrics of one run."""
-    keys = _shown_keys(plot, rows_by_run)
-    series: list[Series] = []
-    intervals: list[Interval] = []
-    alone = len(rows_by_run) == 1
-    for place, (run, rows) in enumerate(list(rows_by_run.items())[:MAX_OVERLAID]):
-        steps = rows_of(rows, "rl")
-        for key, label in keys.items():
-            points = [(row["step"], number(row, key)) for row in steps]
-            if any(y is not None for _, y in points):
-                # A run has the same colour in all drawings, also beside runs that lack this metric.
-                color = len(series) if alone else place
-                series.append(Series(label=run or label, color=color, points=points))
-        main = main_set_of(evaluations(rows))
-        if plot is REWARD and len(rows_by_run) == 1:
-            intervals += [
-                Interval(x=e.step, value=e.value, low=e.low, high=e.high, label=e.set_name)
-                for e in evaluations(rows)
-                if e.set_name == main
-            ]
-    unit = next(metric_of(key).unit for key in keys)
-    values = [y for s in series for _, y in s.points if y is not None]
-    top = plot.top if plot.top is None or max(values, default=0.0) <= plot.top else None
-    subtitle = plot.subtitle
-    if len(keys) < len(plot.keys):  # say which of them it is
-        subtitle = ", ".join([*keys.values(), subtitle or unit])
-    chart = Chart(title=plot.title, subtitle=subtitle, unit=unit, series=series, intervals=intervals, top=top)
-    return Figure(partial(line_chart, chart), plot.caption, is_wide=plot is REWARD)
-
-
 def _shown_keys(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Mapping[str, str]:
-    """The metrics of a plot that are drawn: of several runs the first that has something to say in one."""
+    """Return the first metric of a plot that has something to say in one of several runs; of one run, all."""
     if len(rows_by_run) == 1:
         return plot.keys
     alone = [replace(plot, keys={key: label}) for key, label in plot.keys.items()]
@@ -76,7 +46,14 @@ def _shown_keys(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Mapping
 
 def overlays(rows_by_run: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
     """Return every plot that one of the runs has data for, and their evaluations."""
-    found = [overlay(plot, rows_by_run).as_json() for plot in (REWARD, *PLOTS) if _has(plot, rows_by_run)]
+    runs = dict(list(rows_by_run.items())[:MAX_OVERLAID])
+    found = []
+    for plot in (REWARD, *PLOTS):
+        if _has(plot, rows_by_run):
+            keys = _shown_keys(plot, rows_by_run)
+            chart = plot_chart(plot, runs, keys=keys, with_evaluations=plot is REWARD)
+            figure = Figure(partial(line_chart, chart), plot.caption, is_wide=plot is REWARD)
+            found.append(figure.as_json())
     return found + [one.as_json() for one in _evaluation_overlays(rows_by_run)]
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import shlex
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from rocstar.engine.record.learned import LearnedTokens
 from rocstar.engine.record.reading import RecordError
@@ -32,20 +31,6 @@ from rocstar.train.record.manifest import ManifestError
 from rocstar.train.record.metrics import MetricsFileError, Row
 from rocstar.train.record.run_directory import METRICS
 
-
-def read_alarms(run: ViewedRun) -> dict[str, Any]:
-    """Return the diagnosis as of `rocstar doctor --json`; `problem` is the reason if there is none, else "".
-
-    RecordError, ConfigError: a record or an evaluation of the run is damaged.
-    """
-    if not (run.path / METRICS).is_file():
-        return {"problem": "no metrics.jsonl: what did not train has no alarms"}
-    try:
-        return {**as_plain(diagnose(run.path)), "problem": ""}
-    except (MetricsFileError, ManifestError) as error:
-        return {"problem": str(error)}
-
-
 MAX_PAGE: Final = 500
 """Rows of one answer."""
 
@@ -57,31 +42,27 @@ class NothingThereError(LookupError):
     """The requested object does not exist; the message names it."""
 
 
-class RunShelf(Protocol):
-    """The runs that there are to read."""
-
-    def runs(self) -> Mapping[str, ViewedRun]:
-        """Return all runs by name; a name keeps its object while its run exists."""
-        ...
-
-
 class RunReader:
     """The runs of an index, with a cache of recent requests."""
 
-    def __init__(self, run_index: RunShelf, *, reveal: bool) -> None:
-        """`reveal`: show tasks whose licence asks that they are not shown."""
-        self._run_index = run_index
+    def __init__(self, runs: Callable[[], Mapping[str, ViewedRun]], *, reveal: bool) -> None:
+        """
+        Args:
+            runs: returns all runs by name; a name keeps its object while its run exists.
+            reveal: show tasks whose licence asks that they are not shown.
+        """
+        self._runs = runs
         self._reveal = reveal
         self._orders: OrderedDict[tuple[Any, ...], Places] = OrderedDict()
         self._records: OrderedDict[tuple[Any, ...], Mapping[str, Any]] = OrderedDict()
 
     def stamps(self) -> dict[str, str]:
         """Return a stamp per run that changes with it."""
-        return {name: run.stamp() for name, run in self._run_index.runs().items()}
+        return {name: run.stamp() for name, run in self._runs().items()}
 
     def runs(self) -> dict[str, Any]:
         """The list of runs."""
-        return {"runs": [drawings.summary(run) for run in self._run_index.runs().values()]}
+        return {"runs": [drawings.summary(run) for run in self._runs().values()]}
 
     def run(self, name: str) -> dict[str, Any]:
         """A run's own page."""
@@ -89,7 +70,7 @@ class RunReader:
         rows = run.metrics()
         return {
             **drawings.summary(run),
-            "tiles": [asdict(tile) for tile in tiles_of(rows)],
+            "tiles": tiles_of(rows),
             "charts": drawings.charts(rows) if rows else [],
             "time": drawings.time_parts(rows),
             "numbers": numbers_of(rows),
@@ -169,8 +150,17 @@ class RunReader:
         return overview(record, self._learned(name, collection, stem, record), bins)
 
     def alarms(self, name: str) -> dict[str, Any]:
-        """Return the alarms of a run, as of `rocstar doctor`."""
-        return read_alarms(self._run(name))
+        """Return the diagnosis as of `rocstar doctor --json`; `problem` is the reason if there is none.
+
+        RecordError, ConfigError: a record or an evaluation of the run is damaged.
+        """
+        run = self._run(name)
+        if not (run.path / METRICS).is_file():
+            return {"problem": "no metrics.jsonl: what did not train has no alarms"}
+        try:
+            return {**as_plain(diagnose(run.path)), "problem": ""}
+        except (MetricsFileError, ManifestError) as error:
+            return {"problem": str(error)}
 
     def families(self, name: str) -> dict[str, Any]:
         """Return the rewards by source of the tasks."""
@@ -204,7 +194,7 @@ class RunReader:
         found = {name: task_over_steps(self._listing(name, STEPS), task)}
         if not found[name]:
             raise NothingThereError(f"{name} has no trajectory of this task")
-        for other, run in self._run_index.runs().items():
+        for other, run in self._runs().items():
             listing = run.listing(STEPS) if other != name else None
             if listing is not None and (steps := task_over_steps(listing, task)):
                 found[other] = steps
@@ -235,7 +225,7 @@ class RunReader:
         return [(listing.files[file].stem, row) for file, row in sample_listing(listing, most)]
 
     def _run(self, name: str) -> ViewedRun:
-        runs = self._run_index.runs()
+        runs = self._runs()
         if name not in runs:
             raise NothingThereError(f"there is no run {name!r}")
         return runs[name]

@@ -47,16 +47,6 @@ class ReportError(ValueError):
     """A run directory without the files of a report; the message names them."""
 
 
-class _OneRun:
-    """An index with one run."""
-
-    def __init__(self, run: ViewedRun) -> None:
-        self._run = run
-
-    def runs(self) -> dict[str, ViewedRun]:
-        return {self._run.name: self._run}
-
-
 def _rows(run_dir: Path) -> list[Row]:
     """Return the rows of metrics.jsonl, of which there is at least one."""
     path = run_dir / "metrics.jsonl"
@@ -85,7 +75,7 @@ def report_page(run_dir: Path) -> str:
     _rows(run_dir)
     name = run_dir.resolve().name
     run = ViewedRun(name, run_dir, only=_ends(records_of(run_dir)))
-    reader, kept = RunReader(_OneRun(run), reveal=False), ExportedResponses()
+    reader, kept = RunReader(lambda: {name: run}, reveal=False), ExportedResponses()
     told = kept.ask("run", {"run": name}, partial(reader.run, name))
     kept.ask("runs", {}, reader.runs)
     kept.ask("groups", {"run": name}, partial(reader.groups_of, name))
@@ -110,7 +100,8 @@ def write_eval_report(folder: Path, *, reveal: bool = False) -> Path:
     """
     read_results(EvaluationFolder(folder).results)
     name = folder.resolve().name
-    reader = RunReader(_OneRun(ViewedRun(name, folder)), reveal=reveal)
+    run = ViewedRun(name, folder)
+    reader = RunReader(lambda: {name: run}, reveal=reveal)
     kept = ExportedResponses()
     kept.ask("runs", {}, reader.runs)
     told = reader.evaluation(name, "0")

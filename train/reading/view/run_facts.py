@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,7 @@ from rocstar.train.record.manifest import ManifestError, read_manifest
 from rocstar.train.record.metrics import Row, UnknownMetricError, is_zero_if_absent, metric_of
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """One number of the headline."""
-
-    name: str
-    value: str
-    detail: str = ""
-
-
-def tiles_of(rows: Sequence[Row]) -> list[Tile]:
+def tiles_of(rows: Sequence[Row]) -> list[dict[str, str]]:
     """Return evaluations before and after, rewards, generated tokens and duration; empty without rows."""
     if not rows:
         return []
@@ -35,14 +25,16 @@ def tiles_of(rows: Sequence[Row]) -> list[Tile]:
         if first is not None and last is not None:
             unit = metric_of(key).unit
             value = f"{format_value(first, unit)} → {format_value(last, unit)}"
-            tiles.append(Tile(name, value, "mean of the first and of the last quarter of the steps"))
+            detail = "mean of the first and of the last quarter of the steps"
+            tiles.append({"name": name, "value": value, "detail": detail})
     generated = [count for row in steps if (count := number(row, "ledger/generated")) is not None]
     if generated:
         tokens = math.fsum(number(row, "tokens/generated") or 0.0 for row in steps)
         detail = f"{tokens:,.0f} tokens written" if tokens else ""
-        tiles.append(Tile("trajectories generated", f"{math.fsum(generated):,.0f}", detail))
+        value = f"{math.fsum(generated):,.0f}"
+        tiles.append({"name": "trajectories generated", "value": value, "detail": detail})
     wall_s = max(float(row["time_s"]) for row in rows)
-    tiles.append(Tile("wall time", duration(wall_s), _steps(steps)))
+    tiles.append({"name": "wall time", "value": duration(wall_s), "detail": _steps(steps)})
     return tiles
 
 
@@ -58,16 +50,17 @@ def _sets(found: Sequence[PlottedEvaluation], main_set: str | None) -> list[str]
     return sorted(names, key=lambda name: name != main_set)
 
 
-def _evaluation_tile(found: Sequence[PlottedEvaluation], set_name: str) -> Tile:
+def _evaluation_tile(found: Sequence[PlottedEvaluation], set_name: str) -> dict[str, str]:
     """Before and after, each with its interval."""
     mine = [e for e in found if e.set_name == set_name]
     first, last = mine[0], mine[-1]
     tasks = f" on {last.num_tasks} tasks" if last.num_tasks else ""
     name = f"{set_name} avg@{last.k}{tasks}"
     if first is last:
-        return Tile(name, f"{last.value:.2f}", f"{_interval(last)} at step {last.step}")
+        detail = f"{_interval(last)} at step {last.step}"
+        return {"name": name, "value": f"{last.value:.2f}", "detail": detail}
     detail = f"{_interval(first)} → {_interval(last)}, 95% interval" if last.low is not None else ""
-    return Tile(name, f"{first.value:.2f} → {last.value:.2f}", detail)
+    return {"name": name, "value": f"{first.value:.2f} → {last.value:.2f}", "detail": detail}
 
 
 def _interval(e: PlottedEvaluation) -> str:

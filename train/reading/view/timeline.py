@@ -50,16 +50,6 @@ class Bar:
     end_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineLanes:
-    """The lanes of one drawing."""
-
-    title: str
-    names: Sequence[str]
-    bars: Sequence[Bar]
-    end_s: float
-
-
 def trajectory_timeline(record: Mapping[str, Any]) -> Figure | None:
     """A trajectory's own lanes: the policy, its tools side by side, the judge; None without times."""
     times = decode_times(record.get("times"))
@@ -75,9 +65,9 @@ def trajectory_timeline(record: Mapping[str, Any]) -> Figure | None:
     if times.judged is not None:
         bars.append(Bar(1 + width, "judge", times.judged.start_s, times.judged.end_s))
     names = ["policy", *tools, *(["judge"] if times.judged is not None else [])]
-    lanes = TimelineLanes(title="Turns and calls", names=names, bars=bars, end_s=times.ended_s)
+    draw = partial(drawn_lanes, "Turns and calls", names, bars, times.ended_s)
     caption = "Seconds since the start of the trajectory. Time without a bar on any lane is waiting."
-    return Figure(partial(drawn_lanes, lanes), caption, is_wide=True)
+    return Figure(draw, caption, is_wide=True)
 
 
 def step_timeline(shown: Sequence[tuple[str, TrajectoryTimes]], *, of: int) -> Figure | None:
@@ -89,17 +79,13 @@ def step_timeline(shown: Sequence[tuple[str, TrajectoryTimes]], *, of: int) -> F
     for lane, (_, times) in enumerate(shown):
         shift_s = times.began - first
         bars += [Bar(lane, kind, shift_s + a, shift_s + b) for kind, (a, b) in _spans(times)]
-    lanes = TimelineLanes(
-        title="Who waited when",
-        names=[name for name, _ in shown],
-        bars=bars,
-        end_s=max(times.began - first + times.ended_s for _, times in shown),
-    )
+    end_s = max(times.began - first + times.ended_s for _, times in shown)
+    draw = partial(drawn_lanes, "Who waited when", [name for name, _ in shown], bars, end_s)
     caption = (
         f"The {len(shown)} of {of} trajectories that ended last, in seconds since their first start. "
         "Blank: between the policy, tools and the judge. Each node has its own clock."
     )
-    return Figure(partial(drawn_lanes, lanes), caption, is_wide=True)
+    return Figure(draw, caption, is_wide=True)
 
 
 def _policy_spans(times: TrajectoryTimes) -> Iterator[tuple[str, tuple[float, float]]]:
@@ -131,14 +117,16 @@ def _shortened(name: str, chars: int) -> str:
     return (head or name)[: max(1, chars - len(end))] + end
 
 
-def drawn_lanes(lanes: TimelineLanes, *, width: int, height: int) -> str:
+def drawn_lanes(
+    title: str, names: Sequence[str], bars: Sequence[Bar], end_s: float, *, width: int, height: int
+) -> str:
     """Return the lanes as one <svg>; `height` is that of curves."""
     is_narrow = width <= NARROW
     left, right = (64, 8) if is_narrow else (150, 14)
-    end_s = lanes.end_s or 1.0
+    end_s = end_s or 1.0
     scale = (width - left - right) / end_s
-    bottom = TOP + LANE * len(lanes.names)
-    body = [f'<text class="title" x="8" y="18">{escape(lanes.title)}</text>', _legend(lanes.bars, width)]
+    bottom = TOP + LANE * len(names)
+    body = [f'<text class="title" x="8" y="18">{escape(title)}</text>', _legend(bars, width)]
     for tick in nice_ticks(0.0, end_s, 4 if is_narrow else 8):
         if tick <= end_s:
             x = left + tick * scale
@@ -147,19 +135,19 @@ def drawn_lanes(lanes: TimelineLanes, *, width: int, height: int) -> str:
                 f'<text class="tick" x="{x:.1f}" y="{bottom + 14}" text-anchor="middle">{tick:g} s</text>'
             )
     chars = (left - 10) // CHAR
-    for lane, name in enumerate(lanes.names):
+    for lane, name in enumerate(names):
         shown = _shortened(name, chars)
         body.append(
             f'<text class="tick" x="{left - 6}" y="{TOP + LANE * lane + 11}" text-anchor="end">'
             f"{escape(shown)}</text>"
         )
-    for bar in _joined(lanes.bars, scale):
+    for bar in _joined(bars, scale):
         x, long = left + bar.start_s * scale, max(APART, (bar.end_s - bar.start_s) * scale)
         body.append(
             f'<rect x="{x:.1f}" y="{TOP + LANE * bar.lane + 2}" width="{long:.1f}" height="{LANE - 4}" '
             f'fill="var(--c{COLORS[bar.kind]})"/>'
         )
-    return svg_element(lanes.title, width, bottom + FOOT, "".join(body), None, standalone=False)
+    return svg_element(title, width, bottom + FOOT, "".join(body), None, standalone=False)
 
 
 def _legend(bars: Sequence[Bar], width: int) -> str:

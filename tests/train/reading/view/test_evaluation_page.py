@@ -123,7 +123,7 @@ def test_attempts_to_read_are_of_questions_solved_sometimes_and_never() -> None:
     cells = ("www", "wft", "wkw", "kwt", "kk")
     rows = [{"row": 10 * n, "cells": c, "correct": c.count("k")} for n, c in enumerate(cells)]
     assert select_attempts(rows, 100) == [21, 20, 0, 30, 31, 32, 10, 12, 11, 40]
-    assert select_attempts(rows, 2) == [21, 20] and select_attempts([], 5) == []
+    assert select_attempts(rows, 1) == [21] and select_attempts([], 5) == []
 
 
 def test_the_forest_has_what_differs_alone() -> None:

@@ -29,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def reader_of(run: Path) -> RunReader:
-    return RunReader(RunIndex([run]), reveal=False)
+    return RunReader(RunIndex([run]).runs, reveal=False)
 
 
 def test_a_page_answers_what_a_server_would(run: Path) -> None:

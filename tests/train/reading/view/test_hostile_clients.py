@@ -24,7 +24,7 @@ USUAL = {"run": "made", "file": "step_000001", "row": "0", "step": "1", "task": 
 
 
 def routes_of(folder: Path) -> list[str]:
-    resources = PageServer(RunReader(RunIndex((folder,)), reveal=False)).app.router.resources()
+    resources = PageServer(RunReader(RunIndex((folder,)).runs, reveal=False)).app.router.resources()
     return [path.canonical for path in resources if path.canonical.startswith("/api/")]
 
 

@@ -81,7 +81,7 @@ class ServedPage:
     """A server in a thread of its own, and a browser."""
 
     def __init__(self, *paths: Path) -> None:
-        self._server = PageServer(RunReader(RunIndex(paths), reveal=False))
+        self._server = PageServer(RunReader(RunIndex(paths).runs, reveal=False))
         self._ports: queue.Queue[int] = queue.Queue()
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -341,7 +341,7 @@ def reports(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     """Each kind of file: of harmless and of hostile texts."""
     out, found = tmp_path_factory.mktemp("reports"), {}
     for kind, run, text in (("", "plain", "plain"), ("hostile ", "hostile", HOSTILE)):
-        reader = RunReader(RunIndex([folder / run]), reveal=False)
+        reader = RunReader(RunIndex([folder / run]).runs, reveal=False)
         evaluation = make_folder(out / run, MadeSet(name="set", num=3, k=2, text=text))
         figure = Figure(partial(row_chart, RowChart(title=text, rows=[], ticks={0: "0", 1: "1"})), text)
         sections = [

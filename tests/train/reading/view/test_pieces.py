@@ -8,7 +8,6 @@ import pytest
 
 from rocstar.engine.chat.toolcalls import parse_tool_calls
 from rocstar.engine.record.reading import Verdict, to_record
-from rocstar.engine.testing.policy import ByteTokenizer
 from rocstar.engine.tools.jupyter import JUPYTER_SCHEMA
 from rocstar.engine.tools.python import PYTHON_SCHEMA
 from rocstar.engine.types import (
@@ -23,6 +22,7 @@ from rocstar.engine.types import (
     Turn,
 )
 from rocstar.train.reading.view.conversation import conversation, pieces, why
+from tests.fakes.scripted_policy import ByteTokenizer
 
 PROGRAM = "import sys\nfor line in sys.stdin:\n    print('<b>', line)"
 

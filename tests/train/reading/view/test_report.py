@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from rocstar.train.reading.view import listing
-from rocstar.train.reading.view.curves import curve_svg, evaluations, main_set_of, picture_svg
+from rocstar.train.reading.view.curves import REWARD, evaluations, main_set_of, picture_svg, plot_chart
 from rocstar.train.reading.view.document import encode_json
 from rocstar.train.reading.view.listing import OpenRecords
 from rocstar.train.reading.view.reader import RunReader
@@ -43,7 +43,7 @@ def page(run: Path) -> str:
 
 def test_each_trajectory_has_what_a_server_would_answer(run: Path, page: str) -> None:
     answers: dict[str, Any] = kept_in(page)["answers"]
-    reader = RunReader(RunIndex([run]), reveal=False)
+    reader = RunReader(RunIndex([run]).runs, reveal=False)
     rows = answers[f"list&run={run.name}"]["rows"]
     assert [(row["file"], row["row"]) for row in rows] == reader.sample(run.name, STEPS, 10)
     for row in rows:
@@ -170,7 +170,7 @@ def test_the_picture_stands_alone(run_dir: Path, tmp_path: Path, capsys: pytest.
     rows = read_metrics(run_dir / "metrics.jsonl")
     assert target.read_text() == picture_svg(rows) + "\n", "the same rows give the same picture"
     with pytest.raises(UnknownMetricError):
-        curve_svg(rows, {"nonsense": ""}, title="x")
+        plot_chart(REWARD, {"": rows}, keys={"nonsense": ""}, with_evaluations=False)
 
 
 def test_the_module_runs_and_refuses_in_one_line(tmp_path: Path) -> None:

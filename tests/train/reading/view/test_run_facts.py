@@ -67,9 +67,7 @@ def test_only_counts_of_what_may_not_happen_are_zero_if_absent() -> None:
 
 
 def test_the_headline_has_evaluations_and_sums(run_dir: Path) -> None:
-    found = [
-        (tile.name, tile.value, tile.detail) for tile in tiles_of(read_metrics(run_dir / "metrics.jsonl"))
-    ]
+    found = [tuple(tile.values()) for tile in tiles_of(read_metrics(run_dir / "metrics.jsonl"))]
     assert found[0] == (
         "heldout avg@4 on 64 tasks",
         "0.29 → 0.95",
@@ -79,7 +77,7 @@ def test_the_headline_has_evaluations_and_sums(run_dir: Path) -> None:
     assert ("trajectories generated", "3,840") in [one[:2] for one in found]
     assert found[-1][2] == "60 RL steps, 2 stages"
     (tile, _) = tiles_of([row(0, "eval") | {"eval/aime/avg@8": 0.4}])
-    assert (tile.name, tile.value) == ("aime avg@8", "0.40"), "one evaluation is no before and after"
+    assert (tile["name"], tile["value"]) == ("aime avg@8", "0.40"), "one evaluation is no before and after"
     assert tiles_of([]) == []
 
 

@@ -16,7 +16,7 @@ from .view_runs import SIBLINGS, decided
 
 @pytest.fixture(scope="module")
 def reader(viewed: Path) -> RunReader:
-    return RunReader(RunIndex([viewed]), reveal=False)
+    return RunReader(RunIndex([viewed]).runs, reveal=False)
 
 
 def number_of(reader: RunReader, name: str) -> int:
@@ -48,7 +48,7 @@ def test_a_group_without_a_signal_had_no_draw(reader: RunReader) -> None:
 
 @pytest.mark.parametrize("reveal", [False, True])
 def test_a_group_tells_its_question_where_that_may_be_shown(viewed: Path, reveal: bool) -> None:
-    reader = RunReader(RunIndex([viewed]), reveal=reveal)
+    reader = RunReader(RunIndex([viewed]).runs, reveal=reveal)
     asked = reader.group("made", step=1, task=number_of(reader, "gcd-1"))["asked"]
     assert asked == {"question": "gcd of 84 and 36?", "answer": "12"}
     hidden = reader.group("made", step=1, task=number_of(reader, "secret"))
@@ -58,7 +58,7 @@ def test_a_group_tells_its_question_where_that_may_be_shown(viewed: Path, reveal
 
 def test_a_group_whose_records_are_damaged_has_no_question(viewed: Path, tmp_path: Path) -> None:
     shutil.copytree(viewed, tmp_path / "made")
-    reader = RunReader(RunIndex([tmp_path / "made"]), reveal=False)
+    reader = RunReader(RunIndex([tmp_path / "made"]).runs, reveal=False)
     task = number_of(reader, "gcd-1")
     path = tmp_path / "made" / "trajectories" / "step_000001.columns"
     path.write_bytes(path.read_bytes()[:200])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,6 @@ from rocstar.train.reading.view.conversation import conversation
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.timeline import (
     MOST_LANES,
-    TimelineLanes,
     drawn_lanes,
     timeline_of_step,
     trajectory_timeline,
@@ -91,7 +91,7 @@ def test_a_step_shows_those_that_ended_last(tmp_path: Path) -> None:
 def test_names_of_siblings_are_told_apart_where_there_is_little_room() -> None:
     """On a phone a lane has seven characters for its name."""
     names = ["03cf46848e9daae4 #2", "03cf46848e9daae4 #13", "turn 1", "python_code, 2"]
-    lanes = TimelineLanes(title="Times", names=names, bars=[], end_s=1.0)
-    shown = re.findall(r'text-anchor="end">(.*?)</text>', drawn_lanes(lanes, width=NARROW, height=250))
+    draw = partial(drawn_lanes, "Times", names, [], 1.0)
+    shown = re.findall(r'text-anchor="end">(.*?)</text>', draw(width=NARROW, height=250))
     assert shown == ["03c… #2", "03… #13", "turn 1", "python…"]
-    assert "03cf46848e9daae4 #13" in drawn_lanes(lanes, width=1060, height=250)
+    assert "03cf46848e9daae4 #13" in draw(width=1060, height=250)

@@ -42,7 +42,7 @@ async def served(
 ) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
     """A client and the server's address."""
     server, stop, ports = (
-        PageServer(RunReader(RunIndex(paths), reveal=reveal), token=token),
+        PageServer(RunReader(RunIndex(paths).runs, reveal=reveal), token=token),
         asyncio.Event(),
         asyncio.Queue[int](),
     )

@@ -1,6 +1,6 @@
 """The live system on several nodes: parts of groups are granted to nodes, every node schedules its replicas.
 
-    event ─> TwoLevels ─┬─ Grants (engine/nodes/): which node a part goes to, when it fits
+    event ─> MultiNodeScheduler ─┬─ Grants (engine/nodes/): which node a part goes to, when it fits
                         └─ one Scheduler per node ──Grant, Drop──> replicas of that node
 
 Trajectories of a part wait here until it is granted to a node; from then on they stay on that node. A single
@@ -43,7 +43,7 @@ class _GrantedPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Levels:
+class NodeSettings:
     """part: siblings that are granted together. fill: times a node's KV that is granted."""
 
     part: int = PART
@@ -54,7 +54,7 @@ class Levels:
             raise ValueError(f"part {self.part} must be 1 or more and fill {self.fill} above 0")
 
 
-class TwoLevels:
+class MultiNodeScheduler:
     """Implements `flight.Handler` over one scheduler per node.
 
     Invariant: every event of a trajectory reaches exactly one node's scheduler, in their order, and none
@@ -62,9 +62,9 @@ class TwoLevels:
     """
 
     def __init__(
-        self, policy: Callable[[], Policy], *, replicas_per_node: int, levels: Levels | None = None
+        self, policy: Callable[[], Policy], *, replicas_per_node: int, levels: NodeSettings | None = None
     ) -> None:
-        self._policy, self._per_node, self._levels = policy, replicas_per_node, levels or Levels()
+        self._policy, self._per_node, self._levels = policy, replicas_per_node, levels or NodeSettings()
         self._sizes: Mapping[str, int] = {}
         self._num_seen: Counter[str] = Counter()
         self._nodes: list[Scheduler] = []

@@ -21,17 +21,17 @@ MAX_NUMBERS = 1 << 24
 _THREAD = threading.local()
 
 
-def packed(data: bytes) -> bytes:
+def compress(data: bytes) -> bytes:
     """Compressed."""
     found: bytes = _of_thread()[0].compress(data)
     return found
 
 
-def unpacked(data: bytes | memoryview, most_bytes: int) -> bytes:
+def decompress(data: bytes | memoryview, most_bytes: int) -> bytes:
     """Return the decompressed bytes, at most `limit`.
 
     Raises:
-        zstandard.ZstdError: the data is not from `packed`.
+        zstandard.ZstdError: the data is not from `compress`.
         ValueError: its header claims more bytes, or none.
     """
     size = zstandard.frame_content_size(data)
@@ -41,14 +41,14 @@ def unpacked(data: bytes | memoryview, most_bytes: int) -> bytes:
     return plain
 
 
-def packed_apart(values: npt.NDArray[Any]) -> list[bytes]:
+def compress_shuffled(values: npt.NDArray[Any]) -> list[bytes]:
     """Each byte of the floats as a column of its own, lowest first."""
     width = values.dtype.itemsize
     bytes_NW = values.astype(f"<f{width}", copy=False).view("u1").reshape(-1, width)
-    return [packed(column.tobytes()) for column in np.ascontiguousarray(bytes_NW.T)]
+    return [compress(column.tobytes()) for column in np.ascontiguousarray(bytes_NW.T)]
 
 
-def together(parts: Sequence[bytes | memoryview], number: int) -> npt.NDArray[Any]:
+def decompress_shuffled(parts: Sequence[bytes | memoryview], number: int) -> npt.NDArray[Any]:
     """Return the floats of byte planes: one plane for each byte of a float.
 
     Raises:
@@ -64,7 +64,7 @@ def together(parts: Sequence[bytes | memoryview], number: int) -> npt.NDArray[An
         raise ValueError(f"columns of {sorted(sizes)} bytes for {number} numbers")
     bytes_NW = np.empty((number, width), "u1")
     for k, part in enumerate(parts):
-        bytes_NW[:, k] = np.frombuffer(unpacked(part, number), "u1")
+        bytes_NW[:, k] = np.frombuffer(decompress(part, number), "u1")
     return bytes_NW.view(f"<f{width}").reshape(-1)
 
 

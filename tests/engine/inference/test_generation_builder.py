@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rocstar.engine.inference.base import Generation, StopReason, Written
+from rocstar.engine.inference.base import Generation, GenerationBuilder, StopReason
 
 
 def piece(ids: list[int], *spans: tuple[int, int, int], cached: int = 0) -> Generation:
@@ -18,7 +18,7 @@ def piece(ids: list[int], *spans: tuple[int, int, int], cached: int = 0) -> Gene
 
 
 def test_spans_that_meet_in_one_version_are_one() -> None:
-    written = Written()
+    written = GenerationBuilder()
     written.add_generation(piece([1, 2], (0, 1, 3), (1, 2, 4), cached=7))
     written.add_generation(piece([]))
     written.add_generation(piece([5, 6, 7], (0, 2, 4), (2, 3, 5), cached=9))
@@ -33,7 +33,7 @@ def test_spans_that_meet_in_one_version_are_one() -> None:
 
 def test_what_nobody_wrote_lies_between_spans_of_one_version() -> None:
     """A tool's result has no log-prob and no version."""
-    written = Written()
+    written = GenerationBuilder()
     written.add([1], [-0.1], [(0, 1, 2)])
     written.add([9, 9], [None, None])
     written.add([2], [math.nan], [(0, 1, 2)])

@@ -11,8 +11,8 @@ from rocstar.engine.scheduling.events import Grant
 from rocstar.engine.scheduling.policies import make_policy
 from rocstar.engine.sim.cost import MI300X_14B, Cluster, ReplicaModel
 from rocstar.engine.sim.flight import Flight
+from rocstar.engine.sim.multi_node import MultiNodeScheduler, NodeSettings
 from rocstar.engine.sim.simulate import simulate
-from rocstar.engine.sim.two_levels import Levels, TwoLevels
 from rocstar.engine.sim.workload import Workload, earlier_step, generate
 
 
@@ -32,7 +32,9 @@ def test_one_node_is_one_scheduler(work: Workload, policy: str) -> None:
     history = earlier_step("paper", 12, 10, 3)
     cluster = cluster_of(replicas=4, per_node=4)
     alone, _ = simulate(work, cluster, policy, history=history)
-    levels = TwoLevels(lambda: make_policy(policy), replicas_per_node=4, levels=Levels(fill=1e9))
+    levels = MultiNodeScheduler(
+        lambda: make_policy(policy), replicas_per_node=4, levels=NodeSettings(fill=1e9)
+    )
     for step, goes_on in ((history, False), (work, True)):
         sizes: defaultdict[str, int] = defaultdict(int)
         for each in step.trajectories:
@@ -42,10 +44,10 @@ def test_one_node_is_one_scheduler(work: Workload, policy: str) -> None:
     assert flight.makespan_s == alone.makespan_s
 
 
-class Watched(TwoLevels):
+class Watched(MultiNodeScheduler):
     """Writes down who is granted where."""
 
-    def __init__(self, levels: Levels) -> None:
+    def __init__(self, levels: NodeSettings) -> None:
         super().__init__(lambda: make_policy("predictive"), replicas_per_node=2, levels=levels)
         self.nodes: defaultdict[str, set[int]] = defaultdict(set)
 
@@ -60,7 +62,7 @@ class Watched(TwoLevels):
 @pytest.mark.parametrize("fill", [1.0, 4.0])
 @pytest.mark.parametrize("part", [3, PART, 10])
 def test_siblings_go_where_their_part_was_granted_and_stay(work: Workload, part: int, fill: float) -> None:
-    watched = Watched(Levels(part=part, fill=fill))
+    watched = Watched(NodeSettings(part=part, fill=fill))
     sizes: defaultdict[str, int] = defaultdict(int)
     for each in work.trajectories:
         sizes[each.group] += 1
@@ -85,6 +87,6 @@ def test_lengths_reach_every_nodes_scheduler(work: Workload) -> None:
         cluster_of(replicas=6, per_node=2),
         "predictive",
         history=earlier_step("paper", 12, 10, 3),
-        two_levels=Levels(),
+        two_levels=NodeSettings(),
     )
     assert found.makespan_s > found.bound_s and all(seat.left_s is not None for seat in flight.seats)
