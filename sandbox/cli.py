@@ -39,7 +39,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="rocstar sandbox", description="Run Python programs in isolation.")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     add_run(verbs)
-    add_doctor(verbs)
+    doctor_verb = verbs.add_parser("doctor", help="show the active isolation, and the fix for missing layers")
+    doctor_verb.add_argument("--json", action="store_true", help="print JSON")
+    doctor_verb.add_argument(
+        "--attack", action="store_true", help="run the attack suite; fails if not all is contained"
+    )
+    doctor_verb.set_defaults(run=doctor)
     add_serve_parser(verbs)
     add_mcp_parser(verbs)
     add_worker_parser(verbs)
@@ -74,15 +79,6 @@ def add_run(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Non
     parser.add_argument("--allow-no-isolation", action="store_true", help="run even without a seccomp filter")
     parser.add_argument("--json", action="store_true", help="print the whole result as one JSON object")
     parser.set_defaults(run=run)
-
-
-def add_doctor(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = verbs.add_parser("doctor", help="show the active isolation, and the fix for missing layers")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--attack", action="store_true", help="run the attack suite; fails if not all is contained"
-    )
-    parser.set_defaults(run=doctor)
 
 
 def run(options: argparse.Namespace) -> int:

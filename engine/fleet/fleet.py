@@ -345,7 +345,7 @@ class Fleet:
         try:
             async with asyncio.timeout_at(loop.time() + self._limits.turn_timeout_s) as cut:
                 state.at, slot.running[request_id] = slot, cut
-                slot.failures.began(request_id)
+                slot.failures.open.add(request_id)
                 if (told := self._granting.get(request_id)) is not None:
                     slot.replica.on_grant(request_id, told)
                 if state.told is not None:
@@ -353,7 +353,7 @@ class Fleet:
                 try:
                     piece = await slot.replica.generate(ids, request_id=request_id, deadline=deadline, **rest)
                 finally:
-                    slot.failures.left(request_id)
+                    slot.failures.open.discard(request_id)
                     del slot.running[request_id]
                     state.at = None
             slot.failures.answered()

@@ -91,21 +91,14 @@ class FailureCount:
     _count: int = 0
     _failed: set[str] = field(default_factory=set)
     """Turns that failed since the last answer."""
-    _open: set[str] = field(default_factory=set)
+    open: set[str] = field(default_factory=set)
     """Turns that began since the last answer and have not ended."""
-
-    def began(self, turn: str) -> None:
-        self._open.add(turn)
-
-    def left(self, turn: str) -> None:
-        """It ended, or was given up."""
-        self._open.discard(turn)
 
     def answered(self) -> None:
         """A turn was answered: all before it is forgotten."""
         self._count = 0
         self._failed.clear()
-        self._open.clear()
+        self.open.clear()
 
     def failed(self, turn: str, running: Iterable[str], *, is_only: bool) -> int:
         """A turn failed while others were `running` there. Returns the failures now.
@@ -116,7 +109,7 @@ class FailureCount:
         if turn not in self._failed or is_only or self.is_row(running):
             self._count += 1
         self._failed.add(turn)
-        return self._count - len(self._open)
+        return self._count - len(self.open)
 
     def is_row(self, running: Iterable[str]) -> bool:
         """Whether all that run there have failed there since the last answer: none of them may break the row

@@ -172,7 +172,9 @@ def _encoded(learned: Sequence[LearnedTokens]) -> Iterator[bytes]:
     if not learned:
         return
     gaps = _short(np.concatenate([tokens.gaps for tokens in learned]))
-    levels = _bytes_of(np.concatenate([tokens.entropies for tokens in learned]))
+    entropies = np.concatenate([tokens.entropies for tokens in learned])
+    shares = np.sqrt(np.clip(entropies, 0.0, MAX_ENTROPY) / MAX_ENTROPY)
+    levels = np.nan_to_num(np.rint(shares * (_UNKNOWN - 1)), nan=_UNKNOWN).astype(np.uint8)
     ratios = _short(np.concatenate([tokens.log_ratios for tokens in learned]))
     codes = np.concatenate([tokens.codes for tokens in learned]).astype("u1")
     at = 0
@@ -225,11 +227,3 @@ def _short(values: Floats) -> npt.NDArray[np.float16]:
     magnitude = np.minimum(rounded & 0x7FFF, np.where(np.isfinite(halves), largest, 0x7FFF))
     short: npt.NDArray[np.float16] = (magnitude | (bits & 0x8000)).astype(np.uint16).view(np.float16)
     return short
-
-
-def _bytes_of(entropies: Floats) -> npt.NDArray[np.uint8]:
-    """A level from 0 to 254 for each; 255 where there is none."""
-    share = np.sqrt(np.clip(entropies, 0.0, MAX_ENTROPY) / MAX_ENTROPY)
-    levels = np.nan_to_num(np.rint(share * (_UNKNOWN - 1)), nan=_UNKNOWN)
-    told: npt.NDArray[np.uint8] = levels.astype(np.uint8)
-    return told

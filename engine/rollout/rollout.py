@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.inference.base import (
-    Generation,
     GenerationBuilder,
     Inference,
     InferenceError,
@@ -134,11 +133,6 @@ class _Draft(GenerationBuilder):
         self.add(ids, [None] * len(ids))
         self.segments.append(Segment(start=start, end=len(self.ids), origin=origin))
 
-    def append_generation(self, generation: Generation) -> None:
-        start = len(self.ids)
-        self.add_generation(generation)
-        self.segments.append(Segment(start=start, end=len(self.ids), origin=Origin.policy))
-
 
 async def run_trajectory(
     agent: Agent, task: Task, key: TrajectoryKey, *, granted: Callable[[], None] = lambda: None
@@ -219,7 +213,9 @@ async def _converse(
             )
         clock.start()  # at the latest, if the engine reported no grant
         clock.sign()
-        draft.append_generation(generation)
+        start = len(draft.ids)
+        draft.add_generation(generation)
+        draft.segments.append(Segment(start=start, end=len(draft.ids), origin=Origin.policy))
         turn_ended(who, len(generation.ids))
         text = agent.chat.turn_text(generation.ids)
         stopped = generation.finish is StopReason.stop

@@ -25,7 +25,7 @@ from rocstar.engine.sim.bound import LowerBound, lower_bound
 from rocstar.engine.sim.cost import MI300X_14B, MI300X_14B_KV_TOKENS, Cluster, CostModel, ReplicaModel
 from rocstar.engine.sim.flight import Flight, SimulationError
 from rocstar.engine.sim.multi_node import NodeSettings
-from rocstar.engine.sim.page import PageMaker, page_sections, text_table
+from rocstar.engine.sim.page import HEADINGS, PageMaker, cells, text_table
 from rocstar.engine.sim.simulate import Outcome, simulate
 from rocstar.engine.sim.svg import makespan_bars, occupancy
 from rocstar.engine.sim.traces import TraceError, load_trace
@@ -170,10 +170,11 @@ class _Found:
         count = len(workload.trajectories)
         groups = len({t.group for t in workload.trajectories})
         turns = sum(len(t.turns) for t in workload.trajectories)
+        longest = max(t.prompt_tokens + t.response_tokens for t in workload.trajectories)
         return [
             f"{workload.name}: {count:,} trajectories in {groups:,} groups, {turns / count:.2f} turns and "
             f"{workload.generated_tokens / count:,.0f} generated tokens each; the longest has "
-            f"{workload.longest_tokens:,} tokens.",
+            f"{longest:,} tokens.",
             f"{cluster.replicas} replicas with {cluster.model.kv_tokens:,} KV tokens each. No policy can "
             f"take less than {bound.seconds:,.1f} s: the longest trajectory alone takes "
             f"{bound.alone_s:,.1f} s, all work at the best batch {bound.work_s:,.1f} s.",
@@ -317,5 +318,9 @@ def _draw(options: argparse.Namespace, found: _Found, make_page: PageMaker) -> N
     if options.html is not None:
         lines = [*found.facts, *(found.advice.lines(found.cluster) if found.advice is not None else [])]
         figures = [Figure(one, caption, is_wide=True) for one, caption in ((bars, BARS), (bands, BANDS))]
-        sections = page_sections(lines, outcomes, figures)
+        rows = [cells(o) for o in sorted(outcomes, key=lambda o: o.makespan_s)]
+        sections: Sequence[Mapping[str, object]] = [
+            {"notes": lines, "table": {"head": HEADINGS, "rows": rows}},
+            {"figures": [one.as_json() for one in figures]},
+        ]
         options.html.write_text(make_page(f"rocstar sim: {workload.name}", sections), encoding="utf-8")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rocstar.engine.charts.drawing import Figure
 from rocstar.engine.sim.simulate import Outcome
 
 HEADINGS = (
@@ -54,12 +53,3 @@ def text_table(outcomes: Sequence[Outcome]) -> str:
 
 PageMaker = Callable[[str, Sequence[Mapping[str, Any]]], str]
 """Makes a page of a title and sections; rocstar.train has it."""
-
-
-def page_sections(
-    facts: Sequence[str], outcomes: Sequence[Outcome], figures: Sequence[Figure]
-) -> list[dict[str, Any]]:
-    """Return the sections of a page: facts, a table and drawings."""
-    rows = [cells(o) for o in sorted(outcomes, key=lambda o: o.makespan_s)]
-    table = {"head": HEADINGS, "rows": rows}
-    return [{"notes": facts, "table": table}, {"figures": [one.as_json() for one in figures]}]

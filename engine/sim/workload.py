@@ -95,11 +95,6 @@ class Workload:
         return sum(t.generated_tokens for t in self.trajectories)
 
     @property
-    def longest_tokens(self) -> int:
-        """The most KV that one trajectory needs: prompt and response."""
-        return max(t.prompt_tokens + t.response_tokens for t in self.trajectories)
-
-    @property
     def limit_tokens(self) -> int:
         """The most KV that one trajectory may ask for: prompt and limit."""
         return max(t.prompt_tokens + t.max_tokens for t in self.trajectories)

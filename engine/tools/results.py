@@ -42,7 +42,8 @@ def _text(result: ExecResult, style: TextStyle) -> str:
     if result.status is Status.OK:
         parts = [result.stdout.strip("\n"), result.value or ""]
         return "\n".join(part for part in parts if part) or "(no output)"
-    why = _WHY.get(result.status) or _last_line(result.stderr)
+    lines = result.stderr.strip().splitlines() or [""]
+    why = _WHY.get(result.status) or lines[-1].strip()
     if result.status is Status.SIGNALED:
         why = f"killed by signal {result.signal}"
     why = why or f"exit code {result.exit_code}"
@@ -50,11 +51,6 @@ def _text(result: ExecResult, style: TextStyle) -> str:
         return why
     detail = result.stderr.strip("\n") if result.status is Status.ERROR and result.stderr.strip() else why
     return "\n".join(part for part in (result.stdout.strip("\n"), detail) if part)
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1].strip() if lines else ""
 
 
 def _rstar2_text(result: ExecResult) -> str:

@@ -67,7 +67,15 @@ def layers_of(started: Started, facts: Mapping[str, Any]) -> Iterator[Layer]:
         "rlimits", True, required=True, detail="address space, CPU time, file size, descriptors, no core"
     )
     yield landlock_layer("landlock" in has if known else facts["landlock_abi"] > 0, facts)
-    yield uid_layer("uid" in has if known else uid_problem(facts) == ("", ""), facts)
+    reason, fix = uid_problem(facts)
+    yield layer(
+        "uid",
+        "uid" in has if known else (reason, fix) == ("", ""),
+        detail="a user id of its own for every program at a time",
+        cost="programs share this user, and its count of processes does not limit their threads",
+        reason=reason,
+        fix=fix,
+    )
     yield layer(
         "notify",
         facts["user_notif"] and facts["seccomp"],
@@ -222,18 +230,6 @@ def uid_problem(facts: Mapping[str, Any]) -> tuple[str, str]:
             "install Python in a world-readable place, such as /usr/local or /opt",
         )
     return "", ""
-
-
-def uid_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
-    reason, fix = uid_problem(facts)
-    return layer(
-        "uid",
-        active,
-        detail="a user id of its own for every program at a time",
-        cost="programs share this user, and its count of processes does not limit their threads",
-        reason=reason,
-        fix=fix,
-    )
 
 
 def namespaces_layer(active: bool, facts: Mapping[str, Any]) -> Layer:

@@ -24,19 +24,6 @@ Redis."""
 URL_VARIABLES = ("ROCSTAR_REDIS_URL", "REDIS_URL", "REDIS_URI")
 
 
-def add_redis_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `redis_url` reads."""
-    parser.add_argument(
-        "--redis",
-        metavar="URL",
-        help="redis://, rediss:// or unix:// URL of the Redis that joins the nodes; default: "
-        f"${URL_VARIABLES[0]}. Every user of the machine can read a command line: pass a URL with a "
-        "password in that variable or with --redis-file",
-    )
-    parser.add_argument("--redis-file", metavar="FILE", help="file whose first line is the Redis URL")
-    parser.add_argument("--redis-prefix", metavar="PREFIX", help="prefix of all keys, to share a Redis")
-
-
 def redis_url(options: argparse.Namespace | None = None) -> str | None:
     """Return the URL from option, file or environment (without `options`: environment only), or None.
 
@@ -64,7 +51,15 @@ def add_worker_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser
     parser = verbs.add_parser(
         "worker", help="run calls that arrive through Redis on this node", description=__doc__
     )
-    add_redis_options(parser)
+    parser.add_argument(
+        "--redis",
+        metavar="URL",
+        help="redis://, rediss:// or unix:// URL of the Redis that joins the nodes; default: "
+        f"${URL_VARIABLES[0]}. Every user of the machine can read a command line: pass a URL with a "
+        "password in that variable or with --redis-file",
+    )
+    parser.add_argument("--redis-file", metavar="FILE", help="file whose first line is the Redis URL")
+    parser.add_argument("--redis-prefix", metavar="PREFIX", help="prefix of all keys, to share a Redis")
     parser.add_argument(
         "--flavours",
         default=",".join(offered_flavours()),

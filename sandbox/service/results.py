@@ -212,11 +212,6 @@ class OutputEvent:
 Event = OutputEvent | ExecResult | SandboxError
 
 
-def stream_type(accept: str) -> str:
-    """Return the content type for a streamed response, or "" if the client does not accept one."""
-    return EVENTS if EVENTS in accept else NDJSON if NDJSON in accept else ""
-
-
 async def stream_cell(
     start: Callable[[OnOutput], Coroutine[None, None, ExecResult]], held: OutputBuffer
 ) -> AsyncGenerator[Event, None]:

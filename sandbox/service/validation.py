@@ -28,7 +28,7 @@ from msgspec import Struct
 
 from rocstar.sandbox.child.import_scan import select_flavour
 from rocstar.sandbox.http.errors import InvalidJson, RequestError, RequestTooLarge, SchemaError
-from rocstar.sandbox.types import DEFAULT_LIMITS, LIMIT_BOUNDS, MAX_TEXT_BYTES, Limits
+from rocstar.sandbox.types import DEFAULT_LIMITS, MAX_TEXT_BYTES, Limits
 
 AUTO = "auto"
 """The flavour of a call that names none: selected by the program's imports."""
@@ -53,12 +53,6 @@ class ServiceLimits:
     max_wall_s: float = 3600.0
     max_memory_bytes: int = 64 << 30
     default_limits: Limits = field(default=DEFAULT_LIMITS)
-
-    def limit_bounds(self, limit: str) -> tuple[Any, Any]:
-        """The least and the most of a field of Limits."""
-        low, high = LIMIT_BOUNDS[limit]
-        most = {"wall_s": self.max_wall_s, "memory_bytes": self.max_memory_bytes}
-        return low, min(high, most.get(limit, high))
 
     def select_flavour(self, code: str) -> str:
         """The flavour that suits a program."""

@@ -434,7 +434,8 @@ class EmbeddedEngine:
             request.num_failures += 1
             if request.num_failures > 1:
                 self._scores.popleft()
-                request.deliver_error(_does_not_fit(len(request.ids), failure))
+                unfit = _does_not_fit(len(request.ids), failure)
+                request.future.get_loop().call_soon_threadsafe(request.fail, unfit)
 
     def _admit(self) -> None:
         """Give waiting requests a slot while slots and the prefill budget last."""

@@ -45,11 +45,6 @@ ROWS_PER_THREAD = 32
 OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)
 
 
-def kv_bytes_per_token(*, num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
-    """Bytes of the keys and values of one token in all layers."""
-    return 2 * num_layers * num_kv_heads * head_dim * dtype.itemsize
-
-
 def kv_capacity(
     *,
     num_layers: int,
@@ -63,10 +58,8 @@ def kv_capacity(
 
     n rows of at most m tokens run at once if n * m <= the result.
     """
-    each = kv_bytes_per_token(
-        num_layers=num_layers, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype
-    )
-    return int(free_bytes * share) // each
+    bytes_per_token = 2 * num_layers * num_kv_heads * head_dim * dtype.itemsize
+    return int(free_bytes * share) // bytes_per_token
 
 
 def free_bytes(device: torch.device) -> int:

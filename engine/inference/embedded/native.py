@@ -78,6 +78,7 @@ class NativeForward:
         self._places = list(_places(model))
         self._known: list[int] = []
         self._angles_MD = (torch.empty(0), torch.empty(0))
+        """Cosines and sines of the model's own rotation, by position."""
 
     def __call__(self, ids_T: Tensor, positions_T: Tensor, attention: Attention, num_logits: int) -> Tensor:
         if (
@@ -88,7 +89,10 @@ class NativeForward:
         ):
             return self._other(ids_T, positions_T, attention, num_logits)
         kv = attention.kv
-        cosines_MD, sines_MD = self._angles(kv.tokens_per_slot)
+        if len(self._angles_MD[0]) < kv.tokens_per_slot:
+            cosines, sines = self._rotary_emb(torch.empty(0), torch.arange(kv.tokens_per_slot)[None])
+            self._angles_MD = cosines[0].contiguous(), sines[0].contiguous()
+        cosines_MD, sines_MD = self._angles_MD
         logits_NV = torch.empty(num_logits, self._vocabulary)
         self._forward.run(
             weights,
@@ -108,13 +112,6 @@ class NativeForward:
                 return None
             self._known = addresses
         return addresses
-
-    def _angles(self, num_positions: int) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of the model's own rotation, of that many positions."""
-        if len(self._angles_MD[0]) < num_positions:
-            cosines, sines = self._rotary_emb(torch.empty(0), torch.arange(num_positions)[None])
-            self._angles_MD = cosines[0].contiguous(), sines[0].contiguous()
-        return self._angles_MD
 
 
 def addresses_of(model: Any) -> Callable[[], list[int]]:

@@ -111,10 +111,6 @@ class ScoreRequest:
         if not self.future.done():
             self.future.set_result(scores)
 
-    def deliver_error(self, error: InferenceError) -> None:
-        """End it; from the device thread."""
-        self.future.get_loop().call_soon_threadsafe(self.fail, error)
-
     def fail(self, error: InferenceError) -> None:
         """End it; on the event loop."""
         if not self.future.done():

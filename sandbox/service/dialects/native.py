@@ -43,6 +43,7 @@ from rocstar.sandbox.service.idempotency import (
     owner_key,
 )
 from rocstar.sandbox.service.results import (
+    EVENTS,
     MAX_JSON_FILES_BYTES,
     TRUNCATED_CHARS,
     OutputBuffer,
@@ -54,7 +55,6 @@ from rocstar.sandbox.service.results import (
     fit_to_budget,
     send_buffered,
     stream_cell,
-    stream_type,
     to_failure,
     truncate_output,
 )
@@ -72,7 +72,15 @@ from rocstar.sandbox.service.validation import (
     narrow_model,
     parse_json,
 )
-from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, OnOutput, SandboxError, Status
+from rocstar.sandbox.types import (
+    LIMIT_BOUNDS,
+    ExecRequest,
+    ExecResult,
+    Limits,
+    OnOutput,
+    SandboxError,
+    Status,
+)
 
 Deadline = Annotated[float, Meta(gt=0, le=MAX_DEADLINE_S)] | None
 Seed = Annotated[int, Meta(ge=0)] | None
@@ -157,11 +165,13 @@ def native_bodies(service_limits: ServiceLimits) -> NativeBodies:
 def make_limits_model(service_limits: ServiceLimits) -> type[Struct]:
     """`Limits`, by the bounds and defaults of the service."""
     kinds = []
+    most = {"wall_s": service_limits.max_wall_s, "memory_bytes": service_limits.max_memory_bytes}
     for item in fields(Limits):
         kind: Any = item.type
-        low, high = service_limits.limit_bounds(item.name)
+        low, high = LIMIT_BOUNDS[item.name]
         default = getattr(service_limits.default_limits, item.name)
-        kinds.append((item.name, Annotated[kind, Meta(ge=low, le=high)], default))
+        bounds = Meta(ge=low, le=min(high, most.get(item.name, high)))
+        kinds.append((item.name, Annotated[kind, bounds], default))
     return msgspec.defstruct("Limits", kinds, kw_only=True, forbid_unknown_fields=True)
 
 
@@ -522,7 +532,8 @@ class Native:
             with self.admission.admitted(owner):
                 return await self._answer(held, self._cell(session_id, call, owner))
 
-        kind = stream_type(request.headers.get("Accept", ""))
+        accept = request.headers.get("Accept", "")
+        kind = EVENTS if EVENTS in accept else NDJSON if NDJSON in accept else ""
         if kind:
             if "Idempotency-Key" in request.headers:
                 raise RequestError(
