@@ -46,7 +46,8 @@ class HttpNode:
             async with self._session.request(method, self._url + path, data=body) as response:
                 answer = await _read(response)
                 if response.status != 200:
-                    raise NodeError(f"{path} answered {response.status}: {_shown(answer)}")
+                    shown = answer[:300].decode("utf-8", "replace")
+                    raise NodeError(f"{path} answered {response.status}: {shown}")
                 return answer
         except (aiohttp.ClientError, OSError) as error:
             raise NodeError(f"{path}: {type(error).__name__}: {error}") from None
@@ -60,10 +61,6 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
             raise NodeError(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
         chunks.append(chunk)
     return b"".join(chunks)
-
-
-def _shown(answer: bytes) -> str:
-    return answer[:300].decode("utf-8", "replace")
 
 
 @contextlib.asynccontextmanager

@@ -9,10 +9,11 @@ import math
 import os
 import runpy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rocstar.engine.charts.drawing import Figure
 from rocstar.engine.charts.row_chart import row_chart
@@ -25,7 +26,6 @@ from rocstar.engine.sim.bound import LowerBound, lower_bound
 from rocstar.engine.sim.cost import MI300X_14B, MI300X_14B_KV_TOKENS, Cluster, CostModel, ReplicaModel
 from rocstar.engine.sim.flight import Flight, SimulationError
 from rocstar.engine.sim.multi_node import NodeSettings
-from rocstar.engine.sim.page import HEADINGS, PageMaker, cells, text_table
 from rocstar.engine.sim.simulate import Outcome, simulate
 from rocstar.engine.sim.svg import makespan_bars, occupancy
 from rocstar.engine.sim.traces import TraceError, load_trace
@@ -41,6 +41,22 @@ BANDS = "Darker: more of a replica's KV pool is in use."
 PICTURED = 3
 """Policies whose replicas are drawn over time: ours and the best of the others."""
 
+HEADINGS = (
+    "policy",
+    "makespan",
+    "x bound",
+    "busy",
+    "batch",
+    "KV used",
+    "recomputed",
+    "preempted",
+    "moved",
+    "tail",
+    "half the groups",
+)
+
+PageMaker = Callable[[str, Sequence[Mapping[str, Any]]], str]
+"""Makes a page of a title and sections; rocstar.train has it."""
 
 MOST_REPLICAS = 100_000
 """The maximum number of replicas: each is simulated by itself, and more would exhaust memory."""
@@ -147,7 +163,7 @@ def _run(options: argparse.Namespace, make_page: PageMaker) -> int:
     if options.json:
         print(json.dumps(_json(found)))
         return 0
-    print("\n".join(found.facts), text_table(found.outcomes), sep="\n\n")
+    print("\n".join(found.facts), _text_table(found.outcomes), sep="\n\n")
     if found.advice is not None:
         print("", *found.advice.lines(found.cluster), sep="\n")
     return 0
@@ -303,6 +319,35 @@ def _json(found: _Found) -> dict[str, object]:
     }
 
 
+def _cells(o: Outcome) -> tuple[str, ...]:
+    """One row of the table, as text."""
+    return (
+        o.policy,
+        f"{o.makespan_s:,.1f} s",
+        f"{o.ratio:.3f}",
+        f"{100 * o.utilisation:.1f}%",
+        f"{o.mean_batch:.1f}",
+        f"{100 * o.kv_occupancy:.0f}%",
+        f"{100 * o.recomputed_share:.2f}%",
+        f"{o.preemptions:,}",
+        f"{o.migrations:,}",
+        f"{o.tail_s:,.1f} s",
+        f"{o.first_group_s:,.1f} s",
+    )
+
+
+def _text_table(outcomes: Sequence[Outcome]) -> str:
+    """The shortest makespan first; columns as wide as they need to be."""
+    rows = [HEADINGS, *(_cells(o) for o in sorted(outcomes, key=lambda o: o.makespan_s))]
+    widths = [max(len(row[k]) for row in rows) for k in range(len(HEADINGS))]
+    lines = []
+    for row in rows:
+        first = row[0].ljust(widths[0])
+        rest = "  ".join(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
+        lines.append(f"{first}  {rest}".rstrip())
+    return "\n".join(lines)
+
+
 def _draw(options: argparse.Namespace, found: _Found, make_page: PageMaker) -> None:
     workload, outcomes = found.workload, found.outcomes
     ranked = [o.policy for o in sorted(outcomes, key=lambda o: o.makespan_s)]
@@ -318,8 +363,8 @@ def _draw(options: argparse.Namespace, found: _Found, make_page: PageMaker) -> N
     if options.html is not None:
         lines = [*found.facts, *(found.advice.lines(found.cluster) if found.advice is not None else [])]
         figures = [Figure(one, caption, is_wide=True) for one, caption in ((bars, BARS), (bands, BANDS))]
-        rows = [cells(o) for o in sorted(outcomes, key=lambda o: o.makespan_s)]
-        sections: Sequence[Mapping[str, object]] = [
+        rows = [_cells(o) for o in sorted(outcomes, key=lambda o: o.makespan_s)]
+        sections: Sequence[Mapping[str, Any]] = [
             {"notes": lines, "table": {"head": HEADINGS, "rows": rows}},
             {"figures": [one.as_json() for one in figures]},
         ]
