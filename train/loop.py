@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from rocstar.train.learner.settings import loss_settings, off_policy_gate, stage
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.rl_config import StageConfig
+from rocstar.train.record.run_directory import cold_start_of
 from rocstar.train.run import Run
 
 
@@ -98,7 +100,7 @@ async def run_stage(run: Run, stage: StageConfig, source: Source, *, first_step:
             await run.evaluation.run_evaluation(run, between=True)
         # Last, so that a checkpoint has the rows of all that came before it; its time is the next step's.
         every = run.recipe.checkpoint.every
-        stuck = gate.is_stuck(off_policy_gate(run.recipe), run.bad_steps)
+        stuck = off_policy_gate(run.recipe).skipped(run.bad_steps) >= gate.STOP_AFTER
         stops = run.listeners.stop is not None
         if run.step == end or (every and run.step % every == 0) or stuck or stops:
             with run.budget.phase("checkpoint"):
@@ -211,4 +213,5 @@ def tell_saved(run: Run) -> None:
     if run.saving is not None and (run.saving.directory / checkpoint.COMPLETE).exists():
         run.listeners.checkpoint(run.saving.step, run.saving.directory)
         run.saving = None
-        checkpoint.forget_cold_start(run.directory)
+        # A checkpoint of the stages replaces those of the cold start.
+        shutil.rmtree(cold_start_of(run.directory), ignore_errors=True)

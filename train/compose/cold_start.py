@@ -31,7 +31,7 @@ async def first_model(
             path = str(setup.saved or setup.cold or recipe.model.path)
             return FirstModel(path=path, dtype=recipe.model.dtype), load_tokenizer(path)
         setup.set_threads(world.threads(recipe.run.threads, alone=True))
-        rows = await _conversations(setup, tasks, sandbox, check_scratch(recipe))
+        rows = await conversations(setup, tasks, sandbox, check_scratch(recipe))
         if setup.cold is not None:
             model, tokenizer = load_model(str(setup.cold), "float32"), load_tokenizer(str(setup.cold))
         else:
@@ -40,7 +40,7 @@ async def first_model(
         # The cold start learns in float32, whatever `model.sharding` asks of the later learner.
         shard(model, alone, ModelConfig(), tokens_per_microbatch=recipe.rl.tokens_per_microbatch)
         team, chat = LearnerTeam(model, alone, setup.thread), chat_format(recipe, tokenizer)
-        await _tune(setup, team, chat, rows, tokenizer)
+        await tune(setup, team, chat, rows, tokenizer)
         return FirstModel(path=recipe.model.path, dtype="float32", loaded=model), tokenizer
     finally:
         setup.set_threads(world.threads(recipe.run.threads))
@@ -49,31 +49,17 @@ async def first_model(
 async def tune(
     setup: Setup,
     team: LearnerTeam,
-    tasks: Tasks,
-    sandbox: Sandbox,
-    chat: ChatFormat,
-    tokenizer: PreTrainedTokenizerBase,
-) -> None:
-    """The cold start of a model that the recipe names."""
-    rows = await _conversations(setup, tasks, sandbox, chat.form)
-    await _tune(setup, team, chat, rows, tokenizer)
-
-
-async def _tune(
-    setup: Setup,
-    team: LearnerTeam,
     chat: ChatFormat,
     rows: list[dict[str, Any]],
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
+    """Run the cold start on the team's model."""
     await run_cold_start(
         team, setup.recipe, chat, rows, tokenizer, setup.listeners, setup.metrics, setup.cold
     )
 
 
-async def _conversations(
-    setup: Setup, tasks: Tasks, sandbox: Sandbox, form: TurnForm
-) -> list[dict[str, Any]]:
+async def conversations(setup: Setup, tasks: Tasks, sandbox: Sandbox, form: TurnForm) -> list[dict[str, Any]]:
     """Return the rows that the cold start learns."""
     return tasks.conversations or await conversations_for(
         setup.recipe, tasks.demonstrations, sandbox, setup.listeners, form

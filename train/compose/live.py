@@ -11,7 +11,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from rocstar.engine.types import Task
-from rocstar.train.compose.cold_start import first_model, tune
+from rocstar.train.compose.cold_start import conversations, first_model, tune
 from rocstar.train.compose.model import FirstModel, make_team
 from rocstar.train.compose.setup import BuiltRun, Setup
 from rocstar.train.evaluation import during_training
@@ -40,7 +40,8 @@ async def open_live(setup: Setup, tasks: Tasks) -> AsyncIterator[BuiltRun]:
         team = make_team(setup, model, tokenizer, token)
         is_tuned = setup.saved is None and recipe.model.path != "scratch" and recipe.sft.steps > 0
         if is_tuned:
-            await tune(setup, team, tasks, sandbox, chat, tokenizer)
+            rows = conversations(setup, tasks, sandbox, chat.form)
+            await tune(setup, team, chat, await rows, tokenizer)
         tasks.conversations.clear()  # not needed any more, and possibly gigabytes
         learning = Learning(
             origin=_initial_policy(setup, model, tokenizer, is_tuned=is_tuned),

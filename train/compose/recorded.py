@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from functools import partial
 
 from rocstar.train.compose.model import load_team
 from rocstar.train.compose.setup import BuiltRun, Setup
 from rocstar.train.evaluation import during_training
-from rocstar.train.groups.from_rollouts import Records, VersionCounter, recorded_source
+from rocstar.train.groups.from_rollouts import RecordedGroups, Records, VersionCounter
 from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.reading.view.report import write_eval_report
 from rocstar.train.tasks.chat_format import chat_format
@@ -34,5 +33,5 @@ async def open_recorded(setup: Setup, records: Records) -> AsyncIterator[BuiltRu
         ),
         tokenizer=tokenizer,
         tasks=[[] for _ in recipe.stages],
-        open_source=partial(recorded_source, records),
+        open_source=lambda stage, tasks, state: contextlib.nullcontext(RecordedGroups(records)),
     )

@@ -21,14 +21,13 @@ from typing import Any
 import numpy as np
 
 from rocstar.engine.record.reading import RecordError, from_record, read_records, record_files
-from rocstar.engine.types import Group, Origin, Scored, Task, Trajectory
+from rocstar.engine.types import Group, Origin, Scored, Trajectory
 from rocstar.train.groups.advantages import check_advantage
-from rocstar.train.groups.source import Batch, Source
+from rocstar.train.groups.source import Batch
 from rocstar.train.learner.model_io import check_can_load, load_tokenizer, vocabulary_size
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
-from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.recipe.sft_config import SftConfig
 from rocstar.train.record.run_directory import CONFIG, TRAJECTORIES
 from rocstar.train.tasks.chat_format import chat_format
@@ -99,7 +98,7 @@ class Records:
         )
         for file in files:
             records.check_first(file)
-        if not any(_has_reward(file) for file in files):
+        if not any("reward" in (record.get("outcome") or {}) for file in files for record in _read(file)):
             raise ConfigError(
                 f"{str(path)!r}: no trajectory of its {len(files)} steps has a reward, all of them failed; "
                 "roll out again when the cause in their 'outcome' is mended"
@@ -173,13 +172,6 @@ class RecordedGroups:
         return {}
 
 
-def recorded_source(
-    records: Records, stage: StageConfig, tasks: Sequence[Task], state: dict[str, Any] | None
-) -> AbstractAsyncContextManager[Source]:
-    """`OpenSource` for a run that learns from records: the steps of all stages lie one behind the other."""
-    return nullcontext(RecordedGroups(records))
-
-
 def _group_of(trajectory: Trajectory) -> tuple[str, int]:
     return trajectory.task.id, trajectory.key.step
 
@@ -198,17 +190,16 @@ def _find(path: Path, steps: int) -> list[Path]:
         )
     missing = [step for step in range(1, steps + 1) if step not in files]
     if missing:
+        have = sorted(files)
+        if have[-1] - have[0] + 1 != len(have):
+            text = f"{len(have)} steps between {have[0]} and {have[-1]}"
+        else:
+            text = f"steps {have[0]} to {have[-1]}" if len(have) > 1 else f"step {have[0]}"
         raise ConfigError(
             f"the recipe asks for {steps} steps, {str(path)!r} has no records of step {missing[0]} "
-            f"(it has {_ranges(sorted(files))}); lower stages.*.steps or record more"
+            f"(it has {text}); lower stages.*.steps or record more"
         )
     return [files[step] for step in range(1, steps + 1)]
-
-
-def _ranges(steps: Sequence[int]) -> str:
-    if steps[-1] - steps[0] + 1 == len(steps):
-        return f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
-    return f"{len(steps)} steps between {steps[0]} and {steps[-1]}"
 
 
 def _check_temperature(path: Path, recipe: Recipe) -> None:
@@ -237,10 +228,6 @@ def _read(path: Path) -> Any:
         raise ConfigError(str(error)) from None
     except OSError as error:
         raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror}") from None
-
-
-def _has_reward(path: Path) -> bool:
-    return any("reward" in (record.get("outcome") or {}) for record in _read(path))
 
 
 def _check_whole(trajectory: Trajectory) -> None:

@@ -156,19 +156,15 @@ def pack(
         ranks: number of ranks; each gets a microbatch if there are enough rows.
         cost: the model's cost of a row.
     """
-    rows = _in_order(examples)
+    found = [(example, example.ids[: example.last_loss]) for example in examples if example.last_loss]
+    # In the order of ids no row shares more with an earlier one than with the one before.
+    found.sort(key=lambda one: (one[0].ids.astype(">u4").tobytes(), one[0].name))
+    rows = _linked(_Row(example=example, inputs=inputs, shared=0) for example, inputs in found)
     pieces = list(_pieces(rows, tokens_per_microbatch, ranks))
     sizes = [sum(row.num_own for row in piece) for piece in pieces]
     costs = [sum(cost.of(row.num_own, row.shared, row.num_targets) for row in piece) for piece in pieces]
     bins = balance(sizes, costs, room=tokens_per_microbatch, ranks=ranks)
     return [_collate(_linked(row for k in chosen for row in pieces[k])) for chosen in bins]
-
-
-def _in_order(examples: Sequence[Example]) -> list[_Row]:
-    """Rows in the order of their ids: none shares more with an earlier one than with the one before."""
-    found = [(example, example.ids[: example.last_loss]) for example in examples if example.last_loss]
-    found.sort(key=lambda one: (one[0].ids.astype(">u4").tobytes(), one[0].name))
-    return _linked(_Row(example=example, inputs=inputs, shared=0) for example, inputs in found)
 
 
 def _linked(rows: Iterable[_Row]) -> list[_Row]:

@@ -42,7 +42,7 @@ from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.weight_file import SINGLE, files_of, write_index
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.run_directory import COMPLETE as COMPLETE
-from rocstar.train.record.run_directory import cold_start_of, complete_checkpoints, step_of
+from rocstar.train.record.run_directory import complete_checkpoints, step_of
 
 ONE_FILE = 1 << 50
 """Bytes of a file of weights at most: it is not parted further."""
@@ -103,7 +103,12 @@ def snapshot(
 
     A large model is split over files and ranks by gather.py: no rank has all of it in memory.
     """
-    ranks = learner.world_size if _has_plain_names(learner.model) else 1
+    any_model: Any = learner.model  # transformers has no types for it
+    renamed = getattr(any_model, "_weight_conversions", None)
+    if renamed is None:
+        renamed = get_model_conversion_mapping(any_model, add_legacy=False)
+    # Only where `save_pretrained` writes every parameter under its own name and as it is.
+    ranks = 1 if renamed else learner.world_size
     plan = planned(learner.model, ranks)
     weights = [(name, weight.to("cpu", copy=True)) for name, weight in gathered(plan, rank)]
     return Snapshot(
@@ -116,13 +121,6 @@ def snapshot(
         progress=progress,
         tokenizer_files=tokenizer_files,
     )
-
-
-def _has_plain_names(model: PreTrainedModel) -> bool:
-    """Whether `save_pretrained` writes every parameter under its own name and as it is."""
-    any_model: Any = model  # transformers has no types for it
-    found = getattr(any_model, "_weight_conversions", None)
-    return not (get_model_conversion_mapping(any_model, add_legacy=False) if found is None else found)
 
 
 def _shell(model: PreTrainedModel) -> PreTrainedModel:
@@ -371,8 +369,3 @@ def set_threads(threads: int) -> None:
 def source_kind(*, live: bool) -> str:
     """How a run gets its groups, as its checkpoints say it."""
     return "live" if live else "records"
-
-
-def forget_cold_start(run_dir: Path) -> None:
-    """Remove the checkpoints of the cold start; a checkpoint of the stages replaces them."""
-    shutil.rmtree(cold_start_of(run_dir), ignore_errors=True)

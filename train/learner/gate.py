@@ -52,8 +52,3 @@ def message(step: int, stats: LossStats, gate: Gate, path: Path) -> str:
         f"ratio p99 {found.ratio_p99():.3f} (bound {gate.ratio_p99}), {stats.bad_steps} steps in a row; "
         f"worst tokens in {path}"
     )
-
-
-def is_stuck(gate: Gate, bad_steps: int) -> bool:
-    """Whether the optimizer was paused for STOP_AFTER steps in a row."""
-    return gate.skipped(bad_steps) >= STOP_AFTER

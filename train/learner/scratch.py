@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rocstar.train.recipe.errors import ConfigError
@@ -74,7 +74,10 @@ def train_tokenizer(
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_between_special(itertools.chain([first], texts), special_tokens), trainer)
+    # The text between special tokens: merges over one could never be used.
+    boundary = re.compile("|".join(re.escape(token) for token in special_tokens))
+    texts = itertools.chain([first], texts)
+    tokenizer.train_from_iterator((part for text in texts for part in boundary.split(text) if part), trainer)
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=_keep_markup(tokenizer),
         eos_token=EOS_TOKEN,
@@ -83,13 +86,6 @@ def train_tokenizer(
         clean_up_tokenization_spaces=False,
         model_max_length=MAX_POSITIONS,
     )
-
-
-def _between_special(texts: Iterable[str], special_tokens: Sequence[str]) -> Iterator[str]:
-    """The stretches of text between special tokens: merges over one could never be used."""
-    boundary = re.compile("|".join(re.escape(token) for token in special_tokens))
-    for text in texts:
-        yield from (piece for piece in boundary.split(text) if piece)
 
 
 def _keep_markup(tokenizer: Tokenizer) -> Tokenizer:

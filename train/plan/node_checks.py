@@ -54,15 +54,32 @@ class NodeNeeds:
 
 def check_node(facts: NodeFacts, needs: NodeNeeds) -> list[NodeCheck]:
     """Every respect, in the order of what ends a run first."""
+    shared_memory = SHM_BYTES * len(facts.gpus)
+    few_descriptors = facts.nofile != UNLIMITED and facts.nofile < NOFILE
     return [
         *_gpus(facts, needs),
         _rdma(facts, needs),
         _clock(facts, needs),
         _ports(facts),
         _sandbox(facts),
-        _scratch(facts),
-        _shared_memory(facts),
-        _descriptors(facts),
+        _verdict(
+            "scratch",
+            f"{facts.scratch_free / GIB:.1f} GiB free in {facts.scratch}",
+            bad=Fitness.thin if facts.scratch_free < SCRATCH_BYTES else None,
+            fix="programs write there: free some space, or set TMPDIR to a place that has it",
+        ),
+        _verdict(
+            "shared memory",
+            f"{facts.shared_memory / GIB:.1f} GiB free in /dev/shm",
+            bad=Fitness.thin if facts.shared_memory < shared_memory else None,
+            fix="give a container --shm-size 16g or --ipc=host: GPUs of a node pass data through it",
+        ),
+        _verdict(
+            "descriptors",
+            "unlimited" if facts.nofile == UNLIMITED else f"{facts.nofile:,} a process",
+            bad=Fitness.thin if few_descriptors else None,
+            fix=f"raise the hard limit to {NOFILE:,} or more (ulimit -Hn, LimitNOFILE=, --ulimit nofile=)",
+        ),
         _pinned(facts, needs),
         _torch(facts),
         *_recipe(needs),
@@ -170,35 +187,6 @@ def _sandbox(facts: NodeFacts) -> NodeCheck:
             fix="rocstar sandbox doctor tells layer by layer",
         )
     return _verdict("sandbox", f"tier {facts.isolation}: {facts.isolation_why}")
-
-
-def _scratch(facts: NodeFacts) -> NodeCheck:
-    return _verdict(
-        "scratch",
-        f"{facts.scratch_free / GIB:.1f} GiB free in {facts.scratch}",
-        bad=Fitness.thin if facts.scratch_free < SCRATCH_BYTES else None,
-        fix="programs write there: free some space, or set TMPDIR to a place that has it",
-    )
-
-
-def _shared_memory(facts: NodeFacts) -> NodeCheck:
-    wanted = SHM_BYTES * len(facts.gpus)
-    return _verdict(
-        "shared memory",
-        f"{facts.shared_memory / GIB:.1f} GiB free in /dev/shm",
-        bad=Fitness.thin if facts.shared_memory < wanted else None,
-        fix="give a container --shm-size 16g or --ipc=host: GPUs of a node pass data through it",
-    )
-
-
-def _descriptors(facts: NodeFacts) -> NodeCheck:
-    short = facts.nofile != UNLIMITED and facts.nofile < NOFILE
-    return _verdict(
-        "descriptors",
-        "unlimited" if facts.nofile == UNLIMITED else f"{facts.nofile:,} a process",
-        bad=Fitness.thin if short else None,
-        fix=f"raise the hard limit to {NOFILE:,} or more (ulimit -Hn, LimitNOFILE=, --ulimit nofile=)",
-    )
 
 
 def _pinned(facts: NodeFacts, needs: NodeNeeds) -> NodeCheck:

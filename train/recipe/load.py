@@ -29,7 +29,10 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, others: str 
     Relative paths become absolute: those of the file start at its folder, those of overrides, and those of a
     shipped recipe that is called by its name, at the current directory.
     """
-    named, path = Path(path), _find_recipe(Path(path))
+    named = path = Path(path)
+    shipped = RECIPES / f"{named.name.removesuffix('.toml')}.toml"
+    if len(named.parts) == 1 and shipped.stem in shipped_recipes() and not named.is_file():
+        path = shipped
     try:
         raw = read_toml(path, what=f"recipe {str(path)!r}")
     except (FileNotFoundError, IsADirectoryError):
@@ -74,13 +77,6 @@ def _finished(raw: dict[str, Any], overrides: Sequence[str], *, folder: Path, wh
 def shipped_recipes() -> list[str]:
     """Names of the recipes that come with rocstar."""
     return sorted(path.stem for path in RECIPES.glob("*.toml"))
-
-
-def _find_recipe(path: Path) -> Path:
-    """The file that is meant: itself, or where there is none the shipped recipe of that name."""
-    shipped = RECIPES / f"{path.name.removesuffix('.toml')}.toml"
-    is_name = len(path.parts) == 1 and shipped.stem in shipped_recipes()
-    return shipped if is_name and not path.is_file() else path
 
 
 def parse_recipe(raw: Mapping[str, Any], *, where: str) -> Recipe:

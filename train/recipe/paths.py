@@ -22,14 +22,11 @@ def resolve_paths(raw: dict[str, Any], folder: Path, overrides: Sequence[str]) -
     """Make the paths of a recipe's table absolute; invalid tables are left to validation."""
     given = [tuple(option.removeprefix("--").partition("=")[0].split(".")) for option in overrides]
 
-    def start_of(place: Place) -> Path:
-        return Path() if any(_begins(place, option) for option in given) else folder
-
     for place, node, key, is_path in _paths(raw):
         value = node.get(key)
         if not isinstance(value, str) or os.path.isabs(value):
             continue
-        start = start_of(place)
+        start = Path() if any(_begins(place, option) for option in given) else folder
         if is_path(value, start):
             node[key] = os.path.abspath(start / value)
     _resolve_code(raw, folder, given)
@@ -103,8 +100,11 @@ def _paths(raw: dict[str, Any]) -> Iterator[tuple[Place, dict[str, Any], str, Ca
     sources = [*task_places(raw), *(("tasks", name) for name in (named if isinstance(named, dict) else ()))]
     fields: list[tuple[Place, Callable[[str, Path], bool]]] = [
         *(((*source, "source"), _is_data_path) for source in sources),
-        *((("eval", str(k), "path"), _is_file) for k in range(len(sets) if isinstance(sets, list) else 0)),
-        (("sft", "data"), _is_conversations_path),
+        *(
+            (("eval", str(k), "path"), lambda value, _: bool(value))
+            for k in range(len(sets) if isinstance(sets, list) else 0)
+        ),
+        (("sft", "data"), lambda value, _: value != "demonstrations"),
         (("model", "path"), _is_model_path),
         (("model", "template"), _is_template_path),
         (("sft", "template"), _is_template_path),
@@ -126,14 +126,6 @@ def _begins(place: Place, option: Place) -> bool:
 
 def _is_data_path(value: str, start: Path) -> bool:
     return value != "reasoning_gym" and not value.startswith("hub:")
-
-
-def _is_file(value: str, start: Path) -> bool:
-    return bool(value)
-
-
-def _is_conversations_path(value: str, start: Path) -> bool:
-    return value != "demonstrations"
 
 
 def _is_model_path(value: str, start: Path) -> bool:

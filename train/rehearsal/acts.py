@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from rocstar.train.learner import checkpoint
@@ -30,7 +31,7 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.rehearsal.cast import give_memory
 from rocstar.train.rehearsal.fake_gpu import FakeGpu
 from rocstar.train.rehearsal.ledger import Category, MemoryPeak
-from rocstar.train.rehearsal.scopes import book_gradients, book_moments
+from rocstar.train.rehearsal.scopes import book_gradients, local
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,7 +129,10 @@ class LearnerOnStage:
         with self._gpu.ledger.act("moments"), self._gpu.host.act("moments"):
             with self._gpu.ledger.scope(Category.moments):
                 self.learner.imitation_step([empty_microbatch()])
-            book_moments(self.learner, self._gpu.ledger)
+            for optimizer in self.learner.optimizers.optimizers:
+                for state in optimizer.state.values():
+                    kept = (local(x) for x in state.values() if isinstance(x, Tensor))
+                    self._gpu.ledger.file(kept, Category.moments)
         self.learner.optimizers.zero_grad()
         for ledger in (self._gpu.ledger, self._gpu.host):
             ledger.peaks.pop()

@@ -98,7 +98,9 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return NotImplemented  # DTensor: comes again with the tensor of this rank
         self.num_ops += 1
         made_for = kwargs.get("device")
-        is_ours = made_for is not None and (made_for.type in ("meta", "cuda") or self._is_fsdp(made_for))
+        # Where the CPU learns, what FSDP asks it for is the learner's, and not the host's own.
+        is_fsdp = made_for == self.device and self.ledger.category is Category.gathers
+        is_ours = made_for is not None and (made_for.type in ("meta", "cuda") or is_fsdp)
         if is_ours:
             kwargs = {**kwargs, "device": self.device}
         fakes = [x for x in tree_leaves((args, kwargs)) if isinstance(x, FakeTensor)]
@@ -113,7 +115,9 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if fakes and made_for is not None and func is _aten._to_copy.default:
             fake, dtype = fakes[0], kwargs.get("dtype") or fakes[0].dtype
             if made_for == HOST and fake.device == self.device and fake.nbytes <= READ_BYTES:
-                return self._to_host(fake, dtype)
+                self.reads[_place()] += 1
+                with unset_fake_temporarily():
+                    return torch.zeros(fake.shape, dtype=dtype)
             if kwargs["device"] == fake.device and dtype == fake.dtype:
                 return _aten.alias.default(fake)  # C++ could not know that it is there already
         try:
@@ -121,10 +125,6 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._count(func(*args, **kwargs))
         except RuntimeError as error:
             raise _explained(error, func) from error
-
-    def _is_fsdp(self, device: torch.device) -> bool:
-        """Where the CPU learns, what FSDP asks it for is the learner's, and not the host's own."""
-        return device == self.device and self.ledger.category is Category.gathers
 
     def weights(self, like: Tensor) -> Tensor:
         """Return an unbooked tensor of that shape, for a model before it is sharded."""
@@ -148,12 +148,6 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is not _aten._local_scalar_dense.default or tensor.dtype == torch.bool:
             return True
         return 1.0 if tensor.dtype.is_floating_point else 1
-
-    def _to_host(self, tensor: FakeTensor, dtype: torch.dtype) -> Tensor:
-        """Return zeros in the shape of the tensor, for the host to continue with."""
-        self.reads[_place()] += 1
-        with unset_fake_temporarily():
-            return torch.zeros(tensor.shape, dtype=dtype)
 
 
 _EMPTY = (_aten.empty.memory_format, _aten.empty_strided.default, _aten.new_empty.default)

@@ -98,8 +98,32 @@ class Rehearsal:
         for peak in self.peaks:
             parts = ", ".join(f"{name} {gib:.1f}" for name, gib in peak.gib().items() if gib >= 0.05)
             lines.append(f"  {peak.act:<11}{peak.total / GIB:>7.1f} GiB: {parts or 'next to nothing'}")
-        lines += [_packing_line(name, one) for name, one in self.packing.items()]
-        lines += [*_room_lines(self.room), *_moved_lines(self.moved), *_time_lines(self.timeline)]
+        for name, one in self.packing.items():
+            lines.append(
+                f"  {name} step: {one.rows:,} rows, {one.tokens:,} tokens, {one.rounds} microbatches a rank; "
+                f"the heaviest has {one.heaviest:,} tokens, the longest row {one.longest:,}; efficiency "
+                f"{one.efficiency:.2f}"
+            )
+        if (room := self.room) is not None:
+            learner = room.held_by_learner / GIB
+            beside = f", {learner:.1f} of the learner's state beside it" if learner else ""
+            lines.append(
+                f"  a server of {room.gpus} GPUs: {room.kv / GIB:.1f} GiB of KV on each{beside} = "
+                f"{room.kv_tokens:,} tokens: {room.mean} trajectories of the mean "
+                f"length, {room.longest} of the longest"
+            )
+        if (moved := self.moved) is not None:
+            lines.append(
+                f"  publish: {gigabytes(moved.publish_bytes)} to a server, {moved.publish_s:.0f} s; "
+                f"checkpoint: {gigabytes(moved.checkpoint_bytes)}, {moved.checkpoint_s:.0f} s, and "
+                f"{moved.checkpoint_write_s:.0f} s beside the next steps"
+            )
+        if (t := self.timeline) is not None:
+            generate = "not known" if t.generate_s is None else f"at least {t.generate_s:.0f} s"
+            lines.append(
+                f"  a step: generate {generate}, learn {t.learn_s:.0f} s, publish {t.publish_s:.0f} s, "
+                f"checkpoint {t.checkpoint_s:.1f} s; at stated bandwidths (docs/guide/rehearse.md)"
+            )
         if self.host_gib >= 0.05:
             lines.append(f"  rank 0's host holds {self.host_gib:.1f} GiB for files")
         return lines
@@ -107,46 +131,6 @@ class Rehearsal:
 
 def _act(peak: MemoryPeak) -> dict[str, Any]:
     return {"peak_gib": round(peak.total / GIB, 3), "by_category": peak.gib()}
-
-
-def _packing_line(name: str, one: Packing) -> str:
-    return (
-        f"  {name} step: {one.rows:,} rows, {one.tokens:,} tokens, {one.rounds} microbatches a rank; the "
-        f"heaviest has {one.heaviest:,} tokens, the longest row {one.longest:,}; efficiency "
-        f"{one.efficiency:.2f}"
-    )
-
-
-def _room_lines(room: ServerRoom | None) -> list[str]:
-    if room is None:
-        return []
-    learner = room.held_by_learner / GIB
-    beside = f", {learner:.1f} of the learner's state beside it" if learner else ""
-    return [
-        f"  a server of {room.gpus} GPUs: {room.kv / GIB:.1f} GiB of KV on each{beside} = "
-        f"{room.kv_tokens:,} tokens: {room.mean} trajectories of the mean "
-        f"length, {room.longest} of the longest"
-    ]
-
-
-def _moved_lines(moved: Transfers | None) -> list[str]:
-    if moved is None:
-        return []
-    return [
-        f"  publish: {gigabytes(moved.publish_bytes)} to a server, {moved.publish_s:.0f} s; checkpoint: "
-        f"{gigabytes(moved.checkpoint_bytes)}, {moved.checkpoint_s:.0f} s, and "
-        f"{moved.checkpoint_write_s:.0f} s beside the next steps"
-    ]
-
-
-def _time_lines(t: Timeline | None) -> list[str]:
-    if t is None:
-        return []
-    generate = "not known" if t.generate_s is None else f"at least {t.generate_s:.0f} s"
-    return [
-        f"  a step: generate {generate}, learn {t.learn_s:.0f} s, publish {t.publish_s:.0f} s, checkpoint "
-        f"{t.checkpoint_s:.1f} s; at stated bandwidths (docs/guide/rehearse.md)"
-    ]
 
 
 def _plain(value: Any) -> Any:

@@ -19,7 +19,6 @@ from torch.utils import checkpoint as torch_checkpoint
 
 from rocstar.kernels import linear_loss
 from rocstar.train.learner import learner as learner_module
-from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.rehearsal.ledger import Category, MemoryLedger
 
@@ -93,10 +92,3 @@ def book_gradients(model: nn.Module, ledger: MemoryLedger) -> None:
             any_parameter.register_post_accumulate_grad_hook(
                 lambda p: ledger.file([p.grad] if p.grad is not None else [], Category.gradients)
             )
-
-
-def book_moments(learner: Learner, ledger: MemoryLedger) -> None:
-    """The state that the optimizers keep between steps."""
-    for optimizer in learner.optimizers.optimizers:
-        for state in optimizer.state.values():
-            ledger.file((local(x) for x in state.values() if isinstance(x, Tensor)), Category.moments)
