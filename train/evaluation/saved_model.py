@@ -57,7 +57,6 @@ from rocstar.train.plan.preflight import check_engine, check_sets, loaded_tasks
 from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
-from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.recipe.toml import to_toml
 from rocstar.train.record.manifest import recipe_hash, recorded, write_start
 from rocstar.train.record.run_directory import CONFIG, LOCK, MANIFEST, claim, discard_if_unused
@@ -238,12 +237,6 @@ def with_model(recipe: Recipe, model: str | None) -> Recipe:
     return recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": path})})
 
 
-def last_stage(recipe: Recipe) -> StageConfig:
-    if not recipe.stages:
-        raise ConfigError("the recipe has no [[stages]], so rollouts have no limits")
-    return recipe.stages[-1]
-
-
 def run_to_end(work: Coroutine[None, None, T]) -> T:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work)
@@ -305,11 +298,6 @@ class OpenedModel:
     max_context: int | None
     isolation: str
     num_answers: Callable[[Sequence[Turn]], int]
-
-
-def with_date_of(out: Path | None, recipe: Recipe) -> Recipe:
-    """Return the recipe with the date in its prompts: that of the records in `out`, if there are any."""
-    return dated(recipe, former=out)
 
 
 @contextlib.asynccontextmanager

@@ -21,7 +21,6 @@ from typing import Any, Final
 from rocstar.engine.record.files import FRAMES, LINES, is_sealed, record_files
 from rocstar.train.evaluation.evaluation_folder import ATTEMPTS, RESULTS, EvaluationFolder
 from rocstar.train.reading.view.listing import Listing
-from rocstar.train.reading.view.token_texts import TokenTextsOfRun
 from rocstar.train.record.manifest import ManifestError, read_manifest
 from rocstar.train.record.metrics import MetricsFileError, Row, read_metrics
 from rocstar.train.record.run_directory import (
@@ -39,6 +38,41 @@ STEPS: Final = "steps"
 MAX_LISTINGS: Final = 4
 TICK_NS: Final = 100_000_000
 EVALUATION: Final = "evaluations"
+TOKENIZER: Final = "tokenizer.json"
+
+
+class TokenTextsOfRun:
+    """Loads the tokenizer of the run's last checkpoint at the first use.
+
+    It is None without a checkpoint or without the package tokenizers: a record has only ids.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._path: Path | None = None
+        self._tokenizer: Any = None
+        self._known: dict[int, str] = {}
+
+    def __call__(self, ids: Sequence[int]) -> list[str] | None:
+        if self._tokenizer is None and not self._load():
+            return None
+        for token in ids:
+            if token not in self._known:
+                self._known[token] = self._tokenizer.decode([token], skip_special_tokens=False)
+        return [self._known[token] for token in ids]
+
+    def _load(self) -> bool:
+        found = [path / TOKENIZER for path in complete_checkpoints(self._directory)]
+        path = next((path for path in reversed(found) if path.is_file()), None)
+        if path is None or path == self._path:
+            return False
+        self._path = path
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            return False
+        self._tokenizer = Tokenizer.from_file(str(path))
+        return True
 
 
 class ViewedRun:
@@ -86,10 +120,6 @@ class ViewedRun:
             return (self.path / CONFIG).read_text(encoding="utf-8", errors="replace")
         except (FileNotFoundError, NotADirectoryError):
             return ""
-
-    def has_checkpoint(self) -> bool:
-        """Return True if a checkpoint of the run can be loaded."""
-        return self.path.is_dir() and bool(complete_checkpoints(self.path))
 
     def status(self) -> str:
         """Return how the last start ended, by manifest.json, or "" without one. A start without an end and
