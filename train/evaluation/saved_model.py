@@ -24,7 +24,12 @@ from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Trajectory, Turn
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.evaluation.evaluate_sets import evaluate_sets
-from rocstar.train.evaluation.evaluation_folder import ATTEMPTS, Contaminants, EvaluationFolder, RecipeOverlap
+from rocstar.train.evaluation.evaluation_folder import (
+    ATTEMPTS,
+    Contaminants,
+    EvaluationFolder,
+    recipe_overlap,
+)
 from rocstar.train.evaluation.provenance import (
     data_facts,
     differences,
@@ -172,7 +177,7 @@ def _evaluation_into(
     sets = evaluation_sets(recipe, tasks.heldout)
     if backend_of(recipe).reads_weights:
         check_room(recipe, load_max_positions(recipe.model.path))
-    contaminants = RecipeOverlap(learned=tasks.learned, left_out=order.is_own)
+    contaminants = recipe_overlap(tasks.learned, left_out=order.is_own)
     text, path = to_toml(recipe), out / CONFIG
     if order.resume and tomllib.loads(path.read_text(encoding="utf-8")) != tomllib.loads(text):
         raise ConfigError(

@@ -66,7 +66,9 @@ def resolve_source(
     if step is None:
         step = max(files)
     if step not in files:
-        raise ConfigError(f"{str(run)!r} has no records of step {step}; it has steps {_listed(files)}")
+        steps = sorted(files)
+        listed = ", ".join(map(str, steps)) if len(steps) <= 6 else f"{steps[0]} to {steps[-1]}"
+        raise ConfigError(f"{str(run)!r} has no records of step {step}; it has steps {listed}")
     recipe = load_recipe(config_of(run, step)) if (run / CONFIG).is_file() else None
     saved, apart = (checkpoint, None) if checkpoint else _nearest(run, step - 1)
     return AnalysisSource(
@@ -121,11 +123,6 @@ def _nearest(run: Path, step: int) -> tuple[str, int]:
         raise ConfigError(f"{str(run)!r} has no complete checkpoint; pass --checkpoint DIRECTORY")
     nearest = min(found, key=lambda path: (abs(step_of(path) - step), step_of(path)))
     return str(nearest), step_of(nearest) - step
-
-
-def _listed(files: dict[int, Path]) -> str:
-    steps = sorted(files)
-    return ", ".join(map(str, steps)) if len(steps) <= 6 else f"{steps[0]} to {steps[-1]}"
 
 
 def select_trajectories(file: Path, number: int, *, seed: int) -> list[int]:
