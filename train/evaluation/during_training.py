@@ -22,7 +22,7 @@ from rocstar.train.evaluation.evaluate_sets import (
 )
 from rocstar.train.evaluation.evaluation_folder import (
     EvaluationFolder,
-    RecipeOverlap,
+    recipe_overlap,
     replace_folder,
     run_folder,
 )
@@ -112,7 +112,7 @@ async def _evaluate(
             step=run.step,
             decode=run.decode,
             nodes=live.nodes,
-            contaminants=RecipeOverlap(learned=live.learned, left_out=True),
+            contaminants=recipe_overlap(live.learned, left_out=True),
         )
         entry["files"] = file_digests(folder.directory, folder.files(list(found)))
     return found

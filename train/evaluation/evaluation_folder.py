@@ -22,7 +22,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rocstar.engine.record.files import whole_file
 from rocstar.engine.record.reading import VERSION, RecordError, Verdict, from_record, read_records, to_record
@@ -87,34 +87,21 @@ def replace_folder(made: Path, target: Path) -> None:
     shutil.rmtree(former, ignore_errors=True)
 
 
-class Contaminants(Protocol):
-    """Finds the questions of a set that the policy may have learned: `questions` by id with their rule, or
-    None."""
-
-    def found(self, chosen: EvaluationSet) -> Mapping[str, Any] | None: ...
+Contaminants = Callable[[EvaluationSet], Mapping[str, Any] | None]
+"""Returns the questions of a set that the policy may have learned: `questions` by id with their rule, or
+None."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecipeOverlap:
-    """The overlap of a set with the tasks and conversations of the recipe."""
-
-    learned: Learned
-    left_out: bool
-    """True if the recipe that trained the policy excluded these sets."""
-
-    def found(self, chosen: EvaluationSet) -> Mapping[str, Any] | None:
-        return self.learned.found(chosen.name, chosen.tasks, left_out=self.left_out)
+def recipe_overlap(learned: Learned, *, left_out: bool) -> Contaminants:
+    """Return the overlap of each set with the tasks and conversations of the recipe. `left_out`: the recipe
+    that trained the policy excluded these sets."""
+    return lambda chosen: learned.found(chosen.name, chosen.tasks, left_out=left_out)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredOverlap:
-    """The overlap of a set as stored in earlier results."""
-
-    sets: Mapping[str, Any]
-
-    def found(self, chosen: EvaluationSet) -> Mapping[str, Any] | None:
-        overlap = self.sets.get(chosen.name, {}).get("contamination")
-        return None if overlap is None else {key: overlap[key] for key in FOUND}
+def stored_overlap(chosen: EvaluationSet, *, sets: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the overlap of a set as stored in earlier results."""
+    overlap = sets.get(chosen.name, {}).get("contamination")
+    return None if overlap is None else {key: overlap[key] for key in FOUND}
 
 
 def write_numbers(
@@ -140,7 +127,7 @@ def numbers(
         questions = read_questions(folder.attempts(chosen.name), chosen)
         if not any(question.scored for question in questions.values()):
             raise unscored_error([from_record(r) for r in read_records(folder.attempts(chosen.name))])
-        contaminated = contaminants.found(chosen) if contaminants else None
+        contaminated = contaminants(chosen) if contaminants else None
         sets_json[chosen.name] = set_results(questions, chosen, contaminated)
         found[chosen.name] = summarize(questions, k=chosen.samples)
     return sets_json, found

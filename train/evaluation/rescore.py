@@ -17,6 +17,7 @@ import os
 import tomllib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ from rocstar.engine.rollout.rollout import Judge
 from rocstar.engine.types import Attempt, Failed, FinishReason, Outcome, Task, Trajectory
 from rocstar.train.evaluation.evaluation_folder import (
     EvaluationFolder,
-    StoredOverlap,
     outcome_fields,
+    stored_overlap,
     write_numbers,
 )
 from rocstar.train.evaluation.provenance import file_digests, judge_facts, last_facts, verifier_digest
@@ -193,7 +194,7 @@ async def rescore(stored: FinishedEvaluation, out: Path | None) -> RescoreResult
             target,
             seed=stored.results["seed"],
             step=stored.results["step"],
-            contaminants=StoredOverlap(sets=stored.results["sets"]),
+            contaminants=partial(stored_overlap, sets=stored.results["sets"]),
         )
     return found
 

@@ -20,7 +20,7 @@ from rocstar.engine.record.reading import record_files, to_record, write_records
 from rocstar.engine.types import Scored, Task
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.evaluation.evaluate_sets import EvaluationContext, run_share
-from rocstar.train.evaluation.saved_model import last_stage, open_engine_and_agent, run_to_end, with_model
+from rocstar.train.evaluation.saved_model import open_engine_and_agent, run_to_end, with_model
 from rocstar.train.groups.journal import Journal, origin_of
 from rocstar.train.groups.live_source import wave_of
 from rocstar.train.groups.rollout_metrics import rollout_metrics
@@ -99,7 +99,8 @@ def roll_out_steps(
 
 
 def _first_stage(recipe: Recipe) -> tuple[StageConfig, list[Task]]:
-    last_stage(recipe)
+    if not recipe.stages:
+        raise ConfigError("the recipe has no [[stages]], so rollouts have no limits")
     alone = recipe.model_copy(update={"sft": SftConfig(steps=0)})  # its data are not needed here
     return recipe.stages[0], loaded_tasks(alone, built_in=load_tasks_of).stages[0]
 

@@ -24,7 +24,12 @@ from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Trajectory, Turn
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.evaluation.evaluate_sets import evaluate_sets
-from rocstar.train.evaluation.evaluation_folder import ATTEMPTS, Contaminants, EvaluationFolder, RecipeOverlap
+from rocstar.train.evaluation.evaluation_folder import (
+    ATTEMPTS,
+    Contaminants,
+    EvaluationFolder,
+    recipe_overlap,
+)
 from rocstar.train.evaluation.provenance import (
     data_facts,
     differences,
@@ -57,7 +62,6 @@ from rocstar.train.plan.preflight import check_engine, check_sets, loaded_tasks
 from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
-from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.recipe.toml import to_toml
 from rocstar.train.record.manifest import recipe_hash, recorded, write_start
 from rocstar.train.record.run_directory import CONFIG, LOCK, MANIFEST, claim, discard_if_unused
@@ -173,7 +177,7 @@ def _evaluation_into(
     sets = evaluation_sets(recipe, tasks.heldout)
     if backend_of(recipe).reads_weights:
         check_room(recipe, load_max_positions(recipe.model.path))
-    contaminants = RecipeOverlap(learned=tasks.learned, left_out=order.is_own)
+    contaminants = recipe_overlap(tasks.learned, left_out=order.is_own)
     text, path = to_toml(recipe), out / CONFIG
     if order.resume and tomllib.loads(path.read_text(encoding="utf-8")) != tomllib.loads(text):
         raise ConfigError(
@@ -238,12 +242,6 @@ def with_model(recipe: Recipe, model: str | None) -> Recipe:
     return recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": path})})
 
 
-def last_stage(recipe: Recipe) -> StageConfig:
-    if not recipe.stages:
-        raise ConfigError("the recipe has no [[stages]], so rollouts have no limits")
-    return recipe.stages[-1]
-
-
 def run_to_end(work: Coroutine[None, None, T]) -> T:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work)
@@ -305,11 +303,6 @@ class OpenedModel:
     max_context: int | None
     isolation: str
     num_answers: Callable[[Sequence[Turn]], int]
-
-
-def with_date_of(out: Path | None, recipe: Recipe) -> Recipe:
-    """Return the recipe with the date in its prompts: that of the records in `out`, if there are any."""
-    return dated(recipe, former=out)
 
 
 @contextlib.asynccontextmanager

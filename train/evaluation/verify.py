@@ -16,6 +16,7 @@ import asyncio
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ from rocstar.train.evaluation.benchmarks.benchmark import Benchmark
 from rocstar.train.evaluation.benchmarks.registry import find, load_set, load_tasks_of
 from rocstar.train.evaluation.evaluation_folder import (
     RESULTS,
-    StoredOverlap,
     numbers,
+    stored_overlap,
 )
 from rocstar.train.evaluation.provenance import (
     data_facts,
@@ -109,7 +110,9 @@ def _files(
 def _numbers(stored: FinishedEvaluation) -> list[str]:
     """Compare results.json with the records. Overlap with training is taken from the stored results."""
     try:
-        recomputed, _ = numbers(stored.sets, stored.folder, StoredOverlap(sets=stored.results["sets"]))
+        recomputed, _ = numbers(
+            stored.sets, stored.folder, partial(stored_overlap, sets=stored.results["sets"])
+        )
     except (RecordError, TrainingStopped) as error:
         return [f"results.json: cannot compute it from the records: {error}"]
     all_sets = {name: recomputed.get(name, former) for name, former in stored.results["sets"].items()}

@@ -232,11 +232,6 @@ def _parse(path: Path, data: bytes) -> list[tuple[Row, int]]:
     return rows
 
 
-def _spans(rows: list[tuple[Row, int]]) -> list[tuple[tuple[Row, int], int]]:
-    """Return each parsed row with the offset of its begin."""
-    return list(zip(rows, [0, *(end for _, end in rows)], strict=False))
-
-
 def rows_behind(path: Path, num_bytes: int) -> list[tuple[Row, int]]:
     """Return the rows after the first `num_bytes` of a metrics.jsonl, each with the offset of its end."""
     return [(row, end) for row, end in _parse(path, path.read_bytes()) if end > num_bytes]
@@ -288,7 +283,9 @@ class MetricsWriter:
             os.truncate(path, whole)
         own = whole if keep_bytes is None else min(keep_bytes, whole)
         self._own = data[:own]
-        self._old = [(row, data[begin:end]) for (row, end), begin in _spans(rows) if end > own]
+        begins = [0, *(end for _, end in rows)]
+        spans = zip(rows, begins, strict=False)
+        self._old = [(row, data[begin:end]) for (row, end), begin in spans if end > own]
         self._file: TextIO = self.path.open("a", encoding="utf-8")
         self._started = self._clock()
         self._rows_s = max((float(row["time_s"]) for row, end in rows if end <= own), default=0.0)

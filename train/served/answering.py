@@ -25,7 +25,8 @@ from rocstar.sandbox.http.access_log import Network, access_log
 from rocstar.sandbox.http.guard import Owners, reload_on_sighup
 from rocstar.sandbox.http.listening import Address
 from rocstar.sandbox.http.printable import printable_line
-from rocstar.train.evaluation.saved_model import OpenedModel, open_model, run_to_end, with_date_of
+from rocstar.train.evaluation.saved_model import OpenedModel, open_model, run_to_end
+from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.toml import to_toml
@@ -81,7 +82,7 @@ def serve(order: ServeOrder) -> None:
 @contextlib.asynccontextmanager
 async def open_served(order: ServeOrder) -> AsyncIterator[tuple[OpenedModel, RunningServer]]:
     """The endpoint over the model, while the block runs."""
-    order = dataclasses.replace(order, recipe=with_date_of(order.out, order.recipe))
+    order = dataclasses.replace(order, recipe=dated(order.recipe, former=order.out))
     stages = order.recipe.stages
     tokens, turns = (
         (stages[-1].max_response_tokens, stages[-1].max_turns) if stages else (RESPONSE_TOKENS, TURNS)

@@ -35,6 +35,10 @@ class Extraction:
     answer: str | None = None
     failure: ExtractionFailure | None = None
 
+    def __post_init__(self) -> None:
+        if (self.answer is None) == (self.failure is None):
+            raise ValueError(f"answer={self.answer!r} and failure={self.failure!r}: exactly one must be set")
+
 
 def num_answers(written: str | Sequence[Turn]) -> int:
     """Return the number of answer blocks, for RoC's p_format (Eq. 5): 0 if no block is complete, else the

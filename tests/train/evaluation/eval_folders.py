@@ -76,7 +76,7 @@ class Dirty:
 
     sets: Mapping[str, MadeSet]
 
-    def found(self, chosen: EvaluationSet) -> Mapping[str, Any] | None:
+    def __call__(self, chosen: EvaluationSet) -> Mapping[str, Any] | None:
         ids = [chosen.tasks[at].id for at in self.sets[chosen.name].dirty]
         rule = "exact match of the problem, whitespace and case aside"
         return {"rule": rule, "overlap": len(ids), "left_out_of_training": False, "questions": ids}

@@ -14,7 +14,6 @@ import pytest
 from rocstar.engine.chat.boundaries import load_template
 from rocstar.train.cli import main
 from rocstar.train.compose import model as compose_model
-from rocstar.train.evaluation.saved_model import with_date_of
 from rocstar.train.learner.scratch import train_tokenizer
 from rocstar.train.learner.world import World
 from rocstar.train.plan.prompts import dated
@@ -94,7 +93,6 @@ def test_a_resumed_run_keeps_its_day(folder: Path, capsys: pytest.CaptureFixture
     assert dated(recipe(), former=run, today=lambda: LATER).model.date == "2026-11-26"
     assert f"2026-11-26 is used (as in {str(run / 'config.toml')!r})" in capsys.readouterr().err
     assert dated(recipe(), former=folder / "new", today=lambda: LATER).model.date == "2026-12-24"
-    assert with_date_of(run, recipe()).model.date == "2026-11-26", "what is served goes on in a folder too"
 
 
 def test_a_checkpoint_is_read_with_the_day_of_its_run(folder: Path) -> None:

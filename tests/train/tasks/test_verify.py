@@ -100,6 +100,13 @@ def test_an_extraction_is_an_answer_or_a_failure(inside: str) -> None:
     assert (extraction.answer is None) != (extraction.failure is None)
 
 
+def test_an_extraction_cannot_hold_both_or_neither() -> None:
+    with pytest.raises(ValueError, match="exactly one"):
+        Extraction()
+    with pytest.raises(ValueError, match="exactly one"):
+        Extraction(answer="1", failure=ExtractionFailure.no_box)
+
+
 @pytest.mark.parametrize(
     ("text", "count"),
     [

@@ -125,7 +125,13 @@ def analyse(source: AnalysisSource, *, number: int, window: int, seed: int) -> A
     with working("scoring tokens", unit="trajectories", total=len(rows)) as work:
         for trajectory, scores in _scored(source, rows, scorer):
             turns = list(split_turns(trajectory, scorer.text, window=window))
-            top_N = _count(tally, trajectory, turns, scores.entropy_N)
+            top_N = tally.add(
+                trajectory.task.id,
+                scores.entropy_N,
+                np.concatenate([turn.class_U for turn in turns]),
+                np.concatenate([np.full(len(turn.ids), turn.lead) for turn in turns]),
+                np.concatenate([np.arange(len(turn.ids)) for turn in turns]),
+            )
             wordings.add(trajectory.task.id, turns, scores.entropy_N, top_N)
             mismatch.add(trajectory, scores)
             lengths.add(turns)
@@ -140,17 +146,6 @@ def _scored(
     trajectories = read_chosen(source.file, rows)
     while part := list(itertools.islice(trajectories, AT_A_TIME)):
         yield from zip(part, scorer.score(part, temperature=source.temperature), strict=True)
-
-
-def _count(tally: Tally, trajectory: Trajectory, turns: Sequence[TurnTokens], entropy_N: Floats) -> Floats:
-    """Add a trajectory, and return its tokens' membership in the top fifth."""
-    return tally.add(
-        trajectory.task.id,
-        entropy_N,
-        np.concatenate([turn.class_U for turn in turns]),
-        np.concatenate([np.full(len(turn.ids), turn.lead) for turn in turns]),
-        np.concatenate([np.arange(len(turn.ids)) for turn in turns]),
-    )
 
 
 def _keep(

@@ -55,7 +55,11 @@ def run(options: argparse.Namespace) -> int:
         check_file(options.out, force=options.force)
     with StatusLine():
         found = analyse(source, number=options.trajectories, window=options.window, seed=options.seed)
-    out = options.out or _default_page(options.run, source.step)
+    if source.step is None:
+        default = options.run.with_name(f"{options.run.stem}.analysis.html")
+    else:
+        default = options.run / FOLDER / f"step_{source.step:06d}.html"
+    out = options.out or default
     try:
         out.parent.mkdir(exist_ok=True)
         replace_text(out, html_page(found))
@@ -65,13 +69,6 @@ def run(options: argparse.Namespace) -> int:
         ) from None
     print(json.dumps({**as_plain(found), "page": str(out)}) if options.json else _as_text(found, out))
     return 0
-
-
-def _default_page(run: Path, step: int | None) -> Path:
-    """Return the path of the page for a run's step, or for a file of records."""
-    if step is None:
-        return run.with_name(f"{run.stem}.analysis.html")
-    return run / FOLDER / f"step_{step:06d}.html"
 
 
 def _as_text(found: Analysis, out: Path) -> str:

@@ -15,8 +15,8 @@ from rocstar.engine.charts.row_chart import ChartRow, Mark, RowChart, row_chart
 from rocstar.engine.types import Origin
 from rocstar.train.evaluation.statistics.intervals import interval_of_means
 from rocstar.train.reading.analysis.analyse import Analysis, ShownTrajectory
-from rocstar.train.reading.analysis.findings import BEHIND, NAMES, all_sentences, percent
-from rocstar.train.reading.analysis.phrase_counts import WORDS, PhraseCount, most_uncertain
+from rocstar.train.reading.analysis.findings import BEHIND, NAMES, behind_sentence, class_sentence, percent
+from rocstar.train.reading.analysis.phrase_counts import WORDS, PhraseCount
 from rocstar.train.reading.analysis.statistics.estimates import BootstrapEstimate
 from rocstar.train.reading.analysis.statistics.tally import Floats, Lead
 from rocstar.train.reading.analysis.token_classes import CLASSES
@@ -107,8 +107,11 @@ def html_page(analysis: Analysis) -> str:
 
 
 def format_findings(analysis: Analysis) -> list[str]:
-    """Return the findings as sentences."""
-    return all_sentences(analysis.shares, analysis.behind)
+    """Return the findings as sentences: the comparisons with the control first, then each class."""
+    return [
+        *(behind_sentence(name, found) for name, found in analysis.behind.items()),
+        *(class_sentence(name, found) for name, found in zip(CLASSES, analysis.shares, strict=True)),
+    ]
 
 
 def facts(analysis: Analysis) -> list[tuple[str, str]]:
@@ -129,7 +132,13 @@ def facts(analysis: Analysis) -> list[tuple[str, str]]:
 
 def notes(analysis: Analysis) -> list[str]:
     """Return notes on the limits of the results."""
-    return [_whose_weights(analysis), *_short_turns(analysis)]
+    found, turns = [_whose_weights(analysis)], analysis.turns
+    if turns.within >= SHORT_TURNS * turns.count:
+        found.append(
+            f"{turns.within:,} of {turns.count:,} turns have no more than the {turns.window} first tokens: "
+            "their calls and answers are in no other class. A smaller --window separates them."
+        )
+    return found
 
 
 def _whose_weights(analysis: Analysis) -> str:
@@ -147,16 +156,6 @@ def _whose_weights(analysis: Analysis) -> str:
         f"{measured}: other weights{by} than those that wrote the records. The entropies are of these "
         "weights, at tokens that others wrote."
     )
-
-
-def _short_turns(analysis: Analysis) -> list[str]:
-    turns = analysis.turns
-    if turns.within < SHORT_TURNS * turns.count:
-        return []
-    return [
-        f"{turns.within:,} of {turns.count:,} turns have no more than the {turns.window} first tokens: their "
-        "calls and answers are in no other class. A smaller --window separates them."
-    ]
 
 
 def as_plain(analysis: Analysis) -> dict[str, Any]:
@@ -323,7 +322,8 @@ def _token_rows(analysis: Analysis) -> list[list[Any]]:
         counts, grams = analysis.wordings.tokens[name], analysis.wordings.grams[name]
         singles = [
             (_visible(analysis.decode([token])), f"{count.top:.0f} of {count.times}")
-            for token, count in most_uncertain(counts, LISTED)
+            for token, count in sorted(counts.items(), key=lambda one: (-one[1].top, one[0]))[:LISTED]
+            if count.top > 0
         ]
         ranked = sorted(grams.items(), key=lambda one: (-one[1], one[0]))[:LISTED]
         threes = [(_visible(analysis.decode(list(gram))), str(n)) for gram, n in ranked]

@@ -7,7 +7,6 @@ tasks gives no finding, because an interval over so few tasks is unreliable.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rocstar.train.reading.analysis.statistics.estimates import (
@@ -15,7 +14,7 @@ from rocstar.train.reading.analysis.statistics.estimates import (
     ClassShare,
     ControlComparison,
 )
-from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass
+from rocstar.train.reading.analysis.token_classes import TokenClass
 
 MIN_TASKS: Final = 8
 
@@ -46,7 +45,7 @@ def behind_sentence(name: str, found: ControlComparison) -> str:
     numbers = f"{times(ratio)} as often in the top fifth as at the same offset of turns that answer no tool"
     direction = ratio.lies_beyond(1.0)
     verdict = ("no significant difference", "more often", "less often")[direction]
-    return f"{what}: {verdict} ({numbers}; {signed(nats)} nats)."
+    return f"{what}: {verdict} ({numbers}; {nats.value:+.2f} [{nats.low:+.2f}, {nats.high:+.2f}] nats)."
 
 
 def class_sentence(name: TokenClass, found: ClassShare) -> str:
@@ -61,14 +60,6 @@ def class_sentence(name: TokenClass, found: ClassShare) -> str:
     return f"{what}: {verdict[found.lift.lies_beyond(1.0)]} ({share})."
 
 
-def all_sentences(shares: Sequence[ClassShare], behind: Mapping[str, ControlComparison]) -> list[str]:
-    """Return the comparisons with the control first, then each class."""
-    return [
-        *(behind_sentence(name, found) for name, found in behind.items()),
-        *(class_sentence(name, found) for name, found in zip(CLASSES, shares, strict=True)),
-    ]
-
-
 def _too_little(estimate: BootstrapEstimate) -> str:
     """Return the reason for not stating a finding, or ""."""
     if estimate.num_tasks < MIN_TASKS:
@@ -81,11 +72,6 @@ def _too_little(estimate: BootstrapEstimate) -> str:
 def times(e: BootstrapEstimate) -> str:
     """Format a ratio with its interval."""
     return f"{e.value:.2f} [{e.low:.2f}, {e.high:.2f}] times"
-
-
-def signed(e: BootstrapEstimate) -> str:
-    """Format a difference with its interval."""
-    return f"{e.value:+.2f} [{e.low:+.2f}, {e.high:+.2f}]"
 
 
 def percent(e: BootstrapEstimate) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -104,9 +104,3 @@ class PhraseCounts:
                 seen.top += float(top_U[token])
                 found.add(word)
         return found
-
-
-def most_uncertain(counts: Mapping[int, TokenCount], limit: int) -> list[tuple[int, TokenCount]]:
-    """Return the tokens that are most often in the top fifth, most frequent first."""
-    ranked = sorted(counts.items(), key=lambda one: (-one[1].top, one[0]))
-    return [one for one in ranked[:limit] if one[1].top > 0]

@@ -19,7 +19,6 @@ from rocstar.engine.record.files import FRAMES, LINES
 from rocstar.engine.record.reading import RecordError, from_record, read_records, record_files
 from rocstar.engine.record.step_file import StepFile
 from rocstar.engine.types import HIDDEN, Trajectory
-from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record.run_directory import (
@@ -51,15 +50,6 @@ class AnalysisSource:
     """As `run.threads`: 0 = the physical cores."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """The position of a trajectory in its file."""
-
-    row: int
-    task: Any
-    """Identifies its task within the file."""
-
-
 def resolve_source(
     run: Path, *, step: int | None, checkpoint: str | None, temperature: float | None
 ) -> AnalysisSource:
@@ -76,7 +66,9 @@ def resolve_source(
     if step is None:
         step = max(files)
     if step not in files:
-        raise ConfigError(f"{str(run)!r} has no records of step {step}; it has steps {_listed(files)}")
+        steps = sorted(files)
+        listed = ", ".join(map(str, steps)) if len(steps) <= 6 else f"{steps[0]} to {steps[-1]}"
+        raise ConfigError(f"{str(run)!r} has no records of step {step}; it has steps {listed}")
     recipe = load_recipe(config_of(run, step)) if (run / CONFIG).is_file() else None
     saved, apart = (checkpoint, None) if checkpoint else _nearest(run, step - 1)
     return AnalysisSource(
@@ -103,20 +95,16 @@ def _of_file(file: Path, checkpoint: str | None, temperature: float | None) -> A
             checkpoint, apart = _nearest(run, int(folder.name[5:]))
     if checkpoint is None:
         raise ConfigError(f"the weights that wrote {str(file)!r} are unknown. Pass --checkpoint DIRECTORY.")
+    sets = recipe.eval if recipe else ()
+    own = next((config.temperature for config in sets if config.label == file.stem), None)
     return AnalysisSource(
         file=file,
         step=None,
         checkpoint=checkpoint,
         written_before=apart,
-        temperature=_temperature(temperature, _of_set(recipe, file.stem)),
+        temperature=_temperature(temperature, own),
         threads=recipe.run.threads if recipe else 0,
     )
-
-
-def _of_set(recipe: Recipe | None, name: str) -> float | None:
-    """Return the temperature of an evaluation set, if it sets one."""
-    sets = recipe.eval if recipe else ()
-    return next((config.temperature for config in sets if config.label == name), None)
 
 
 def _temperature(asked: float | None, own: float | None) -> float:
@@ -137,11 +125,6 @@ def _nearest(run: Path, step: int) -> tuple[str, int]:
     return str(nearest), step_of(nearest) - step
 
 
-def _listed(files: dict[int, Path]) -> str:
-    steps = sorted(files)
-    return ", ".join(map(str, steps)) if len(steps) <= 6 else f"{steps[0]} to {steps[-1]}"
-
-
 def select_trajectories(file: Path, number: int, *, seed: int) -> list[int]:
     """Return rows of at most `number` trajectories of a file, in order: of as many tasks as possible,
     about equally many of each. ConfigError if there are none, or the file is unreadable."""
@@ -151,8 +134,8 @@ def select_trajectories(file: Path, number: int, *, seed: int) -> list[int]:
             f"{str(file)!r} has no scored trajectory that may be shown; failed ones are not analysed"
         )
     rng, by_task = random.Random(f"analyse|{seed}"), dict[Any, list[int]]()
-    for place in places:
-        by_task.setdefault(place.task, []).append(place.row)
+    for row, task in places:
+        by_task.setdefault(task, []).append(row)
     for rows in by_task.values():
         rng.shuffle(rows)
     chosen: list[int] = []
@@ -185,29 +168,24 @@ def read_chosen(file: Path, rows: Sequence[int]) -> Iterator[Trajectory]:
         raise ConfigError(f"{file}: a record is not whole: {type(error).__name__}: {error}") from None
 
 
-def _places(file: Path) -> list[_Place]:
+def _places(file: Path) -> list[tuple[int, Any]]:
+    """Return the row of each trajectory that may be shown, and what identifies its task in the file."""
     try:
         if file.suffix == FRAMES:
-            return _of_index(StepFile(file))
+            step_file = StepFile(file)
+            failed = [k for k, bucket in enumerate(step_file.buckets) if bucket == FAILED]
+            return [
+                (row, int(entry["task"]))
+                for row, entry in enumerate(step_file.rows)
+                if not entry["hidden"] and entry["policy_tokens"] and int(entry["bucket"]) not in failed
+            ]
         return [
-            _Place(row, record["task"]["id"])
-            for row, record in enumerate(read_records(file))
-            if _is_shown(record)
+            (row, record["task"]["id"]) for row, record in enumerate(read_records(file)) if _is_shown(record)
         ]
     except RecordError as error:
         raise ConfigError(str(error)) from None
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{file}: a record is not whole: {type(error).__name__}: {error}") from None
-
-
-def _of_index(step_file: StepFile) -> list[_Place]:
-    rows = step_file.rows
-    failed = [k for k, bucket in enumerate(step_file.buckets) if bucket == FAILED]
-    return [
-        _Place(row, int(entry["task"]))
-        for row, entry in enumerate(rows)
-        if not entry["hidden"] and entry["policy_tokens"] and int(entry["bucket"]) not in failed
-    ]
 
 
 def _is_shown(record: dict[str, Any]) -> bool:

@@ -1,6 +1,6 @@
 """Diagnosis of a run: alarms over its metrics, during and after the run.
 
-rows of metrics.jsonl ──> History ──every alarm of all_alarms.py──> Ringing ──> Watch:    console, metrics
+rows of metrics.jsonl ──> History ──every alarm of alarms.toml──> Ringing ──> Watch:    console, metrics
 evaluations/step_N ─────────┘                                          └──────> diagnose: `rocstar doctor RUN`
                                                          trajectories/step_N ──> witnesses
 """

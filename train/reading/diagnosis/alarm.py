@@ -46,7 +46,7 @@ missing or null metric gives None."""
 Witness = Literal[
     "truncated", "failed", "tool_errors", "undecodable", "answers", "calls", "length", "loops", "timeouts"
 ]
-"""The property of a trajectory that shows an alarm; see witnesses.py."""
+"""The property of a trajectory that shows an alarm; see `witnesses`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

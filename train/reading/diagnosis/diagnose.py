@@ -11,22 +11,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rocstar.train.reading.diagnosis.alarm import History, Row
-from rocstar.train.reading.diagnosis.all_alarms import ALARMS
+import numpy as np
+import numpy.typing as npt
+
+from rocstar.engine.record.files import FRAMES, record_files
+from rocstar.engine.record.signs import is_looping, is_timed_out
+from rocstar.engine.record.step_file import StepFile
+from rocstar.engine.types import Trajectory
+from rocstar.train.reading.diagnosis.alarm import History, Row, Witness
 from rocstar.train.reading.diagnosis.held_out import HeldOut
 from rocstar.train.reading.diagnosis.history import usual
-from rocstar.train.reading.diagnosis.ringing import QUIET, Episode, Ringing
+from rocstar.train.reading.diagnosis.ringing import ALARMS, QUIET, Episode, Ringing
 from rocstar.train.reading.diagnosis.stuck_alarms import patience_s, work_s
 from rocstar.train.reading.diagnosis.watch import is_evaluation
-from rocstar.train.reading.diagnosis.witnesses import witnesses
 from rocstar.train.record.manifest import RUNNING, read_manifest
 from rocstar.train.record.metrics import read_metrics
-from rocstar.train.record.run_directory import METRICS, is_held
+from rocstar.train.record.run_directory import METRICS, TRAJECTORIES, is_held
 
 KILLED: Final = "killed"
 SILENT: Final = "silent"
 UNKNOWN: Final = "unknown"
 LEAST_SILENCE_S: Final = 60.0
+SHOWN: Final = 3
+MOST_READ: Final = 256
+"""Trajectories of a step that are read for an alarm whose property the index does not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +46,6 @@ class State:
     runs and has written nothing for longer than its steps explain; unknown: it has no manifest."""
     told: str
     """The message on this state; empty if nothing is wrong."""
-
-    @property
-    def is_bad(self) -> bool:
-        return self.name in (KILLED, SILENT, "failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +66,8 @@ class Diagnosis:
     @property
     def is_ill(self) -> bool:
         """True if an alarm other than advice is active."""
-        return self.state.is_bad or any(episode.alarm.kind != "advice" for episode in self.standing)
+        is_bad = self.state.name in (KILLED, SILENT, "failed")
+        return is_bad or any(episode.alarm.kind != "advice" for episode in self.standing)
 
 
 def diagnose(run: Path, *, clock: Callable[[], float] = time.time) -> Diagnosis:
@@ -76,6 +81,8 @@ def diagnose(run: Path, *, clock: Callable[[], float] = time.time) -> Diagnosis:
     steps, ringing = episodes_of(run, rows)
     standing = ringing.standing
     silent = {episode.alarm.name for episode in standing}
+    known = {name for row in steps for name in row}
+    missing = {alarm.name: [name for name in alarm.needs if name not in known] for alarm in ALARMS}
     return Diagnosis(
         run=run,
         steps=len(steps),
@@ -87,7 +94,7 @@ def diagnose(run: Path, *, clock: Callable[[], float] = time.time) -> Diagnosis:
             for episode in (*ringing.episodes, *standing)
             if episode.alarm.name not in silent or episode in standing
         },
-        not_looked_at=_not_looked_at(steps),
+        not_looked_at={name: names[0] for name, names in missing.items() if names},
     )
 
 
@@ -133,7 +140,55 @@ def _shown(run: Path, episode: Episode) -> list[dict[str, Any]]:
     return []
 
 
-def _not_looked_at(steps: Sequence[Row]) -> dict[str, str]:
-    known = {name for row in steps for name in row}
-    missing = {alarm.name: [name for name in alarm.needs if name not in known] for alarm in ALARMS}
-    return {name: names[0] for name, names in missing.items() if names}
+def witnesses(run: Path, step: int, what: Witness | None) -> list[dict[str, Any]]:
+    """At most SHOWN trajectories of a step that show an alarm: step, task, sibling and the record's id, with
+    the name of the file and the row that have it.
+
+    None where the run keeps no columns of that step. RecordError for damaged ones.
+    """
+    path = record_files(run / TRAJECTORIES).get(step)
+    if what is None or path is None or path.suffix != FRAMES:
+        return []
+    file = StepFile(path)
+    chosen: list[dict[str, Any]] = []
+    for row in _candidates(file, what):
+        trajectory = file.trajectory(row)
+        if _shows(trajectory, what):
+            key = trajectory.key
+            found = {"step": step, "task": key.task_id, "sibling": key.sibling, "id": str(key)}
+            chosen.append(found | {"file": path.stem, "row": row})
+        if len(chosen) == SHOWN:
+            break
+    return chosen
+
+
+def _candidates(file: StepFile, what: Witness) -> list[int]:
+    """Return rows that may show it, the most informative first; hidden tasks are left out."""
+    rows = file.rows
+    weight: npt.NDArray[Any]
+    if what == "truncated":
+        weight = rows["is_truncated"] * rows["tokens"]
+    elif what == "failed":
+        failed = file.buckets.index("failed") if "failed" in file.buckets else -1
+        weight = rows["bucket"] == failed
+    elif what == "tool_errors":
+        weight = rows["is_correct"] * rows["tool_errors"]
+    elif what == "answers":
+        weight = np.where(rows["num_answers"] > 1, rows["num_answers"], 0)
+    elif what in ("calls", "undecodable"):
+        weight = rows["tool_calls"] if what == "calls" else rows["tool_errors"]
+    elif what == "timeouts":
+        weight = ~rows["is_correct"]
+    else:
+        weight = rows["tokens"]
+    weight = np.where(rows["hidden"], 0, weight).astype(np.int64)
+    order = np.argsort(-weight, kind="stable")
+    return [int(row) for row in order[: min(MOST_READ, int((weight > 0).sum()))]]
+
+
+def _shows(trajectory: Trajectory, what: Witness) -> bool:
+    if what == "undecodable":
+        return any(result.status == "malformed_call" for result in trajectory.results)
+    if what == "timeouts":
+        return is_timed_out(trajectory)
+    return what != "loops" or is_looping(trajectory)

@@ -66,14 +66,11 @@ def earlier(
     history: History, of: Of, *, behind: int = STRETCH, reach: int = REACH
 ) -> list[tuple[int, float]]:
     """Means over every stretch that ends before the last `behind` steps, with the place of its last row."""
-    rows = history.rows
-    end = len(rows) - behind
+    end = len(history.rows) - behind
     found = []
     for place in range(max(STRETCH - 1, end - reach), end):
-        values = [of(row) for row in rows[place - STRETCH + 1 : place + 1]]
-        known = [value for value in values if value is not None]
-        if len(known) == STRETCH:
-            found.append((place, fmean(known)))
+        if (mean := stretch_mean(history, of, place)) is not None:
+            found.append((place, mean))
     return found
 
 
@@ -90,29 +87,18 @@ def gained(history: History, of: Of, place: int) -> float | None:
     return None if now is None or then is None else fmean(now) - then
 
 
-def is_risen(now: float, then: float, *, by: float, trials: float) -> bool:
-    """Whether a share rose by so much, beyond what chance does to two stretches of so many trials each."""
-    pooled = min(0.95, max(0.05, (now + then) / 2))
-    error = math.sqrt(2 * pooled * (1 - pooled) * CLUSTER / max(1.0, trials))
-    return now - then >= max(by, SIGMAS * error)
-
-
 def risen_share(history: History, share: Of, trials: Of, *, by: float) -> tuple[float, float, int] | None:
-    """The last stretch's share, the lowest earlier one and its place, where it rose from there."""
-    now, counts = last(history, share), last(history, trials)
+    """Return the last stretch's share, the lowest earlier one and its place, if the share rose from there by
+    `by`, beyond what chance does to two stretches of so many trials each; else None."""
+    values, counts = last(history, share), last(history, trials)
     before = earlier(history, share)
-    if now is None or counts is None or not before:
+    if values is None or counts is None or not before:
         return None
     place, then = min(before, key=lambda found: found[1])
-    return (fmean(now), then, place) if is_risen(fmean(now), then, by=by, trials=sum(counts)) else None
-
-
-def stays_above(history: History, of: Of, bound: float) -> bool:
-    """Return True if it exceeds the bound in each of six steps and does not fall: a recovery is no alarm."""
-    values = last(history, of, 2 * STRETCH)
-    if values is None or min(values) <= bound:
-        return False
-    return fmean(values[STRETCH:]) >= 0.9 * fmean(values[:STRETCH])
+    now = fmean(values)
+    pooled = min(0.95, max(0.05, (now + then) / 2))
+    error = math.sqrt(2 * pooled * (1 - pooled) * CLUSTER / max(1.0, sum(counts)))
+    return (now, then, place) if now - then >= max(by, SIGMAS * error) else None
 
 
 def high_share(history: History, share: Of, trials: Of, *, bound: float, by: float = 0.05) -> str | None:
@@ -122,7 +108,11 @@ def high_share(history: History, share: Of, trials: Of, *, bound: float, by: flo
         return None
     if rise := risen_share(history, share, trials, by=by):
         return f"{percents(now)}; it was {rise[1]:.1%} up to step {step_at(history, rise[2])}"
-    return f"{percents(now)}, and does not fall" if stays_above(history, share, bound) else None
+    longer = last(history, share, 2 * STRETCH)
+    if longer is None or min(longer) <= bound:
+        return None
+    is_recovering = fmean(longer[STRETCH:]) < 0.9 * fmean(longer[:STRETCH])
+    return None if is_recovering else f"{percents(now)}, and does not fall"
 
 
 def percents(values: Sequence[float]) -> str:

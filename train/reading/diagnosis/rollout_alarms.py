@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from statistics import fmean
 from typing import Final
 
 from rocstar.train.reading.diagnosis.alarm import History, Sounds
 from rocstar.train.reading.diagnosis.history import (
+    Of,
     earlier,
     gained,
     high_share,
@@ -35,15 +37,6 @@ LONGER: Final = 1.5
 SOLVED: Final = 0.7
 
 
-def _truncation(history: History) -> str | None:
-    return high_share(history, metric("is_truncated/mean"), GENERATED, bound=CUT)
-
-
-def _undecodable(history: History) -> str | None:
-    share = ratio(metric("tool/status/malformed_call", absent=0.0), ALL_CALLS)
-    return high_share(history, share, ALL_CALLS, bound=CUT)
-
-
 def _tool_errors(history: History) -> str | None:
     share, calls = metric("tool/error_share_in_correct"), product(ALL_CALLS, CORRECT)
     rise = risen_share(history, share, calls, by=CUT)
@@ -52,14 +45,6 @@ def _tool_errors(history: History) -> str | None:
     return (
         f"{percents(last(history, share) or [])}; it was {rise[1]:.1%} up to step {step_at(history, rise[2])}"
     )
-
-
-def _calls(history: History) -> str | None:
-    return _more_for_nothing(history, "tool/calls_mean", factor=2.0, least=1.0)
-
-
-def _length(history: History) -> str | None:
-    return _more_for_nothing(history, "seq_len/mean", factor=LONGER, least=0.0)
 
 
 def _more_for_nothing(history: History, name: str, *, factor: float, least: float) -> str | None:
@@ -75,20 +60,11 @@ def _more_for_nothing(history: History, name: str, *, factor: float, least: floa
     return f"{numbers(now)}; it was {then:.3g} up to step {step}, and correct ones changed by {gain:+.1%}"
 
 
-def _several_answers(history: History) -> str | None:
-    share = ratio(metric("roc_answer_format/gt_one_answer_count"), GENERATED)
-    return high_share(history, share, GENERATED, bound=CUT)
-
-
 def _same_answer(history: History) -> str | None:
     shares = last(history, metric("answers/alike"))
     if shares is None or min(shares) <= ALIKE:
         return None
     return f"{percents(shares)} of the tasks get one and the same answer, beyond those whose answer it is"
-
-
-def _loops(history: History) -> str | None:
-    return high_share(history, metric("text/looping"), GENERATED, bound=CUT)
 
 
 def _timeouts(history: History) -> str | None:
@@ -111,15 +87,19 @@ def _share_of(part: float | None, a: float | None, b: float | None) -> float | N
     return None if part is None or a is None or b is None or a + b <= 0 else part / (a + b)
 
 
+def _high(share: Of, trials: Of = GENERATED) -> Sounds:
+    return partial(high_share, share=share, trials=trials, bound=CUT)
+
+
 ROLLOUT_ALARMS: Final[Mapping[str, Sounds]] = {
-    "truncation": _truncation,
-    "undecodable_calls": _undecodable,
+    "truncation": _high(metric("is_truncated/mean")),
+    "undecodable_calls": _high(ratio(metric("tool/status/malformed_call", absent=0.0), ALL_CALLS), ALL_CALLS),
     "tool_errors_in_correct": _tool_errors,
-    "calls_without_accuracy": _calls,
-    "length_without_reward": _length,
-    "several_answers": _several_answers,
+    "calls_without_accuracy": partial(_more_for_nothing, name="tool/calls_mean", factor=2.0, least=1.0),
+    "length_without_reward": partial(_more_for_nothing, name="seq_len/mean", factor=LONGER, least=0.0),
+    "several_answers": _high(ratio(metric("roc_answer_format/gt_one_answer_count"), GENERATED)),
     "same_answer": _same_answer,
-    "repetition": _loops,
+    "repetition": _high(metric("text/looping")),
     "verifier_timeouts": _timeouts,
     "all_solved": _all_solved,
 }

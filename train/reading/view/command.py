@@ -16,7 +16,7 @@ from rocstar.train.record.targets import check_file
 
 if TYPE_CHECKING:
     from rocstar.train.reading.view.reader import RunReader
-    from rocstar.train.reading.view.run_index import RunIndex
+    from rocstar.train.reading.view.viewed_run import RunIndex
 
 HOST, PORT = "127.0.0.1", 8089
 
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM, or export. ConfigError for a path or port that is not usable."""
     from rocstar.train.reading.view.reader import RunReader
-    from rocstar.train.reading.view.run_index import RunIndex
+    from rocstar.train.reading.view.viewed_run import RunIndex
 
     if options.port is not None and not 0 <= options.port < 65536:
         raise ConfigError(f"--port {options.port} is not a port; give 1 to 65535, or 0 for a free one")

@@ -62,6 +62,9 @@ def conversation(record: Record, *, reveal: bool) -> dict[str, Any]:
     # A record without a verdict is correct with a reward of 1.
     is_correct = bool(outcome.get("is_correct", reward == 1.0))
     turns = record.get("turns") or ()
+    advantage = record.get("advantage")
+    if isinstance(advantage, list):  # of each token: the range
+        advantage = [min(advantage), max(advantage)] if advantage else None
     return {
         "id": record.get("id"),
         "step": record.get("step"),
@@ -78,7 +81,7 @@ def conversation(record: Record, *, reveal: bool) -> dict[str, Any]:
         "bucket": (record.get("decision") or {}).get("reason"),
         "why": why(record),
         "penalty": record.get("penalty"),
-        "advantage": _advantage(record.get("advantage")),
+        "advantage": advantage,
         "answers": record.get("num_answers"),
         "num_tokens": len(record.get("ids") or ()),
         "segments": [[s["start"], s["end"], s["origin"]] for s in record.get("segments") or ()],
@@ -132,13 +135,6 @@ def _times_of_turns(record: Record, number: int) -> list[dict[str, Any]]:
         for turn in known[:number]
     ]
     return told + [{"written": None, "ran": []}] * (number - len(told))
-
-
-def _advantage(advantage: Any) -> Any:
-    """Return a single advantage, or the minimum and maximum over the tokens."""
-    if isinstance(advantage, list):
-        return [min(advantage), max(advantage)] if advantage else None
-    return advantage
 
 
 def tokens(

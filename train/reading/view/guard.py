@@ -58,7 +58,9 @@ class PageGuard:
                 return refusal
             self._connections.begin_request(connection, OWNER)
             if self._token is not None and request.path == "/" and "token" in request.query:
-                return self._to_page()
+                # Without the token in the address. The location is relative: a proxy may add a prefix.
+                cookie = f"{self._cookie}={self._token.decode()}; HttpOnly; SameSite=Lax"
+                return web.Response(status=303, headers={"Location": "./", "Set-Cookie": cookie})
             return await handler(request)
         except ConnectionsExhausted as full:
             return error_response(request, 429, str(full))
@@ -90,13 +92,6 @@ class PageGuard:
         asked = request.query.get("token", ""), request.cookies.get(self._cookie, "")
         given = [parse_bearer_token(request.headers), *(text.encode("utf-8", "replace") for text in asked)]
         return any([hmac.compare_digest(one, self._token) for one in given])
-
-    def _to_page(self) -> web.Response:
-        """Redirect to the page without the token in its address. The location is relative, since a proxy may
-        add a prefix."""
-        token = (self._token or b"").decode()
-        cookie = f"{self._cookie}={token}; HttpOnly; SameSite=Lax"
-        return web.Response(status=303, headers={"Location": "./", "Set-Cookie": cookie})
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:

@@ -29,7 +29,7 @@ from rocstar.train.reading.view.trajectory_filter import Places, filter_trajecto
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
 from rocstar.train.record.manifest import ManifestError
 from rocstar.train.record.metrics import MetricsFileError, Row
-from rocstar.train.record.run_directory import METRICS
+from rocstar.train.record.run_directory import METRICS, complete_checkpoints
 
 MAX_PAGE: Final = 500
 """Rows of one answer."""
@@ -283,7 +283,7 @@ def _chat_command(run: ViewedRun, listing: Listing, stem: str, row: int) -> str:
     """Return the command to chat from the end of this trajectory; @TURN after it starts before that turn."""
     number = listing.number_of(stem)
     file = listing.files[0 if number is None else number]
-    model = shlex.quote(str(run.path)) if run.has_checkpoint() else "MODEL"
+    model = shlex.quote(str(run.path)) if run.path.is_dir() and complete_checkpoints(run.path) else "MODEL"
     return f"rocstar chat {model} --from {shlex.quote(f'{file}:{row}')}"
 
 

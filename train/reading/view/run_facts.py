@@ -19,7 +19,8 @@ def tiles_of(rows: Sequence[Row]) -> list[dict[str, str]]:
         return []
     steps, found = rows_of(rows, "rl"), evaluations(rows)
     main_set = main_set_of(found)
-    tiles = [_evaluation_tile(found, set_name) for set_name in _sets(found, main_set)]
+    sets = sorted(dict.fromkeys(e.set_name for e in found), key=lambda name: name != main_set)
+    tiles = [_evaluation_tile(found, set_name) for set_name in sets]
     for name, key in (("reward", "reward/mean"), ("tool errors in correct", "tool/error_share_in_correct")):
         first, last = _quarters(steps, key)
         if first is not None and last is not None:
@@ -43,11 +44,6 @@ def _steps(steps: Sequence[Row]) -> str:
     return f"{len(steps)} RL steps" + (
         "" if not names else f", stage {names[0]}" if len(names) == 1 else f", {len(names)} stages"
     )
-
-
-def _sets(found: Sequence[PlottedEvaluation], main_set: str | None) -> list[str]:
-    names = list(dict.fromkeys(e.set_name for e in found))
-    return sorted(names, key=lambda name: name != main_set)
 
 
 def _evaluation_tile(found: Sequence[PlottedEvaluation], set_name: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The folder of a run, an evaluation or a rollout, which may still grow.
+"""The runs of the page, and the folder of each: of a run, an evaluation or a rollout, which may still grow.
 
     metrics.jsonl ──> rows (read again when it grew)
     trajectories/ ──> the listing `steps`           evaluations/step_N/attempts/NAME.jsonl ──> one for each
@@ -21,7 +21,7 @@ from typing import Any, Final
 from rocstar.engine.record.files import FRAMES, LINES, is_sealed, record_files
 from rocstar.train.evaluation.evaluation_folder import ATTEMPTS, RESULTS, EvaluationFolder
 from rocstar.train.reading.view.listing import Listing
-from rocstar.train.reading.view.token_texts import TokenTextsOfRun
+from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.manifest import ManifestError, read_manifest
 from rocstar.train.record.metrics import MetricsFileError, Row, read_metrics
 from rocstar.train.record.run_directory import (
@@ -36,9 +36,45 @@ from rocstar.train.record.run_directory import (
 
 STEPS: Final = "steps"
 """The collection of the learner's steps; an evaluation's is `STEP:SET`."""
+MAX_RUNS: Final = 500
 MAX_LISTINGS: Final = 4
 TICK_NS: Final = 100_000_000
 EVALUATION: Final = "evaluations"
+TOKENIZER: Final = "tokenizer.json"
+
+
+class TokenTextsOfRun:
+    """Loads the tokenizer of the run's last checkpoint at the first use.
+
+    It is None without a checkpoint or without the package tokenizers: a record has only ids.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._path: Path | None = None
+        self._tokenizer: Any = None
+        self._known: dict[int, str] = {}
+
+    def __call__(self, ids: Sequence[int]) -> list[str] | None:
+        if self._tokenizer is None and not self._load():
+            return None
+        for token in ids:
+            if token not in self._known:
+                self._known[token] = self._tokenizer.decode([token], skip_special_tokens=False)
+        return [self._known[token] for token in ids]
+
+    def _load(self) -> bool:
+        found = [path / TOKENIZER for path in complete_checkpoints(self._directory)]
+        path = next((path for path in reversed(found) if path.is_file()), None)
+        if path is None or path == self._path:
+            return False
+        self._path = path
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            return False
+        self._tokenizer = Tokenizer.from_file(str(path))
+        return True
 
 
 class ViewedRun:
@@ -86,10 +122,6 @@ class ViewedRun:
             return (self.path / CONFIG).read_text(encoding="utf-8", errors="replace")
         except (FileNotFoundError, NotADirectoryError):
             return ""
-
-    def has_checkpoint(self) -> bool:
-        """Return True if a checkpoint of the run can be loaded."""
-        return self.path.is_dir() and bool(complete_checkpoints(self.path))
 
     def status(self) -> str:
         """Return how the last start ended, by manifest.json, or "" without one. A start without an end and
@@ -222,3 +254,52 @@ def _dated(path: Path) -> str:
     except (FileNotFoundError, NotADirectoryError):
         return ""
     return f"{found.st_mtime_ns:x}.{found.st_size:x}"
+
+
+class RunIndex:
+    """Runs by name. A folder of runs is listed again each time, as new ones may appear.
+
+    Invariant: a run keeps its name and object while its path exists; names are unique and are not paths.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """ConfigError for a path that has nothing to show."""
+        self._paths = [path.absolute() for path in paths]
+        self._by_path: dict[Path, ViewedRun] = {}
+        for path in self._paths:
+            if not path.exists():
+                raise ConfigError(
+                    f"{str(path)!r} does not exist; give a run directory, or a folder that has some"
+                )
+            if not any(_viewable(path)):
+                raise ConfigError(
+                    f"{str(path)!r} has nothing to show: no run, evaluation or records lie in it or in its "
+                    "folders; give a directory that `rocstar train`, `eval` or `rollout` wrote"
+                )
+
+    def runs(self) -> dict[str, ViewedRun]:
+        """Return all runs by name, in the order of the paths."""
+        found = [path for given in self._paths for path in _viewable(given)][:MAX_RUNS]
+        for path in self._by_path.keys() - set(found):
+            del self._by_path[path]
+        taken = {run.name for run in self._by_path.values()}
+        for path in found:
+            if path not in self._by_path:
+                name = _free(path.stem if path.is_file() else path.name, taken)
+                taken.add(name)
+                self._by_path[path] = ViewedRun(name, path)
+        return {self._by_path[path].name: self._by_path[path] for path in dict.fromkeys(found)}
+
+
+def _viewable(path: Path) -> Iterator[Path]:
+    if is_viewable(path):
+        yield path
+    elif path.is_dir():
+        yield from sorted(inner for inner in path.iterdir() if inner.is_dir() and is_viewable(inner))
+
+
+def _free(name: str, taken: set[str]) -> str:
+    number, free = 2, name
+    while free in taken:
+        number, free = number + 1, f"{name} {number}"
+    return free

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.train.reading.diagnosis.alarm import KINDS, HeldOutChange, History, Witness
-from rocstar.train.reading.diagnosis.all_alarms import ALARMS, BY_NAME, SOUNDS
-from rocstar.train.reading.diagnosis.ringing import QUIET, Episode, Ringing
+from rocstar.train.reading.diagnosis.ringing import ALARMS, BY_NAME, QUIET, SOUNDS, Episode, Ringing
 from rocstar.train.record.metrics import check_names
 
 from .made_runs import PLANTS, Rows, healthy, planted

@@ -15,8 +15,7 @@ from rocstar.engine.types import HIDDEN
 from rocstar.train.reading.view.conversation import PAGE_TOKENS, WithheldError, conversation, overview, tokens
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.text_search import search
-from rocstar.train.reading.view.token_texts import TokenTextsOfRun
-from rocstar.train.reading.view.viewed_run import records_of
+from rocstar.train.reading.view.viewed_run import TokenTextsOfRun, records_of
 
 from .view_runs import MadeSibling, groups_of, trajectory, write_step
 

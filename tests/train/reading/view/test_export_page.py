@@ -13,8 +13,7 @@ from rocstar.train.reading.view import exported_responses
 from rocstar.train.reading.view.document import bundle_scripts, encode_json, page_files
 from rocstar.train.reading.view.export_page import MOST, export_page
 from rocstar.train.reading.view.reader import NothingThereError, RunReader
-from rocstar.train.reading.view.run_index import RunIndex
-from rocstar.train.reading.view.viewed_run import STEPS
+from rocstar.train.reading.view.viewed_run import STEPS, RunIndex
 
 from ...evaluation.eval_folders import MadeSet, make_folder
 from .view_runs import kept_in, make_view_run

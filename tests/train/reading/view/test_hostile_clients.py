@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from rocstar.train.reading.view.reader import RunReader
-from rocstar.train.reading.view.run_index import RunIndex
+from rocstar.train.reading.view.viewed_run import RunIndex
 from rocstar.train.reading.view.web import PageServer
 
 from .... import crooked_http

@@ -22,7 +22,7 @@ from rocstar.train.reading.view.document import article_page
 from rocstar.train.reading.view.export_page import export_page
 from rocstar.train.reading.view.reader import RunReader
 from rocstar.train.reading.view.report import report_page, write_eval_report
-from rocstar.train.reading.view.run_index import RunIndex
+from rocstar.train.reading.view.viewed_run import RunIndex
 from rocstar.train.reading.view.web import PageServer
 
 from ....needs import BROWSER, package

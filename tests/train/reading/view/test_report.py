@@ -18,8 +18,7 @@ from rocstar.train.reading.view.document import encode_json
 from rocstar.train.reading.view.listing import OpenRecords
 from rocstar.train.reading.view.reader import RunReader
 from rocstar.train.reading.view.report import ReportError, main, report_page, write_report
-from rocstar.train.reading.view.run_index import RunIndex
-from rocstar.train.reading.view.viewed_run import STEPS
+from rocstar.train.reading.view.viewed_run import STEPS, RunIndex
 from rocstar.train.record.metrics import MetricsFileError, MetricsWriter, UnknownMetricError, read_metrics
 
 from ....patience import PATIENCE_S

@@ -9,7 +9,7 @@ import pytest
 from rocstar.train.reading.view.group_page import RocSettings, pass_rates, task_over_steps
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.reader import RunReader
-from rocstar.train.reading.view.run_index import RunIndex
+from rocstar.train.reading.view.viewed_run import RunIndex
 
 from .view_runs import SIBLINGS, decided
 

@@ -25,7 +25,7 @@ from rocstar.train.reading.diagnosis.doctor_command import as_plain
 from rocstar.train.reading.view.change_events import MAX_PAGES, RunWatcher, TooManyPagesError
 from rocstar.train.reading.view.document import page_files
 from rocstar.train.reading.view.reader import RunReader
-from rocstar.train.reading.view.run_index import RunIndex
+from rocstar.train.reading.view.viewed_run import RunIndex
 from rocstar.train.reading.view.web import PageServer
 from rocstar.train.served.recorded_start import recorded_start
 
