@@ -28,7 +28,7 @@ from rocstar.train.reading.view.timeline import timeline_of_step, trajectory_tim
 from rocstar.train.reading.view.trajectory_filter import Places, filter_trajectories
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
 from rocstar.train.record.manifest import ManifestError
-from rocstar.train.record.metrics import MetricsFileError, Row
+from rocstar.train.record.metrics import MetricsFileError
 from rocstar.train.record.run_directory import METRICS, complete_checkpoints
 
 MAX_PAGE: Final = 500
@@ -175,9 +175,9 @@ class RunReader:
     def group(self, name: str, *, step: int, task: int) -> dict[str, Any]:
         """Return the trajectories of a group and their question, None if it is withheld."""
         run, listing = self._run(name), self._listing(name, STEPS)
-        found = group(
-            listing, step=step, task=task, draw=RocSettings.of(run.config(step)), ledger=_ledger(run, step)
-        )
+        rows = [row for row in run.metrics() if row["phase"] == "rl" and row["step"] == step]
+        draw = RocSettings.of(run.config(step))
+        found = group(listing, step=step, task=task, draw=draw, ledger=rows[-1] if rows else None)
         if not found["siblings"]:
             raise NothingThereError(f"{name} has no group of this task at step {step}")
         return {**found, "asked": self._asked(name, found["siblings"][0])}
@@ -296,8 +296,3 @@ def _place(listing: Listing, stem: str, row: int) -> int:
         if row >= 0 and first + row < len(files) and files[first + row] == number:
             return first + row
     raise NothingThereError(f"there is no trajectory {row} in {stem!r}")
-
-
-def _ledger(run: ViewedRun, step: int) -> Row | None:
-    found = [row for row in run.metrics() if row["phase"] == "rl" and row["step"] == step]
-    return found[-1] if found else None
