@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,7 +35,6 @@ from rocstar.train.learner.settings import loss_settings, off_policy_gate, stage
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.rl_config import StageConfig
-from rocstar.train.record.run_directory import cold_start_of
 from rocstar.train.run import Run
 
 
@@ -213,5 +211,4 @@ def tell_saved(run: Run) -> None:
     if run.saving is not None and (run.saving.directory / checkpoint.COMPLETE).exists():
         run.listeners.checkpoint(run.saving.step, run.saving.directory)
         run.saving = None
-        # A checkpoint of the stages replaces those of the cold start.
-        shutil.rmtree(cold_start_of(run.directory), ignore_errors=True)
+        checkpoint.forget_cold_start(run.directory)

@@ -1,7 +1,7 @@
 """The composition root: builds a run and hands it to the loop.
 
     train ─┬─ rank 0: compose/start.py ─┬─ compose/live.py: sandbox, model, engine, agent ─┬─> run_stages
-           │                          └─ compose/recorded.py: model, records ────────────┘
+           │                          └─ of records: model alone ────────────────────────┘
            └─ other ranks: follow (serving/nodes.py), driven by rank 0's LearnerTeam
 
 From here to the loss: `train_step` (loop.py), `Learner.policy_step` (learner/learner.py), `policy_loss`

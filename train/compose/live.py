@@ -31,7 +31,7 @@ from rocstar.train.tasks.chat_format import chat_format
 @contextlib.asynccontextmanager
 async def open_live(setup: Setup, tasks: Tasks) -> AsyncIterator[BuiltRun]:
     """Build a run on `tasks`; its cold start is over when the block begins."""
-    recipe, token = setup.recipe, new_token(setup.recipe, setup.world)
+    recipe, token = setup.recipe, new_token(setup.world)
     for note in tasks.left_out:
         setup.listeners.note(note)
     async with open_sandbox(recipe) as sandbox:

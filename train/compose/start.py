@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,20 +15,23 @@ import torch
 from rocstar.engine.progress.progress import working
 from rocstar.engine.progress.status import StatusLine
 from rocstar.train.compose.live import open_live
-from rocstar.train.compose.recorded import open_recorded
-from rocstar.train.compose.setup import Begun, TrainOrder
+from rocstar.train.compose.model import load_team
+from rocstar.train.compose.setup import Begun, BuiltRun, Setup, TrainOrder
+from rocstar.train.evaluation import during_training
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
-from rocstar.train.groups.from_rollouts import Records
+from rocstar.train.groups.from_rollouts import RecordedGroups, Records, VersionCounter
 from rocstar.train.learner import checkpoint
+from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.learner.world import Roles, World
 from rocstar.train.plan.preflight import check_run, loaded_tasks
 from rocstar.train.plan.prompts import dated
 from rocstar.train.plan.resume import bytes_to_keep, check_same_kind, complete, take_recipe
-from rocstar.train.reading.view.report import write_report
+from rocstar.train.reading.view.report import write_eval_report, write_report
 from rocstar.train.record.console_log import ConsoleLog
 from rocstar.train.record.manifest import recorded
 from rocstar.train.record.run_directory import REPORT, claim, cold_start_of, discard_if_unused
 from rocstar.train.serving.placement import hide_servers, recipe_of_serving_node
+from rocstar.train.tasks.chat_format import chat_format
 
 if TYPE_CHECKING:
     from rocstar.train.serving.nodes import Start
@@ -78,7 +81,7 @@ def begin_run(order: TrainOrder, world: World, conversations: list[dict[str, Any
             build = partial(open_live, tasks=tasks)
         else:
             records = Records.open(order.rollouts, recipe, run_dir)
-            recipe, build = records.recipe, partial(open_recorded, records=records)
+            recipe, build = records.recipe, partial(_open_recorded, records=records)
         with claim(run_dir, resume=order.resume):
             try:
                 saved = checkpoint.latest(run_dir) if order.resume else None
@@ -106,3 +109,26 @@ def begin_run(order: TrainOrder, world: World, conversations: list[dict[str, Any
     finally:
         if not sent:
             world.broadcast(None)
+
+
+@contextlib.asynccontextmanager
+async def _open_recorded(setup: Setup, records: Records) -> AsyncIterator[BuiltRun]:
+    """Build a run that learns from the records of another run: its model alone."""
+    recipe, path = setup.recipe, str(setup.saved or setup.recipe.model.path)
+    setup.set_threads(setup.world.threads(recipe.run.threads))
+    tokenizer = load_tokenizer(path)
+    team = load_team(setup, path)
+    refill = ", rl.refill draws nothing" if recipe.rl.refill else ""
+    setup.listeners.note(f"learning from {records}: nothing is rolled out or evaluated{refill}")
+    yield BuiltRun(
+        run=setup.run(
+            team,
+            VersionCounter(),
+            chat_format(recipe, tokenizer),
+            evaluation=during_training,
+            write_eval_page=write_eval_report,
+        ),
+        tokenizer=tokenizer,
+        tasks=[[] for _ in recipe.stages],
+        open_source=lambda stage, tasks, state: contextlib.nullcontext(RecordedGroups(records)),
+    )

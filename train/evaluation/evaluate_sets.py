@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from rocstar.engine.nodes.grants import Window
+from rocstar.engine.nodes.grants import PART, Window
 from rocstar.engine.nodes.nodes import Nodes
 from rocstar.engine.progress.progress import Attempts, working
 from rocstar.engine.rollout.rollout import Agent
@@ -34,7 +34,7 @@ from rocstar.train.groups.journal import may_be_tried
 from rocstar.train.groups.source import Roller
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
-from rocstar.train.serving.window import window_for
+from rocstar.train.serving.backend import backend_of
 
 MOST_UNSCORED = 0.01
 
@@ -115,9 +115,24 @@ class EvaluationContext:
         return Roller(agent=self.agent, nodes=self.nodes, whole_groups=whole, ended=self.ended)
 
     def window(self, k: int) -> Window:
-        """Return the window for groups of `k`."""
-        tokens = self.agent.limits.max_response_tokens
-        return window_for(self.recipe, self.agent.inference.load, self.nodes, size=k, limit_tokens=tokens)
+        """Return the window of groups of `k` in flight: the share of one node times the number of nodes.
+
+        With `engine.deterministic` a share is the number that the engine runs at a time, in sequential waves:
+        the rows that share a forward then do not depend on the order of completion.
+        """
+        recipe, nodes, load = self.recipe, self.nodes, self.agent.inference.load
+        num_nodes: Callable[[], int] = (lambda: 1) if nodes is None else (lambda: nodes.num_up)
+        if recipe.engine.deterministic:
+            wave = max(k, recipe.engine.max_running * recipe.engine.num_replicas)
+            return Window(size=k, trajectories=lambda: num_nodes() * wave)
+        at_once = backend_of(recipe).groups_at_once(recipe)
+        if at_once is not None:
+            each = at_once * min(PART, recipe.rl.rollouts_per_task)
+            return Window(size=k, trajectories=lambda: num_nodes() * each)
+        kv_tokens: Callable[[], int] = (
+            (lambda: load().total) if nodes is None else (lambda: nodes.total_tokens)
+        )
+        return Window(size=k, kv_tokens=kv_tokens, limit_tokens=self.agent.limits.max_response_tokens)
 
 
 async def _run_missing(

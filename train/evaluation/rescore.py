@@ -37,7 +37,7 @@ from rocstar.train.evaluation.sets import EvaluationSet, evaluation_sets
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import parse_recipe
-from rocstar.train.recipe.toml import to_toml
+from rocstar.train.recipe.toml_file import to_toml
 from rocstar.train.record.manifest import recorded
 from rocstar.train.record.run_directory import CONFIG, config_of
 from rocstar.train.record.targets import make_folder

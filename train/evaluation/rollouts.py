@@ -32,7 +32,7 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.recipe.sft_config import SftConfig
-from rocstar.train.recipe.toml import to_toml
+from rocstar.train.recipe.toml_file import to_toml
 from rocstar.train.record.console import Console
 from rocstar.train.record.console_log import ConsoleLog
 from rocstar.train.record.manifest import recorded

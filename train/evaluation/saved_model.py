@@ -62,7 +62,7 @@ from rocstar.train.plan.preflight import check_engine, check_sets, loaded_tasks
 from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
-from rocstar.train.recipe.toml import to_toml
+from rocstar.train.recipe.toml_file import to_toml
 from rocstar.train.record.manifest import recipe_hash, recorded, write_start
 from rocstar.train.record.run_directory import CONFIG, LOCK, MANIFEST, claim, discard_if_unused
 from rocstar.train.record.targets import make_folder

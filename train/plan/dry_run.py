@@ -24,7 +24,7 @@ from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.sft_config import SftConfig
-from rocstar.train.recipe.toml import to_toml
+from rocstar.train.recipe.toml_file import to_toml
 
 
 class RehearsalReport(Protocol):

@@ -40,7 +40,10 @@ class VersionFolders:
         """The folder of `version`, whose weights `save` writes. OSError where there is no room."""
         partial = self.folder(version).with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
-        copy_beside(self._start, partial)
+        partial.mkdir(parents=True)
+        for path in self._start.iterdir():  # all but the weights and a checkpoint's state
+            if path.is_file() and path.suffix not in (".safetensors", ".bin") and "index" not in path.name:
+                link(path, partial / path.name)
         save(partial, self._dtype)
         partial.rename(self.folder(version))
         for old in self._folders()[:-KEPT]:
@@ -50,14 +53,6 @@ class VersionFolders:
     def _folders(self) -> list[Path]:
         found = [p for p in self._root.iterdir() if re.fullmatch(r"v\d+(\.partial)?", p.name)]
         return sorted(found, key=lambda path: int(path.stem[1:]))
-
-
-def copy_beside(source: Path, target: Path) -> None:
-    """All files of a model but its weights and a checkpoint's state, linked where that can be."""
-    target.mkdir(parents=True)
-    for path in source.iterdir():
-        if path.is_file() and path.suffix not in (".safetensors", ".bin") and "index" not in path.name:
-            link(path, target / path.name)
 
 
 def link(source: Path, target: Path) -> None:

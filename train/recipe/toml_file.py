@@ -1,13 +1,16 @@
-"""A TOML file as editors leave it: UTF-8, with or without a byte order mark."""
+"""TOML files: read as editors leave them, UTF-8 with or without a byte order mark; a recipe written."""
 
 from __future__ import annotations
 
 import codecs
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rocstar.train.recipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rocstar.train.recipe.config import Recipe
 
 
 def read_toml(path: Path, *, what: str) -> dict[str, Any]:
@@ -27,3 +30,10 @@ def read_toml(path: Path, *, what: str) -> dict[str, Any]:
         ) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{what} is not valid TOML: {error}; mend it there") from None
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The recipe with its defaults, as TOML that loads back to the same object."""
+    import tomli_w  # only here: reading a recipe needs no writer
+
+    return tomli_w.dumps(recipe.model_dump(exclude_none=True))

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.recipe.toml import to_toml
+from rocstar.train.recipe.toml_file import to_toml
 from rocstar.train.record.run_directory import MANIFEST, write_json
 
 VERSION = 1

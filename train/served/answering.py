@@ -29,7 +29,7 @@ from rocstar.train.evaluation.saved_model import OpenedModel, open_model, run_to
 from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.toml import to_toml
+from rocstar.train.recipe.toml_file import to_toml
 from rocstar.train.record.run_directory import CONFIG, METRICS, TRAJECTORIES, claim, discard_if_unused
 
 RESPONSE_TOKENS, TURNS = 4096, 16

@@ -67,7 +67,7 @@ class Start:
     date: str = ""
 
 
-def new_token(recipe: Recipe, world: World) -> str | None:
+def new_token(world: World) -> str | None:
     """A secret of this run, where other nodes roll out."""
     return secrets.token_hex(32) if world.has_nodes else None
 

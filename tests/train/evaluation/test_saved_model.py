@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rocstar.train.learner import world
+from rocstar.train.learner import sharding
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.model_config import ScratchConfig
@@ -18,7 +18,7 @@ SCRATCH = ScratchConfig(hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=
 async def test_it_runs_on_the_gpu_if_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that holds nothing stands for the GPU."""
     build_model(SCRATCH, 40, seed=0).save_pretrained(tmp_path)
-    monkeypatch.setattr(world, "local_device", lambda: torch.device("meta"))
+    monkeypatch.setattr(sharding, "local_device", lambda: torch.device("meta"))
     found: list[torch.device] = []
     opened = embedded.open_engines
 

@@ -19,7 +19,7 @@ from rocstar.train.recipe.load import load_recipe, parse_recipe
 from rocstar.train.recipe.overrides import apply_override
 from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.recipe.run_config import CallbackConfig, RunConfig
-from rocstar.train.recipe.toml import to_toml
+from rocstar.train.recipe.toml_file import to_toml
 
 RECIPES = sorted((Path(__file__).parents[3] / "train" / "recipes").glob("*.toml"))
 

@@ -10,7 +10,7 @@ import pytest
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.recipe.own_code import load
-from rocstar.train.recipe.toml import to_toml
+from rocstar.train.recipe.toml_file import to_toml
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.recipe.paths import elsewhere, resolve_paths
-from rocstar.train.recipe.toml import to_toml
+from rocstar.train.recipe.toml_file import to_toml
 
 RECIPE = """
 [model]

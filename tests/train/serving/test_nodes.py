@@ -44,9 +44,8 @@ def test_a_node_is_reached_where_rank_0_is(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_several_nodes_share_a_secret_and_one_has_none() -> None:
-    recipe = Recipe()
-    assert new_token(recipe, ALONE) is None and not ALONE.has_nodes
-    first, second = new_token(recipe, TWO), new_token(recipe, TWO)
+    assert new_token(ALONE) is None and not ALONE.has_nodes
+    first, second = new_token(TWO), new_token(TWO)
     assert first != second and first is not None and len(first) == 64
 
 

@@ -87,6 +87,7 @@ def write_gguf(source: ExportSource, path: Path) -> int:
         OSError: the file cannot be written.
     """
     import gguf
+    import numpy as np
 
     names, num_layers = _names(source, gguf), int(source.config["num_hidden_layers"])
     arch = gguf.MODEL_ARCH[ARCHITECTURES[source.config["model_type"]]]
@@ -98,8 +99,9 @@ def write_gguf(source: ExportSource, path: Path) -> int:
         for name, shape in shapes.items():
             matrix = len(shape) > 1
             kind = gguf.GGMLQuantizationType.BF16 if matrix else gguf.GGMLQuantizationType.F32
+            dtype: Any = np.dtype(np.uint16 if matrix else np.float32)
             size = (2 if matrix else 4) * _count(shape)
-            writer.add_tensor_info(names[name], shape, _numpy_type(matrix), size, raw_dtype=kind)
+            writer.add_tensor_info(names[name], shape, dtype, size, raw_dtype=kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
@@ -233,12 +235,6 @@ def _interleaved(name: str, weight: Any, config: Mapping[str, Any]) -> Any:
             parts = weight.reshape(int(count), 2, -1, *weight.shape[1:])
             return parts.swapaxes(1, 2).reshape(weight.shape)
     return weight
-
-
-def _numpy_type(matrix: bool) -> Any:
-    import numpy as np
-
-    return np.dtype(np.uint16) if matrix else np.dtype(np.float32)
 
 
 def _count(shape: list[int]) -> int:
