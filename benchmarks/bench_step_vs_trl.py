@@ -36,10 +36,11 @@ from trl_bench.children import Child, num_threads
 from rocstar.engine.record.reading import from_record, read_records
 from rocstar.engine.types import Task, Trajectory
 from rocstar.train.learner.model_io import load_tokenizer
-from rocstar.train.plan.preflight import chat_format, load_all_tasks
+from rocstar.train.plan.preflight import load_all_tasks
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record.run_directory import records_file
+from rocstar.train.tasks.chat_format import chat_format
 from rocstar.train.tasks.data import TaskCursor
 
 BAR, UPDATE_BAR, TOKENS_AGREE = 3.0, 1.8, 0.05

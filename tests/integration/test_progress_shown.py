@@ -158,13 +158,13 @@ def test_rollouts_into_a_folder_keep_a_log_over_resumes(
 def test_a_run_that_fails_leaves_the_reason_in_its_log(
     workshop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rocstar.train import main
+    from rocstar.train.compose import start
     from rocstar.train.recipe.errors import TrainingStopped
 
     def stopped(run_dir: Path) -> None:
         raise TrainingStopped("no more")
 
-    monkeypatch.setattr(main, "write_report", stopped)
+    monkeypatch.setattr(start, "write_report", stopped)
     run = workshop.directory / "stopped"
     arguments = ["--stages.0.steps=0", "--stages.1.steps=0", "--sft.steps=1"]
     result = workshop.main("train", "coin.toml", *arguments, "--output-dir", str(run))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.inference.openai_formats import NEUTRAL, Codec, EndpointForm, asked
+from rocstar.engine.inference.openai_formats import NEUTRAL, Codec, EndpointFormat, build_request
 
 from .vendors import CONTEXT, NAME, Running
 
@@ -29,9 +29,9 @@ async def play(server: Running, codec: Codec, ids: Sequence[int]) -> list[dict[s
     """The exchanges, in order; `ids` are a short prompt that the model goes on from."""
     form, kept = server.vendor.form, []
     base = {"model": NAME, "temperature": 1.0, "seed": 5}
-    cut = {**base, **asked(form, ids, frozenset({2}), codec, NEUTRAL), "max_tokens": 6}
+    cut = {**base, **build_request(form, ids, frozenset({2}), codec, NEUTRAL), "max_tokens": 6}
     ending = {**cut, "temperature": 0.0, "max_tokens": 60}
-    if form is EndpointForm.SENT_IDS:  # an end that surely comes
+    if form is EndpointFormat.SENT_IDS:  # an end that surely comes
         ending |= {"stop_token_ids": list(range(2, 600)), "max_tokens": 20}
     else:
         ending |= {"prompt": codec.encode(TURN, add_special_tokens=False)}

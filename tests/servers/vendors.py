@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-from rocstar.engine.inference.openai_formats import EndpointForm
+from rocstar.engine.inference.openai_formats import EndpointFormat
 from rocstar.engine.inference.sglang.replica import SERVER_ENV, server_command
 from rocstar.engine.inference.sglang.server import ServerProcess, free_port
 from tests.fakes.sglang.exchanges import CPU_ARGS
@@ -45,7 +45,7 @@ class Vendor:
 
     name: str
     variable: str
-    form: EndpointForm
+    form: EndpointFormat
     command: Callable[[str, Path, int], list[str]]
     running: Counted
     env: dict[str, str]
@@ -147,7 +147,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 VLLM = Vendor(
     name="vllm",
     variable="ROCSTAR_VLLM_PYTHON",
-    form=EndpointForm.SENT_IDS,
+    form=EndpointFormat.SENT_IDS,
     command=_vllm,
     running=_running_vllm,
     env={**ONE_THREAD, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
@@ -158,7 +158,7 @@ VLLM = Vendor(
 SGLANG = Vendor(
     name="sglang",
     variable="ROCSTAR_SGLANG_PYTHON",
-    form=EndpointForm.SENT_IDS,
+    form=EndpointFormat.SENT_IDS,
     command=_sglang,
     running=_running_sglang,
     env={**ONE_THREAD, "SGLANG_CPU_OMP_THREADS_BIND": "0", "HF_HUB_OFFLINE": "1"},
@@ -168,7 +168,7 @@ SGLANG = Vendor(
 LLAMACPP = Vendor(
     name="llamacpp",
     variable="ROCSTAR_LLAMACPP_PYTHON",
-    form=EndpointForm.SPELLED_IDS,
+    form=EndpointFormat.SPELLED_IDS,
     command=_llamacpp,
     running=_running_llamacpp,
     env=ONE_THREAD,

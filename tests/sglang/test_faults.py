@@ -33,6 +33,7 @@ from rocstar.engine.types import Failed, Group, Origin, Scored
 from rocstar.train.groups.selection import select
 from rocstar.train.recipe.load import load_recipe
 
+from ..fakes.invariants import check_schedule
 from .serving import (
     MEAN_BOUND,
     ROOT,
@@ -206,15 +207,15 @@ async def fly(
         await pair[index].restart()
         return seats[index]
 
-    limits = FleetLimits(strikes=strikes, turn_timeout_s=300.0)
+    limits = FleetLimits(failures=strikes, turn_timeout_s=300.0)
     async with Fleet(seats, policy=make_policy("predictive"), limits=limits, restart=restart) as fleet:
         rolling = asyncio.create_task(roll_out(fleet, policy, seed=seed, num_tasks=num_tasks))
         if fault is not None:
             await running(pair[0], 8)
             fault()
         groups = await rolling
-        fleet.scheduler.check()
-        assert not fleet.scheduler.observation.trajectories
+        check_schedule(fleet.scheduler)
+        assert not fleet.scheduler.state.trajectories
         return groups, fleet, book
 
 

@@ -61,7 +61,7 @@ def test_everything_ends_and_is_granted_once_per_turn(name: str) -> None:
     again_.run()
     granted = [command.traj for _, command in host.log if isinstance(command, Grant)]
     assert len(granted) == sum(map(len, turns_of.values()))
-    assert not host.scheduler.observation.trajectories and host.log == again_.log
+    assert not host.scheduler.state.trajectories and host.log == again_.log
 
 
 @pytest.mark.parametrize("name", PEERS)
