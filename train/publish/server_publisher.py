@@ -57,7 +57,8 @@ class PublishPhase(Enum):
 class ServerPublisher:
     """Publishes the learner's weights to the servers of all nodes; see publisher.py.
 
-    Invariant: every node serves as a version the learner's weights at the call of `publish`.
+    Invariant: every node serves as a version the learner's weights at the call of `publish`. The thread that
+    does a phase's work sets `phase`; the submission of that work orders the two threads.
     """
 
     home: NodeServers
