@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Protocol, Self, TextIO
 
 from rich.console import Console as RichConsole
+from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -77,7 +78,7 @@ class StatusLine:
             stack.enter_context(self.waits.installed())
             if self._rich.is_terminal:
                 live = Live(
-                    get_renderable=self.progress_text,
+                    get_renderable=self.drawn,
                     console=self._rich,
                     refresh_per_second=REFRESHES_PER_S,
                     transient=not self.keeps_display,
@@ -116,6 +117,10 @@ class StatusLine:
             self._log.write(text)
         if self._live is None:
             self._print(text)
+
+    def drawn(self) -> RenderableType:
+        """Return the drawing of the terminal; the console of a run draws more."""
+        return self.progress_text()
 
     def progress_text(self) -> Text:
         """All work under way, one line each and one for its slowest trajectory."""
