@@ -1,4 +1,4 @@
-// Frames between the pool (Python, rocstar/sandbox/pool/wire.py) and the supervisor, over one stream socket.
+// Frames between the pool (Python, rocstar/sandbox/wire.py) and the supervisor, over one stream socket.
 //
 //   frame   = u32 length of the rest | u8 type | payload          native byte order: both ends share a machine
 //   limits  = u64 wall_us, cpu_s, memory, output, file, files

@@ -1,4 +1,4 @@
-// The supervisor as a program: rocstar/sandbox/_supervisor. Started by the pool (rocstar/sandbox/pool/process.py), which
+// The supervisor as a program: rocstar/sandbox/_supervisor. Started by the pool (rocstar/sandbox/process.py), which
 // gives everything on the command line: see `usage`.
 #include <fcntl.h>
 #include <getopt.h>
