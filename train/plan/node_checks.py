@@ -132,26 +132,18 @@ def _rdma(facts: NodeFacts, needs: NodeNeeds) -> NodeCheck:
     found = f"{len(active)} of {len(facts.rdma)} ports active" + (
         f", {active[0].rate}" if active and active[0].rate else ""
     )
-    if needs.nodes == 1:
-        return _verdict("rdma", f"{found}; one node needs none")
     slow = "weights and gradients then go through sockets, some 10 times as slowly"
-    if not facts.gpus:
-        return _verdict("rdma", f"{found}; without GPUs gloo uses sockets")
-    if not active:
-        return _verdict(
-            "rdma",
-            found,
-            bad=Fitness.thin,
-            fix=f"load the card's driver, or give a container --device /dev/infiniband; {slow}",
-        )
-    if not facts.has_verbs:
-        return _verdict(
-            "rdma",
-            f"{found}; libibverbs cannot be loaded",
-            bad=Fitness.thin,
-            fix=f"apt-get install libibverbs1 ibverbs-providers; {slow}",
-        )
-    return _verdict("rdma", found)
+    fix = ""
+    if needs.nodes == 1:
+        found += "; one node needs none"
+    elif not facts.gpus:
+        found += "; without GPUs gloo uses sockets"
+    elif not active:
+        fix = f"load the card's driver, or give a container --device /dev/infiniband; {slow}"
+    elif not facts.has_verbs:
+        found += "; libibverbs cannot be loaded"
+        fix = f"apt-get install libibverbs1 ibverbs-providers; {slow}"
+    return _verdict("rdma", found, bad=Fitness.thin if fix else None, fix=fix)
 
 
 def _clock(facts: NodeFacts, needs: NodeNeeds) -> NodeCheck:

@@ -28,7 +28,12 @@ def apply_override(raw: dict[str, Any], option: str) -> str:
     *parents, last = _of_a_set(raw, key.split("."), option)
     value = _read_value(text, ".".join((*parents, last)))
     for part in parents:
-        node = _descend(node, part, option)
+        if isinstance(node, list):
+            node = node[_index(node, part, option)]
+        elif isinstance(node, dict):
+            node = node.setdefault(part, {})
+        else:
+            raise ConfigError(f"option {option!r}: {part!r} lies below a value, not a section")
     if isinstance(node, list):
         node[_index(node, last, option)] = value
     elif isinstance(node, dict):
@@ -74,14 +79,6 @@ def _is_text(field: str) -> bool:
     except ConfigError:  # validation names the unknown field
         return False
     return [one.type for one in found] == ["text"]
-
-
-def _descend(node: Any, part: str, option: str) -> Any:
-    if isinstance(node, list):
-        return node[_index(node, part, option)]
-    if isinstance(node, dict):
-        return node.setdefault(part, {})
-    raise ConfigError(f"option {option!r}: {part!r} lies below a value, not a section")
 
 
 def _index(node: list[Any], part: str, option: str) -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -26,19 +25,6 @@ CPU_SHARE: Final = 2 / 3
 """CPU time limit as a share of the wall-clock limit: it stops an endless grader also on a busy machine."""
 STARVED_SHARE: Final = 0.1
 """A grader with less CPU time than this share of its wall clock had no chance to grade."""
-
-
-class GraderProgram(StrEnum):
-    """The graders, by file name."""
-
-    symbolic = "grader_symbolic.py"
-    reasoning_gym = "grader_reasoning_gym.py"
-    fused = "grader_fused.py"
-
-    @property
-    def source(self) -> str:
-        """Return the program's text."""
-        return Path(__file__).with_name(self.value).read_text()
 
 
 Verdicts: TypeAlias = tuple[bool, ...] | None
@@ -59,12 +45,16 @@ class Grader:
         )
 
     async def ask(
-        self, program: GraderProgram, truth: Any, prediction: Any, *, count: int, deadline: float | None
+        self, program: str, truth: Any, prediction: Any, *, count: int, deadline: float | None
     ) -> Verdicts | Failed:
-        """Grade `count` predictions; both jobs are JSON values. `deadline` is a `loop.time()`."""
+        """Grade `count` predictions by grader_PROGRAM.py; both jobs are JSON values.
+
+        `deadline` is a `loop.time()`.
+        """
+        code = Path(__file__).with_name(f"grader_{program}.py").read_text()
         nonce = secrets.token_hex(16)
         stdin = f"{json.dumps(truth)}\n{json.dumps(prediction)}\n{nonce}\n"
-        request = ExecRequest(code=program.source, stdin=stdin, limits=self._limits, flavour=VERIFIER_FLAVOUR)
+        request = ExecRequest(code=code, stdin=stdin, limits=self._limits, flavour=VERIFIER_FLAVOUR)
         try:
             result = await self._sandbox.run(request, deadline=deadline)
         except SandboxError as error:

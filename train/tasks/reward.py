@@ -29,7 +29,7 @@ from rocstar.sandbox.types import Sandbox
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.compare import AnswerPair, compare
 from rocstar.train.tasks.data import reasoning_gym
-from rocstar.train.tasks.grader import VERIFIER_FLAVOUR, Grader, GraderProgram, Verdicts
+from rocstar.train.tasks.grader import VERIFIER_FLAVOUR, Grader, Verdicts
 from rocstar.train.tasks.rows import MARKS_OF_REASONING_GYM
 from rocstar.train.tasks.verify import extract_answer
 
@@ -75,7 +75,7 @@ class MathJudge:
             return Scored(reward=0.0, method="truncated")
         extraction = extract_answer(attempt.turns)
         if extraction.answer is None:
-            return Scored(reward=0.0, method=str(extraction.failure))
+            return Scored(reward=0.0, method=extraction.failure)
         if extraction.answer and extraction.answer == task.answer.strip():
             return Scored(reward=1.0, method="exact")
         if len(extraction.answer) > MAX_ANSWER_CHARACTERS:
@@ -90,9 +90,7 @@ class MathJudge:
     async def _score_by_algebra(self, comparison: AnswerPair, deadline: float | None) -> Outcome:
         truths = list(dict.fromkeys(truth for _, truth in comparison.questions))
         jobs = [(prediction, truths.index(truth)) for prediction, truth in comparison.questions]
-        verdicts = await self._grader.ask(
-            GraderProgram.symbolic, truths, jobs, count=len(jobs), deadline=deadline
-        )
+        verdicts = await self._grader.ask("symbolic", truths, jobs, count=len(jobs), deadline=deadline)
         if not isinstance(verdicts, tuple):
             return _one(verdicts, comparison.method)
         answers = dict(zip(comparison.questions, verdicts, strict=True))
@@ -111,9 +109,7 @@ class MathJudge:
             return Scored(reward=float(left == right), method="reasoning_gym")
         entry = base64.b64encode(pickle.dumps(task.meta["entry"])).decode()
         job = {"family": family, "entry": entry}
-        verdicts = await self._grader.ask(
-            GraderProgram.reasoning_gym, job, prediction, count=1, deadline=deadline
-        )
+        verdicts = await self._grader.ask("reasoning_gym", job, prediction, count=1, deadline=deadline)
         return _one(verdicts, "reasoning_gym")
 
 
@@ -129,7 +125,7 @@ class FusedJudge:
     async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
         """Grade the transcript. `deadline` is a `loop.time()`."""
         job = {"text": transcript(attempt), "truth": attempt.task.answer}
-        verdicts = await self._grader.ask(GraderProgram.fused, None, job, count=1, deadline=deadline)
+        verdicts = await self._grader.ask("fused", None, job, count=1, deadline=deadline)
         return _one(verdicts, "fused")
 
 
