@@ -60,8 +60,20 @@ def check_node(facts: NodeFacts, needs: NodeNeeds) -> list[NodeCheck]:
         *_gpus(facts, needs),
         _rdma(facts, needs),
         _clock(facts, needs),
-        _ports(facts),
-        _sandbox(facts),
+        _verdict(
+            "ports",
+            f"in use: {', '.join(map(str, facts.busy_ports))}" if facts.busy_ports else "free",
+            bad=Fitness.unfit if facts.busy_ports else None,
+            fix="end what listens there (ss -ltnp), perhaps a run before; or choose another port",
+        ),
+        _verdict(
+            "sandbox",
+            facts.isolation_why
+            if facts.isolation is None
+            else f"tier {facts.isolation}: {facts.isolation_why}",
+            bad=Fitness.unfit if facts.isolation is None else None,
+            fix="rocstar sandbox doctor tells layer by layer",
+        ),
         _verdict(
             "scratch",
             f"{facts.scratch_free / GIB:.1f} GiB free in {facts.scratch}",
@@ -82,7 +94,10 @@ def check_node(facts: NodeFacts, needs: NodeNeeds) -> list[NodeCheck]:
         ),
         _pinned(facts, needs),
         _torch(facts),
-        *_recipe(needs),
+        *(
+            _verdict("recipe", found, bad=Fitness.unfit, fix=fix or "see the field that it names")
+            for found, _, fix in (problem.partition("; ") for problem in needs.recipe_problems)
+        ),
     ]
 
 
@@ -160,27 +175,6 @@ def _clock(facts: NodeFacts, needs: NodeNeeds) -> NodeCheck:
     )
 
 
-def _ports(facts: NodeFacts) -> NodeCheck:
-    busy = ", ".join(map(str, facts.busy_ports))
-    return _verdict(
-        "ports",
-        f"in use: {busy}" if busy else "free",
-        bad=Fitness.unfit if busy else None,
-        fix="end what listens there (ss -ltnp), perhaps a run before; or choose another port",
-    )
-
-
-def _sandbox(facts: NodeFacts) -> NodeCheck:
-    if facts.isolation is None:
-        return _verdict(
-            "sandbox",
-            facts.isolation_why,
-            bad=Fitness.unfit,
-            fix="rocstar sandbox doctor tells layer by layer",
-        )
-    return _verdict("sandbox", f"tier {facts.isolation}: {facts.isolation_why}")
-
-
 def _pinned(facts: NodeFacts, needs: NodeNeeds) -> NodeCheck:
     is_limited = facts.memlock != UNLIMITED
     uses_rdma = needs.nodes > 1 and bool(facts.rdma) and bool(facts.gpus)
@@ -202,9 +196,3 @@ def _torch(facts: NodeFacts) -> NodeCheck:
         bad=Fitness.unfit if old else None,
         fix=f"install torch {'.'.join(map(str, OLDEST_TORCH))} or newer",
     )
-
-
-def _recipe(needs: NodeNeeds) -> Iterator[NodeCheck]:
-    for problem in needs.recipe_problems:
-        found, _, fix = problem.partition("; ")
-        yield _verdict("recipe", found, bad=Fitness.unfit, fix=fix or "see the field that it names")

@@ -78,11 +78,6 @@ class Tasks:
     conversations: list[dict[str, Any]] = field(default_factory=list)
     """Those of sft.data; none of a cold start of demonstrations."""
 
-    @property
-    def all_heldout(self) -> list[Task]:
-        """The counts of all sets."""
-        return [task for tasks in self.heldout.values() for task in tasks]
-
 
 def check_sets(recipe: Recipe) -> None:
     """ConfigError where a recipe says of no tasks to evaluate on."""
@@ -159,7 +154,7 @@ def _load_sources(
     built_in: LoadSet,
     away: Collection[str] = (),
 ) -> tuple[dict[str, list[Task]], dict[str, list[Task]]]:
-    """Load the tasks of each field, and those of each evaluation set by label, and note what is wrong.
+    """Load the tasks of each field, and those of each evaluation set by label; note the errors.
 
     The fields in `away` are not on this machine, and have no tasks.
     """
