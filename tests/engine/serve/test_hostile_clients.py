@@ -58,18 +58,8 @@ def json_forms() -> Iterator[tuple[str, bytes]]:
         "minus": b"-1",
         "no sum": b"[-1, 9223372036854775808, 1e300]",
     }
-    fields = [
-        "messages",
-        "prompt",
-        "tokens",
-        "max_tokens",
-        "temperature",
-        "seed",
-        "n",
-        "stop",
-        "tools",
-        "model",
-    ]
+    numbers = ("max_tokens", "temperature", "seed", "n")
+    fields = ("messages", "prompt", "tokens", *numbers, "stop", "tools", "model")
     for name, value in values.items():
         yield name, value
         for field in fields:

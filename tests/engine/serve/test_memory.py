@@ -48,7 +48,7 @@ async def test_no_kind_of_object_grows_with_the_requests(tmp_path: Path, how: st
 
 
 async def settle() -> None:
-    """Let pending callbacks run, and make asyncio drop its cancelled timers, which it does when they are many."""
+    """Let pending callbacks run, and make asyncio drop its cancelled timers, which need to be many."""
     for _ in range(500):
         asyncio.get_running_loop().call_later(1e6, gc.collect).cancel()
     for _ in range(10):

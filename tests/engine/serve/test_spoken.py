@@ -91,8 +91,7 @@ def test_thoughts_calls_and_the_answer_are_told_apart(
 
 def test_neighbours_of_one_kind_are_one_text() -> None:
     use = ToolCallPart(choice=0, id="x", name="f", arguments={})
-    a, b, c, d, e, f = (
-        TextPart(choice, "content", text) for choice, text in zip([0, 0, 1, 0, 0, 0], "abcdef")
-    )
-    ab, ef = TextPart(0, "content", "ab"), TextPart(0, "content", "ef")
-    assert merge_parts([a, b, c, d, use, e, f]) == [ab, c, d, use, ef]
+    a, b, d, e, f, g = (TextPart(0, "content", text) for text in "abdefg")
+    c = TextPart(1, "content", "c")
+    ab, efg = TextPart(0, "content", "ab"), TextPart(0, "content", "efg")
+    assert merge_parts([a, b, c, d, use, e, f, g]) == [ab, c, d, use, efg]
