@@ -7,7 +7,7 @@
     python -m uvicorn app.main:app --port 8097 & python run_workers.py &
     python tests/sandbox/service/record_code_judge.py http://127.0.0.1:8097
 
-The requests are those of recordings/code_judge.json: add a case there without `status` and `answer`. A body is
+The requests are those of recordings/code_judge.json; a new case has no `status` and no `answer`. A body is
 kept as text, so that invalid JSON can be recorded too, and bytes that are not UTF-8 as surrogate escapes.
 """
 
