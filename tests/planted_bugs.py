@@ -287,7 +287,7 @@ BUGS = [
     Bug("logprob_column", "np.array_equal(column, singles, equal_nan=True)", "len(column) == len(singles)", "record/test_columns.py::test_every_bit_of_a_logprob_is_kept_in_as_few_bytes_as_that_takes"),
     Bug("maj_at_k", "comb(count, j) * ways / (ties + 1)", "comb(count, j) * ways * (ties == 0)", "test_scores.py::test_a_tie_is_decided_by_lot_and_not_by_place"),
     Bug("make_agent", "partial(_task_prompt, chat, recipe.model.task_prompt)", "None", "serving/test_agent.py::test_a_task_is_asked_within_the_recipes_words_and_another_set_is_not"),
-    Bug("mesh_shape", 'sharding == "all" or ranks <= ranks_per_node', "ranks >= 1", "test_sharding.py::test_a_node_is_a_row_of_its_own_where_asked"),
+    Bug("mesh_shape", 'sharding == "all" or ranks <= ranks_per_node', "ranks >= 1", "learner/test_world.py::test_a_node_is_a_row_of_its_own_where_asked"),
     Bug("split_messages", "result.status == TIMED_OUT", "False", "test_bfcl_conversation.py::test_a_call_that_does_not_end_has_no_effect"),
     Bug("needs_all_heads", "is_hip or has_mask or dtype not in (torch.bfloat16, torch.float16)", "is_hip or has_mask", "test_attention_backends.py::test_no_caller_falls_back_to_the_plain_formula"),
     Bug("node_checks.exit_code", "max((list(Fitness).index(one.fitness) for one in checks), default=0)", "min((list(Fitness).index(one.fitness) for one in checks), default=0)", "test_node_checks.py::test_what_is_missing_is_told_with_its_fix"),
