@@ -31,7 +31,7 @@ from rocstar.train.evaluation.evaluation_folder import (
     stored_overlap,
     write_numbers,
 )
-from rocstar.train.evaluation.provenance import file_digests, judge_facts, last_facts, verifier_digest
+from rocstar.train.evaluation.provenance import file_digests, judge_facts, last_facts, verifier_digests
 from rocstar.train.evaluation.results import Evaluation, to_attempt
 from rocstar.train.evaluation.sets import EvaluationSet, evaluation_sets
 from rocstar.train.recipe.config import Recipe
@@ -215,7 +215,7 @@ async def rescore_into(
     names = [chosen.name for chosen in stored.sets]
     with recorded(out, stored.recipe, world_size=1) as entry:
         facts = last_facts(stored.folder.directory) or {}
-        verifier = {chosen.name: verifier_digest(stored.recipe, chosen) for chosen in stored.sets}
+        verifier = verifier_digests(stored.recipe, stored.sets)
         entry["evaluation"] = facts | {"verifier": verifier, "judge": judge_facts(stored.sets)}
         entry["rescored_from"] = file_digests(stored.folder.directory, stored.folder.files(names))
         found = await rescore(stored, out)

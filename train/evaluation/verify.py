@@ -37,7 +37,7 @@ from rocstar.train.evaluation.provenance import (
     file_digests,
     model_digests,
     model_folder,
-    verifier_digest,
+    verifier_digests,
 )
 from rocstar.train.evaluation.rescore import FinishedEvaluation, Regrader, build_judge, rescore
 from rocstar.train.evaluation.results import results_text
@@ -129,8 +129,7 @@ def _identity(stored: FinishedEvaluation, facts: Mapping[str, Any], found: Verif
     """Compare model, data and verifier, if they are on this machine."""
     recipe, sets = stored.recipe, stored.sets
     _data(recipe, sets, facts.get("data", {}), found)
-    now = {chosen.name: verifier_digest(recipe, chosen) for chosen in sets}
-    found.differences += differences(facts.get("verifier", {}), now, "verifier.")
+    found.differences += differences(facts.get("verifier", {}), verifier_digests(recipe, sets), "verifier.")
     model: Mapping[str, Any] = facts.get("model", {})
     if model.get("weights") is None:
         found.unchecked.append("model: the manifest has no digest of weights (a run or an endpoint)")
