@@ -90,7 +90,7 @@ def data_facts(chosen: EvaluationSet, path: str) -> dict[str, Any]:
         "repository": source.repository,
         "revision": None if path else source.revision,
         "copy": path or None,
-        "is_known": facts["digest"] == source.digest if whole and source.digest else None,
+        "is_known": source.is_known(facts["digest"]) if whole else None,
     }
 
 
