@@ -255,7 +255,7 @@ BUGS = [
     Bug("memory_release.release_memory", "optimizers.zero_grad()", "pass", "test_memory_release.py::test_gradients_are_dropped_and_counted"),
     Bug("group_advantages", "(reward - mean) / (math.sqrt(variance) + std_eps)", "reward / (math.sqrt(variance) + std_eps)", "algorithm/test_advantages.py"),
     Bug("group_advantages", "math.fsum((reward - mean) ** 2 for reward in rewards_G) / (len(rewards_G) - 1)", "math.fsum((reward - mean) ** 2 for reward in rewards_G) / len(rewards_G)", "algorithm/test_advantages.py"),
-    Bug("PageGuard._refusal", 'not is_local_name(request.headers.get("Host", ""))', "False", "view/test_web.py::test_only_names_of_this_machine_are_answered"),
+    Bug("PageGuard._refusal", 'not is_local_name(request.headers.get("Host", ""))', "False", "view/test_hostile_clients.py::test_hosts_and_origins"),
     Bug("answer_text", 'f"{Decimal(str(value)):f}" if value else "0"', "str(value)", "tasks/test_data.py::test_a_number_keeps_its_value_in_plain_notation"),
     Bug("compare._leaf", 'None not in (left_unit, right_unit) or "%" in (left_unit, right_unit)', "None not in (left_unit, right_unit)", "test_notation.py::test_what_only_looks_like_the_truth_is_refused"),
     Bug("compare._renamed", 'ours["name"] not in _COMMAND.sub("", prediction)', "True", "test_notation.py::test_what_only_looks_like_the_truth_is_refused"),
