@@ -1,4 +1,4 @@
-"""kill -9 from outside, --resume, and the weights at the end are those of a run that nobody killed."""
+"""After kill -9 and --resume the final weights are equal to those of an undisturbed run."""
 
 import random
 import subprocess

@@ -41,7 +41,7 @@ def recipe(template: str = "dated.jinja", **sections: Any) -> Recipe:
 
 
 def model_at(folder: Path, template: str) -> Path:
-    """The tokenizer of a model with a template of its own."""
+    """Save the tokenizer of a model with this template."""
     folder.mkdir(parents=True)
     train_tokenizer(["Toss 12"], vocab_size=300, template=template).save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps({"model_type": "qwen3", "vocab_size": 300}))

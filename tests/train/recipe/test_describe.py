@@ -1,4 +1,4 @@
-"""`rocstar recipe`: every field says what it is, and the page that is made of it is the committed one."""
+"""`rocstar recipe`: every field has a description, and the committed page is up to date."""
 
 from __future__ import annotations
 
