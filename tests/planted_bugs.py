@@ -175,7 +175,7 @@ BUGS = [
     Bug("_begin_of_frames", 'found == {"v": VERSION, **about}', "found", "test_step_file.py::test_what_another_recipe_wrote_is_begun_anew"),
     Bug("_by_tool", "result.status not in _NO_TOOL", "True", "test_rollout_metrics.py::test_calls_are_counted_by_tool_and_a_made_up_name_is_none"),
     Bug("_parameters", "_CALL_END.search(text, begin, end) is not None", "False", "test_callforms.py::test_a_forgotten_closing_tag_does_not_swallow_the_next_call"),
-    Bug("toolcalls._read", "_MARKS[form.skips_thoughts]", "_MARKS[False]", "test_toolcalls.py::test_a_draft_in_a_thought_is_no_call_and_is_not_said"),
+    Bug("toolcalls._read", "_MARKS[form.skips_thoughts]", "_MARKS[False]", "test_toolcalls.py::test_a_thought_has_no_calls_and_is_no_content"),
     Bug("_read_hermes", "text.find(CLOSE, end)", "text.find(CLOSE, inside)", "test_toolcalls.py::test_tags_inside_a_string_are_text"),
     Bug("_collate", "path[places - 1]", "path[np.minimum(places, len(path) - 1)]", "train/test_batch.py"),
     Bug("_converse", "agent.chat.prompt_ids(task.question, task.context, functions)", "agent.chat.prompt_ids(task.question, (), functions)", "test_rollout.py::test_the_prompt_shows_the_messages_before_the_question"),

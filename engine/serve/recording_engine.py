@@ -86,7 +86,7 @@ class ConversationRecorder:
         self._read = 0
         """The number of parsed tokens."""
         self._truncate_at: int | None = None
-        self._text, self._stop_filter = TurnText(chat.decode, chat.token_text), StopSequences(stops)
+        self._text, self._stop_filter = TurnText(chat.decode, chat.text.of_token), StopSequences(stops)
         self._engine: Inference | None = None
         self.tool_wait: asyncio.Timeout | None = None
         """The timeout of the running calls; `stop` makes it expire."""
@@ -101,7 +101,7 @@ class ConversationRecorder:
         self.turns += 1
         self._received, self._read, self._truncate_at = [], 0, None
         self._text, self._stop_filter = (
-            TurnText(self.chat.decode, self.chat.token_text),
+            TurnText(self.chat.decode, self.chat.text.of_token),
             StopSequences(self._stops),
         )
         self._parser.begin_turn(self.chat.boundaries.opening)
@@ -136,7 +136,7 @@ class ConversationRecorder:
 
     def end_turn(self, generation: Generation) -> Generation:
         """Emit the rest of the turn. Return the turn for the record."""
-        if not self.records_tokens and self.chat.joins_tokens:  # the text does not depend on the chunks
+        if not self.records_tokens and self.chat.text.is_joined:  # the text does not depend on the chunks
             self._emit_text(self.chat.turn_text(generation.ids))
         else:
             streamed = self._received[: self._truncate_at]

@@ -310,7 +310,7 @@ class RequestBuilder:
         return self.prompt_of(to_messages(list(request)), None)[1]
 
     def _check_of(self, tools: Sequence[Mapping[str, Any]]) -> ShownCheck:
-        return ShownCheck(self.agent.chat.template, tools, **self.agent.chat.names)
+        return ShownCheck(self.agent.chat.render, tools)
 
     def _order(
         self,
