@@ -45,7 +45,7 @@ class ConversationOrder:
     """A validated request of a client.
 
     Attributes:
-        id: the id of the conversation and of its records.
+        id: the id of the conversation and of its records; "" until it begins.
         served_model: the agent with its tools, the model with the client's, or the model alone.
         task: the question, as the records store it.
         prompt_ids: the token ids of the prompt.
@@ -58,7 +58,7 @@ class ConversationOrder:
         scores_prompt: return the log-probs of the prompt, computed once by the first choice.
     """
 
-    id: str
+    id: str = ""
     served_model: ServedModel
     task: Task
     prompt_ids: list[int]
@@ -88,7 +88,8 @@ class ServedConversation:
         """queue_timeout_s: how long a choice may wait for its place in the engine."""
         self.order, self._agent, self._queue_timeout_s = order, agent, queue_timeout_s
         self.trajectories: list[Trajectory] = []
-        self._ended = asyncio.Event()
+        self.ended = asyncio.Event()
+        self._has_client_calls = order.served_model == "raw" and bool(order.functions)
         self.choices = [
             ConversationRecorder(
                 f"{order.id}/{k}",
@@ -112,7 +113,7 @@ class ServedConversation:
     async def next(self, timeout_s: float) -> list[Part] | None:
         """Return the parts since the last call as soon as there are some; [] at the timeout; None at the
         end."""
-        if not self._parts and not self.has_ended:
+        if not self._parts and not self.ended.is_set():
             self._news = asyncio.get_running_loop().create_future()
             timer = asyncio.get_running_loop().call_later(timeout_s, self._wake)
             try:
@@ -121,11 +122,11 @@ class ServedConversation:
                 timer.cancel()
                 self._news = None
         parts, self._parts = self._parts, []
-        return None if not parts and self.has_ended else merge_parts(parts)
+        return None if not parts and self.ended.is_set() else merge_parts(parts)
 
     async def all_parts(self) -> list[Part]:
         """Wait for the end and return all parts."""
-        await self._ended.wait()
+        await self.ended.wait()
         parts, self._parts = self._parts, []
         return merge_parts(parts)
 
@@ -133,10 +134,6 @@ class ServedConversation:
         """The client has gone, or wants no more: end everything, down to the child of a tool."""
         for choice in self.choices:
             choice.stop()
-
-    @property
-    def has_ended(self) -> bool:
-        return self._ended.is_set()
 
     def refusal(self) -> RequestError | None:
         """Return the error that replaces the choices, or None."""
@@ -156,7 +153,7 @@ class ServedConversation:
             return "stop"
         if trajectory.finish_reason is not FinishReason.answered:
             return "length"
-        return "tool_calls" if self._calls(trajectory) else "stop"
+        return "tool_calls" if self._has_client_calls and _is_calling(trajectory) else "stop"
 
     def usage(self) -> dict[str, Any]:
         """Tokens by who wrote them: sums over the records' segments; the prompt is counted once."""
@@ -184,7 +181,7 @@ class ServedConversation:
             for k, trajectory in enumerate(self.trajectories):
                 self._emit_calls(k, trajectory)
         finally:
-            self._ended.set()
+            self.ended.set()
             self._wake()
 
     async def _roll_out(self, choice: int) -> Trajectory:
@@ -212,13 +209,10 @@ class ServedConversation:
         self._waited.add(choice)
         self.choices[choice].stop()
 
-    def _calls(self, trajectory: Trajectory) -> bool:
-        return self.order.served_model == "raw" and bool(self.order.functions) and _is_calling(trajectory)
-
     def _emit_calls(self, choice: int, trajectory: Trajectory) -> None:
         """Emit the calls of the last turn for the client to make, if the client gave tools. Malformed calls
         stay text."""
-        if self.order.served_model != "raw" or not self.order.functions or not trajectory.turns:
+        if not self._has_client_calls or not trajectory.turns:
             return
         turn, recorder = trajectory.turns[-1], self.choices[choice]
         if _is_calling(trajectory):
@@ -228,7 +222,7 @@ class ServedConversation:
             self._emit(TextPart(choice, "content", turn.text[start:]))
 
     def _emit(self, part: Part) -> None:
-        if self.has_ended:
+        if self.ended.is_set():
             return
         self._parts.append(part)
         self._wake()

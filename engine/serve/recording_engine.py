@@ -81,12 +81,7 @@ class ConversationRecorder:
         self._stops, self._parser = tuple(stops), parser
         self.records_tokens = bool(stops) or not in_one_batch
         """Tokens are parsed as they are generated."""
-        self._received: list[int] = []
-        """Tokens of the present turn so far."""
-        self._read = 0
-        """The number of parsed tokens."""
-        self._truncate_at: int | None = None
-        self._text, self._stop_filter = TurnText(chat.decode, chat.text.of_token), StopSequences(stops)
+        self._clear_turn()
         self._engine: Inference | None = None
         self.tool_wait: asyncio.Timeout | None = None
         """The timeout of the running calls; `stop` makes it expire."""
@@ -99,12 +94,17 @@ class ConversationRecorder:
         self.check()
         self._engine = engine
         self.turns += 1
-        self._received, self._read, self._truncate_at = [], 0, None
-        self._text, self._stop_filter = (
-            TurnText(self.chat.decode, self.chat.text.of_token),
-            StopSequences(self._stops),
-        )
+        self._clear_turn()
         self._parser.begin_turn(self.chat.boundaries.opening)
+
+    def _clear_turn(self) -> None:
+        self._received: list[int] = []
+        """Tokens of the present turn so far."""
+        self._read = 0
+        """The number of parsed tokens."""
+        self._truncate_at: int | None = None
+        self._text = TurnText(self.chat.decode, self.chat.text.of_token)
+        self._stop_filter = StopSequences(self._stops)
 
     def check(self) -> None:
         """InferenceError if the client has gone."""

@@ -151,7 +151,7 @@ def is_taken(model: type[BaseModel], faces: RequestBuilder, value: Any) -> bool:
 
 @pytest.mark.parametrize("model", BASES, ids=lambda model: model.__name__)
 def test_what_is_described_is_taken_and_nothing_else(model: type[BaseModel]) -> None:
-    faces = RequestBuilder(make_agent(scripted(["4"]), SlowTool()), None, lambda: "x")
+    faces = RequestBuilder(make_agent(scripted(["4"]), SlowTool()), None)
     base = BASES[model]
     properties = DOCUMENT["components"]["schemas"][model.__name__]["properties"]
     wrong = []
