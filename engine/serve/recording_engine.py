@@ -185,10 +185,9 @@ class ConversationRecorder:
     def call_begins(self, calls: Sequence[ToolCall]) -> None:
         """The calls of the present turn are about to be made."""
         for index, call in enumerate(calls):
+            arguments = None if call.arguments is None else dict(call.arguments)
             self.emit(
-                ToolCallPart(
-                    choice=self.choice, id=self.call_id(index), name=call.name, arguments=call.arguments
-                )
+                ToolCallPart(choice=self.choice, id=self.call_id(index), name=call.name, arguments=arguments)
             )
 
     # ---- its client ----

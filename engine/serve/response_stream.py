@@ -64,7 +64,7 @@ def encode_json(value: Any) -> bytes:
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError:
-        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        text = json.dumps(msgspec.to_builtins(value), separators=(",", ":"), ensure_ascii=False)
         return _HALF.sub("\ufffd", text).encode()
 
 
@@ -149,7 +149,7 @@ class ChatResponse:
             calls = [_call_object(part) for part in tool_parts if isinstance(part, ToolCallPart)]
             message |= {"tool_calls": calls} if calls else {}
         elif tool_parts:
-            message["server_tool_events"] = [part.event() for part in tool_parts]
+            message["server_tool_events"] = tool_parts
         finish = self._conversation.finish(k)
         choice = {"index": k, "message": message, "logprobs": None, "finish_reason": finish}
         return choice | self._token_ids(k)
@@ -180,7 +180,7 @@ class ChatResponse:
         head = self._head("chat.completion.chunk")
         if not self._client_calls:
             choices = [_delta_choice(part.choice, {})]
-            return encode_event({**head, "choices": choices, "server_tool_event": part.event()})
+            return encode_event({**head, "choices": choices, "server_tool_event": part})
         assert isinstance(part, ToolCallPart)
         number = self._calls[part.choice] = self._calls.get(part.choice, -1) + 1
         calls = [{"index": number, **_call_object(part)}]
