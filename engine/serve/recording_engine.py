@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.inference.base import (
@@ -21,7 +22,6 @@ from rocstar.engine.inference.base import (
     InferenceError,
     KvLoad,
     PromptScores,
-    Sampling,
     ScoresPrompts,
     StopReason,
     TellsTokens,
@@ -214,33 +214,14 @@ class RecordingEngine:
     def __init__(self, engine: Inference, recorder: ConversationRecorder) -> None:
         self._inner, self._recorder = engine, recorder
 
-    async def generate(
-        self,
-        ids: list[int],
-        *,
-        max_new_tokens: int,
-        stop_ids: frozenset[int],
-        sampling: Sampling,
-        seed: int,
-        request_id: str,
-        deadline: float | None,
-    ) -> Generation:
-        self._recorder.begin_turn(self._inner)
+    async def generate(self, ids: list[int], *, request_id: str, **options: Any) -> Generation:
         recorder = self._recorder
+        recorder.begin_turn(self._inner)
         if recorder.scores_prompt and recorder.turns == 1 and isinstance(self._inner, ScoresPrompts):
             recorder.scores = await self._inner.score(
-                ids, sampling=sampling, request_id=recorder.name, deadline=deadline
+                ids, sampling=options["sampling"], request_id=recorder.name, deadline=options["deadline"]
             )
-        generation = await self._inner.generate(
-            ids,
-            max_new_tokens=max_new_tokens,
-            stop_ids=stop_ids,
-            sampling=sampling,
-            seed=seed,
-            request_id=self._recorder.name,
-            deadline=deadline,
-        )
-        return self._recorder.end_turn(generation)
+        return recorder.end_turn(await self._inner.generate(ids, request_id=recorder.name, **options))
 
     def load(self) -> KvLoad:
         return self._inner.load()
@@ -256,9 +237,8 @@ class RecordingEngine:
 
     def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
         self._inner.on_grant(self._recorder.name, granted)
-        if self._recorder.records_tokens and isinstance(
-            self._inner, TellsTokens
-        ):  # `release` follows from here on
+        # `release` follows from here on.
+        if self._recorder.records_tokens and isinstance(self._inner, TellsTokens):
             self._inner.on_tokens(self._recorder.name, self._recorder.receive)
 
     def release(self, request_id: str) -> None:

@@ -183,6 +183,8 @@ def test_content_never_becomes_a_special_token(
 
     ids, mask = chat.encode_conversation(told(content))
     assert specials(ids) == specials(chat.encode_conversation(told("harmless"))[0])
+    prompts = [chat.prompt_ids("Q", told(text)) for text in (content, "harmless")]
+    assert specials(prompts[0]) == specials(prompts[1])
     assert sum(mask) == sum(m for m, token in zip(mask, ids, strict=True) if token not in special) + 2
 
 

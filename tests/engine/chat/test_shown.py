@@ -90,24 +90,6 @@ def test_a_system_message_takes_the_place_of_the_templates_own_and_the_tools_fol
     assert tail.endswith(plain[plain.rindex("Q") :])
 
 
-@given(content=hostile)
-def test_a_special_token_in_the_context_stays_text(content: str) -> None:
-    chat = FORMATS["compact"]
-    assert isinstance(chat.tokenizer, ByteTokenizer)
-    special = {chat.tokenizer.id_of(token) for token in CHATML_TOKENS}
-
-    def controls(text: str) -> list[int]:
-        context = [
-            {"role": "system", "content": text},
-            {"role": "user", "content": text},
-            {"role": "assistant", "content": text, "tool_calls": [call_of("f", {"code": text})]},
-            {"role": "tool", "content": text},
-        ]
-        return [token for token in chat.prompt_ids("Q", context) if token in special]
-
-    assert controls(content) == controls("harmless")
-
-
 def test_prompts_are_told_apart_by_their_context() -> None:
     """They are remembered: the same question behind another message is another prompt."""
     chat = FORMATS["compact"]
