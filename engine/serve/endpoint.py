@@ -24,7 +24,7 @@ from rocstar.engine.serve.conversation import ConversationOrder, ServedConversat
 from rocstar.engine.serve.conversation_manager import ConversationLimits, ConversationManager, ServeMetrics
 from rocstar.engine.serve.conversation_store import ConversationStore, LookupsFull
 from rocstar.engine.serve.openapi import HEADERS, HTML, build_document, render_page
-from rocstar.engine.serve.request_builder import RequestBuilder, check_model, split_prompts, validate_tokenize
+from rocstar.engine.serve.request_builder import RequestBuilder, check_model, split_prompts
 from rocstar.engine.serve.request_reader import RequestReader, limits_for_tokenizer
 from rocstar.engine.serve.requests import (
     KNOWN,
@@ -384,11 +384,7 @@ class Endpoint:
     async def tokenize(self, request: web.Request) -> web.Response:
         """/tokenize: ids of a text, or of messages."""
         body = await self._read(request, TokenizeRequest)
-        validate_tokenize(body)
-        if body.messages:
-            ids = await self._reader.run(self._builder.message_ids, body.messages)
-        else:
-            ids = await self._reader.run(self._builder.text_ids, body.prompt or "")
+        ids = await self._reader.run(self._builder.tokenize, body)
         return _json_response({"tokens": ids, "count": len(ids), "max_model_len": self.options.max_context})
 
     async def detokenize(self, request: web.Request) -> web.Response:

@@ -51,12 +51,6 @@ def resolve_max_tokens(request: ChatRequest) -> int | None:
     return old if new is None else new
 
 
-def validate_tokenize(request: TokenizeRequest) -> None:
-    """Raise RequestError unless there is exactly one input."""
-    if (request.prompt is None) == (request.messages is None):
-        raise RequestError("give prompt or messages, one of them", field="prompt")
-
-
 def validate_chat(request: ChatRequest) -> None:
     """Raise RequestError for options that no served model supports."""
     if not request.messages and request.prefix_token_ids is None:
@@ -83,7 +77,7 @@ def validate_chat(request: ChatRequest) -> None:
         )
 
 
-def to_messages(request: list[RequestMessage]) -> list[dict[str, Any]]:
+def to_messages(request: Sequence[RequestMessage]) -> list[Mapping[str, Any]]:
     """Convert messages to the format of chat templates. Raises RequestError for an invalid message."""
     return [_to_message(message, f"messages.{k}") for k, message in enumerate(request)]
 
@@ -193,7 +187,7 @@ class RequestBuilder:
         """The order of /v1/chat/completions."""
         check_model(request.model)
         validate_chat(request)
-        messages: list[Mapping[str, Any]] = [*to_messages(request.messages)]
+        messages = to_messages(request.messages)
         if request.prefix_token_ids is not None:
             return self._continued(request, messages, request.prefix_token_ids)
         if request.model == RAW:
@@ -295,9 +289,13 @@ class RequestBuilder:
         plain = text.encode("utf-8", "replace").decode("utf-8")
         return self.agent.chat.tokenizer.encode(plain, add_special_tokens=False)
 
-    def message_ids(self, request: Sequence[RequestMessage]) -> list[int]:
-        """Ids of messages, as the agent would read them."""
-        return self.prompt_of(to_messages(list(request)), None)[1]
+    def tokenize(self, request: TokenizeRequest) -> list[int]:
+        """Return the ids of a text, or of messages as the agent reads them. Raises RequestError."""
+        if (request.prompt is None) == (request.messages is None):
+            raise RequestError("give prompt or messages, one of them", field="prompt")
+        if request.messages is None:
+            return self.text_ids(request.prompt or "")
+        return self.prompt_of(to_messages(request.messages), None)[1]
 
     def _check_of(self, tools: Sequence[Mapping[str, Any]]) -> ShownCheck:
         return ShownCheck(self.agent.chat.render, tools)

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from rocstar.engine.serve.endpoint import OPEN_PATHS
 from rocstar.engine.serve.openapi import EVENTS, ROUTES, build_document, render_page
-from rocstar.engine.serve.request_builder import RequestBuilder, validate_tokenize
+from rocstar.engine.serve.request_builder import RequestBuilder
 from rocstar.engine.serve.requests import (
     ChatRequest,
     CompletionRequest,
@@ -143,7 +143,7 @@ def is_taken(model: type[BaseModel], faces: RequestBuilder, value: Any) -> bool:
         elif isinstance(body, CompletionRequest):
             faces.completions(body)
         elif isinstance(body, TokenizeRequest):
-            validate_tokenize(body)
+            faces.tokenize(body)
     except RequestError as refusal:
         return not refusal.field  # a refusal that names no field is wrong, too
     return True
