@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from rocstar.engine.chat.toolcalls import tool_call_spans
 from rocstar.engine.rollout.rollout import Agent, run_trajectory
-from rocstar.engine.serve.recording_engine import ConversationRecorder, RecordingEngine, RecordingTools
+from rocstar.engine.serve.recording_engine import (
+    ConversationOrder,
+    ConversationRecorder,
+    RecordingEngine,
+    RecordingTools,
+)
 from rocstar.engine.serve.responses import conversation_error
-from rocstar.engine.serve.stream_parser import RawStreamParser, StreamParser
 from rocstar.engine.serve.stream_parts import Part, TextPart, merge_parts
 from rocstar.engine.types import (
     Attempt,
@@ -28,49 +30,13 @@ from rocstar.engine.types import (
     FinishReason,
     Origin,
     Outcome,
-    Task,
     Trajectory,
     TrajectoryKey,
-    TurnForm,
 )
 from rocstar.sandbox.http.errors import RequestError
 
-ServedModel = Literal["agent", "raw", "completion"]
 UNJUDGED = "unjudged"
 """The kind of failure of a conversation without a reward."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationOrder:
-    """A validated request of a client.
-
-    Attributes:
-        id: the id of the conversation and of its records; "" until it begins.
-        served_model: the agent with its tools, the model with the client's, or the model alone.
-        task: the question, as the records store it.
-        prompt_ids: the token ids of the prompt.
-        seed: the seed of the noise; choice k is sibling k.
-        max_tokens: the limit over all turns, including tool results.
-        stops: the stop sequences.
-        functions: the client's tools; None for the agent's own.
-        is_judged: the task has an answer, so the reward is known at the end.
-        is_streamed: the client reads parts as they are produced.
-        scores_prompt: return the log-probs of the prompt, computed once by the first choice.
-    """
-
-    id: str = ""
-    served_model: ServedModel
-    task: Task
-    prompt_ids: list[int]
-    seed: int
-    num_choices: int
-    temperature: float
-    max_tokens: int
-    stops: tuple[str, ...]
-    functions: Sequence[Mapping[str, Any]] | None
-    is_judged: bool
-    is_streamed: bool
-    scores_prompt: bool = False
 
 
 class Unjudged:
@@ -91,17 +57,7 @@ class ServedConversation:
         self.ended = asyncio.Event()
         self._has_client_calls = order.served_model == "raw" and bool(order.functions)
         self.choices = [
-            ConversationRecorder(
-                f"{order.id}/{k}",
-                k,
-                agent.chat,
-                self._emit,
-                stops=order.stops,
-                parser=_make_parser(order, agent.chat.form),
-                in_one_batch=not order.is_streamed,
-                scores_prompt=order.scores_prompt and k == 0,
-            )
-            for k in range(order.num_choices)
+            ConversationRecorder(order, k, agent.chat, self._emit) for k in range(order.num_choices)
         ]
         self._waited: set[int] = set()
         """The choices that got no slot in time."""
@@ -230,12 +186,6 @@ class ServedConversation:
     def _wake(self) -> None:
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
-
-
-def _make_parser(order: ConversationOrder, form: TurnForm) -> StreamParser | RawStreamParser:
-    if order.served_model == "completion":
-        return RawStreamParser()
-    return StreamParser(form if order.served_model == "agent" or order.functions else None)
 
 
 def _is_calling(trajectory: Trajectory) -> bool:

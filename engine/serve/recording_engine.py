@@ -10,10 +10,10 @@ generation or tool call immediately, including the sandbox's child; the record k
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.inference.base import (
@@ -32,11 +32,47 @@ from rocstar.engine.serve.stream_parts import Part, TextPart, ToolCallPart, Tool
 from rocstar.engine.tools.box import ToolBox, Tools
 from rocstar.engine.tools.results import cut_middle
 from rocstar.engine.tools.tool import ToolFailure
-from rocstar.engine.types import ToolCall, ToolResult
+from rocstar.engine.types import Task, ToolCall, ToolResult
 
 Emit = Callable[[Part], None]
 STOPPED = "aborted"
 """The kind of failure of a conversation that its client ended."""
+
+
+ServedModel = Literal["agent", "raw", "completion"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationOrder:
+    """A validated request of a client.
+
+    Attributes:
+        id: the id of the conversation and of its records; "" until it begins.
+        served_model: the agent with its tools, the model with the client's, or the model alone.
+        task: the question, as the records store it.
+        prompt_ids: the token ids of the prompt.
+        seed: the seed of the noise; choice k is sibling k.
+        max_tokens: the limit over all turns, including tool results.
+        stops: the stop sequences.
+        functions: the client's tools; None for the agent's own.
+        is_judged: the task has an answer, so the reward is known at the end.
+        is_streamed: the client reads parts as they are produced.
+        scores_prompt: return the log-probs of the prompt, computed once by the first choice.
+    """
+
+    id: str = ""
+    served_model: ServedModel
+    task: Task
+    prompt_ids: list[int]
+    seed: int
+    num_choices: int
+    temperature: float
+    max_tokens: int
+    stops: tuple[str, ...]
+    functions: Sequence[Mapping[str, Any]] | None
+    is_judged: bool
+    is_streamed: bool
+    scores_prompt: bool = False
 
 
 class ConversationRecorder:
@@ -46,29 +82,11 @@ class ConversationRecorder:
         nothing is emitted or recorded; the parts of a turn are those of its record.
     """
 
-    def __init__(
-        self,
-        name: str,
-        choice: int,
-        chat: ChatFormat,
-        emit: Emit,
-        *,
-        stops: Sequence[str],
-        parser: StreamParser | RawStreamParser,
-        in_one_batch: bool = False,
-        scores_prompt: bool = False,
-    ) -> None:
-        """Args:
-        name: the unique id of the request in the engine: the response's id and the choice.
-        choice: the number of the choice.
-        chat: the chat format, to decode tokens.
-        emit: receives each part.
-        stops: the stop sequences, which end the turn and the conversation.
-        parser: splits text into content, thinking and calls.
-        in_one_batch: parts are needed only when a turn has ended.
-        scores_prompt: compute the log-probs of the first prompt.
-        """
-        self.name, self.choice, self.chat, self.emit = name, choice, chat, emit
+    def __init__(self, order: ConversationOrder, choice: int, chat: ChatFormat, emit: Emit) -> None:
+        """emit: receives each part."""
+        self.choice, self.chat, self.emit = choice, chat, emit
+        self.name = f"{order.id}/{choice}"
+        """The unique id of the request in the engine."""
         self.is_stopped = False
         self.is_truncated = False
         """A stop text ended it."""
@@ -77,9 +95,13 @@ class ConversationRecorder:
         self.scores: PromptScores | None = None
         """The log-probs of the first prompt, if requested."""
         self.turns = 0
-        self.scores_prompt = scores_prompt
-        self._stops, self._parser = tuple(stops), parser
-        self.records_tokens = bool(stops) or not in_one_batch
+        self.scores_prompt = order.scores_prompt and choice == 0
+        self._stops = order.stops
+        self._parser: StreamParser | RawStreamParser = RawStreamParser()
+        if order.served_model != "completion":
+            reads_calls = order.served_model == "agent" or order.functions
+            self._parser = StreamParser(chat.form if reads_calls else None)
+        self.records_tokens = bool(order.stops) or order.is_streamed
         """Tokens are parsed as they are generated."""
         self._clear_turn()
         self._engine: Inference | None = None

@@ -20,8 +20,8 @@ from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.chat.shown import ShownCheck
 from rocstar.engine.inference.base import ScoresPrompts
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.serve.conversation import ConversationOrder, ServedModel
 from rocstar.engine.serve.conversation_store import TEMPERATURE
+from rocstar.engine.serve.recording_engine import ConversationOrder, ServedModel
 from rocstar.engine.serve.requests import (
     AGENT,
     MODELS,
