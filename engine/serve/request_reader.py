@@ -175,16 +175,11 @@ def _all_texts(value: Any) -> list[str]:
     left = [value]
     while left:
         one = left.pop()
-        if isinstance(one, str):
-            found.append(one)
-        elif isinstance(one, Mapping):
-            found.append("")
+        found.append(one if isinstance(one, str) else "")
+        if isinstance(one, Mapping):
             left += [*one, *one.values()]
         elif isinstance(one, list):
-            found.append("")
             left += one
-        else:
-            found.append("")
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from rocstar.engine.chat.boundaries import render
+from rocstar.engine.chat.boundaries import Rendering
 from rocstar.engine.chat.callforms import FORMS
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.progress.progress import working
@@ -60,10 +60,8 @@ def build_from_nothing(
     """A tokenizer trained on the conversations and a Qwen3 with random weights."""
     template = load_template(scratch_template(recipe), None)
     tools = tool_box(recipe).schemas
-    texts = (
-        render(template, row["messages"], tools, generation_prompt=False, date=recipe.model.date)
-        for row in rows[:TOKENIZER_ROWS]
-    )
+    render = Rendering(template, date=recipe.model.date)
+    texts = (render(row["messages"], tools) for row in rows[:TOKENIZER_ROWS])
     scratch = recipe.model.scratch
     with working("training a tokenizer"):
         tokenizer = train_tokenizer(texts, vocab_size=scratch.vocab_size, template=template)
