@@ -10,11 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from rocstar.engine.inference.base import KvLoad, Sampling
+from rocstar.engine.inference.base import KvLoad
 from rocstar.engine.nodes import nodes as nodes_module
-from rocstar.engine.nodes.node import GroupOrder, NodeLoad
+from rocstar.engine.nodes.node import GroupOrder, NodeLoad, run_order
 from rocstar.engine.nodes.nodes import FIRST_LOOK_S, GRACE_S, NodeLimits, Nodes
-from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group
 from rocstar.engine.waits import WaitBoard
@@ -47,12 +46,7 @@ class Cluster:
 
     async def home(self, order: GroupOrder) -> Group:
         self.at_home.append(order.key)
-        agent = dataclasses.replace(
-            self.home_agent, limits=order.limits, sampling=Sampling(temperature=order.temperature)
-        )
-        return await run_group(
-            agent, order.task, size=order.size, seed=order.seed, step=order.step, first=order.first
-        )
+        return await run_order(self.home_agent, order)
 
     async def roll_out(self, nodes: Nodes, orders: list[GroupOrder]) -> list[Group]:
         async with asyncio.TaskGroup() as tasks:
