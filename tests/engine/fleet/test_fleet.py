@@ -362,26 +362,16 @@ async def test_bytes_held_are_those_of_all_replicas() -> None:
 
 
 @on_virtual_time
-async def test_second_request_of_a_trajectory_is_refused() -> None:
-    async with Fleet(replicas(1, token_s=1.0), policy=make_policy("static")) as fleet:
-        first = asyncio.create_task(ask(fleet, PROMPT, "s0/a/0"))
+async def test_a_trajectory_has_one_request_and_a_cancelled_one_leaves_nothing_behind() -> None:
+    async with Fleet(replicas(1, token_s=1.0), policy=make_policy("predictive")) as fleet:
+        running = asyncio.create_task(ask(fleet, PROMPT))
         await asyncio.sleep(1.0)
         with pytest.raises(InferenceError, match="has a request already"):
-            await ask(fleet, PROMPT, "s0/a/0")
-        assert (await first).finish is StopReason.stop
-
-
-@on_virtual_time
-async def test_cancelled_request_leaves_nothing_behind() -> None:
-    made = replicas(1, token_s=1.0)
-
-    async with Fleet(made, policy=make_policy("predictive")) as fleet:
-        running = asyncio.create_task(ask(fleet, PROMPT, "s0/a/0"))
-        await asyncio.sleep(1.0)
+            await ask(fleet, PROMPT)
         running.cancel()
         await asyncio.wait([running])
         assert fleet.load() == type(fleet.load())(total=1 << 20, used=0, running=0, waiting=0)
-        assert (await ask(fleet, PROMPT, "s0/a/0")).finish is StopReason.stop
+        assert (await ask(fleet, PROMPT)).finish is StopReason.stop
 
 
 def test_trajectories_are_those_of_a_single_engine(undisturbed: dict[str, Any]) -> None:
