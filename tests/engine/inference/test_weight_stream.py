@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 import torch
@@ -91,10 +92,18 @@ async def test_two_buckets_are_there_at_a_time(learner: ThreadPoolExecutor, stre
     assert most <= 2 and not any(ref() is not None for ref in alive)
 
 
-@pytest.mark.parametrize(("names", "told"), [(("a",), "5 tensors did not come"), (("b",), "b is not what")])
+@pytest.mark.parametrize(
+    ("shapes", "names", "told"),
+    [
+        (SHAPES, ("a",), "5 tensors did not come"),
+        (SHAPES, ("b",), "b is not what was announced"),
+        ({"a": (3,)}, ("a",), "a is not what was announced"),
+    ],
+)
 async def test_weights_that_do_not_come_whole_are_an_error(
-    learner: ThreadPoolExecutor, stream: WeightStream, names: tuple[str, ...], told: str
+    learner: ThreadPoolExecutor, tmp_path: Path, shapes: Any, names: tuple[str, ...], told: str
 ) -> None:
+    stream = WeightStream(shapes, kept=DiskWeights(tmp_path))
     sending = learner.submit(send, stream, *names)
     stream.settle(False, ValueError("no server"))
     with pytest.raises(InferenceError, match=told):
@@ -102,16 +111,6 @@ async def test_weights_that_do_not_come_whole_are_an_error(
             pass
     with pytest.raises(ValueError, match="no server"):
         await asyncio.wrap_future(sending)
-
-
-async def test_a_shape_that_was_not_announced_is_an_error(
-    learner: ThreadPoolExecutor, tmp_path: Path
-) -> None:
-    stream = WeightStream({"a": (3,)}, kept=DiskWeights(tmp_path))
-    sending: Future[None] = learner.submit(stream.put, bucket("a"))
-    with pytest.raises(InferenceError, match="a is not what was announced"):
-        await anext(stream)
-    await asyncio.wrap_future(sending)
 
 
 @pytest.mark.parametrize("when", ["before", "between"])
