@@ -139,12 +139,9 @@ class OpenAIEndpoint(Inference):
         sufficient, another one if the endpoint refuses a text too."""
         async with asyncio.timeout(self._timeout_s):
             for form in (EndpointFormat.SENT_IDS, EndpointFormat.SPELLED_IDS):
-                found = await self._first_choice(form)
-                if found is not None and detect_format(found) is form:
+                choice = await self._first_choice(form)
+                if choice is not None and self._has_format(choice, form):
                     self.form = form
-                    logprobs = (found.get("logprobs") or {}).get("token_logprobs")
-                    is_scored = isinstance(logprobs, list) and None not in logprobs
-                    self.gives_logprobs = form is EndpointFormat.SPELLED_IDS or is_scored
                     return
             if self._codec is None:
                 detail = f"{self.url} speaks text alone; give the model's tokenizer as codec"
@@ -155,6 +152,20 @@ class OpenAIEndpoint(Inference):
                 LOG.warning(
                     "%s takes no top_k, min_p or repetition_penalty: what it has set of them holds", self.url
                 )
+
+    def _has_format(self, choice: dict[str, Any], form: EndpointFormat) -> bool:
+        """Return True for ids in `form`, and set `gives_logprobs`. InferenceError(unfit) if malformed."""
+        try:
+            if detect_format(choice) is not form:
+                return False
+            logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
+            is_scored = isinstance(logprobs, list) and None not in logprobs
+            self.gives_logprobs = form is EndpointFormat.SPELLED_IDS or is_scored
+            ids_of(form, self._codec, with_logprobs=self.gives_logprobs).take(choice)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            detail = f"{self.url} answers with malformed ids or log-probs: {error}; {str(choice)[:300]}"
+            raise InferenceError("unfit", detail, retryable=False) from error
+        return True
 
     async def _first_choice(self, form: EndpointFormat) -> dict[str, Any] | None:
         """Return the answer to a prompt of one token; None if it is refused."""
