@@ -76,6 +76,7 @@ def _parse(name: str, text: str, texts: dict[str, str]) -> Pair:
     if origin := fields.get("sender"):
         head = texts[origin].partition("# %% receiver\n")[0]
         fields = {**dict(re.findall(r"^# ([a-z-]+): (.*)$", head, re.M)), **fields}
+    of_sender, of_receiver = fields.get("flavours", f"{STDLIB} {STDLIB}").split()
     return Pair(
         name=name,
         tries=fields["tries"],
@@ -88,16 +89,11 @@ def _parse(name: str, text: str, texts: dict[str, str]) -> Pair:
         closed_with=frozenset(fields.get("closed-with", "").split()),
         without=tuple(fields.get("without", "").split()),
         cold=fields.get("cold") == "yes",
-        flavours=_two(fields.get("flavours", f"{STDLIB} {STDLIB}")),
+        flavours=(of_sender, of_receiver),
         slots=tuple(map(float, fields.get("slots", "").split())),
         sender=head,
         receiver=receiver,
     )
-
-
-def _two(words: str) -> tuple[str, str]:
-    sender, receiver = words.split()
-    return sender, receiver
 
 
 def is_offered(pair: Pair) -> bool:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _MODULES = {"RedisFabric": "client", "RedisWorker": "worker", "WorkerInfo": "wire", "as_batch": "worker"}
 
-__all__ = ["RedisFabric", "RedisWorker", "WorkerInfo", "as_batch"]
+__all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:

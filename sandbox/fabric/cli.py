@@ -71,9 +71,7 @@ def add_worker_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser
         "--memory-bytes", type=int, metavar="N", help="memory of all programs together; default: the pool's"
     )
     parser.add_argument(
-        "--allow-shared-user",
-        action="store_true",
-        help="run as root even if programs share its user",
+        "--allow-shared-user", action="store_true", help="run as root even if programs share its user"
     )
     parser.add_argument(
         "--name", help="name in the list of workers; default: host, process and a random part"
