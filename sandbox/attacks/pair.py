@@ -119,7 +119,7 @@ BROKEN = re.compile(
 """The errors of a program that did not run its attack."""
 
 
-def _said(pair_of_programs: str, result: ExecResult) -> str:
+def output_of(pair_of_programs: str, result: ExecResult) -> str:
     """Return the output. Raise RuntimeError for a broken program, whose silence proves nothing."""
     if BROKEN.search(result.stderr):
         raise RuntimeError(f"the program is broken: {result.stderr[-400:]}\n{pair_of_programs}")
@@ -129,23 +129,6 @@ def _said(pair_of_programs: str, result: ExecResult) -> str:
 def calls_of(pool: SandboxPool) -> Run:
     async def run(code: str, flavour: str = STDLIB) -> str:
         result = await pool.run(ExecRequest(code=code, limits=LIMITS, flavour=flavour))
-        return _said(code, result)
-
-    return run
-
-
-def sessions_of(pool: SandboxPool) -> Run:
-    """Run each program as the first cell of a new session, if its flavour has sessions."""
-    call = calls_of(pool)
-
-    async def run(code: str, flavour: str = STDLIB) -> str:
-        if flavour != STDLIB:
-            return await call(code, flavour)
-        session = await pool.open_session(limits=LIMITS, flavour=flavour)
-        try:
-            result = await session.run(code)
-            return _said(code, result)
-        finally:
-            await session.close()
+        return output_of(code, result)
 
     return run

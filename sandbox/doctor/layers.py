@@ -247,7 +247,7 @@ COLLAPSE_KERNEL = (6, 1)
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A limit of the machine that matters to a pool. note: what is wrong with it, or "". fix: a report has ""
+    """A limit of the machine that matters to a pool. note: its problem, or "". fix: a report has ""
     without a note."""
 
     name: str

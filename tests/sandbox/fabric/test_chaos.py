@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox.fabric import RedisFabric
+from rocstar.sandbox.fabric import RedisFabric, RedisWorker
 from rocstar.sandbox.fabric.receiver import SMALLEST_WINDOW
 from rocstar.sandbox.fabric.redis_commands import GROUP, REPLY_TTL_S
 from rocstar.sandbox.fabric.redis_connection import PREFIX
@@ -106,7 +106,7 @@ async def test_an_entry_is_gone_with_its_last_answer(redis: RedisServer) -> None
                 yield index, ok("1")
             await ends.wait()
 
-    async with working(redis.url, None, batch=Lingering()), client(redis.url) as fabric:
+    async with working(redis.url, Lingering()), client(redis.url) as fabric:
         assert await fabric.run(ExecRequest(code="say 1")) == ok("1")
         assert redis.cli("xlen", f"{PREFIX}:calls:stdlib") == "0\n"
         ends.set()
@@ -360,9 +360,7 @@ async def test_a_client_needs_redis_to_start(redis: RedisServer) -> None:
 
 
 async def test_a_worker_gives_up_on_a_redis_that_stays_away(redis: RedisServer, programs: Programs) -> None:
-    from rocstar.sandbox.fabric import RedisWorker, as_batch
-
-    worker = RedisWorker(redis.url, as_batch(programs), 2, patience_s=0.3)
+    worker = RedisWorker(redis.url, programs, 2, patience_s=0.3)
     running = asyncio.create_task(worker.run())
     async with asyncio.timeout(PATIENCE_S):
         await worker.ready.wait()
@@ -371,7 +369,7 @@ async def test_a_worker_gives_up_on_a_redis_that_stays_away(redis: RedisServer, 
             await running
     assert caught.value.kind == "fabric"
     with pytest.raises(SandboxError):
-        await RedisWorker(redis.url, as_batch(programs), 2, patience_s=0.1).run()
+        await RedisWorker(redis.url, programs, 2, patience_s=0.1).run()
 
 
 async def test_a_mistake_inside_ends_every_call(redis: RedisServer) -> None:
