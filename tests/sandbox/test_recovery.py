@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -138,10 +139,7 @@ async def test_a_supervisor_that_cannot_be_replaced_fails_calls_until_it_can(
 ) -> None:
     async with SandboxPool() as pool:
         whole = pool._restarter.options
-        broken = process.SupervisorOptions(
-            **{name: getattr(whole, name) for name in whole.__dataclass_fields__} | {"program": "/none"}
-        )
-        monkeypatch.setattr(pool._restarter, "options", broken)
+        monkeypatch.setattr(pool._restarter, "options", replace(whole, program="/none"))
         os.kill(pool.supervisor_pid, signal.SIGKILL)
         await until(lambda: pool.supervisor_pid == 0)
         for _ in range(2):  # each call tries once more, and none waits for ever
