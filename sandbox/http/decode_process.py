@@ -113,10 +113,6 @@ def load_pickle(parcel: MemfdPickle, known: Mapping[str, Any] = {}) -> Any:
         return _Unpacker(io.BytesIO(head), texts, known).load()
 
 
-class DecodeProcessExited(Exception):
-    """The process is gone, or does not answer."""
-
-
 class DecodePool:
     """The processes of a server. Invariant: each has one body at a time, and `close` leaves none."""
 
@@ -136,7 +132,7 @@ class DecodePool:
         """Return the result of `decode`, or raise its error of the type `error_type`. `decode` is a function
         of a module, or a partial of one. Blocks. Raises SandboxError if no process answers."""
         for tried in range(TRIES):
-            with suppress(DecodeProcessExited, OSError):  # of files and memory that there are not, too
+            with suppress(OSError):  # no answer, no process, no descriptor, no memory
                 answer = self._asked(decode, body, fresh=tried > 0)
                 try:
                     outcome: T = load_pickle(answer, {SHARED: self._known})
@@ -172,10 +168,7 @@ class DecodePool:
                     return decoder
                 decoder.close()
                 self._all.discard(decoder)
-            try:
-                decoder = DecodeProcess(self._known, self._refusals)
-            except OSError as error:
-                raise DecodeProcessExited(f"it cannot be started: {error}") from None
+            decoder = DecodeProcess(self._known, self._refusals)
             self._all.add(decoder)
             return decoder
 
@@ -199,7 +192,7 @@ class DecodeProcess:
         with theirs, ExitStack() as undo:
             undo.callback(self._line.close)
             self._line.send(pickle.dumps((known, error_bodies)))  # it waits there
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "rocstar.sandbox.http.decode_process", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
@@ -210,27 +203,21 @@ class DecodeProcess:
             undo.pop_all()
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def lives(self) -> bool:
-        return self._process.poll() is None
+        return self.process.poll() is None
 
     def ask(self, decode: Callable[[bytes], Any], body: bytes) -> MemfdPickle:
-        """Raises DecodeProcessExited."""
+        """Raises OSError if the process exits or does not answer."""
         question = dump((decode, body), self._known)
         try:
             send_pickle(self._line, question)
             return receive_pickle(self._line)
-        except OSError as error:  # TimeoutError is one
-            raise DecodeProcessExited(str(error)) from None
         finally:
             os.close(question.fd)
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        self.process.kill()
+        self.process.wait()
         self._line.close()
 
 
@@ -240,11 +227,10 @@ def send_pickle(line: socket.socket, parcel: MemfdPickle) -> None:
 
 
 def receive_pickle(line: socket.socket) -> MemfdPickle:
-    """Receive a pickle, whose file the caller closes. Raises OSError, and DecodeProcessExited at the end of
-    the connection."""
+    """Receive a pickle, whose file the caller closes. Raises OSError, also at the end of the connection."""
     numbers, fds, _, _ = socket.recv_fds(line, MESSAGE_BYTES, 1)
     if not numbers or not fds:
-        raise DecodeProcessExited("it has ended")
+        raise ConnectionError("it has ended")
     return MemfdPickle(fds[0], *pickle.loads(numbers))
 
 
@@ -264,7 +250,7 @@ def main() -> None:
             try:
                 answer = run_decode(receive_pickle(line), known, error_bodies, thread)
                 send_pickle(line, answer)
-            except (DecodeProcessExited, OSError):  # nothing came, or the service is gone
+            except OSError:  # nothing came, or the service is gone
                 return
             os.close(answer.fd)
 

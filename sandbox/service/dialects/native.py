@@ -16,7 +16,7 @@ from rocstar.sandbox import files as program_files
 from rocstar.sandbox.files import DISPLAY_FOLDER, fault_of
 from rocstar.sandbox.files import MAX_FILES as MOST_FILES
 from rocstar.sandbox.http.bodies import BodyReader, LoopYielder
-from rocstar.sandbox.http.errors import Overloaded, RequestError, RequestTooLarge
+from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.openapi import REF
 from rocstar.sandbox.http.packed_items import PackedBytes, SelectedItems, matching_indices, pack_items
 from rocstar.sandbox.http.responses import (
@@ -275,7 +275,8 @@ def check_files(files: Mapping[str, bytes], fetch: Sequence[str]) -> None:
     total = sum(map(len, files.values()))
     if total > MAX_JSON_FILES_BYTES:
         message = f"files has {total} bytes; at most {MAX_JSON_FILES_BYTES} are taken in one request"
-        raise RequestTooLarge(f"{message}, more by PUT /v1/sessions/ID/files/NAME", field="files")
+        message += ", more by PUT /v1/sessions/ID/files/NAME"
+        raise RequestError(message, field="files", kind="too_large")
 
 
 def decode_batch(body: bytes, service_limits: ServiceLimits, owner: str = "") -> BatchCall:
@@ -363,9 +364,9 @@ def _to_request_error(field_error: FieldError) -> RequestError:
         return RequestError(f"{path} is not a field of this request; {field_error.fix}", field=path)
     if field_error.kind in ("too_short", "too_long"):
         number = field_error.ctx["actual_length"]
-        refused = RequestTooLarge if field_error.kind == "too_long" else RequestError
         what = "calls" if path == "requests" else "entries"
-        return refused(f"{path} has {number} {what}; {field_error.fix}", field=path)
+        kind = "too_large" if field_error.kind == "too_long" else ""
+        return RequestError(f"{path} has {number} {what}; {field_error.fix}", field=path, kind=kind)
     if field_error.kind == "value_error":
         return RequestError(f"{path}: {field_error.msg}; {field_error.fix}", field=path)
     shown = "missing" if field_error.kind == "missing" else _format_value(field_error.value)
@@ -614,7 +615,8 @@ class Native:
         headers = {"Content-Type": BYTES, "Content-Length": str(len(content))}
         with OutputBuffer(self._held, request.owner) as held:
             if held.full:
-                raise Overloaded("clients have yet to take answers of so much that this file has no room")
+                message = "clients have yet to take answers of so much that this file has no room"
+                raise RequestError(message, kind="full")
             held.take(len(content))
             response = web.StreamResponse(headers=headers)
             await response.prepare(request)

@@ -150,9 +150,9 @@ def test_a_process_leads_a_session_of_its_own_and_stands_back(fresh: DecodePool)
     """The scheduler shares the CPU by session, and a terminal's Ctrl-C is for the service alone."""
     fresh.call(SESSION, b"{}")
     (one,) = fresh._all
-    assert os.getsid(one.pid) == os.getpgid(one.pid) == one.pid != os.getsid(0)
+    assert os.getsid(one.process.pid) == os.getpgid(one.process.pid) == one.process.pid != os.getsid(0)
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    assert os.getpriority(os.PRIO_PROCESS, one.pid) == max(own, PROGRAMS_NICE)
+    assert os.getpriority(os.PRIO_PROCESS, one.process.pid) == max(own, PROGRAMS_NICE)
 
 
 @pytest.mark.parametrize("closes", [False, True])
@@ -161,7 +161,7 @@ def test_a_process_that_ends_at_its_work_costs_no_answer_unless_the_pool_closes(
 ) -> None:
     assert fresh.call(SESSION, b"{}").seed is None
     (first,) = fresh._all
-    os.kill(first.pid, signal.SIGSTOP)  # it receives the body and does not answer
+    os.kill(first.process.pid, signal.SIGSTOP)  # it receives the body and does not answer
     with ThreadPoolExecutor(1) as thread:
         asked = thread.submit(fresh.call, SESSION, b"{}")
         while fresh._idle:
@@ -173,7 +173,7 @@ def test_a_process_that_ends_at_its_work_costs_no_answer_unless_the_pool_closes(
             with pytest.raises(SandboxError, match="closed"):
                 fresh.call(SESSION, b"{}")
         else:
-            os.kill(first.pid, signal.SIGKILL)
+            os.kill(first.process.pid, signal.SIGKILL)
             assert asked.result().seed is None
             assert first not in fresh._all and len(fresh._all) == 1
     assert not first.lives
@@ -186,16 +186,16 @@ def test_two_that_end_for_want_of_work_together_cost_no_answer(
     together = [fresh._taken(fresh=True) for _ in range(2)]
     fresh._idle += together
     for one in together:
-        one._process.kill()
-        one._process.wait()
+        one.process.kill()
+        one.process.wait()
     with monkeypatch.context() as patch:
         patch.setattr(decode_process, "TRIES", 1)
         assert fresh.call(SESSION, b"{}").seed is None  # both are seen to have ended
     assert len(fresh._all) == 1
     fresh._idle[:0] = [fresh._taken(fresh=True)]
     for one in fresh._idle:
-        one._process.kill()
-        one._process.wait()
+        one.process.kill()
+        one.process.wait()
     with monkeypatch.context() as patch:
         patch.setattr(decode_process.DecodeProcess, "lives", True)
         assert fresh.call(SESSION, b"{}").seed is None
