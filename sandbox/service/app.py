@@ -118,7 +118,7 @@ class Service:
             max_bytes=options.max_body_bytes,
             held=budget(options.max_held_bytes),
             timeout_s=options.body_timeout_s,
-            decode_pool=DecodePool(options.service_limits, RequestError),
+            decode_pool=DecodePool(options.service_limits),
         )
         self.connections = ConnectionLimiter.shared(
             options.max_connections,
@@ -297,9 +297,8 @@ class Service:
 
 def backend_stats(sandbox: object) -> dict[str, float]:
     """Return the counts of a sandbox: restarts and evictions of a pool, the `counters()` of a fabric."""
-    parts = getattr(sandbox, "parts", None)
-    if callable(parts):
-        return {name: value for part in parts() for name, value in backend_stats(part).items()}
+    if parts := getattr(sandbox, "parts", ()):
+        return {name: value for part in parts for name, value in backend_stats(part).items()}
     names = {"restarts": "restarts_total", "evictions": "evictions_total", "sessions": "pool_sessions"}
     found = {shown: getattr(sandbox, name, None) for name, shown in names.items()}
     counters = getattr(sandbox, "counters", None)

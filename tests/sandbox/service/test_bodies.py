@@ -27,7 +27,7 @@ def make_reader(pool: type[DecodePool] = DecodePool) -> BodyReader:
         max_bytes=1 << 20,
         held=OwnerBudget(1 << 20),
         timeout_s=PATIENCE_S,
-        decode_pool=pool(RULES, RequestError),
+        decode_pool=pool(RULES),
     )
 
 
