@@ -19,10 +19,9 @@ import signal
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
-from report import claim, finish
+from report import claim, finish, result_parser
 
 from rocstar.sandbox import proctree
 from rocstar.sandbox.pool.pool import SandboxPool
@@ -183,12 +182,9 @@ def report(options: argparse.Namespace, outcome: dict[str, Any], processes_left:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = result_parser(__doc__)
     parser.add_argument("--kills", type=int, default=10, help="of each victim")
     parser.add_argument("--every", type=float, default=2.0, help="seconds between kills")
-    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     outcome = asyncio.run(chaos(options))
     return report(options, outcome, len(proctree.tree([os.getpid()])) - 1)

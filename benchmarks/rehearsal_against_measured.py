@@ -12,7 +12,6 @@ forwards make. A CPU takes the forward that a GPU takes in bfloat16, which is no
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import itertools
@@ -35,7 +34,7 @@ from torch.utils._pytree import tree_leaves
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from report import claim, finish
+from report import claim, finish, result_parser
 
 from rocstar.engine.inference.embedded import decoder, native
 from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
@@ -198,8 +197,7 @@ def compare_engine(recipe: Recipe) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--out", type=Path, help="file of the result")
+    parser = result_parser(__doc__)
     options = parser.parse_args()
     rows = []
     for size, dtype, checkpointing, tokens in itertools.product(

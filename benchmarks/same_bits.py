@@ -10,7 +10,6 @@ of the busy run, whose difference must be exactly 0.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import shutil
@@ -22,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from hogs import cores, taken
-from report import ROOT, claim, finish
+from report import ROOT, claim, finish, result_parser
 
 from rocstar.engine.record.reading import export_lines
 
@@ -90,11 +89,8 @@ def pair(folder: Path, seed: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = result_parser(__doc__)
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     pairs = []
     for seed in range(options.pairs):
