@@ -22,15 +22,13 @@ from statistics import median
 from typing import Any
 
 import torch
+from gpu.cases import Rows
 from report import claim, finish, result_parser
 from torch import Tensor
 
 from rocstar.kernels import torch_ops
 from rocstar.kernels.linear_loss import linear_loss
 from rocstar.train.algorithm.loss import logprobs_and_entropy
-
-sys.path.insert(0, str(Path(__file__).parent))
-from gpu.cases import Rows
 
 SIZE = 576
 SPEED_BAR, MEMORY_BAR = 2.5, 0.5

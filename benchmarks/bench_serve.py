@@ -28,7 +28,6 @@ import numpy as np
 import uvloop
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
 from report import claim, finish, result_parser
 
 from rocstar.engine.chat.chat import ChatFormat, load_template

@@ -19,15 +19,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
-
-sys.path.insert(0, str(Path(__file__).parent))
 from report import claim, finish, result_parser
+from scipy import optimize, special, stats
 
 from rocstar.train.evaluation.statistics.intervals import share_interval
 from rocstar.train.evaluation.statistics.paired import exact_p, paired_difference

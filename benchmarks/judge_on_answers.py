@@ -17,7 +17,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
 from report import claim, finish, result_parser
 
 from rocstar.engine.types import Attempt, Failed, Scored, Task, Turn

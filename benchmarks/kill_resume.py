@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
 from report import ROOT, claim, finish, result_parser
 
 Start = Callable[[bool], subprocess.Popen]

@@ -22,10 +22,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
 from report import claim, finish, result_parser
 
 from rocstar.sandbox import _native

@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
 
-sys.path.insert(0, str(Path(__file__).parent))
 from report import ROOT, claim, finish, result_parser
 
 from rocstar.engine.record.reading import read_records, record_files

@@ -19,7 +19,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
 from hogs import cores, taken
 from report import ROOT, claim, finish, result_parser
 

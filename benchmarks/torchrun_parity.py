@@ -18,7 +18,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
 from quickstart_seeds import is_complete, rows
 from report import ROOT, claim, finish, result_parser
 
@@ -31,15 +30,17 @@ def run(directory: Path, recipe: str, ranks: int, *options: str) -> Path:
     """Train on so many ranks, unless it is done already; returns the run's directory."""
     if not is_complete(directory):
         shutil.rmtree(directory, ignore_errors=True)
-        torchrun = [
+        several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        command = [
             sys.executable,
+            *(several if ranks > 1 else ()),
             "-m",
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={ranks}",
+            "rocstar.train",
+            recipe,
+            f"--output-dir={directory}",
+            *COMMON,
+            *options,
         ]
-        start = torchrun if ranks > 1 else [sys.executable]
-        command = [*start, "-m", "rocstar.train", recipe, f"--output-dir={directory}", *COMMON, *options]
         print(" ".join(command), file=sys.stderr, flush=True)
         with directory.with_suffix(".log").open("w") as log:
             subprocess.run(command, cwd=ROOT, check=True, stdout=log, stderr=log)
