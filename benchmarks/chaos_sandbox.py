@@ -19,6 +19,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 from report import claim, finish, result_parser
@@ -32,27 +33,23 @@ RECOVERY_BAR_S = 2.0
 PROBE_TIMEOUT_S = 60.0
 
 
+@dataclass(eq=False)
 class Load:
     """Batches of numbered programs until `stopping`.
 
     Attributes:
+        asked: the number of programs so far.
         answers: how often each number was answered.
         lost, wrong: those that ended in a SandboxError, or in the answer of another program.
     """
 
-    def __init__(self, sandbox: BatchSandbox, *, batch: int) -> None:
-        self._sandbox = sandbox
-        self._batch = batch
-        self._next = 0
-        self.stopping = False
-        self.answers: Counter[int] = Counter()
-        self.lost: list[str] = []
-        self.wrong: list[str] = []
-        self.finished_at: list[float] = []
-
-    @property
-    def asked(self) -> int:
-        return self._next
+    sandbox: BatchSandbox
+    asked: int = 0
+    stopping: bool = False
+    answers: Counter[int] = field(default_factory=Counter)
+    lost: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    finished_at: list[float] = field(default_factory=list)
 
     @property
     def missing(self) -> int:
@@ -71,9 +68,9 @@ class Load:
 
     async def lane(self) -> None:
         while not self.stopping:
-            first, self._next = self._next, self._next + self._batch
-            requests = [ExecRequest(code=f"print({first + index})") for index in range(self._batch)]
-            async for index, outcome in self._sandbox.run_batch(requests):
+            first, self.asked = self.asked, self.asked + BATCH
+            requests = [ExecRequest(code=f"print({first + index})") for index in range(BATCH)]
+            async for index, outcome in self.sandbox.run_batch(requests):
                 self.take(first + index, outcome)
 
     def take(self, number: int, outcome: ExecResult | SandboxError) -> None:
@@ -129,7 +126,7 @@ async def one_kill(pool: SandboxPool, name: str, number: int, load: Load) -> dic
 async def chaos(options: argparse.Namespace) -> dict[str, Any]:
     events = []
     async with SandboxPool(("stdlib",)) as pool:
-        load = Load(pool, batch=BATCH)
+        load = Load(pool)
         started = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for _ in range(LANES):
