@@ -227,10 +227,14 @@ async def be_hostile(port: int, memory_bytes: int) -> None:
 # --- together ---------------------------------------------------------------------------------------------
 
 
+def write_tokens(path: Path) -> Path:
+    path.write_text(f"hostile {HOSTILE_TOKEN}\nanother {OTHER_TOKEN}\n")
+    return path
+
+
 async def run(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="rocstar-bench-") as folder:
-        tokens = Path(folder, "tokens")
-        tokens.write_text(f"hostile {HOSTILE_TOKEN}\nanother {OTHER_TOKEN}\n")
+        tokens = write_tokens(Path(folder, "tokens"))
         serve = [f"--token-file={tokens}", "--flavours=stdlib", f"--memory-bytes={options.memory_bytes}"]
         with service(*serve, *options.serve_option) as server:
             quiet_health, health = Seen(), Seen()
