@@ -179,26 +179,23 @@ def test_a_process_that_ends_at_its_work_costs_no_answer_unless_the_pool_closes(
     assert not first.lives
 
 
+@pytest.mark.parametrize("seen", [True, False])
 def test_two_that_end_for_want_of_work_together_cost_no_answer(
-    fresh: DecodePool, monkeypatch: pytest.MonkeyPatch
+    fresh: DecodePool, monkeypatch: pytest.MonkeyPatch, seen: bool
 ) -> None:
     """Also when each still lives when it is asked."""
-    together = [fresh._taken(fresh=True) for _ in range(2)]
-    fresh._idle += together
-    for one in together:
-        one.process.kill()
-        one.process.wait()
-    with monkeypatch.context() as patch:
-        patch.setattr(decode_process, "TRIES", 1)
-        assert fresh.call(SESSION, b"{}") == SESSION(b"{}")  # both are seen to have ended
-    assert len(fresh._all) == 1
-    fresh._idle[:0] = [fresh._taken(fresh=True)]
+    fresh._idle += (decode_process.DecodeProcess(RULES) for _ in range(2))
+    fresh._all |= set(fresh._idle)
     for one in fresh._idle:
         one.process.kill()
         one.process.wait()
     with monkeypatch.context() as patch:
-        patch.setattr(decode_process.DecodeProcess, "lives", True)
+        if seen:
+            patch.setattr(decode_process, "TRIES", 1)
+        else:
+            patch.setattr(decode_process.DecodeProcess, "lives", True)
         assert fresh.call(SESSION, b"{}") == SESSION(b"{}")
+    assert len(fresh._all) == (1 if seen else 2)
 
 
 @pytest.mark.parametrize("lacking", ["/bin/false", "/no/such/python", "descriptors"])
