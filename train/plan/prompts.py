@@ -22,7 +22,7 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import config_of_model, load_recipe
 from rocstar.train.record.run_directory import CONFIG
-from rocstar.train.tasks.chat_format import scratch_template, template_refused, with_date
+from rocstar.train.tasks.chat_format import scratch_template, template_name, template_refused, with_date
 from rocstar.train.tasks.tools import tool_box
 
 ANSWER_FORMS = ("<answer>", "\\boxed")
@@ -49,8 +49,8 @@ class PromptCheck:
         """Lines that count the conversations of sft.data. ConfigError for one with a message that would not
         be learned or read, and for more contradicting ones than sft.max_contradicting."""
         sft = self._recipe.sft
-        name, field = self._of_conversations
-        shown = self._shown_by(name, field)
+        field = "sft.template" if sft.template else "model.template"
+        shown = self._shown_by(field)
         lacking, contradicting = dict.fromkeys(ANSWER_FORMS, 0), list[int]()
         for number, row in enumerate(rows, 1):
             try:
@@ -82,7 +82,7 @@ class PromptCheck:
     def calls(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """ConfigError for a conversation of sft.data whose calls the policy's parser would not read back."""
         recipe, own = self._recipe, tool_box(self._recipe).schemas
-        template, names = self._template(*self._of_conversations)
+        template, names = self._template("sft.template" if recipe.sft.template else "model.template")
         text = rendering(template, **names)
         found = find_boundaries(template, own, thinking=recipe.model.thinking, **names)
         form = turn_form(template, own, found, **names)
@@ -99,32 +99,25 @@ class PromptCheck:
                     raise ConfigError(f"{recipe.sft.data}, conversation {number}: {error}") from None
 
     def _refusal(self, error: ChatError, field: str = "model.template") -> str:
-        name = self._recipe.sft.template if field == "sft.template" else self._recipe.model.template
         return (
-            f"{field} = {name!r} cannot carry the row: {error}; take another "
+            f"{field} = {template_name(self._recipe, field)!r} cannot carry the row: {error}; take another "
             "template (the bundled ones show system messages, earlier turns and tool calls), or leave the "
             "message out"
         )
 
     @cached_property
     def _shown(self) -> ShownCheck:
-        return self._shown_by(self._recipe.model.template, "model.template")
+        return self._shown_by("model.template")
 
-    @property
-    def _of_conversations(self) -> tuple[str, str]:
-        """The name of the conversations' template and the field that gives it."""
-        if self._recipe.sft.template:
-            return self._recipe.sft.template, "sft.template"
-        return self._recipe.model.template, "model.template"
-
-    def _shown_by(self, name: str, field: str) -> ShownCheck:
-        """The check of the template that `field` names."""
-        template, names = self._template(name, field)
+    def _shown_by(self, field: str) -> ShownCheck:
+        """Return the check of the template that `field` names."""
+        template, names = self._template(field)
         return ShownCheck(template, tool_box(self._recipe).schemas, **names)
 
-    def _template(self, name: str, field: str) -> tuple[str, dict[str, str]]:
+    def _template(self, field: str) -> tuple[str, dict[str, str]]:
         """Return the source of the template that `field` names, and the names it may use."""
         recipe, names, own = self._recipe, {}, None
+        name = template_name(recipe, field)
         if self._model == "scratch":
             name = scratch_template(recipe) if name == "model" else name
         elif name == "model" or is_here(self._model):
