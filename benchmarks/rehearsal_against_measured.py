@@ -12,30 +12,24 @@ forwards make. A CPU takes the forward that a GPU takes in bfloat16, which is no
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import itertools
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
 import torch.distributed as dist
+from report import claim, finish, result_parser
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from report import claim, finish
 
 from rocstar.engine.inference.embedded import decoder, native
 from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
@@ -198,8 +192,7 @@ def compare_engine(recipe: Recipe) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--out", type=Path, help="file of the result")
+    parser = result_parser(__doc__)
     options = parser.parse_args()
     rows = []
     for size, dtype, checkpointing, tokens in itertools.product(

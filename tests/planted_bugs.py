@@ -204,7 +204,7 @@ BUGS = [
     Bug("box._failure", "isinstance(error, passes)", "isinstance(error, Exception)", "test_box.py::test_an_exception_of_a_tool_is_no_text"),
     Bug("box._told", "status is not Status.OK", "status is Status.ERROR", "test_tool_text.py"),
     Bug("match_due_calls", "del left[found]", "left.remove(left[found])", "test_bfcl_calls.py::test_equal_calls_of_different_types_are_told_apart"),
-    Bug("supports_single_write", "request.keep_alive", "True", "service/test_responses.py::test_it_is_aiohttps_own_answer"),
+    Bug("responses.send", "request.keep_alive", "True", "service/test_responses.py::test_it_is_aiohttps_own_answer"),
     Bug("cell.evaluated", "_native.call_alone(exec, body, namespace)", "exec(body, namespace)", "sandbox/test_zygote.py::test_a_program_has_no_frame_of_ours_below_its_own"),
     Bug("check._meet_all", "known[0] == digest", "known", "data/test_overlap.py::test_what_changed_since_a_kill_is_looked_at_again"),
     Bug("check_backend", "learns and not backend.learns", "False", "test_backend.py::test_what_cannot_be_used_is_refused_with_its_name"),
