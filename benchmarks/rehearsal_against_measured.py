@@ -40,13 +40,12 @@ from report import claim, finish
 from rocstar.engine.inference.embedded import decoder, native
 from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
 from rocstar.engine.inference.embedded.rows import DecodeRequest
-from rocstar.train.learner.model_size import row_cost
+from rocstar.train.learner.model_size import model_without_weights, row_cost
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.world import World
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.rehearsal.acts import LearnerOnStage
-from rocstar.train.rehearsal.cast import model_without_weights
 from rocstar.train.rehearsal.decode import decode
 from rocstar.train.rehearsal.fake_gpu import HOST, fake_gpu
 from rocstar.train.rehearsal.ledger import MemoryLedger

@@ -56,6 +56,14 @@ class RankReply:
     answer: str | bool | None = None
     problem: str = ""
 
+    @staticmethod
+    def of(rank: int, work: Callable[[], str | bool | None]) -> RankReply:
+        """Do the work and reply. Its error is the reply to rank 0, which decides."""
+        try:
+            return RankReply(rank=rank, answer=work())
+        except Exception as error:
+            return RankReply(rank=rank, problem=f"{type(error).__name__}: {error}")
+
 
 class LearnerRank:
     """This rank's part of the learner, on which commands are executed."""
@@ -91,12 +99,7 @@ class LearnerRank:
 
     def gather_replies(self, work: Callable[[], str | bool | None] | None) -> list[RankReply]:
         """Do `work` on the ranks that have it; return their replies on rank 0. A collective of all ranks."""
-        reply = None
-        if work is not None:
-            try:
-                reply = RankReply(rank=self.world.rank, answer=work())
-            except Exception as error:  # reported to rank 0, which decides
-                reply = RankReply(rank=self.world.rank, problem=f"{type(error).__name__}: {error}")
+        reply = None if work is None else RankReply.of(self.world.rank, work)
         replies = self.world.gather(reply) if self.world.size > 1 else [reply]
         return [reply for reply in replies if reply is not None]
 

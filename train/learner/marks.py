@@ -10,7 +10,6 @@ run: no update uses them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,46 +33,11 @@ class MarksPlace:
     step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _MarkedPart:
-    """One microbatch's columns, T long, on the CPU."""
-
-    names_S: Sequence[str]
-    targets_S: Sequence[int]
-    start_T: Column
-    rollout_T: Column
-    entropy_T: Column | None
-    """None: it was measured, and no update was made of it."""
-    log_ratio_T: Column | None
-    """None: 0, as it is in a first update."""
-    code_T: Column | None
-
-    def of_each(self) -> Iterator[tuple[str, LearnedTokens]]:
-        """Its trajectories that have tokens with loss, by name."""
-        at = 0
-        for name, number in zip(self.names_S, self.targets_S, strict=True):
-            mine = slice(at, at + number)
-            at += number
-            if number:
-                yield name, self._tokens(mine, number)
-
-    def _tokens(self, mine: slice, number: int) -> LearnedTokens:
-        def of(column: Column | None, other: float) -> Column:
-            return np.full(number, other, np.float32) if column is None else column[mine]
-
-        return LearnedTokens(
-            gaps=self.start_T[mine] - self.rollout_T[mine],
-            entropies=of(self.entropy_T, np.nan),
-            log_ratios=of(self.log_ratio_T, 0.0),
-            codes=of(self.code_T, 0).astype(np.uint8),
-        )
-
-
 @dataclass(slots=True)
 class TokenMarks:
-    """The marks of one batch on one rank; each of its trajectories is heard of at most once."""
+    """The token statistics of one batch on one rank, by trajectory; each trajectory is added at most once."""
 
-    _parts: list[_MarkedPart] = field(default_factory=list)
+    by_name: dict[str, LearnedTokens] = field(default_factory=dict)
 
     def hear(
         self,
@@ -84,39 +48,30 @@ class TokenMarks:
         entropy_T: Tensor,
         code_T: Tensor,
     ) -> None:
-        """A microbatch of an update; `old_logprobs_T` None: its log-probs are those of the batch start."""
+        """Add a microbatch of an update; `old_logprobs_T` None: it begins at the batch start."""
         current_T = _column(logprobs_T)
-        old_T = current_T if old_logprobs_T is None else _column(old_logprobs_T)
-        is_first = old_logprobs_T is None
-        self._parts.append(
-            _MarkedPart(
-                names_S=micro.names_S,
-                targets_S=micro.targets_S,
-                start_T=old_T,
-                rollout_T=_column(micro.rollout_logprobs_T),
-                entropy_T=_column(entropy_T),
-                log_ratio_T=None if is_first else current_T - old_T,
-                code_T=None if is_first else _column(code_T),
-            )
-        )
+        start_T = current_T if old_logprobs_T is None else _column(old_logprobs_T)
+        self._add(micro, start_T, _column(entropy_T), current_T - start_T, _column(code_T))
 
     def measured(self, micro: MicroBatch, start_logprobs_T: Tensor) -> None:
-        """A microbatch that was measured at the batch start and then left alone: the gate paused."""
-        self._parts.append(
-            _MarkedPart(
-                names_S=micro.names_S,
-                targets_S=micro.targets_S,
-                start_T=_column(start_logprobs_T),
-                rollout_T=_column(micro.rollout_logprobs_T),
-                entropy_T=None,
-                log_ratio_T=None,
-                code_T=None,
-            )
-        )
+        """Add a microbatch that was measured at the batch start and not learned: the gate paused."""
+        start_T = _column(start_logprobs_T)
+        zeros_T = np.zeros_like(start_T)
+        self._add(micro, start_T, zeros_T + np.nan, zeros_T, zeros_T)
 
-    def by_name(self) -> dict[str, LearnedTokens]:
-        """Each trajectory's, by its name."""
-        return {name: tokens for part in self._parts for name, tokens in part.of_each()}
+    def _add(
+        self, micro: MicroBatch, start_T: Column, entropy_T: Column, log_ratio_T: Column, code_T: Column
+    ) -> None:
+        """Add the trajectories of a microbatch that have tokens with loss."""
+        gap_T = start_T - _column(micro.rollout_logprobs_T)
+        ends = np.cumsum(micro.targets_S)[:-1]
+        columns = (gap_T, entropy_T, log_ratio_T, code_T.astype(np.uint8))
+        parts = zip(micro.names_S, *(np.split(column_T, ends) for column_T in columns), strict=True)
+        for name, gaps, entropies, log_ratios, codes in parts:
+            if len(gaps):
+                self.by_name[name] = LearnedTokens(
+                    gaps=gaps, entropies=entropies, log_ratios=log_ratios, codes=codes
+                )
 
 
 def _column(values_T: Tensor) -> Column:
@@ -149,7 +104,7 @@ class MarksWriter:
 
     def _write(self, place: MarksPlace, marks: TokenMarks) -> str:
         try:
-            write_learned(place.folder, marks.by_name(), step=place.step, rank=self._rank, ranks=self._ranks)
+            write_learned(place.folder, marks.by_name, step=place.step, rank=self._rank, ranks=self._ranks)
         except OSError as error:
             path = learned_path(place.folder, place.step, self._rank)
             return f"what the learner made of step {place.step} could not be written to {path}: {error}"

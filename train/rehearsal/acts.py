@@ -28,7 +28,6 @@ from rocstar.train.learner.settings import loss_settings, stage_optimizer
 from rocstar.train.learner.sharding import place_adapted, shard
 from rocstar.train.learner.world import World
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.rehearsal.cast import give_memory
 from rocstar.train.rehearsal.fake_gpu import FakeGpu
 from rocstar.train.rehearsal.ledger import Category, MemoryPeak
 from rocstar.train.rehearsal.scopes import book_gradients, local
@@ -53,7 +52,7 @@ class LearnerOnStage:
     def __init__(self, gpu: FakeGpu, recipe: Recipe, model: PreTrainedModel, world: World) -> None:
         self._gpu, self._recipe = gpu, recipe
         with gpu.ledger.scope(Category.parameters):
-            give_memory(model, gpu.weights)
+            gpu.give_memory(model)
             any_model: Any = model
             any_model.to = lambda *_, **__: model  # it is there already, and torch cannot swap fake tensors
             place = place_adapted if recipe.lora.rank else shard
@@ -82,25 +81,20 @@ class LearnerOnStage:
             self.learner.policy_step(updates, loss_settings(self._recipe))
 
     def publish(self) -> None:
-        """The weights in transfer to the servers, as rank 0 holds them at one time."""
-        with self._gpu.ledger.act("publish"), self._gpu.host.act("publish"):
-            with self._gpu.ledger.scope(Category.gathers):
-                self._weights_go()
-
-    def _weights_go(self) -> None:
-        """Those with adapters are merged one after the other. Servers get buckets, one sent while the next is
-        gathered, or files, tensor by tensor; other engines the whole."""
+        """The weights in transfer to the engine, as rank 0 holds them at one time."""
         model, engine = self.learner.model, self._recipe.engine
         dtype = DTYPES[self._recipe.model.dtype]
-        if self._recipe.lora.rank:
-            for weight in weights_of(model):
-                weight.whole()
-        elif engine.kind != "sglang":
-            checkpoint.full_weights(model, dtype)
-        elif engine.publish == "broadcast":
-            deque(whole_buckets(model, dtype), maxlen=1)
-        else:
-            deque(gathered(planned(model, self.learner.world_size, dtype), 0), maxlen=0)
+        with self._gpu.ledger.act("publish"), self._gpu.host.act("publish"):
+            with self._gpu.ledger.scope(Category.gathers):
+                if self._recipe.lora.rank:  # merged one after the other
+                    for weight in weights_of(model):
+                        weight.whole()
+                elif engine.kind != "sglang":
+                    checkpoint.full_weights(model, dtype)
+                elif engine.publish == "broadcast":  # one bucket is sent while the next is gathered
+                    deque(whole_buckets(model, dtype), maxlen=1)
+                else:  # files, tensor by tensor
+                    deque(gathered(planned(model, self.learner.world_size, dtype), 0), maxlen=0)
 
     def save(self) -> None:
         """The copy of a checkpoint that the host writes."""

@@ -19,7 +19,6 @@ from rocstar.engine.inference.embedded.sampling import noise, sample
 from rocstar.engine.inference.weights import LiveWeights
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.rehearsal.cast import give_memory
 from rocstar.train.rehearsal.fake_gpu import FakeGpu
 from rocstar.train.rehearsal.ledger import Category, EngineMemory
 from rocstar.train.serving.embedded import engine_of, planned_rows
@@ -37,7 +36,7 @@ def decode(gpu: FakeGpu, recipe: Recipe, model: PreTrainedModel, *, own_weights:
         model: without weights, in the type that it decodes in.
         own_weights: True if the engines hold a copy of the weights.
     """
-    give_memory(model, gpu.weights)
+    gpu.give_memory(model)
     model.requires_grad_(False)
     rows, tokens = planned_rows(recipe) if recipe.stages else (1, 0)
     tokens = min(max(tokens, PROMPT + STEPS), model.config.max_position_embeddings)

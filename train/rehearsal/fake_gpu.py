@@ -26,7 +26,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.distributed import device_mesh
 from torch.distributed.fsdp._fully_shard import (
@@ -126,11 +126,24 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             raise _explained(error, func) from error
 
-    def weights(self, like: Tensor) -> Tensor:
-        """Return an unbooked tensor of that shape, for a model before it is sharded."""
-        with _disable_current_modes():
-            shape = torch.empty(like.shape, dtype=like.dtype, device="meta")
-        return FakeTensor(self.shapes, shape, self.device)
+    def give_memory(self, model: nn.Module) -> None:
+        """Replace the model's tensors on `meta` by unbooked ones of this GPU; tied ones stay one."""
+
+        def make(like: Tensor) -> Tensor:
+            with _disable_current_modes():
+                shape = torch.empty(like.shape, dtype=like.dtype, device="meta")
+            return FakeTensor(self.shapes, shape, self.device)
+
+        made: dict[int, nn.Parameter] = {}
+        for module in model.modules():
+            for name, parameter in list(module._parameters.items()):
+                if parameter is not None:
+                    if id(parameter) not in made:
+                        made[id(parameter)] = nn.Parameter(make(parameter), parameter.requires_grad)
+                    module._parameters[name] = made[id(parameter)]
+            for name, buffer in list(module._buffers.items()):
+                if buffer is not None:
+                    module._buffers[name] = make(buffer)
 
     def _count(self, made: Any) -> Any:
         """Book the results of an op."""

@@ -14,19 +14,19 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from rocstar.train.learner.adapters import add_adapters
 from rocstar.train.learner.balance import Cost
 from rocstar.train.learner.model_io import DTYPES
-from rocstar.train.learner.model_size import ModelSize, measure, row_cost
+from rocstar.train.learner.model_size import ModelSize, measure, model_without_weights, row_cost
 from rocstar.train.learner.world import World
 from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.rehearsal.acts import Acts, LearnerOnStage
-from rocstar.train.rehearsal.cast import learner_without_weights, model_without_weights
 from rocstar.train.rehearsal.decode import decode
 from rocstar.train.rehearsal.fake_gpu import MisplacedTensorError, fake_gpu
 from rocstar.train.rehearsal.ledger import GIB, Category, EngineMemory, MemoryPeak, highest
-from rocstar.train.rehearsal.report import Packing, Rehearsal
+from rocstar.train.rehearsal.report import Rehearsal
 from rocstar.train.rehearsal.rows import PackedStep, RowLengths, batch_of, fake_examples, rl_rows, sft_rows
 from rocstar.train.rehearsal.scopes import scopes
 from rocstar.train.rehearsal.timeline import (
@@ -64,34 +64,35 @@ def rehearse_recipe(
         ConfigError: the model's configuration is not known here, or the recipe learns nothing.
     """
     began = clock()
-    model, size = learner_without_weights(recipe), measure(recipe.model, recipe.lora)
+    size = measure(recipe.model, recipe.lora)
     if isinstance(size, str):
         raise ConfigError(f"nothing can be rehearsed: {size}")
+    model = model_without_weights(recipe.model)
+    if recipe.lora.rank:  # the adapters are in float32, the rest in the recipe's type
+        any_model: Any = model  # transformers has no types for it
+        any_model.to(DTYPES[recipe.model.dtype])
+        add_adapters(model, recipe.lora, seed=recipe.run.seed)
     cost = row_cost(model)
     rows, batches = batches_of(recipe, machines.ranks, cost, model.config.vocab_size)
-    packing = {
-        name: Packing(
-            rows=batch.rows,
-            tokens=batch.tokens,
-            longest=batch.longest,
-            heaviest=len(batch.heaviest.ids_I),
-            rounds=batch.rounds,
-            efficiency=round(batch.efficiency, 4),
-        )
-        for name, batch in batches.items()
-    }
     try:
         played, engine, misplaced = _play(recipe, machines, model, batches, acts, memory_gib)
     except MisplacedTensorError as error:
-        return Rehearsal(packing=packing, misplaced=[str(error)], hardware=hardware, seconds=clock() - began)
+        return Rehearsal(packing=batches, misplaced=[str(error)], hardware=hardware, seconds=clock() - began)
     moved = transfers(size, recipe.engine, machines, hardware)
     room = _room(recipe, size, rows, played, memory_gib)
-    settings = _settings(recipe, machines, batches, played.runs_again, engine)
+    settings = MemorySettings(
+        tokens_per_microbatch=recipe.rl.tokens_per_microbatch,
+        rehearsed_tokens=max(batch.heaviest for batch in batches.values()),
+        checkpointing=played.runs_again,
+        dtype=recipe.model.dtype,
+        ranks=machines.ranks,
+        engine=engine,
+    )
     return Rehearsal(
         verdict=judge_memory(highest(played.gpu), memory_gib, settings),
         peaks=played.gpu,
         host_gib=max(peak.total for peak in played.host) / GIB,
-        packing=packing,
+        packing=batches,
         reads=played.reads,
         room=room,
         moved=moved,
@@ -179,23 +180,6 @@ def _beside_engine(peak: MemoryPeak, engine: EngineMemory, recipe: Recipe) -> Me
         return peak
     held = engine.total if recipe.rl.max_staleness else engine.weights
     return dataclasses.replace(peak, by_category={**peak.by_category, Category.engine: held})
-
-
-def _settings(
-    recipe: Recipe,
-    machines: Machines,
-    batches: dict[str, PackedStep],
-    runs_again: bool,
-    engine: EngineMemory | None,
-) -> MemorySettings:
-    return MemorySettings(
-        tokens_per_microbatch=recipe.rl.tokens_per_microbatch,
-        rehearsed_tokens=max(len(batch.heaviest.ids_I) for batch in batches.values()),
-        checkpointing=runs_again,
-        dtype=recipe.model.dtype,
-        ranks=machines.ranks,
-        engine=engine,
-    )
 
 
 def _room(

@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import ipaddress
 import os
-import secrets
 import socket
 import sys
 import threading
@@ -65,11 +64,6 @@ class Start:
     path: str
     token: str | None = None
     date: str = ""
-
-
-def new_token(world: World) -> str | None:
-    """A secret of this run, where other nodes roll out."""
-    return secrets.token_hex(32) if world.has_nodes else None
 
 
 # ---- rank 0 ----
@@ -182,13 +176,13 @@ async def _open_service(token: str, agent: Agent, version: Callable[[], int]) ->
         yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def own_address(master: str | None = None, port: int = 9) -> str:
+def own_address() -> str:
     """Return this machine's address for other nodes: that of the interface that leads to rank 0.
 
     On rank 0's own machine MASTER_ADDR may be its name and resolve to loopback. Nothing is sent.
     """
-    host = master or os.environ.get("MASTER_ADDR", "127.0.0.1")
-    family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    host = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    family, _, _, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(target)
         found: str = probe.getsockname()[0]

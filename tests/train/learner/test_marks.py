@@ -25,7 +25,7 @@ def marked(
 ) -> dict[str, LearnedTokens]:
     made.marks = marks = TokenMarks()
     made.policy_step(updates, given)  # type: ignore[arg-type]
-    return marks.by_name()
+    return marks.by_name
 
 
 def by_name(micros: list[MicroBatch], columns: list[torch.Tensor]) -> dict[str, list[float]]:

@@ -17,11 +17,11 @@ from rocstar.kernels.linear_loss import linear_loss
 from rocstar.train.cli import main
 from rocstar.train.learner import gather
 from rocstar.train.learner.learner import LossSettings
+from rocstar.train.learner.model_size import model_without_weights
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import parse_recipe
-from rocstar.train.rehearsal.cast import give_memory, model_without_weights
 from rocstar.train.rehearsal.decode import decode
 from rocstar.train.rehearsal.fake_gpu import GPU, fake_gpu
 from rocstar.train.rehearsal.ledger import GIB, Category
@@ -253,7 +253,7 @@ def test_a_gpu_engine_beside_a_learner_takes_the_rows_of_the_plan() -> None:
     assert planned_rows(recipe) == (64, 250)
     model: Any = model_without_weights(recipe.model)
     with fake_gpu(1) as gpu, ThreadPoolExecutor(1) as thread:
-        give_memory(model, gpu.weights)
+        gpu.give_memory(model)
         assert engine_of(recipe, model, thread, beside_learner=True).load().total == 64 * 250
     plain = build_model(recipe.model.scratch, 1000, seed=0)
     with ThreadPoolExecutor(1) as thread:
