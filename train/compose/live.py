@@ -14,12 +14,10 @@ from transformers import PreTrainedTokenizerBase
 from rocstar.engine.types import Task
 from rocstar.train.compose.model import FirstModel, conversations, first_model, make_team, tune
 from rocstar.train.compose.setup import BuiltRun, Setup
-from rocstar.train.evaluation import during_training
 from rocstar.train.groups.live_source import live_source
 from rocstar.train.groups.source import Source
 from rocstar.train.learner import checkpoint
 from rocstar.train.plan.preflight import Tasks
-from rocstar.train.reading.view.report import write_eval_report
 from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.run import Live
 from rocstar.train.serving.agent import make_agent, open_sandbox
@@ -65,14 +63,7 @@ async def open_live(setup: Setup, tasks: Tasks) -> AsyncIterator[BuiltRun]:
                 measure=opened.measure,
                 nodes=nodes,
             )
-            run = setup.run(
-                team,
-                opened.publisher,
-                chat,
-                evaluation=during_training,
-                write_eval_page=write_eval_report,
-                live=live,
-            )
+            run = setup.run(team, opened.publisher, chat, live)
 
             def source(
                 stage: StageConfig, tasks: Sequence[Task], state: dict[str, Any] | None

@@ -24,7 +24,7 @@ from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.model_io import DTYPES, HEAD_DTYPES
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.policy_model import runs_again
-from rocstar.train.learner.settings import loss_settings, stage_optimizer
+from rocstar.train.learner.settings import cold_start_optimizer, loss_settings, stage_optimizer
 from rocstar.train.learner.sharding import place_adapted, shard
 from rocstar.train.learner.world import World
 from rocstar.train.recipe.config import Recipe
@@ -69,8 +69,7 @@ class LearnerOnStage:
 
     def sft(self, micros: Sequence[MicroBatch]) -> None:
         """One step of the cold start."""
-        sft = self._recipe.sft
-        self._use(OptimSpec(kind=sft.optimizer, lr=sft.lr, weight_decay=0.0, grad_clip=1.0, warmup_steps=0))
+        self._use(cold_start_optimizer(self._recipe.sft))
         with self._gpu.ledger.act("sft"), self._gpu.host.act("sft"):
             self.learner.imitation_step(micros)
 
@@ -105,10 +104,10 @@ class LearnerOnStage:
     def over(self) -> Acts:
         """Everything that was seen."""
         ledger = self._gpu.ledger
-        state = ledger.held(Category.parameters) + ledger.held(Category.moments)
+        state = ledger.held[Category.parameters] + ledger.held[Category.moments]
         if self._recipe.lora.rank and self._recipe.model.offload_moments:
             frozen = [p for p in self.learner.model.parameters() if not p.requires_grad]
-            state -= ledger.held(Category.moments) + sum(p.numel() * p.element_size() for p in frozen)
+            state -= ledger.held[Category.moments] + sum(p.numel() * p.element_size() for p in frozen)
         return Acts(
             gpu=ledger.peaks,
             host=self._gpu.host.peaks,

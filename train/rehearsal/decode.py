@@ -51,7 +51,7 @@ def decode(gpu: FakeGpu, recipe: Recipe, model: PreTrainedModel, *, own_weights:
         else:
             for parameter in model.parameters():
                 gpu.ledger.resized(parameter.untyped_storage(), 0)  # the learner's are booked already
-        weights = gpu.ledger.held(Category.engine)
+        weights = gpu.ledger.held[Category.engine]
         engine: Any = engine_of(recipe, model, thread, beside_learner=True)
         engine._make_room(rows, tokens)  # at once: it is there whenever something else is
         kv, others = engine._kv.held_bytes, recipe.engine.num_replicas - 1

@@ -21,7 +21,7 @@ def test_what_dies_is_no_longer_held_and_the_peak_stays() -> None:
         with ledger.scope(Category.head):
             ledger.made(b)
         del a
-        assert ledger.total == ledger.held(Category.head) == BLOCK
+        assert ledger.total == ledger.held[Category.head] == BLOCK
     (peak,) = ledger.peaks
     assert peak.total == 5 * BLOCK and peak.held_after == BLOCK
     assert peak.by_category[Category.temporary] == 4 * BLOCK
@@ -35,7 +35,7 @@ def test_a_storage_that_is_emptied_and_refilled_is_of_who_refills_it() -> None:
     assert ledger.total == 0
     with ledger.scope(Category.gathers):
         ledger.resized(x.untyped_storage(), 2 * BLOCK)
-    assert ledger.held(Category.gathers) == 2 * BLOCK and not ledger.held(Category.parameters)
+    assert ledger.held[Category.gathers] == 2 * BLOCK and not ledger.held[Category.parameters]
 
 
 def test_an_act_begins_with_what_is_held() -> None:
@@ -45,4 +45,4 @@ def test_an_act_begins_with_what_is_held() -> None:
         pass
     assert ledger.peaks[0].total == 4 * BLOCK
     ledger.file([x], Category.moments)
-    assert ledger.held(Category.moments) == 4 * BLOCK == ledger.total
+    assert ledger.held[Category.moments] == 4 * BLOCK == ledger.total
