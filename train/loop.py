@@ -39,8 +39,8 @@ from rocstar.train.learner.loss_stats import (
     update_metrics,
     write_worst_tokens,
 )
-from rocstar.train.learner.marks import MarksPlace
 from rocstar.train.learner.settings import loss_settings, off_policy_gate, stage_optimizer
+from rocstar.train.learner.token_stats_writer import TokenStatsPath
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.rl_config import StageConfig
@@ -147,9 +147,9 @@ async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[s
         lr = learner.optimizers.lr
         async with waiting(f"step {step}", "the learner", kind="learn", deadline=None):
             with working(f"step {step}, learning", unit="microbatches", count=lambda: learner.gone_through):
-                marks = MarksPlace(folder=run.journal.folder, step=step)
+                token_stats = TokenStatsPath(folder=run.journal.folder, step=step)
                 stats = await run.team.policy_step(
-                    updates, loss_settings(run.recipe, step), run.bad_steps, marks
+                    updates, loss_settings(run.recipe, step), run.bad_steps, token_stats
                 )
     note_gate(run, step, stats)
     for problem in stats.unwritten:

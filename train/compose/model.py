@@ -13,8 +13,8 @@ from rocstar.sandbox.types import Sandbox
 from rocstar.train.compose.setup import Setup
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.cold_start import build_from_nothing, conversations_for, run_cold_start
-from rocstar.train.learner.load_parts import load_learner
 from rocstar.train.learner.model_io import load_model, load_tokenizer
+from rocstar.train.learner.sharded_loading import load_learner
 from rocstar.train.learner.sharding import is_apart, shard
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.learner.world import World

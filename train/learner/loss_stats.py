@@ -72,7 +72,7 @@ class LossStats:
     """The gate let no update through; `grad_norms` is empty."""
     grad_norms: list[float] = field(default_factory=list)
     unwritten: list[str] = field(default_factory=list)
-    """Why marks of the step before were not written (marks.py), of each rank that could not."""
+    """Errors of the ranks that could not write the token statistics of the step before."""
 
     SUMS = ("loss", "tokens", "entropy", "clipped_low", "clipped_high", "start_kl", "start_tokens")
 

@@ -41,10 +41,10 @@ from rocstar.train.learner.commands import (
 )
 from rocstar.train.learner.learner import LossSettings, NonFiniteGradientError
 from rocstar.train.learner.loss_stats import LossStats
-from rocstar.train.learner.marks import MarksPlace
 from rocstar.train.learner.model_size import row_cost
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.scatter_message import receive, scatter
+from rocstar.train.learner.token_stats_writer import TokenStatsPath
 from rocstar.train.learner.world import World
 from rocstar.train.recipe.model_config import ModelConfig
 
@@ -124,11 +124,11 @@ class LearnerTeam:
         updates: Sequence[Sequence[MicroBatch]],
         settings: LossSettings,
         bad_before: int = 0,
-        marks: MarksPlace | None = None,
+        token_stats: TokenStatsPath | None = None,
     ) -> LossStats:
-        """As `Learner.policy_step`, with the batch split between ranks. `marks`: path of each rank's token
+        """As `Learner.policy_step`, with the batch split between ranks. `token_stats`: path of each rank's
         statistics, written in the background; None for none."""
-        step = PolicyStep(updates=updates, settings=settings, bad_before=bad_before, marks=marks)
+        step = PolicyStep(updates=updates, settings=settings, bad_before=bad_before, token_stats=token_stats)
         return await self.run(step)
 
     async def imitation_step(self, micros: Sequence[MicroBatch]) -> LossStats:
@@ -148,7 +148,7 @@ class LearnerTeam:
     def close(self) -> None:
         """Wait until a checkpoint and token statistics are written; the team does nothing after this."""
         self.writer.close()
-        self.rank.marks_writer.close()
+        self.rank.stats_writer.close()
 
     async def load_optimizer(self, directory: Path) -> None:
         await self.run(LoadOptimizer(directory))

@@ -7,7 +7,7 @@
 
 Rank 0's learner thread, and with it all learners, waits for every node's answer to a command; a first rank's
 learner thread waits for its event loop, which executes commands in sequence. A node that only serves has
-no learner: `follow_commands` receives its commands from the store (store_line.py), in a thread of its own.
+no learner: `follow_commands` receives its commands from the store (store_channel.py), in a thread of its own.
 A node that fails a command reports the reason, and rank 0 ends the run.
 """
 
@@ -25,7 +25,7 @@ from rocstar.engine.inference.weight_stream import WeightStream
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.waits import waiting
 from rocstar.train.learner.commands import ExecuteOnNode, NodeAnswer, NodeCommand, RankReply
-from rocstar.train.learner.store_line import StoreLine, travels
+from rocstar.train.learner.store_channel import StoreChannel, travels
 from rocstar.train.learner.team import LearnerTeam, NodeCommandError
 from rocstar.train.publish.server_node import FilesWritten, MakeRoom, ServerNode, ServeVersion
 from rocstar.train.recipe.errors import TrainingStopped
@@ -102,7 +102,7 @@ class CommandQueue:
             self.queue.get_nowait()[1].set_exception(RuntimeError(why))
 
 
-def follow_commands(line: StoreLine, rank: int, execute: ExecuteOnNode) -> None:
+def follow_commands(line: StoreChannel, rank: int, execute: ExecuteOnNode) -> None:
     """Execute rank 0's commands and reply, until it ends the run. LeaderLost: rank 0 is gone."""
 
     def answer() -> str | None:

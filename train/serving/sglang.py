@@ -26,7 +26,7 @@ from rocstar.train.learner import checkpoint
 from rocstar.train.learner.commands import ReleaseMemory
 from rocstar.train.learner.model_io import DTYPES, checked_folder, load_tokenizer
 from rocstar.train.learner.model_size import ModelSize, gigabytes
-from rocstar.train.learner.store_line import travels
+from rocstar.train.learner.store_channel import travels
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.publish.rank_commands import WriteWeights, weight_shapes
 from rocstar.train.publish.server_node import ServerNode

@@ -32,10 +32,10 @@ from rocstar.train.learner.commands import LoadStart, ReleaseMemory
 from rocstar.train.learner.example import Example
 from rocstar.train.learner.learner import LossSettings, NonFiniteGradientError
 from rocstar.train.learner.loss_stats import LossStats
-from rocstar.train.learner.marks import MarksPlace
 from rocstar.train.learner.optim import OptimSpec, bytes_here
 from rocstar.train.learner.sharding import shard
 from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.learner.token_stats_writer import TokenStatsPath
 from rocstar.train.learner.world import World
 from rocstar.train.publish.rank_commands import FullWeights, SendWeights, WriteWeights, weight_shapes
 from rocstar.train.recipe.config import Recipe
@@ -139,8 +139,8 @@ async def lead(team: LearnerTeam, settings: LossSettings, kept: Path, case: Case
     await team.run(LoadStart(kept / "start", Recipe(model=case.config)))
     found: list[LossStats] = [await team.imitation_step(updates(9)[0])]
     for batch in range(2):
-        place = MarksPlace(folder=kept / "trajectories", step=batch)
-        found.append(await team.policy_step(updates(batch), settings, marks=place))
+        place = TokenStatsPath(folder=kept / "trajectories", step=batch)
+        found.append(await team.policy_step(updates(batch), settings, token_stats=place))
     weights = await team.run(FullWeights(1))
     result = {
         "stats": [{name: getattr(s, name) for name in LossStats.SUMS} for s in found],

@@ -1,11 +1,10 @@
 """Token statistics of an update, written beside the step's records.
 
-    Learner ──each microbatch──> TokenMarks ──after the step──> MarksWriter's thread ──> step_N.rR.learned
+    Learner ──each microbatch──> TokenStatsBuffer ──after the step──> TokenStatsWriter ──> step_N.rR.learned
 
-Every rank writes its own tokens (engine/record/learned.py), without communication. The next step waits for
-the file of the one before, the end of the run for the last. A full disk loses the statistics and does not end
-the
-run: no update uses them.
+Every rank writes its own tokens (engine/record/learned.py) in a thread, without communication. The next step
+waits for the file of the one before, the end of the run for the last. A full disk loses the statistics and
+does not end the run: no update uses them.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ Column = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MarksPlace:
-    """Where the marks of a step go: the folder of its records, which every rank sees."""
+class TokenStatsPath:
+    """The path of a step's token statistics: the folder of its records, which every rank sees."""
 
     folder: Path
     step: int
 
 
 @dataclass(slots=True)
-class TokenMarks:
+class TokenStatsBuffer:
     """The token statistics of one batch on one rank, by trajectory; each trajectory is added at most once."""
 
     by_name: dict[str, LearnedTokens] = field(default_factory=dict)
 
-    def hear(
+    def add(
         self,
         micro: MicroBatch,
         *,
@@ -53,7 +52,7 @@ class TokenMarks:
         start_T = current_T if old_logprobs_T is None else _column(old_logprobs_T)
         self._add(micro, start_T, _column(entropy_T), current_T - start_T, _column(code_T))
 
-    def measured(self, micro: MicroBatch, start_logprobs_T: Tensor) -> None:
+    def add_measured(self, micro: MicroBatch, start_logprobs_T: Tensor) -> None:
         """Add a microbatch that was measured at the batch start and not learned: the gate paused."""
         start_T = _column(start_logprobs_T)
         zeros_T = np.zeros_like(start_T)
@@ -79,33 +78,33 @@ def _column(values_T: Tensor) -> Column:
     return found
 
 
-class MarksWriter:
-    """Writes one rank's marks in a thread. Invariant: at most one step is being written."""
+class TokenStatsWriter:
+    """Writes one rank's token statistics in a thread. Invariant: at most one step is being written."""
 
     def __init__(self, rank: int, ranks: int) -> None:
         self._rank, self._ranks = rank, ranks
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="marks")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="token_stats")
         self._writing: Future[str] | None = None
 
-    def begin(self, place: MarksPlace, marks: TokenMarks) -> None:
-        """Write them from now on; earlier ones must be settled."""
+    def begin(self, path: TokenStatsPath, stats: TokenStatsBuffer) -> None:
+        """Write the statistics of a step in the thread; earlier ones must be settled."""
         assert self._writing is None, "a step is still being written"
-        self._writing = self._thread.submit(self._write, place, marks)
+        self._writing = self._thread.submit(self._write, path, stats)
 
     def settle(self) -> str:
-        """Return when nothing is being written any more: what went wrong, empty if nothing did."""
+        """Wait for the write in flight; return its error, or "" without one."""
         writing, self._writing = self._writing, None
         return "" if writing is None else writing.result()
 
     def close(self) -> None:
-        """The last one is written; there will be no more."""
+        """Wait for the last write and end the thread."""
         self.settle()
         self._thread.shutdown()
 
-    def _write(self, place: MarksPlace, marks: TokenMarks) -> str:
+    def _write(self, path: TokenStatsPath, stats: TokenStatsBuffer) -> str:
         try:
-            write_learned(place.folder, marks.by_name, step=place.step, rank=self._rank, ranks=self._ranks)
+            write_learned(path.folder, stats.by_name, step=path.step, rank=self._rank, ranks=self._ranks)
         except OSError as error:
-            path = learned_path(place.folder, place.step, self._rank)
-            return f"what the learner made of step {place.step} could not be written to {path}: {error}"
+            file = learned_path(path.folder, path.step, self._rank)
+            return f"what the learner made of step {path.step} could not be written to {file}: {error}"
         return ""
