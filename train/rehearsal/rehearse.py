@@ -22,13 +22,14 @@ from rocstar.train.learner.world import World
 from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.rehearsal.acts import Acts, LearnerOnStage
 from rocstar.train.rehearsal.decode import decode
 from rocstar.train.rehearsal.fake_gpu import MisplacedTensorError, fake_gpu
-from rocstar.train.rehearsal.ledger import GIB, Category, EngineMemory, MemoryPeak, highest
+from rocstar.train.rehearsal.memory_fit import KvCapacity, MemorySettings, check_fit, kv_capacity
+from rocstar.train.rehearsal.memory_scopes import scopes
+from rocstar.train.rehearsal.memory_tracker import GIB, Category, EngineMemory, MemoryPeak, highest
+from rocstar.train.rehearsal.phases import RehearsalLearner, RehearsalPhases
 from rocstar.train.rehearsal.report import Rehearsal
 from rocstar.train.rehearsal.rows import PackedStep, RowLengths, batch_of, fake_examples, rl_rows, sft_rows
-from rocstar.train.rehearsal.scopes import scopes
 from rocstar.train.rehearsal.timeline import (
     HARDWARE,
     Hardware,
@@ -39,7 +40,6 @@ from rocstar.train.rehearsal.timeline import (
     timeline,
     transfers,
 )
-from rocstar.train.rehearsal.verdict import MemorySettings, ServerRoom, judge_memory, server_room
 from rocstar.train.serving.embedded import has_own_weights
 
 ACTS = ("sft", "rl", "publish", "checkpoint", "decode")
@@ -89,7 +89,7 @@ def rehearse_recipe(
         engine=engine,
     )
     return Rehearsal(
-        verdict=judge_memory(highest(played.gpu), memory_gib, settings),
+        verdict=check_fit(highest(played.gpu), memory_gib, settings),
         peaks=played.gpu,
         host_gib=max(peak.total for peak in played.host) / GIB,
         packing=batches,
@@ -139,7 +139,7 @@ def _play(
     batches: dict[str, PackedStep],
     acts: Collection[str],
     memory_gib: float,
-) -> tuple[Acts, EngineMemory | None, list[str]]:
+) -> tuple[RehearsalPhases, EngineMemory | None, list[str]]:
     """All acts; what embedded engines hold; and what would fail on a device besides the learner."""
     misplaced: list[str] = []
     engine: EngineMemory | None = None
@@ -147,9 +147,9 @@ def _play(
     decoder = any_decoder.to(DTYPES[recipe.model.dtype])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
-        with fake_gpu(machines.ranks, memory_bytes=int(memory_gib * GIB)) as gpu, scopes(gpu.ledger):
+        with fake_gpu(machines.ranks, memory_bytes=int(memory_gib * GIB)) as gpu, scopes(gpu.tracker):
             world = World(rank=0, size=machines.ranks, local_size=machines.ranks_per_node)
-            played = LearnerOnStage(gpu, recipe, model, world)
+            played = RehearsalLearner(gpu, recipe, model, world)
             if "sft" in batches and "sft" in acts:
                 played.sft(batches["sft"].updates[0])
             if "rl" in batches and "rl" in acts:
@@ -183,12 +183,12 @@ def _beside_engine(peak: MemoryPeak, engine: EngineMemory, recipe: Recipe) -> Me
 
 
 def _room(
-    recipe: Recipe, size: ModelSize, rows: Sequence[RowLengths], acts: Acts, memory_gib: float
-) -> ServerRoom | None:
+    recipe: Recipe, size: ModelSize, rows: Sequence[RowLengths], acts: RehearsalPhases, memory_gib: float
+) -> KvCapacity | None:
     if not rows:
         return None
     tokens = [row.tokens for row in rows]
-    return server_room(
+    return kv_capacity(
         recipe,
         size,
         memory_gib=memory_gib,
@@ -204,7 +204,7 @@ def _timeline(
     size: ModelSize,
     cost: Cost,
     batches: dict[str, PackedStep],
-    room: ServerRoom | None,
+    room: KvCapacity | None,
     runs_again: bool,
     moved: Transfers,
     hardware: Hardware,

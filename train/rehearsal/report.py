@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rocstar.train.learner.model_size import gigabytes
-from rocstar.train.rehearsal.ledger import GIB, MemoryPeak, highest
+from rocstar.train.rehearsal.memory_fit import OVERHEAD_GIB, KvCapacity, MemoryFit
+from rocstar.train.rehearsal.memory_tracker import GIB, MemoryPeak, highest
 from rocstar.train.rehearsal.rows import PackedStep
 from rocstar.train.rehearsal.timeline import Hardware, Timeline, Transfers
-from rocstar.train.rehearsal.verdict import OVERHEAD_GIB, MemoryVerdict, ServerRoom
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
     """The result. `verdict` is None if the learner did not complete its acts: see `problems`."""
 
-    verdict: MemoryVerdict | None = None
+    verdict: MemoryFit | None = None
     peaks: list[MemoryPeak] = field(default_factory=list)
     host_gib: float = 0.0
     """The most that rank 0 holds on the host for files."""
@@ -25,7 +25,7 @@ class Rehearsal:
     """The packed step of each part of the recipe that learns."""
     reads: dict[str, int] = field(default_factory=dict)
     """Lines that wait for a value from the GPU, with their counts."""
-    room: ServerRoom | None = None
+    room: KvCapacity | None = None
     moved: Transfers | None = None
     timeline: Timeline | None = None
     hardware: Hardware | None = None

@@ -24,10 +24,10 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.rehearsal.decode import decode
 from rocstar.train.rehearsal.fake_gpu import GPU, fake_gpu
-from rocstar.train.rehearsal.ledger import GIB, Category
+from rocstar.train.rehearsal.memory_fit import OVERHEAD_GIB
+from rocstar.train.rehearsal.memory_tracker import GIB, Category
 from rocstar.train.rehearsal.rehearse import ACTS, rehearse_recipe
 from rocstar.train.rehearsal.report import Rehearsal
-from rocstar.train.rehearsal.verdict import OVERHEAD_GIB
 from rocstar.train.serving.embedded import engine_of, planned_rows
 
 RECIPE = """
@@ -125,7 +125,7 @@ def test_logits_of_the_head_are_those_of_a_gpu_s_chunk(
 ) -> None:
     """As many rows as the stated memory has room for; in float32 with a gradient in bfloat16 beside them. The
     weight's gradient is in float32 where it is added up over chunks."""
-    with fake_gpu(1, memory_bytes=int(memory_gib * GIB)) as gpu, gpu.ledger.act("head"):
+    with fake_gpu(1, memory_bytes=int(memory_gib * GIB)) as gpu, gpu.tracker.act("head"):
         hidden, weight = (
             torch.empty(n, 64, dtype=torch.bfloat16, device=GPU, requires_grad=True) for n in (600, 4096)
         )
@@ -134,7 +134,7 @@ def test_logits_of_the_head_are_those_of_a_gpu_s_chunk(
         torch.autograd.backward(loss)
     logits = rows * 4096 * (2 if head_dtype is None else 6)
     weights = 4096 * 64 * (2 + (4 if rows < 600 else 2))
-    assert gpu.ledger.peaks[0].total == pytest.approx(logits + weights + 2 * 600 * 64 * 2, rel=0.02)
+    assert gpu.tracker.peaks[0].total == pytest.approx(logits + weights + 2 * 600 * 64 * 2, rel=0.02)
     assert not caplog.records
 
 

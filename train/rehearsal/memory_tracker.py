@@ -92,7 +92,7 @@ class _StorageBooking:
     watch: Any = None
 
 
-class MemoryLedger:
+class MemoryTracker:
     """Return the bytes held now, and the peak since `act` began."""
 
     def __init__(self) -> None:
