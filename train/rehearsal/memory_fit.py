@@ -132,7 +132,7 @@ class KvCapacity:
     """... of the longest."""
 
 
-def kv_capacity(
+def server_kv_capacity(
     recipe: Recipe, size: ModelSize, *, memory_gib: float, state: int, mean_tokens: float, longest: int
 ) -> KvCapacity | None:
     """Room on a server's GPUs, as SGLang sizes its pool; None where the recipe names no GPUs for servers.

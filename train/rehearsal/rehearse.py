@@ -24,7 +24,7 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.rehearsal.decode import decode
 from rocstar.train.rehearsal.fake_gpu import MisplacedTensorError, fake_gpu
-from rocstar.train.rehearsal.memory_fit import KvCapacity, MemorySettings, check_fit, kv_capacity
+from rocstar.train.rehearsal.memory_fit import KvCapacity, MemorySettings, check_fit, server_kv_capacity
 from rocstar.train.rehearsal.memory_scopes import scopes
 from rocstar.train.rehearsal.memory_tracker import GIB, Category, EngineMemory, MemoryPeak, highest
 from rocstar.train.rehearsal.phases import RehearsalLearner, RehearsalPhases
@@ -188,7 +188,7 @@ def _room(
     if not rows:
         return None
     tokens = [row.tokens for row in rows]
-    return kv_capacity(
+    return server_kv_capacity(
         recipe,
         size,
         memory_gib=memory_gib,
