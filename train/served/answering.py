@@ -26,6 +26,7 @@ from rocstar.sandbox.http.listening import Address
 from rocstar.sandbox.http.printable import printable_line
 from rocstar.train.evaluation.saved_model import (
     max_positions,
+    num_answers,
     open_engine_and_agent,
     run_to_end,
     with_model,
@@ -42,7 +43,6 @@ from rocstar.train.record.run_directory import (
     discard_if_unused,
     write_config,
 )
-from rocstar.train.tasks.verify import num_answers
 
 RESPONSE_TOKENS, TURNS = 4096, 16
 """Limits of an answer of a recipe that has no stage to take them from."""
