@@ -94,9 +94,6 @@ class Evaluated:
         """The result of the first set."""
         return next(iter(self.results.values()))
 
-    def facts(self) -> dict[str, Any]:
-        return {"seed": self.seed, "model": self.model, "recipe": self.recipe}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationOptions:

@@ -15,12 +15,7 @@ import pytest
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.record.reading import from_record, read_records
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
-from rocstar.engine.types import (
-    Failed,
-    Group,
-    Scored,
-    Task,
-)
+from rocstar.engine.types import Failed, Group, Scored, Task
 from rocstar.train.evaluation import during_training, evaluate_sets
 from rocstar.train.evaluation.evaluation_folder import EvaluationFolder, run_folder
 from rocstar.train.evaluation.provenance import file_digests
@@ -109,10 +104,15 @@ GROUPS = [
 ]
 
 
-async def test_every_attempt_and_how_it_failed_is_kept(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    finishing(monkeypatch, GROUPS)
+async def evaluated(run: Any, monkeypatch: pytest.MonkeyPatch, groups: Sequence[Group]) -> EvaluationFolder:
+    """Evaluate with these groups; return the folder."""
+    finishing(monkeypatch, groups)
     await during_training.run_evaluation(run)
-    folder = EvaluationFolder(run_folder(run.directory, 3))
+    return EvaluationFolder(run_folder(run.directory, 3))
+
+
+async def test_every_attempt_and_how_it_failed_is_kept(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = await evaluated(run, monkeypatch, GROUPS)
     assert [path.name for path in folder.directory.parent.iterdir()] == ["step_000003"]
     files = ["attempts", "manifest.json", "report.html", "results.json"]
     assert sorted(p.name for p in folder.directory.iterdir()) == files
@@ -150,9 +150,7 @@ async def test_who_finishes_first_changes_nothing(run: Any, monkeypatch: pytest.
     """Records and numbers are in the order of the tasks, to the byte."""
     written = []
     for order in (GROUPS, GROUPS[::-1]):
-        finishing(monkeypatch, order)
-        await during_training.run_evaluation(run)
-        folder = EvaluationFolder(run_folder(run.directory, 3))
+        folder = await evaluated(run, monkeypatch, order)
         written.append([folder.results.read_bytes(), folder.attempts("heldout").read_bytes()])
     assert written[0] == written[1] and run.logged[0] == run.logged[1]
 
@@ -161,9 +159,7 @@ async def test_a_folder_that_was_there_stays_until_the_new_one_is_whole(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A resumed run repeats an evaluation; it may be killed in the middle of it."""
-    finishing(monkeypatch, GROUPS)
-    await during_training.run_evaluation(run)
-    folder = run_folder(run.directory, 3)
+    folder = (await evaluated(run, monkeypatch, GROUPS)).directory
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
     async def dying(_: Any, task: Task, **__: Any) -> Group:
@@ -175,8 +171,7 @@ async def test_a_folder_that_was_there_stays_until_the_new_one_is_whole(
     with pytest.raises(ZeroDivisionError):
         await during_training.run_evaluation(run)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    finishing(monkeypatch, GROUPS)
-    await during_training.run_evaluation(run)
+    await evaluated(run, monkeypatch, GROUPS)
     assert [path.name for path in folder.parent.iterdir()] == ["step_000003"], "no rest is left"
 
 

@@ -5,16 +5,7 @@ import re
 
 import pytest
 
-from rocstar.engine.types import (
-    Failed,
-    FinishReason,
-    Group,
-    Scored,
-    Task,
-    ToolCall,
-    ToolResult,
-    Turn,
-)
+from rocstar.engine.types import Failed, FinishReason, Group, Scored, Task, ToolCall, ToolResult, Turn
 from rocstar.train.evaluation.results import (
     Evaluation,
     group_by_question,

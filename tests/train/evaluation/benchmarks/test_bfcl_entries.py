@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rocstar.engine.types import Task
 from rocstar.train.evaluation.benchmarks.bfcl.bfcl import overall
-from rocstar.train.evaluation.benchmarks.bfcl.entries import INSTALL, LOCAL, SIZES, find_package, load_tasks
+from rocstar.train.evaluation.benchmarks.bfcl.entries import INSTALL, LOCAL, SIZES, load_tasks
 from rocstar.train.recipe.errors import ConfigError
 
 from .bfcl_package import make_package
@@ -33,7 +33,7 @@ def test_every_category_is_read_in_order(package: Path) -> None:
 
 @pytest.mark.parametrize("inside", [".", "..", "data"])
 def test_the_folder_may_be_the_package_or_lie_beside_it(package: Path, inside: str) -> None:
-    assert find_package(package / inside) == package.resolve()
+    assert load_tasks(package / inside) == load_tasks(package)
 
 
 def test_functions_are_shown_as_json_schemas_and_judged_as_described(package: Path) -> None:
