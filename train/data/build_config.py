@@ -142,7 +142,7 @@ class ConversationsConfig(Section):
 class BuildConfig(Section):
     """A whole build."""
 
-    kind: Literal["tasks", "conversations"] = Field(description="what the rows become")
+    kind: Literal["tasks", "conversations"] = Field(description="the form of the written rows")
     seed: int = Field(0, description="of the draw where a source gives `most` rows")
     sources: list[SourceConfig] = Field(min_length=1, description="of equal rows the first source's stays")
     clean: CleanConfig = CleanConfig()

@@ -27,7 +27,7 @@ CREATE TABLE attempts (task TEXT PRIMARY KEY, correct INTEGER, attempts INTEGER)
 """
 _BATCH = 2_000
 _ORDER: Final = "source, id, row, decisions, licence"
-"""Of copies: all that is written of a row, so that the order of rows in a source does not matter."""
+"""The order of copies: by every written column, so that the order of rows in a source does not matter."""
 LISTED: Final = 5
 """The maximum number of copies in evidence and provenance."""
 

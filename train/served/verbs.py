@@ -83,7 +83,7 @@ def _add_records(parser: argparse.ArgumentParser, name: str) -> None:
     text = f"folder of the records, new or of the same model; default runs/{name}-NAME"
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--out", type=Path, metavar="DIR", help=text)
-    where.add_argument("--no-records", action="store_true", help="keep nothing of what is said")
+    where.add_argument("--no-records", action="store_true", help="keep no records")
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
