@@ -215,7 +215,7 @@ BUGS = [
     Bug("is_finite", "weight.isfinite().all()", "True", "learner/test_claims.py::test_weights_that_are_not_finite_are_counted"),
     Bug("gguf_header._other_tensors", "header.tensors.keys() - asked.keys()", "set[str]()", "learner/test_claims.py::test_what_an_import_leaves_out_is_refused_by_name"),
     Bug("check_shown", "not reveal and ((record.get(\"task\") or {}).get(\"meta\") or {}).get(HIDDEN)", "False", "view/test_conversation.py::test_what_is_hidden_is_withheld_until_it_is_revealed"),
-    Bug("clustered_interval", "residuals = sums - mean * counts", "residuals = np.sqrt(counts * mean * (1 - mean))", "benchmarks/test_arena_games.py::test_games_that_agree_in_a_prompt_tell_no_more_than_one"),
+    Bug("clustered_interval", "residuals = sums - mean * counts", "residuals = np.sqrt(counts * mean * (1 - mean))", "benchmarks/test_arena_hard.py::test_games_that_agree_in_a_prompt_tell_no_more_than_one"),
     Bug("columns._parts", "zlib.crc32(body) != HEAD.unpack_from(frame)[2]", "False", "record/test_columns.py::test_what_is_not_whole_is_no_frame"),
     Bug("compare._check_questions", "only_a or only_b", "only_a and only_b", "evaluation/test_compare.py::test_other_questions_are_refused_by_name"),
     Bug("compare._score", "failed_as_wrong or s is not None", "True", "evaluation/test_compare.py::test_failed_attempts_are_left_out_and_told_as_wrong"),
