@@ -129,10 +129,14 @@ def test_a_recipe_reads_what_is_written_under_the_same_ids(folder: Path) -> None
         (row["id"], row["question"], row["answer"]) for row in rows
     ]
     (euro,) = (task for task in tasks if task.source == "second")
-    told = euro.meta["provenance"]
-    assert told["licence"] == "CC BY-NC 4.0" and told["revision"].startswith("0123") and told["row"] == "s3"
-    assert told["decided"]["answer_as_written"] == "\\boxed{100}" and told["files"].startswith("sha256:")
-    assert told["decided"]["copies"]["rows"] == 1
+    origin = euro.meta["provenance"]
+    assert (
+        origin["licence"] == "CC BY-NC 4.0"
+        and origin["revision"].startswith("0123")
+        and origin["row"] == "s3"
+    )
+    assert origin["decided"]["answer_as_written"] == "\\boxed{100}" and origin["files"].startswith("sha256:")
+    assert origin["decided"]["copies"]["rows"] == 1
 
 
 def test_the_order_of_rows_does_not_matter(folder: Path) -> None:

@@ -164,7 +164,7 @@ def _attempt(task: Task, at: int, sibling: int, made: MadeSet, ease: float, rng:
 
 
 def _turns(task: Task, made: MadeSet, calls: int, is_correct: bool, is_cut: bool) -> tuple[Turn, ...]:
-    told = []
+    made_turns = []
     for number in range(calls):
         code = f"a = {number}\nprint(a + 1){made.text}"
         call = ToolCall(name="python", arguments={"code": code}, malformed=None)
@@ -172,10 +172,10 @@ def _turns(task: Task, made: MadeSet, calls: int, is_correct: bool, is_cut: bool
             status="error" if number else "ok", is_error=bool(number), text=f"{number + 1}{made.text}"
         )
         text = f"I try.{made.text}\n<tool_call>\n{json.dumps({'name': 'python'})}\n</tool_call>"
-        told.append(Turn(start=0, end=0, text=text, stopped=True, calls=(call,), results=(result,)))
+        made_turns.append(Turn(start=0, end=0, text=text, stopped=True, calls=(call,), results=(result,)))
     answer = task.answer if is_correct else "-1"
     last = f"So it is{made.text}" + ("" if is_cut else f" <answer>\\boxed{{{answer}}}</answer>")
-    return (*told, Turn(start=0, end=0, text=last, stopped=not is_cut, calls=(), results=()))
+    return (*made_turns, Turn(start=0, end=0, text=last, stopped=not is_cut, calls=(), results=()))
 
 
 def write_manifest(directory: Path, sets: Sequence[EvaluationSet]) -> None:

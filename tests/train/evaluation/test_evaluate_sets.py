@@ -1,4 +1,4 @@
-"""Attempts at many tasks: all of them are scored, whatever the engine holds at a time; time is virtual."""
+"""Attempts at many tasks: all of them are scored, with any number in flight; time is virtual."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_a_filter_that_is_killed_rolls_no_attempt_out_twice(
     lost = at % (3 * K) if deterministic else 0
     assert (judges[0].ended + judges[1].ended).total() == 160 + lost
     assert len(judges[0].ended & judges[1].ended) == lost
-    # Behind the filter a resume takes its result, whatever the policy would answer now.
+    # After the filter a resume reads its result and rolls nothing out.
     assert filtered(tmp_path / "killed", judges[2], goes_on=True, deterministic=deterministic) == expected
     assert not judges[2].ended
 

@@ -48,13 +48,13 @@ def plain(ids: tuple[int, ...]) -> str:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Any:
-    """A run at step 3 with two sets of the same tasks; its agent is never asked anything."""
-    nobody: Any = None
+    """A run at step 3 with two sets of the same tasks; its agent is not called."""
+    unused: Any = None
     agent = Agent(
         inference=SimpleNamespace(load=None),
         chat=SimpleNamespace(template="{}"),  # type: ignore[arg-type]
-        tools=nobody,
-        judge=nobody,
+        tools=unused,
+        judge=unused,
         limits=RolloutLimits(max_response_tokens=8, max_turns=1, max_tool_tokens=8, timeout_s=1.0),
         sampling=Sampling(temperature=1.0),
     )
@@ -121,9 +121,9 @@ async def test_every_attempt_and_how_it_failed_is_kept(run: Any, monkeypatch: py
     assert [r["decision"]["reason"] for r in records] == (
         ["evaluated"] * 2 + ["failed", "evaluated"] + ["failed"] * 2 + ["evaluated"] * 2
     )
-    told = json.loads(folder.results.read_text())
-    assert (told["seed"], told["step"]) == (11, 3) and list(told["sets"]) == ["heldout", "seldom"]
-    mine = told["sets"]["heldout"]
+    numbers = json.loads(folder.results.read_text())
+    assert (numbers["seed"], numbers["step"]) == (11, 3) and list(numbers["sets"]) == ["heldout", "seldom"]
+    mine = numbers["sets"]["heldout"]
     assert (mine["failed"], mine["failures"], mine["n_short"]) == (3, {"deadline": 3}, 2)
     assert mine["avg"] == pytest.approx(0.5), "failed attempts left out: 1/2, 1 and 0"
     assert mine["failed_as_wrong"]["avg"] == pytest.approx(0.25), "1/2, 1/2, 0 and 0"
@@ -131,7 +131,9 @@ async def test_every_attempt_and_how_it_failed_is_kept(run: Any, monkeypatch: py
     assert mine["questions"]["task1"]["attempts"] == [None, True]
     assert mine["questions"]["task1"]["rewards"] == [None, 1.0]
     assert run.logged[0]["eval/heldout/avg@2"] == mine["avg"]
-    assert run.logged[0]["eval/seldom/avg@2"] == told["sets"]["seldom"]["avg"] == 0.75, "its first two tasks"
+    assert run.logged[0]["eval/seldom/avg@2"] == numbers["sets"]["seldom"]["avg"] == 0.75, (
+        "its first two tasks"
+    )
     assert mine["contamination"]["overlap"] == 1 and mine["contamination"]["questions"] == [], "left out"
     (start,) = read_manifest(folder.directory)
     assert start["evaluation"]["model"]["version"] == 5 and start["status"] == "complete"

@@ -66,7 +66,7 @@ def test_tokens_of_another_tokenizer_are_refused(records: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "told"),
+    ("place", "message"),
     [
         ("{}", "give FILE:ROW"),
         ("{}:0@x", "give FILE:ROW"),
@@ -78,8 +78,8 @@ def test_tokens_of_another_tokenizer_are_refused(records: Path) -> None:
         ("{}x:0", "No such file"),
     ],
 )
-def test_a_place_that_is_none_is_one_message(records: Path, place: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_place_that_is_none_is_one_message(records: Path, place: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         recorded_start(place.format(records))
 
 

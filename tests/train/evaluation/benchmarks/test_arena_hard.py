@@ -223,9 +223,9 @@ def test_the_manifest_names_the_judge_and_its_words(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("ROCSTAR_JUDGE_MODEL", "m")
     recipe = Recipe(eval=[EvalConfig(set="arena_hard"), EvalConfig(set="aime24")])
     sets = evaluation_sets(recipe, {"arena_hard": [TASK], "aime24": []})
-    told = judge_facts(sets)
-    assert list(told) == ["arena_hard"]
-    assert told["arena_hard"] == {
+    described = judge_facts(sets)
+    assert list(described) == ["arena_hard"]
+    assert described["arena_hard"] == {
         "judge": "m",
         "url": "https://j:8/v1",
         "temperature": 0.0,
@@ -233,8 +233,8 @@ def test_the_manifest_names_the_judge_and_its_words(monkeypatch: pytest.MonkeyPa
         "prompt": "rocstar",
         "prompt_digest": OUR_PROMPT.digest,
     }
-    before = {"judge": told | {"arena_hard": told["arena_hard"] | {"judge": "another"}}}
-    assert differences(before, {"judge": told}) == ["judge.arena_hard.judge: was 'another', is 'm'"]
+    before = {"judge": described | {"arena_hard": described["arena_hard"] | {"judge": "another"}}}
+    assert differences(before, {"judge": described}) == ["judge.arena_hard.judge: was 'another', is 'm'"]
 
 
 def folder(tmp_path: Path, uids: list[str]) -> Path:
@@ -335,7 +335,7 @@ def test_games_that_agree_in_a_prompt_tell_no_more_than_one() -> None:
 
 
 def test_the_interval_covers_at_its_level() -> None:
-    """Prompts are drawn with a skill of their own, so that their games are alike."""
+    """Each prompt has its own skill, so that its games are alike."""
     rng = np.random.default_rng(0)
     drawn = [
         [

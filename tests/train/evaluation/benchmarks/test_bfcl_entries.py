@@ -69,11 +69,11 @@ def test_held_functions_come_with_a_message_of_the_user(package: Path) -> None:
 
 
 def test_a_task_says_nothing_of_where_its_copy_lies_but_in_one_place(tmp_path: Path) -> None:
-    def told(folder: str) -> list[object]:
+    def content(folder: str) -> list[object]:
         tasks = load_tasks(make_package(tmp_path / folder))
         return [(t.id, t.question, {k: v for k, v in t.meta.items() if k != LOCAL}) for t in tasks]
 
-    assert told("a") == told("b")
+    assert content("a") == content("b")
     assert of(tmp_path / "a", "multi_turn_base").meta[LOCAL] == {"package": str(tmp_path / "a" / "bfcl_eval")}
 
 

@@ -40,7 +40,7 @@ def both(questions: Questions) -> tuple[CountedScores, CountedScores]:
     )
 
 
-def test_failed_is_left_out_or_wrong_and_both_are_told() -> None:
+def test_failed_attempts_are_left_out_or_wrong() -> None:
     out, wrong = both(QUESTIONS)
     assert (out.num_questions, wrong.num_questions) == (3, 4)
     assert out.avg == pytest.approx((2 / 3 + 0 + 1) / 3) and wrong.avg == pytest.approx((2 / 4 + 1 / 4) / 4)
@@ -59,7 +59,7 @@ def test_a_question_with_too_few_attempts_is_counted_and_in_no_number_for_k() ->
     assert compute_scores(QUESTIONS, [8], failed_as_wrong=True).pass_at[8] is None
 
 
-def test_the_majority_is_told_where_answers_are_known() -> None:
+def test_the_majority_needs_answers() -> None:
     assert both(QUESTIONS)[0].maj_at == {}
     found = both([facts("RRW", "aab"), facts("WWR", "cda")])[0].maj_at
     assert found[1] == pytest.approx(0.5) and found[2] == pytest.approx((2 / 3 + 1 / 3) / 2)
@@ -79,7 +79,7 @@ def test_who_finished_first_changes_no_bit() -> None:
         assert both(questions) == first
 
 
-def test_nothing_is_told_of_nothing() -> None:
+def test_no_attempt_gives_no_score() -> None:
     assert (both([])[0].avg, both([])[0].interval) == (None, None)
     assert both([facts("FF")])[0].interval is None
     assert powers_up_to(0) == [] and powers_up_to(1) == [1] and powers_up_to(6) == [1, 2, 4, 6]
