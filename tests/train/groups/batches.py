@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 from hypothesis import strategies as st
 
+from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.types import Group, Task, ToolCall, ToolResult, Trajectory
 from rocstar.train.recipe.rl_config import RlConfig
 from tests.fakes.trajectories import FakeTurn, make_trajectory
 
 BUCKETS = {"kept", "dropped_positive", "dropped_negative", "no_signal", "failed"}
 ANSWER = "<answer>\\boxed{1}</answer>"
+NOTHING = cast(Any, None)
+LIMITS = RolloutLimits(max_response_tokens=1, max_turns=1, max_tool_tokens=1, timeout_s=1000.0)
+AGENT = Agent(inference=NOTHING, chat=NOTHING, tools=NOTHING, judge=NOTHING, limits=LIMITS, sampling=NOTHING)
+ENGINE: Any = SimpleNamespace(version=0, busy_s=0.0, starved_s=0.0)
+
+
+class FakeJournal:
+    """A journal in memory: a virtual clock does not wait for the thread of the real one."""
+
+    def __init__(self) -> None:
+        self.goes_on = True
+        self.groups: dict[tuple[int, str], Group] = {}
+        self.batches: dict[int, list[Group]] = {}
+
+    async def found(self, step: int, task: Task, *, size: int) -> Group | None:
+        return self.groups.get((step, task.id))
+
+    async def learned(self, step: int, tasks: Any) -> list[Group] | None:
+        return self.batches.get(step)
+
+    async def ended(self, step: int, group: Group) -> None:
+        self.groups[step, group.task.id] = group
 
 
 def make(

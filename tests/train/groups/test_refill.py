@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.types import Group, Task
 from rocstar.train.groups import source
 from rocstar.train.groups.live_source import live_source
@@ -20,14 +18,10 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.rl_config import RlConfig, StageConfig
 from rocstar.train.record.time_budget import TimeBudget
 
-from .test_selection import group
+from .batches import AGENT, ENGINE, FakeJournal, group
 
 NAMES = [f"task{k:02}" for k in range(40)]
-NOTHING = cast(Any, None)
-ENGINE: Any = SimpleNamespace(version=0, busy_s=0.0, starved_s=0.0)
 STAGE = StageConfig(steps=4, max_response_tokens=77, max_turns=5)
-LIMITS = RolloutLimits(max_response_tokens=1, max_turns=1, max_tool_tokens=1, timeout_s=1.0)
-AGENT = Agent(inference=NOTHING, chat=NOTHING, tools=NOTHING, judge=NOTHING, limits=LIMITS, sampling=NOTHING)
 SIZE = 2
 
 
@@ -113,12 +107,6 @@ async def test_rounds_are_bounded_and_all_that_was_generated_is_accounted_for(
     assert metrics["tokens/generated"] == 2 * generated
 
 
-async def test_without_refill_a_step_is_what_it_was(rollouts: Callable[..., Rollouts]) -> None:
-    made, live = rollouts(lambda place: place != 0), open_live(refilled(0))
-    assert made.places(await live.take(1)) == [0, 1, 2, 3] and not (await live.take(2)).metrics
-    assert made.asked == list(range(8))
-
-
 async def test_a_round_waits_for_its_last_group(rollouts: Callable[..., Rollouts]) -> None:
     """Whichever ends first: the batch, its order and what is asked next are the same."""
     made, live = rollouts({0, 1, 5}.__contains__), open_live(refilled(2))
@@ -145,19 +133,6 @@ async def test_a_task_comes_once_in_a_step(rollouts: Callable[..., Rollouts]) ->
     assert len(batch.groups) == len(made.asked) == len(set(made.asked)) == 5
 
 
-class Remembered:
-    """A journal in memory."""
-
-    def __init__(self) -> None:
-        self.groups: dict[tuple[int, str], Group] = {}
-
-    async def found(self, step: int, task: Task, *, size: int) -> Group | None:
-        return self.groups.get((step, task.id))
-
-    async def ended(self, step: int, group: Group) -> None:
-        self.groups[step, group.task.id] = group
-
-
 @pytest.mark.parametrize("hang", [2, 4, 5, 7])
 async def test_a_step_killed_in_any_round_comes_as_if_it_was_not(
     rollouts: Callable[..., Rollouts], hang: int
@@ -166,7 +141,7 @@ async def test_a_step_killed_in_any_round_comes_as_if_it_was_not(
     made = rollouts({0, 1, 3, 5, 9}.__contains__)
     whole = open_live(refilled(2))
     expected = [made.places(await whole.take(step)) for step in (1, 2)]
-    journal = Remembered()
+    journal = FakeJournal()
     killed = open_live(refilled(2), journal=journal)
     state, made.asked, made.held = killed.state(), [], {hang: asyncio.Event()}
     taking = asyncio.ensure_future(killed.take(1))

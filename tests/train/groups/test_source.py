@@ -12,17 +12,18 @@ import pytest
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.progress.progress import ProgressBoard, attempting
-from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.types import Group, Task, VersionSpan
 from rocstar.train.groups import source
 from rocstar.train.groups.live_source import live_source, wave_of
-from rocstar.train.groups.source import LiveGroups, agent_for, staleness
+from rocstar.train.groups.source import LiveGroups, staleness
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.rl_config import RlConfig, StageConfig
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.tasks.data import TaskCursor
 from tests.fakes.trajectories import make_group
+
+from .batches import AGENT, LIMITS
 
 TASKS = [Task(id=f"task{k}", source="s", question=f"q{k}", answer="1") for k in range(5)]
 STAGE = StageConfig(steps=4, max_response_tokens=77, max_turns=5)
@@ -49,9 +50,6 @@ def rolled_out(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 ENGINE: Any = SimpleNamespace(version=3, busy_s=0.0, starved_s=0.0, now=0.0)
-LIMITS = RolloutLimits(max_response_tokens=1, max_turns=1, max_tool_tokens=1, timeout_s=1.0)
-NOTHING = cast(Any, None)
-AGENT = Agent(inference=NOTHING, chat=NOTHING, tools=NOTHING, judge=NOTHING, limits=LIMITS, sampling=NOTHING)
 
 
 def open_live(tasks_per_step: int, state: dict[str, Any] | None = None) -> LiveGroups:
@@ -73,7 +71,8 @@ async def test_a_source_goes_on_where_another_stood(rolled_out: list[dict[str, A
     tasks = [asked["task"] for asked in rolled_out]
     assert tasks[:10] == tasks[10:] and second.state() == whole.state()
     assert [asked["step"] for asked in rolled_out] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5] * 2
-    assert rolled_out[0]["agent"].limits.max_response_tokens == 77
+    limits = rolled_out[0]["agent"].limits
+    assert (limits.max_response_tokens, limits.max_turns, limits.max_tool_tokens) == (77, 5, 1)
 
 
 async def test_a_task_comes_once_in_a_batch(rolled_out: list[dict[str, Any]]) -> None:
@@ -180,11 +179,6 @@ def test_staleness_is_that_of_the_oldest_token() -> None:
     assert staleness([group(TASKS[0])], 5) == 0, "a trajectory that wrote nothing is not stale"
     with pytest.raises(AssertionError, match="newer than the learner's 4"):
         staleness([group(TASKS[0], 5)], 4)
-
-
-def test_a_stage_has_its_own_limits() -> None:
-    limits = agent_for(AGENT, STAGE).limits
-    assert (limits.max_response_tokens, limits.max_turns, limits.max_tool_tokens) == (77, 5, 1)
 
 
 async def test_a_ticket_is_ordered_as_the_agent_would_roll_it_out(rolled_out: list[dict[str, Any]]) -> None:

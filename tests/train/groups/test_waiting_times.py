@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.types import Attempt, Outcome, Scored, Task, ToolCall, ToolResult
 from rocstar.train.groups.waiting_times import WaitingTimes
 from rocstar.train.record.time_budget import TimeBudget
+
+from .batches import AGENT
 
 
 @dataclass
@@ -125,15 +126,10 @@ async def test_the_agent_is_the_same_but_watched(world: World) -> None:
             return Scored(reward=1.0, method=f"{attempt.task.id} {attempt.is_truncated} {deadline}")
 
     closed: list[int] = []
-    nothing = cast(Any, None)
-    limits = RolloutLimits(max_response_tokens=1, max_turns=1, max_tool_tokens=1, timeout_s=1.0)
-    agent = Agent(
-        inference=nothing, chat=nothing, tools=Box(), judge=Judge(), limits=limits, sampling=nothing
-    )
     budget = TimeBudget(clock=lambda: world.now)
     idle = WaitingTimes(world, clock=lambda: world.now)
-    watched = idle.watching(agent)
-    assert watched.limits is limits
+    watched = idle.watching(replace(AGENT, tools=Box(), judge=Judge()))
+    assert watched.limits is AGENT.limits
     with idle.divided(budget):
         async with watched.tools.open(seed=7) as tools:
             (result,) = await tools.execute([], turn=2, deadline=4.0)

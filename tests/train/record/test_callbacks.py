@@ -67,13 +67,6 @@ def test_a_callback_hears_of_everything() -> None:
     assert one.said == two.said
 
 
-def test_one_that_overrides_nothing_does_nothing() -> None:
-    listeners = Listeners(Callback())
-    listeners.add(Callback())
-    tell_all(listeners)
-    assert listeners.stop is None
-
-
 def test_what_is_heard_cannot_be_changed() -> None:
     class Meddler(Callback):
         failed = 0
@@ -285,29 +278,6 @@ def test_a_class_that_cannot_listen_is_found_before_anything(
         check_callbacks([config])
     told = str(refused.value)
     assert told.startswith("run.callbacks.0.kind = ") and words in told and "\n" not in told
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("import nonsense_that_is_nowhere", "needs a module 'nonsense_that_is_nowhere'"),
-        ("1 / 0", "importing it failed: ZeroDivisionError: division by zero (broken.py, line 1)"),
-        ("class Mine(:", "importing it failed: SyntaxError"),
-    ],
-)
-def test_a_module_that_cannot_be_imported_is_a_mistake_in_the_recipe(
-    tmp_path: Path, text: str, words: str
-) -> None:
-    (tmp_path / "broken.py").write_text(text)
-    with pytest.raises(ConfigError) as refused:
-        check_callbacks([CallbackConfig(kind=f"{tmp_path}/broken.py:Mine")])
-    assert words in str(refused.value) and "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("kind", ["gone:Mine", "Mine", ":Mine", "gone:", "/no/such/file.py:Mine"])
-def test_a_name_that_leads_nowhere_is_told(kind: str) -> None:
-    with pytest.raises(ConfigError, match=r"run\.callbacks\.0\.kind = "):
-        check_callbacks([CallbackConfig(kind=kind)])
 
 
 def test_one_that_cannot_be_made_is_a_mistake_in_the_recipe(folder: Path) -> None:

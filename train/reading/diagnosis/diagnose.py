@@ -18,12 +18,9 @@ from rocstar.engine.record.files import FRAMES, record_files
 from rocstar.engine.record.signs import is_looping, is_timed_out
 from rocstar.engine.record.step_file import StepFile
 from rocstar.engine.types import Trajectory
-from rocstar.train.reading.diagnosis.alarm import History, Row, Witness
-from rocstar.train.reading.diagnosis.held_out import HeldOut
-from rocstar.train.reading.diagnosis.history import usual
-from rocstar.train.reading.diagnosis.ringing import ALARMS, QUIET, Episode, Ringing
-from rocstar.train.reading.diagnosis.stuck_alarms import patience_s, work_s
-from rocstar.train.reading.diagnosis.watch import is_evaluation
+from rocstar.train.reading.diagnosis.alarms import patience_s, work_s
+from rocstar.train.reading.diagnosis.history import History, Row, usual
+from rocstar.train.reading.diagnosis.ringing import ALARMS, QUIET, Episode, Ringing, Witness
 from rocstar.train.record.manifest import RUNNING, read_manifest
 from rocstar.train.record.metrics import read_metrics
 from rocstar.train.record.run_directory import METRICS, TRAJECTORIES, is_held
@@ -78,8 +75,10 @@ def diagnose(run: Path, *, clock: Callable[[], float] = time.time) -> Diagnosis:
         OSError: it cannot be read.
     """
     rows = read_metrics(run / METRICS)
-    steps, ringing = episodes_of(run, rows)
-    standing = ringing.standing
+    ringing = Ringing(run)
+    for row in rows:
+        ringing.hear(row)
+    steps, standing = ringing.rows, ringing.standing
     silent = {episode.alarm.name for episode in standing}
     known = {name for row in steps for name in row}
     missing = {alarm.name: [name for name in alarm.needs if name not in known] for alarm in ALARMS}
@@ -96,22 +95,6 @@ def diagnose(run: Path, *, clock: Callable[[], float] = time.time) -> Diagnosis:
         },
         not_looked_at={name: names[0] for name, names in missing.items() if names},
     )
-
-
-def episodes_of(run: Path, rows: Sequence[Row]) -> tuple[list[Row], Ringing]:
-    """The RL steps of a run, and all alarms after them."""
-    ringing, evaluations = Ringing(), HeldOut(run)
-    steps: list[Row] = []
-    change = None
-    for row in rows:
-        if row["phase"] == "rl":
-            steps.append(row)
-        elif is_evaluation(row) and row["step"] in evaluations.steps:
-            change = evaluations.change(row["step"])
-        else:
-            continue
-        ringing.hear(History(rows=steps, held_out=change), row["step"])
-    return steps, ringing
 
 
 def state_of(run: Path, steps: Sequence[Row], clock: Callable[[], float]) -> State:

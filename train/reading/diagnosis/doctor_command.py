@@ -8,8 +8,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rocstar.train.reading.diagnosis.alarm import KINDS
-
 if TYPE_CHECKING:
     from rocstar.train.reading.diagnosis.diagnose import Diagnosis
     from rocstar.train.reading.diagnosis.ringing import Episode
@@ -64,6 +62,8 @@ def _plain(found: Diagnosis, episode: Episode) -> dict[str, Any]:
 
 def as_text(found: Diagnosis) -> str:
     """Lines for people: liveness first."""
+    from rocstar.train.reading.diagnosis.ringing import KINDS
+
     state = found.state
     lines = [f"{found.run}: {found.steps} RL steps, {state.name}" + (f": {state.told}" if state.told else "")]
     for kind in KINDS:

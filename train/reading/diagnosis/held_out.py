@@ -9,7 +9,7 @@ import numpy as np
 from rocstar.train.evaluation.statistics.intervals import exact_mean
 from rocstar.train.evaluation.statistics.paired import overall_difference
 from rocstar.train.evaluation.stored_evaluations import EvaluationLocation, StoredEvaluation, find_evaluations
-from rocstar.train.reading.diagnosis.alarm import HeldOutChange
+from rocstar.train.reading.diagnosis.history import HeldOutChange
 
 SEED = 0
 
@@ -17,23 +17,26 @@ SEED = 0
 class HeldOut:
     """The evaluations of a run.
 
-    Raises (both methods): ConfigError for one that is damaged.
+    ConfigError from each method for one that is damaged.
     """
 
     def __init__(self, run: Path) -> None:
+        self._run = run
         self._place: EvaluationLocation | None = None
-        if any((run / "evaluations").glob("step_*/results.json")):
-            self._place = find_evaluations(run)
         self._read: dict[int, StoredEvaluation] = {}
 
-    @property
-    def steps(self) -> list[int]:
-        """Those at which there was one, in order."""
-        return sorted(step for step in (self._place.by_step if self._place else ()) if step is not None)
+    def has(self, step: int) -> bool:
+        """Return True if there is an evaluation at a step; a new one is looked for in the folder."""
+        if self._place is None or step not in self._place.by_step:
+            if not any((self._run / "evaluations").glob("step_*/results.json")):
+                return False
+            self._place = find_evaluations(self._run)
+        return step in self._place.by_step
 
     def change(self, step: int) -> HeldOutChange | None:
-        """Return the change up to a step; None if no two evaluations share a question."""
-        known = [one for one in self.steps if one <= step]
+        """Return the change up to a step, at which there is one; None if no two share a question."""
+        assert self._place is not None
+        known = sorted(one for one in self._place.by_step if one is not None and one <= step)
         for first in known[:-1]:
             if differences := _differences(self._at(first), self._at(known[-1])):
                 found = overall_difference(differences, np.random.default_rng(SEED))

@@ -6,11 +6,40 @@ A value of a step is a function of its row; a stretch is so many last steps, all
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Final
+from typing import Any, Final
 
-from rocstar.train.reading.diagnosis.alarm import History, Row
+Row = Mapping[str, Any]
+"""A row of metrics.jsonl."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutChange:
+    """Two evaluations of a run on the same questions, the later minus the earlier."""
+
+    before: int
+    """Step of the earlier."""
+    after: int
+    difference: float
+    interval: tuple[float, float]
+    """At 95%, paired by question."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """A run up to a step."""
+
+    rows: Sequence[Row]
+    """Rows of RL steps, oldest first; the last is the present step."""
+    held_out: HeldOutChange | None = None
+    """The change of the last evaluation against the first one with the same questions."""
+
+
+Sounds = Callable[[History], str | None]
+"""Returns the observation with its figures if the alarm is active at the last row, else None. Total: a
+missing or null metric gives None."""
 
 Of = Callable[[Row], float | None]
 """The value of a step; None where it has none."""
@@ -35,49 +64,42 @@ def metric(name: str, *, absent: float | None = None) -> Of:
     return value
 
 
+def combined(function: Callable[..., float | None], *parts: Of) -> Of:
+    """Return a function of several values of a step; None where one of them is."""
+
+    def value(row: Row) -> float | None:
+        known = [found for part in parts if (found := part(row)) is not None]
+        return function(*known) if len(known) == len(parts) else None
+
+    return value
+
+
 def ratio(above: Of, below: Of) -> Of:
     """The quotient; None where it has none."""
-
-    def value(row: Row) -> float | None:
-        a, b = above(row), below(row)
-        return a / b if a is not None and b is not None and b > 0 else None
-
-    return value
+    return combined(lambda a, b: a / b if b > 0 else None, above, below)
 
 
-def product(a: Of, b: Of) -> Of:
-    """The product."""
-
-    def value(row: Row) -> float | None:
-        x, y = a(row), b(row)
-        return x * y if x is not None and y is not None else None
-
-    return value
+def _known(rows: Sequence[Row], of: Of) -> list[float]:
+    return [value for row in rows if (value := of(row)) is not None]
 
 
 def last(history: History, of: Of, steps: int = STRETCH) -> list[float] | None:
     """The values of the last steps; None where one is missing."""
-    values = [of(row) for row in history.rows[-steps:]]
-    known = [value for value in values if value is not None]
-    return known if len(known) == len(values) == steps else None
+    known = _known(history.rows[-steps:], of)
+    return known if len(known) == steps else None
 
 
-def earlier(
-    history: History, of: Of, *, behind: int = STRETCH, reach: int = REACH
-) -> list[tuple[int, float]]:
-    """Means over every stretch that ends before the last `behind` steps, with the place of its last row."""
-    end = len(history.rows) - behind
-    found = []
-    for place in range(max(STRETCH - 1, end - reach), end):
-        if (mean := stretch_mean(history, of, place)) is not None:
-            found.append((place, mean))
-    return found
+def earlier(history: History, of: Of) -> list[tuple[int, float]]:
+    """Means over every stretch that ends before the last one begins, with the place of its last row."""
+    end = len(history.rows) - STRETCH
+    places = range(max(STRETCH - 1, end - REACH), end)
+    means = [(place, stretch_mean(history, of, place)) for place in places]
+    return [(place, mean) for place, mean in means if mean is not None]
 
 
 def stretch_mean(history: History, of: Of, place: int) -> float | None:
     """The mean over the stretch that ends at a place."""
-    values = [of(row) for row in history.rows[place - STRETCH + 1 : place + 1]]
-    known = [value for value in values if value is not None]
+    known = _known(history.rows[place - STRETCH + 1 : place + 1], of)
     return fmean(known) if len(known) == STRETCH else None
 
 
@@ -115,6 +137,16 @@ def high_share(history: History, share: Of, trials: Of, *, bound: float, by: flo
     return None if is_recovering else f"{percents(now)}, and does not fall"
 
 
+def stays_above(of: Of, bound: float, text: str, steps: int = STRETCH) -> Sounds:
+    """Return the alarm of a share that is above a bound in the last steps; `{}` in its text is the shares."""
+
+    def sounds(history: History) -> str | None:
+        shares = last(history, of, steps)
+        return None if shares is None or min(shares) <= bound else text.format(percents(shares))
+
+    return sounds
+
+
 def percents(values: Sequence[float]) -> str:
     """Shares of the last steps, for people."""
     return ", ".join(f"{value:.1%}" for value in values)
@@ -132,6 +164,5 @@ def step_at(history: History, place: int) -> int:
 
 def usual(history: History, of: Of, *, least: int) -> float | None:
     """The median of the up to `REACH` steps before the last; None with fewer than `least`."""
-    values = [of(row) for row in history.rows[-REACH - 1 : -1]]
-    known = [value for value in values if value is not None]
+    known = _known(history.rows[-REACH - 1 : -1], of)
     return median(known) if len(known) >= least else None

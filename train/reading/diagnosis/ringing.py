@@ -1,22 +1,49 @@
 """All alarms, liveness first: tuning advice is for a run that moves. The active ones, step by step.
 
-alarms.toml (what each says) + the functions by name (when it sounds) ──> ALARMS ──> Ringing
+alarms.toml (what each says) + alarms.py (when it sounds) ──> ALARMS ──> Ringing
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Literal
 
-from rocstar.train.reading.diagnosis.alarm import KINDS, Alarm, History
-from rocstar.train.reading.diagnosis.learning_alarms import LEARNING_ALARMS
-from rocstar.train.reading.diagnosis.rollout_alarms import ROLLOUT_ALARMS
-from rocstar.train.reading.diagnosis.stuck_alarms import STUCK_ALARMS
+from rocstar.train.reading.diagnosis.alarms import SOUNDS
+from rocstar.train.reading.diagnosis.held_out import HeldOut
+from rocstar.train.reading.diagnosis.history import HeldOutChange, History, Row, Sounds
 
-SOUNDS: Final = {**STUCK_ALARMS, **ROLLOUT_ALARMS, **LEARNING_ALARMS}
+Kind = Literal["liveness", "health", "advice"]
+KINDS: Final[tuple[Kind, ...]] = ("liveness", "health", "advice")
+"""In the order of output: progress of the run, health of the training, advice on settings."""
+
+Witness = Literal[
+    "truncated", "failed", "tool_errors", "undecodable", "answers", "calls", "length", "loops", "timeouts"
+]
+"""The property of a trajectory that shows an alarm; see `witnesses`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """One signature."""
+
+    name: str
+    kind: Kind
+    says: str
+    """The meaning of the alarm, in one sentence."""
+    definition: str
+    """When it sounds, in the names of metrics.jsonl."""
+    source: str
+    """Where the definition comes from."""
+    todo: str
+    """Checks and changes to make."""
+    needs: tuple[str, ...]
+    """Metrics without which nothing can be said."""
+    sounds: Sounds
+    witness: Witness | None = None
+    """Which trajectories show it; None where none does."""
 
 
 def _alarms() -> tuple[Alarm, ...]:
@@ -30,7 +57,6 @@ def _alarms() -> tuple[Alarm, ...]:
 
 
 ALARMS: Final = _alarms()
-BY_NAME: Final = {alarm.name: alarm for alarm in ALARMS}
 
 QUIET: Final = 5
 """Steps of silence after which an alarm is over; one that comes back sooner is the same."""
@@ -50,27 +76,40 @@ class Episode:
 
 
 class Ringing:
-    """The episodes of a run.
+    """The episodes of a run, from its rows in order.
 
     Invariant: an alarm has at most one active episode, and a new one begins only after QUIET silent
     steps.
     """
 
-    def __init__(self, alarms: Sequence[Alarm] = ALARMS) -> None:
+    def __init__(self, run: Path) -> None:
+        self.rows: list[Row] = []
+        """Of RL steps."""
         self.episodes: list[Episode] = []
         """All, in the order of their beginnings."""
-        self._alarms = alarms
+        self._evaluations = HeldOut(run)
+        self._change: HeldOutChange | None = None
         self._open: dict[str, Episode] = {}
 
     @property
     def standing(self) -> list[Episode]:
         """Those that are not over, liveness first."""
-        return [self._open[alarm.name] for alarm in self._alarms if alarm.name in self._open]
+        return [self._open[alarm.name] for alarm in ALARMS if alarm.name in self._open]
 
-    def hear(self, history: History, step: int) -> list[Episode]:
-        """The episodes that begin at this step."""
+    def hear(self, row: Row) -> list[Episode]:
+        """Return the episodes that begin with a row. ConfigError for a damaged evaluation."""
+        step = int(row["step"])
+        if row["phase"] == "rl":
+            self.rows.append(row)
+        elif is_evaluation(row) and self._evaluations.has(step):
+            self._change = self._evaluations.change(step)
+        else:
+            return []
+        return self._look(History(rows=self.rows, held_out=self._change), step)
+
+    def _look(self, history: History, step: int) -> list[Episode]:
         begun = []
-        for alarm in self._alarms:
+        for alarm in ALARMS:
             seen, standing = alarm.sounds(history), self._open.get(alarm.name)
             if seen is None:
                 if standing is not None and step - standing.last >= QUIET:
@@ -82,3 +121,8 @@ class Ringing:
                 self._open[alarm.name] = begun[-1]
         self.episodes += begun
         return begun
+
+
+def is_evaluation(row: Mapping[str, Any]) -> bool:
+    """Return True for a row of an evaluation, False for one of a difficulty filter."""
+    return row["phase"] == "eval" and any(name.startswith("eval/") for name in row)

@@ -25,13 +25,7 @@ from rocstar.train.evaluation.tables import read_results
 from rocstar.train.reading.view.curves import picture_svg
 from rocstar.train.reading.view.document import build_document, now_as_text, static_table
 from rocstar.train.reading.view.evaluation_page import select_attempts
-from rocstar.train.reading.view.exported_responses import (
-    ExportedResponses,
-    keep_conversations,
-    keep_evaluation,
-    keep_groups,
-    keep_tokens,
-)
+from rocstar.train.reading.view.export_page import ExportedResponses
 from rocstar.train.reading.view.reader import RunReader
 from rocstar.train.reading.view.run_facts import NUMBERS
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun, records_of, sets_of
@@ -75,17 +69,18 @@ def report_page(run_dir: Path) -> str:
     _rows(run_dir)
     name = run_dir.resolve().name
     run = ViewedRun(name, run_dir, only=_ends(records_of(run_dir)))
-    reader, kept = RunReader(lambda: {name: run}, reveal=False), ExportedResponses()
+    reader = RunReader(lambda: {name: run}, reveal=False)
+    kept = ExportedResponses(reader, name)
     told = kept.ask("run", {"run": name}, partial(reader.run, name))
     kept.ask("runs", {}, reader.runs)
     kept.ask("groups", {"run": name}, partial(reader.groups_of, name))
     for step in _ends(list(run.evaluations())):
-        keep_evaluation(kept, reader, name, step)
+        kept.keep_evaluation(step)
     places = reader.sample(name, STEPS, NUM_TRAJECTORIES)
-    shown = keep_conversations(kept, reader, name, STEPS, {}, places)
-    keep_groups(kept, reader, name, [row for _, row in shown])
+    shown = kept.keep_conversations(STEPS, places)
+    kept.keep_groups(row for _, row in shown)
     for place, _ in shown:
-        keep_tokens(kept, reader, name, STEPS, {}, place)
+        kept.keep_tokens(STEPS, place)
     about = _about("run", len(places) - len(shown), run=name)
     return build_document(f"rocstar: {name}", about, kept.texts, static_table(name, NUMBERS, told["numbers"]))
 
@@ -102,16 +97,15 @@ def write_eval_report(folder: Path, *, reveal: bool = False) -> Path:
     name = folder.resolve().name
     run = ViewedRun(name, folder)
     reader = RunReader(lambda: {name: run}, reveal=reveal)
-    kept = ExportedResponses()
+    kept = ExportedResponses(reader, name)
     kept.ask("runs", {}, reader.runs)
     told = reader.evaluation(name, "0")
     left_out = 0
-    for set_name, found in keep_evaluation(kept, reader, name, "0").items():
+    for set_name, found in kept.keep_evaluation("0").items():
         rows = select_attempts(found["questions"], max(1, NUM_ATTEMPTS // len(told["sets"])))
         places = [(set_name, row) for row in rows if found["shown"]]
-        collection = f"0:{set_name}"
         if set_name in sets_of(folder):
-            shown = keep_conversations(kept, reader, name, collection, {"of": collection}, places)
+            shown = kept.keep_conversations(f"0:{set_name}", places)
             left_out += len(places) - len(shown)
     scores = told["tables"][0]
     about = _about("evaluation", left_out, run=name, step="0")

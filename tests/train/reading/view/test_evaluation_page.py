@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -212,12 +210,3 @@ def test_the_verb_writes_the_page_again(folder: Path, tmp_path: Path, capsys: An
     (copy / "results.json").unlink()
     assert main(["report", str(copy)]) == 2
     assert "neither a run directory" in capsys.readouterr().err
-
-
-def test_a_page_is_made_without_torch(folder: Path) -> None:
-    program = (
-        "import sys; from rocstar.train.reading.view.report import write_eval_report as w; "
-        f"from pathlib import Path; w(Path({str(folder)!r})); print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert done.stdout.strip() == "False", done.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rocstar.train.cli import main
-from rocstar.train.reading.view import exported_responses
+from rocstar.train.reading.view import export_page as export_page_module
 from rocstar.train.reading.view.document import bundle_scripts, encode_json, page_files
 from rocstar.train.reading.view.export_page import MOST, export_page
 from rocstar.train.reading.view.reader import NothingThereError, RunReader
@@ -77,7 +77,7 @@ def test_what_has_no_room_is_left_out_and_counted(
     reader = reader_of(run)
     places = reader.sample("made", STEPS, MOST)
     room = int(share * size_of(export_page(reader, "made", STEPS, places, made="today")))
-    monkeypatch.setattr(exported_responses, "ROOM", room)
+    monkeypatch.setattr(export_page_module, "ROOM", room)
     page = export_page(reader, "made", STEPS, places, made="today")
     told = kept_in(page)
     kept = [asked.partition("&")[0] for asked in told["answers"]]
