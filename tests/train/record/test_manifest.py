@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.record import manifest
+from rocstar.train.record import manifest, version
 from rocstar.train.record.manifest import (
     ManifestError,
     describe,
@@ -122,12 +122,12 @@ def test_the_commit_of_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PATH", str(git.parent))
     checkout = tmp_path / "checkout"
     (checkout / ".git").mkdir(parents=True)
-    monkeypatch.setattr(manifest, "SOURCES", checkout)
+    monkeypatch.setattr(manifest, "CHECKOUT", checkout)
     for changes, dirty in (("", False), (" M train/loss.py", True)):
         monkeypatch.setenv("CHANGES", changes)
         told = describe(Recipe(), world_size=1)
         assert (told["commit"], told["dirty"]) == ("abc123", dirty)
-    monkeypatch.setattr(manifest, "SOURCES", tmp_path / "site-packages")
+    monkeypatch.setattr(manifest, "CHECKOUT", tmp_path / "site-packages")
     assert describe(Recipe(), world_size=1)["commit"] is None, "of another project's repository"
 
 
@@ -142,8 +142,8 @@ def test_without_git_or_with_one_that_refuses_there_is_no_commit(
         (tmp_path / "bin" / "git").chmod(0o755)
     path = str(tmp_path / "bin") + (os.pathsep + os.environ["PATH"] if script and "sleep" in script else "")
     monkeypatch.setenv("PATH", path)
-    monkeypatch.setattr(manifest, "SOURCES", tmp_path)
-    monkeypatch.setattr(manifest, "GIT_S", 0.2)
+    monkeypatch.setattr(manifest, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(version, "GIT_S", 0.2)
     told = describe(Recipe(), world_size=1)
     assert (told["commit"], told["dirty"]) == (None, None)
 
