@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -109,11 +109,8 @@ class PageServer:
             body = await self._read(lambda: encode_json(answer(request)))
             if isinstance(body, web.Response):
                 return body
-            tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
-            if request.headers.get("If-None-Match") == tag:
-                return web.Response(status=304, headers={"ETag": tag})
-            response = web.Response(body=body, content_type="application/json", headers={"ETag": tag})
-            if len(body) > 4096:
+            response = _tagged(request, body, {}, content_type="application/json")
+            if response.status == 200 and len(body) > 4096:
                 response.enable_compression(strategy=1)
             return response
 
@@ -220,15 +217,20 @@ def _text(text: str, suffix: str, *, is_for_ever: bool = False) -> Callable[[web
     """`is_for_ever`: the content at this address never changes, as the address has a digest."""
     body = text.encode()
     more = {"Cache-Control": "max-age=31536000, immutable"} if is_for_ever else {}
-    tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    kind = _TYPES.get(suffix, "application/octet-stream")
 
     async def handle(request: web.Request) -> web.Response:
-        if request.headers.get("If-None-Match") == tag:
-            return web.Response(status=304, headers={"ETag": tag})
-        kind = _TYPES.get(suffix, "application/octet-stream")
-        return web.Response(body=body, content_type=kind, charset="utf-8", headers={"ETag": tag, **more})
+        return _tagged(request, body, more, content_type=kind, charset="utf-8")
 
     return handle
+
+
+def _tagged(request: web.Request, body: bytes, headers: Mapping[str, str], **form: Any) -> web.Response:
+    """Return a response with the digest of its body as ETag; 304 without a body if the client has it."""
+    tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    if request.headers.get("If-None-Match") == tag:
+        return web.Response(status=304, headers={"ETag": tag})
+    return web.Response(body=body, headers={"ETag": tag, **headers}, **form)
 
 
 def _run(request: web.Request) -> str:
