@@ -126,11 +126,3 @@ def test_an_unused_run_directory_goes_with_its_log(tmp_path: Path) -> None:
     with claim(run, resume=False), pytest.raises(ConfigError):
         fail()
     assert not run.exists()
-
-
-def test_a_used_one_keeps_it(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with claim(run, resume=False), opened(run):
-        (run / "metrics.jsonl").write_text("{}\n")
-        discard_if_unused(run)
-    assert len(lines(run)) == 1
