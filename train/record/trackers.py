@@ -18,7 +18,7 @@ PROJECT = "rocstar"
 
 
 class Tracker(Callback):
-    """Takes the metrics of one step after another."""
+    """Takes the metrics of one step after another; subclasses send pending ones at the end."""
 
     def __init__(self, run_dir: Path, config: Mapping[str, Any]) -> None:
         """ConfigError if the package of the tracker is not installed. The folder's name is the run's name."""
@@ -32,16 +32,8 @@ class Tracker(Callback):
         """Send the metrics of an evaluation."""
         self.on_step(row)
 
-    def on_end(self, how: How) -> None:
-        """Send pending metrics, however the run ended."""
-        self.close()
-
     def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
         """Send the metrics of a step. Values that are None or not finite are left out."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Send pending metrics. Nothing may be logged afterwards."""
         raise NotImplementedError
 
 
@@ -57,7 +49,7 @@ class TensorBoardTracker(Tracker):
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
-    def close(self) -> None:
+    def on_end(self, how: How) -> None:
         self._writer.close()
 
 
@@ -83,7 +75,7 @@ class WandbTracker(Tracker):
     def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
         self._run.log({"step": step, **_finite(metrics)})
 
-    def close(self) -> None:
+    def on_end(self, how: How) -> None:
         self._run.finish()
 
 
@@ -97,7 +89,7 @@ class TrackioTracker(Tracker):
     def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
         self._module.log(_finite(metrics), step=step)
 
-    def close(self) -> None:
+    def on_end(self, how: How) -> None:
         self._module.finish()
 
 

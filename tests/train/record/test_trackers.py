@@ -46,7 +46,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...], d
 def run_through(name: str, run_dir: Path) -> None:
     tracker = make_tracker(name, run_dir=run_dir, config={"seed": 7})
     tracker.log(3, METRICS)
-    tracker.close()
+    tracker.on_end("complete")
 
 
 def test_tensorboard_writes_scalars(calls: list[Any], tmp_path: Path) -> None:
