@@ -20,7 +20,7 @@ from rocstar.engine.types import (
     Trajectory,
     Turn,
 )
-from rocstar.train.data.eval_questions import EvalQuestions
+from rocstar.train.data.eval_questions import EvalQuestions, Learned
 from rocstar.train.evaluation.benchmarks import plain_sets
 from rocstar.train.evaluation.benchmarks.benchmark import json_digest, tasks_digest
 from rocstar.train.evaluation.benchmarks.plain_sets import ANSWER_FORMATS, parse_contest_integer
@@ -29,7 +29,6 @@ from rocstar.train.evaluation.rescore import Regrader
 from rocstar.train.evaluation.verify import answer_block, gold_text, near_miss_text, wrong_value
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.eval_config import SETS, EvalConfig
-from rocstar.train.record.learned_questions import Learned
 from rocstar.train.tasks.rows import DATA_DIR_VARIABLE
 
 from .eval_folders import short_attempt
