@@ -1,11 +1,14 @@
-"""Same seed, same bits? Pairs of runs of one recipe and seed: one on the machine as it is, one on a busy one.
+"""Compare pairs of runs of one recipe and seed: their bits and their times.
 
     python benchmarks/same_bits.py [--pairs 10] [--out FILE]
+    python benchmarks/same_bits.py --against TREE [--pairs 4] [--steps 10] [--out FILE]
 
-The quickstart in miniature, cold start, RL and evaluations, at the default number of torch threads. The busy
-run of a pair has a busy loop on every core. Compared: the weights of every checkpoint byte by byte, every row
-of metrics.jsonl but its times, every trajectory record, every evaluation; then `rocstar replay` of every step
-of the busy run, whose difference must be exactly 0.
+The quickstart in miniature, cold start, RL and evaluations, at the default number of torch threads. The
+second run of a pair has a busy loop on every core or, with --against, the code of another tree (a built
+checkout). Compared: the weights of every checkpoint byte by byte, every row of metrics.jsonl but its times,
+every trajectory record, every evaluation; then `rocstar replay` of every step of the second run, whose
+difference must be exactly 0. With --against the order alternates, and the result has the ratio of the median
+times of a step, its updates, decoding and tool calls: this tree over the other.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,17 +35,29 @@ MINIATURE = (
     "--sft.steps=200",
     "--sft.num_demonstrations=2000",
     "--sft.demonstration_tasks.size=400",
-    "--stages.0.steps=3",
     "--stages.0.data.size=60",
     "--eval.data.limit=12",
 )
 
 
-def train(directory: Path, seed: int, *, busy: bool) -> None:
-    recipe = ROOT / "recipes" / "quickstart.toml"
-    command = [sys.executable, "-m", "rocstar.train", str(recipe), f"--output-dir={directory}"]
+TIMES = {
+    "time/step": "a step",
+    "time/learn": "the updates of a step",
+    "time/generate": "decoding, of a step",
+    "time/tool_wait": "tool calls, of a step",
+}
+
+
+def train(directory: Path, seed: int, steps: int, *, busy: bool = False, tree: Path = ROOT) -> None:
+    """Train with the code of a tree, which all child processes import as `rocstar`."""
+    link = directory.with_suffix(".path")
+    link.mkdir()
+    (link / "rocstar").symlink_to(tree)
+    command = [sys.executable, "-m", "rocstar.train", str(ROOT / "recipes" / "quickstart.toml")]
+    options = [f"--output-dir={directory}", f"--run.seed={seed}", f"--stages.0.steps={steps}", *MINIATURE]
+    environment = {**os.environ, "PYTHONPATH": str(link)}
     with taken(cores() if busy else []), directory.with_suffix(".log").open("w") as log:
-        subprocess.run([*command, f"--run.seed={seed}", *MINIATURE], check=True, stdout=log, stderr=log)
+        subprocess.run([*command, *options], check=True, stdout=log, stderr=log, env=environment)
 
 
 def contents(directory: Path) -> dict[str, Any]:
@@ -74,19 +91,31 @@ def replays(directory: Path, steps: int) -> list[float | None]:
     return found
 
 
-def pair(folder: Path, seed: int) -> dict[str, Any]:
-    for name in ("quiet", "busy"):
-        train(folder / name, seed, busy=name == "busy")
-    quiet, busy = contents(folder / "quiet"), contents(folder / "busy")
-    different = sorted(name for name in quiet.keys() | busy.keys() if quiet.get(name) != busy.get(name))
-    updates = sum(row.get("loss/policy") is not None for row in quiet["metrics"])
-    return {
+def times(directory: Path) -> dict[str, float]:
+    """Return the median over the RL steps of each time, seconds."""
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    steps = [row for row in rows if "time/learn" in row]
+    return {name: statistics.median(row[name] for row in steps) for name in TIMES}
+
+
+def pair(folder: Path, seed: int, steps: int, against: Path | None) -> dict[str, Any]:
+    first, second = folder / "first", folder / "second"
+    runs = [(first, {}), (second, {"busy": True} if against is None else {"tree": against})]
+    for directory, how in runs if against is None or seed % 2 else reversed(runs):
+        train(directory, seed, steps, **how)
+    one, other = contents(first), contents(second)
+    different = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
+    found = {
         "seed": seed,
-        "compared": sorted(quiet),
+        "compared": sorted(one),
         "different": different,
-        "updates": updates,
-        "replay_differences": replays(folder / "busy", 3),
+        "updates": sum(row.get("loss/policy") is not None for row in one["metrics"]),
+        "replay_differences": replays(second, steps),
     }
+    if against is not None:
+        here, there = times(first), times(second)
+        found["time_ratios"] = {name: round(here[name] / there[name], 4) for name in TIMES}
+    return found
 
 
 def main() -> int:
@@ -94,25 +123,33 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=3, help="RL steps of a run")
+    parser.add_argument("--against", type=Path, metavar="TREE", help="a built checkout of another commit")
     parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
+    against = options.against and options.against.resolve()
     pairs = []
     for seed in range(options.pairs):
         folder = Path(tempfile.mkdtemp(prefix="rocstar-bits-"))
-        pairs.append(pair(folder, seed))
+        pairs.append(pair(folder, seed, options.steps, against))
         shutil.rmtree(folder)
         same = "same bits" if not pairs[-1]["different"] else f"DIFFERENT: {pairs[-1]['different']}"
-        print(f"seed {seed}: {same}, replay off by {pairs[-1]['replay_differences']}", flush=True)
+        ratios = pairs[-1].get("time_ratios", "")
+        print(f"seed {seed}: {same}, replay off by {pairs[-1]['replay_differences']} {ratios}", flush=True)
     off = max(abs(d) if d is not None else float("inf") for p in pairs for d in p["replay_differences"])
     unlike, idle = sum(bool(p["different"]) for p in pairs), sum(not p["updates"] for p in pairs)
+    kind = "a quiet and a busy run" if against is None else "runs of two trees"
     claims = [
-        claim("pairs of a quiet and a busy run of one seed that differ in a bit", unlike, "pairs", at_most=0),
+        claim(f"pairs of {kind} of one seed that differ in a bit", unlike, "pairs", at_most=0),
         claim("largest difference of a replayed loss from the logged one", off, at_most=0),
         claim("runs without an update", idle, "runs", at_most=0),
     ]
-    return finish(
-        "same_bits", {"options": MINIATURE, "pairs": pairs}, claims, options.out, seeds=range(options.pairs)
-    )
+    if against is not None:
+        for name, what in TIMES.items():
+            ratio = statistics.median(p["time_ratios"][name] for p in pairs)
+            claims.append(claim(f"time of {what} over that of {against.name}, median", ratio, at_most=1.03))
+    made = {"options": MINIATURE, "steps": options.steps, "pairs": pairs}
+    return finish("same_bits", made, claims, options.out, seeds=range(options.pairs))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from rocstar.sandbox.types import (
     SandboxError,
     SessionLost,
     Status,
+    deadline_error,
 )
 
 Answer = ExecResult | SandboxError
@@ -101,9 +102,7 @@ class FakeSandbox:
         self.requests.append(request)
         await asyncio.sleep(0)  # yields to the event loop, as a pool does
         if deadline is not None and deadline <= asyncio.get_running_loop().time():
-            raise SandboxError(
-                "the deadline passed before the program ended", kind="deadline", retryable=True
-            )
+            raise deadline_error()
         answer = self._answer(request)
         if isinstance(answer, SandboxError):
             raise answer

@@ -235,6 +235,10 @@ class SandboxError(Exception):
         self.retryable = retryable
 
 
+def deadline_error() -> SandboxError:
+    return SandboxError("the deadline passed before the program ended", kind="deadline", retryable=True)
+
+
 class SessionLost(SandboxError):
     """The session's interpreter and its state are gone. The caller may replay the cells.
 

@@ -1,4 +1,4 @@
-"""What every test shares: no model hub, no spinning threads, no timed Hypothesis; what was left out."""
+"""Settings of all tests: no model hub, no spinning threads, no deadline of Hypothesis; a line about skips."""
 
 import atexit
 import gc
@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 
-from .needs import GPU, GPU_NODES, PLANTED_HERE, SERVERS, SGLANG, hide_gpus, is_set, left_out
+from .needs import GPU, GPU_NODES, PLANTED_HERE, SERVERS, SGLANG, is_set, left_out
 from .warm_python import warm
-from .warm_tests import ADDED, started
+from .warm_tests import ADDED, start
 
 HERE = Path(__file__).parent
 SERVER_VARIABLES = ["ROCSTAR_VLLM_PYTHON", "ROCSTAR_LLAMACPP_PYTHON"]
-"""One of these is enough: of the servers, those are left out whose interpreter is not named."""
+"""One of these is enough: the tests of each other server are skipped."""
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
@@ -27,12 +27,12 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # Read when torch loads. Threads that spin while they wait take the cores from the other test processes.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# A job that a shell put into the background ignores it, and so would all that a test starts and interrupts.
+# A background job of a shell ignores SIGINT, and its children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("rocstar", deadline=None, derandomize=True, max_examples=60)
-# Where a bug is planted that a test fails is all there is to know: the smallest example takes far longer.
+# With a planted bug only the failure counts; finding the smallest example takes far longer.
 settings.register_profile(
     "planted",
     settings.get_profile("rocstar"),
@@ -43,20 +43,22 @@ settings.load_profile("planted" if is_set(PLANTED_HERE) else "rocstar")
 
 
 ENDED: list[int] = []
-"""The processes whose exit handlers have run: ours, and who came out of a fork."""
+"""Processes whose exit handlers have run: this one, and its forks."""
 atexit.register(lambda: ENDED.append(os.getpid()))
 
 
 def pytest_runtest_teardown() -> None:
-    """Exit handlers end what later tests of the process need: torch's take its operators away."""
-    assert os.getpid() not in ENDED and atexit._ncallbacks() > 0, "it ran or took the process's exit handlers"
+    """Check that a test runs no exit handlers: those of torch remove operators that later tests need."""
+    assert os.getpid() not in ENDED and atexit._ncallbacks() > 0, "the test ran or removed the exit handlers"
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Nothing is collected while a failure is told. To show its lines they are parsed, and a task whose
-    error nobody has asked for parses some, too, when it is collected: CPython 3.11 cannot do one within the
-    other, and instead of the failure there is an INTERNALERROR, with all that was not run yet."""
+    """Turn garbage collection off while a failure is reported.
+
+    The report parses source lines, and so does a collected task whose error was never retrieved. CPython 3.11
+    fails when one parse runs within the other; pytest then stops with an INTERNALERROR.
+    """
     if call.excinfo is None:
         return (yield)
     gc.disable()
@@ -67,7 +69,7 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves out what needs servers of others or a GPU, where there are none."""
+    """Skip tests that need external servers or a GPU, where there are none."""
     for folder, variables, need in (
         ("sglang", ["ROCSTAR_SGLANG_PYTHON"], SGLANG),
         ("servers", SERVER_VARIABLES, SERVERS),
@@ -79,7 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if not gpu_items:
         return
-    import torch  # only where a test asks for a device
+    import torch  # only if a test needs a device
 
     if not torch.cuda.is_available():
         for item in gpu_items:
@@ -87,49 +89,51 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Takes what was imported out of the collector's sight, which would go through all of torch each time."""
+    """Freeze the imported objects, so that garbage collection does not traverse all of torch."""
     gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
-    """Several test processes are forks of one that has imported all that they import.
+    """Fork the test processes from one that has imported all of their modules.
 
-    Not where a GPU is: collecting asks for it, and what its driver has set up does not live through a fork.
+    Not on a machine with a GPU: collection initialises the driver, which does not survive a fork.
     """
     if any(node.exists() for node in GPU_NODES):
         warm()
         return
-    python = started(config.invocation_params.args, config.invocation_params.dir)
+    python = start(config.invocation_params.args, config.invocation_params.dir)
     for spec in specs:
         spec.python = str(python)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """GPUs are for the tests with their marker. In such a fork: what test files did to the path as they were
-    imported."""
-    hide_gpus(config.option.markexpr, os.environ)
+    """Hide the GPUs from all tests but those of the marker `gpu`; in a fork, restore the path of collection.
+
+    The other tests are of the CPU, and several ranks of one test would take the same GPU. torch on AMD GPUs
+    reads the same variable.
+    """
+    if config.option.markexpr != "gpu" and any(node.exists() for node in GPU_NODES):
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     sys.path[:0] = ADDED
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
-    """The line above pytest's last one: what did not run, and how to have it run."""
+    """Print which tests were skipped, and how to run them."""
     yield
-    skipped = terminalreporter.stats.get("skipped", [])
-    if line := left_out(reason_of(report) for report in skipped):
+    reasons = [
+        report.longrepr[2].removeprefix("Skipped: ")
+        if isinstance(report.longrepr, tuple)
+        else str(report.longrepr)
+        for report in terminalreporter.stats.get("skipped", [])
+    ]
+    if line := left_out(reasons):
         terminalreporter.write_line(line, yellow=True)
-
-
-def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Why a test was skipped, in the words of the skip."""
-    if isinstance(report.longrepr, tuple):
-        return report.longrepr[2].removeprefix("Skipped: ")
-    return str(report.longrepr)
 
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """A folder whose path leaves room for the name of a Unix socket, which has 107 bytes at most."""
+    """Return a folder with a path short enough for a Unix socket in it (107 bytes at most)."""
     with tempfile.TemporaryDirectory(prefix="s-", dir="/tmp") as folder:
         yield Path(folder)

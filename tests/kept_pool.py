@@ -1,11 +1,11 @@
-"""Pools for runs of `rocstar` in a test process: each takes over the supervisor that the one before has left.
+"""Sandbox pools for runs of `rocstar` in a test process; a pool reuses the supervisor of an earlier pool.
 
-    run ──> KeptPool ──> supervisor, zygotes        run ──> KeptPool ──> the same, if it wants one alike
-               └── at its end, idle: kept ──────────────────────┘
+    run ──> KeptPool ──> supervisor, zygotes        run ──> KeptPool ──> the same, if its options are equal
+               └── idle at its end: kept ───────────────────────┘
 
-Importing and warming up what a verifier needs takes 1.4 s of CPU, more than half of a small run. What is left
-of a pool is its processes alone: calls, places and the protocol's state are each pool's own. Runs in
-processes of their own, and the tests of the sandbox, start pools as everybody does.
+Starting a verifier takes 1.4 s of CPU, more than half of a small run. Only the processes are kept: each pool
+has its own calls, places and protocol state. Runs in child processes and the tests of the sandbox use plain
+pools.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ MOST_KEPT = 2
 
 
 class Kept(NamedTuple):
-    """A supervisor that no pool has: its process, the way to it and what it said of itself."""
+    """An idle supervisor: its options, process, socket, and the facts of its hello message."""
 
     options: SupervisorOptions
     process: subprocess.Popen[bytes]
-    way: socket.socket
+    socket: socket.socket
     facts: dict[str, Any]
 
     def end(self) -> None:
-        self.way.close()
+        self.socket.close()
         self.process.wait()
 
 
 class KeptPool(SandboxPool):
-    """A pool whose supervisor may have been another's, and may become another's.
+    """A pool whose supervisor may come from an earlier pool.
 
-    Invariant: a supervisor is kept that lives, has no call, holds no sessions and is the pool's first.
+    A supervisor is kept only if it lives, has no calls and no sessions, and was never restarted.
     """
 
     kept: ClassVar[list[Kept]] = []
@@ -54,8 +54,8 @@ class KeptPool(SandboxPool):
         self.kept.remove(found)
         self._restarter._listener = self._calls
         supervisor = self._restarter._supervisor = self._restarter._new(self._restarter.options)
-        supervisor._process, supervisor._socket, supervisor.facts = found.process, found.way, found.facts
-        await asyncio.get_running_loop().create_unix_connection(lambda: supervisor, sock=found.way)
+        supervisor._process, supervisor._socket, supervisor.facts = found.process, found.socket, found.facts
+        await asyncio.get_running_loop().create_unix_connection(lambda: supervisor, sock=found.socket)
         supervisor._hello.set_result(None)
         self._started = True
         return self
@@ -66,15 +66,15 @@ class KeptPool(SandboxPool):
         supervisor = self._restarter._living
         if supervisor is None or self.in_flight or self._restarter.options.max_sessions or self.restarts:
             return await super().__aexit__(kind, error, trace)
-        way, facts = supervisor._socket.dup(), supervisor.facts
-        supervisor.facts = {}  # or it would remove the folders of a supervisor that it takes for dead
+        duplicate, facts = supervisor._socket.dup(), supervisor.facts
+        supervisor.facts = {}  # else it removes the folders, as for a supervisor that died
         self._restarter._closed = True
         supervisor._stop_watching()
         assert supervisor._transport is not None
         supervisor._transport.abort()
         await supervisor._lost
         self._restarter._supervisor = None
-        self.kept.append(Kept(self._restarter.options, supervisor._process, way, facts))
+        self.kept.append(Kept(self._restarter.options, supervisor._process, duplicate, facts))
         while len(self.kept) > MOST_KEPT:
             self.kept.pop(0).end()
         await super().__aexit__(kind, error, trace)
@@ -82,7 +82,7 @@ class KeptPool(SandboxPool):
 
 @contextlib.contextmanager
 def kept_pools() -> Iterator[None]:
-    """A run in here keeps its supervisor, unless a test has put something in the pool's place."""
+    """Let runs in the block keep their supervisor, unless a test replaces the pool."""
     real = agent.SandboxPool
     if real is SandboxPool:
         agent.SandboxPool = KeptPool  # type: ignore[misc]

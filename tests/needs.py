@@ -1,6 +1,6 @@
-"""What a test needs and a machine may lack, in one form: `make test` counts it, and says how to get it.
+"""Needs that a machine may lack: each test that is skipped for one names it in one form.
 
-A test that is left out for another reason gives it in its own words; the last line then repeats them.
+The last line of a run counts them and says how to provide each. A skip for another reason has its own text.
 """
 
 import importlib
@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +19,7 @@ import pytest
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """`what` stands in "72 tests that need ..."; `how` is the command, or else the place, that has it."""
+    """`what` completes "72 tests that need ..."; `how` is a command or a place that provides it."""
 
     what: str
     how: str
@@ -31,9 +31,9 @@ class Need:
     def skip(self) -> NoReturn:
         pytest.skip(self.reason)
 
-    def unless(self, there: bool) -> pytest.MarkDecorator:
-        """A mark that leaves the test out unless the thing is there."""
-        return pytest.mark.skipif(not there, reason=self.reason)
+    def unless(self, is_available: bool) -> pytest.MarkDecorator:
+        """Return a mark that skips the test unless the need is available."""
+        return pytest.mark.skipif(not is_available, reason=self.reason)
 
 
 REDIS = Need("redis-server", "apt-get install redis-server")
@@ -42,7 +42,7 @@ PUBLIC_PYTHON = Need("a Python of this version that all users may read", "apt-ge
 BROWSER = Need("chromium", "apt-get install chromium")
 GPU = Need("a GPU", "python -m pytest -m gpu, on a machine with one")
 GPU_NODES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
-"""Of the drivers of NVIDIA and AMD."""
+"""Device files of the drivers of NVIDIA and AMD."""
 SGLANG = Need("SGLang", "make test-sglang")
 SERVERS = Need("vLLM, SGLang and llama.cpp", "make test-servers")
 LANDLOCK = Need("Landlock", "Linux 5.13 or newer, with landlock among the kernel's security modules")
@@ -54,14 +54,14 @@ IMAGE = Need(
     "docker/sandbox-image LAYOUT --archive FILE, then ROCSTAR_SANDBOX_IMAGE=FILE make test",
 )
 PLANTED = Need("minutes", "make planted")
-"""To plant a mistake, or to take a layer away, and see that it is noticed."""
+"""The tests that plant bugs or remove a layer of the sandbox."""
 PLANTED_HERE = "ROCSTAR_PLANTED_HERE"
-"""The variable that tells a pytest that it runs with such a mistake."""
+"""The variable that is set in a pytest which runs with a planted bug."""
 GLIBC = Need("glibc", "a distribution that is built on it")
 
 
 def package(name: str) -> Need:
-    """A Python package that `make setup` installs and another environment may lack."""
+    """Return the need for a Python package that `make setup` installs."""
     return Need(f"the package {name}", "make setup")
 
 
@@ -70,20 +70,20 @@ def time_for(variable: str) -> Need:
 
 
 def redis_server() -> None:
-    """Leaves the running test out where there is no redis-server."""
+    """Skip the running test if redis-server is not installed."""
     if shutil.which("redis-server") is None:
         REDIS.skip()
 
 
 def commands(*names: str) -> None:
-    """Leaves the running test out where one of these is not on the PATH."""
+    """Skip the running test if one of the commands is not on the PATH."""
     for name in names:
         if shutil.which(name) is None:
             Need(name, f"apt-get install {name}").skip()
 
 
 def modules(*names: str) -> list[Any]:
-    """These modules; the running test is left out where one cannot be imported."""
+    """Import and return the modules; skip the running test if one is missing."""
     found = []
     for name in names:
         try:
@@ -94,7 +94,7 @@ def modules(*names: str) -> list[Any]:
 
 
 def gguf_reader() -> list[Any]:
-    """The modules gguf, numpy and accelerate; the running test is left out where no GGUF file can be read."""
+    """Return the modules gguf, numpy and accelerate; skip the running test if GGUF files cannot be read."""
     from rocstar.train.learner.import_gguf import TRANSFORMERS  # only where a test reads such a file
 
     found = modules("gguf", "numpy", "accelerate")
@@ -107,23 +107,13 @@ def is_set(variable: str) -> bool:
     return bool(os.environ.get(variable))
 
 
-def hide_gpus(selected: str, environ: MutableMapping[str, str], nodes: Iterable[Path] = GPU_NODES) -> None:
-    """Hide the GPUs from this process and its children, unless `selected` (of `-m`) is the marker `gpu`.
-
-    The other tests are of the CPU, and several ranks of one test would take the same GPU. To be called before
-    a driver is asked for its devices; torch for AMD's GPUs reads the same variable.
-    """
-    if selected != "gpu" and any(node.exists() for node in nodes):
-        environ["CUDA_VISIBLE_DEVICES"] = "-1"
-
-
 def plants_all() -> bool:
-    """Whether this is `make planted`."""
+    """Return True in `make planted`."""
     return is_set("ROCSTAR_PLANT_ALL")
 
 
 def left_out(reasons: Iterable[str]) -> str:
-    """One line about skipped tests, of the reason of each; empty if there are none."""
+    """Return one line that counts the skipped tests by reason, or an empty text."""
     parts = []
     for reason, count in Counter(" ".join(reason.split()) for reason in reasons).most_common():
         number = f"{count} test{'s' if count > 1 else ''}"

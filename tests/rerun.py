@@ -1,7 +1,7 @@
-"""A pytest plugin, `-p tests.rerun`: run each failed test once more, alone, when all others have ended.
+"""A pytest plugin, `-p tests.rerun`: run each failed test once more, alone, after all others.
 
-If all of them pass then, the run is green, and its last lines name them as flaky. Nothing is run again after
-an error of collection, the crash of a test process, an interrupt, or more than MOST failures.
+If all of them pass, the run succeeds, and its last lines name them as flaky. No test runs again after an
+error of collection, a crash of a test process, an interrupt, or more than MOST failures.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A place in the source named by what is there, so that the name survives moves of files and lines.
+"""Names of places in the source that stay valid when files and lines move.
 
-A symbol is a function, a class, or a name that a module or a class assigns to. It is named as in its module
-(`draw`, `Learner.step`); where several have that name, by the shortest end of the whole dotted name that only
-one has (`roc.draw`). A fragment within it is an expression or a simple statement, compared as syntax: line
-breaks, quotes, parentheses that change nothing, and comments do not matter.
+A symbol is a function, a class, or a name that a module or a class assigns to. Its name is that in its module
+(`draw`, `Learner.step`), or, if several symbols have it, the shortest unique end of the dotted name
+(`roc.draw`). A fragment of a symbol is an expression or a simple statement, compared as syntax: line breaks,
+quotes, redundant parentheses and comments do not matter.
 
-Whatever is named must be there exactly once; LookupError says what is not.
+Each name must exist exactly once; LookupError names the one that does not.
 """
 
 import ast
@@ -24,68 +24,68 @@ class Symbol:
     node: ast.stmt
 
 
-def module_name(path: Path, root: Path = ROOT) -> str:
-    """The dotted name under which a file of the packages is imported."""
-    parts = path.relative_to(root).with_suffix("").parts
+def module_name(path: Path) -> str:
+    """Return the dotted name under which a file of the packages is imported."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(["rocstar", *(parts[:-1] if parts[-1] == "__init__" else parts)])
 
 
-def find_symbol(name: str, root: Path = ROOT) -> Symbol:
-    """The one symbol of this name in the packages under `root`."""
-    found = _symbols(root).get(name, [])
+def find_symbol(name: str) -> Symbol:
+    """Return the one symbol of this name in the packages."""
+    found = _symbols().get(name, [])
     if not found:
         raise LookupError(f"no symbol {name!r} in {', '.join(PACKAGES)}: was it renamed or removed?")
     if len(found) > 1:
-        places = ", ".join(f"{one.path.relative_to(root)}:{one.node.lineno}" for one in found)
+        places = ", ".join(f"{one.path.relative_to(ROOT)}:{one.node.lineno}" for one in found)
         raise LookupError(
             f"{len(found)} symbols have the name {name!r} ({places}): name the module or class too"
         )
     return found[0]
 
 
-def replaced(name: str, old: str, new: str, root: Path = ROOT) -> str:
-    """The source of the symbol's file with the one fragment `old` within the symbol replaced by `new`."""
-    symbol = find_symbol(name, root)
+def replaced(name: str, old: str, new: str) -> str:
+    """Return the source of the symbol's file with the one fragment `old` of the symbol replaced by `new`."""
+    symbol = find_symbol(name)
     before, after = _fragment(old), _fragment(new)
     wanted: ast.AST = before
     form = "{}"
     if isinstance(before, ast.Expr) and isinstance(after, ast.Expr):
-        # In parentheses a value stays one operand, whatever stands beside it.
+        # In parentheses a value stays one operand beside any operator.
         wanted, form = before.value, "({})"
     dump = ast.dump(wanted)
     alike = (node for node in ast.walk(symbol.node) if type(node) is type(wanted))
     found = [node for node in alike if ast.dump(node) == dump]
-    place = f"{name!r} ({symbol.path.relative_to(root)})"
+    place = f"{name!r} ({symbol.path.relative_to(ROOT)})"
     if len(found) != 1:
         raise LookupError(f"{place} has {len(found)} times {old!r}, not once: was it edited?")
     source = symbol.path.read_bytes()
     start, end = _span(found[0], source)
-    # Of the plain text within an f-string Python gives the place of the whole f-string.
+    # For plain text within an f-string Python gives the place of the whole f-string.
     if ast.dump(_fragment(form.format(source[start:end].decode()))) != ast.dump(before):
         raise LookupError(f"{place} has {old!r} where it cannot be replaced alone: choose what is around it")
     result = (source[:start] + form.format(ast.unparse(after)).encode() + source[end:]).decode()
-    ast.parse(result)  # text that is no Python would fail every test, and prove nothing
+    ast.parse(result)  # a syntax error would fail every test, and prove nothing
     return result
 
 
-def find_tests(name: str, root: Path = ROOT) -> str:
-    """What pytest shall select for `test_file.py` or `test_file.py::test`, wherever in tests/ the file lies.
+def find_tests(name: str) -> str:
+    """Return pytest's selection for `test_file.py` or `test_file.py::test`, anywhere in tests/.
 
-    Where several files have that name, a folder goes before it: `train/test_file.py` is anywhere in `train`.
+    If several files have that name, a folder goes before it: `train/test_file.py` is anywhere in `train`.
     """
     file, _, test = name.partition("::")
     *folders, file_name = file.split("/")
     found = [
         path
-        for path in _test_files(root).get(file_name, [])
-        if all(folder in path.relative_to(root).parts for folder in folders)
+        for path in _test_files().get(file_name, [])
+        if all(folder in path.relative_to(ROOT).parts for folder in folders)
     ]
     if not found:
         raise LookupError(f"no test file {file!r} in tests: was it renamed or removed?")
     if len(found) > 1:
-        places = ", ".join(str(path.relative_to(root)) for path in found)
+        places = ", ".join(str(path.relative_to(ROOT)) for path in found)
         raise LookupError(f"{len(found)} test files have the name {file!r} ({places}): name a folder too")
-    selection = found[0].relative_to(root).as_posix()
+    selection = found[0].relative_to(ROOT).as_posix()
     if not test:
         return selection
     if test.partition("[")[0] not in _tests(found[0]):
@@ -94,10 +94,10 @@ def find_tests(name: str, root: Path = ROOT) -> str:
 
 
 @cache
-def _test_files(root: Path) -> dict[str, list[Path]]:
-    """The test files by name."""
+def _test_files() -> dict[str, list[Path]]:
+    """Return the test files by name."""
     files: dict[str, list[Path]] = {}
-    for path in sorted((root / "tests").rglob("test_*.py")):
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
         files.setdefault(path.name, []).append(path)
     return files
 
@@ -108,12 +108,12 @@ def _tests(path: Path) -> set[str]:
 
 
 @cache
-def _symbols(root: Path) -> dict[str, list[Symbol]]:
-    """Every symbol under each of its names: of `a.b.C.d`, these are `C.d`, `b.C.d` and `a.b.C.d`."""
+def _symbols() -> dict[str, list[Symbol]]:
+    """Return every symbol under each of its names: those of `a.b.C.d` are `C.d`, `b.C.d` and `a.b.C.d`."""
     symbols: dict[str, list[Symbol]] = {}
     for package in PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
-            module = module_name(path, root).split(".")
+        for path in sorted((ROOT / package).rglob("*.py")):
+            module = module_name(path).split(".")
             for names, node in _definitions(ast.parse(path.read_bytes(), filename=str(path)).body):
                 for start in range(len(module) + 1):
                     symbols.setdefault(".".join([*module[start:], *names]), []).append(Symbol(path, node))
@@ -123,7 +123,7 @@ def _symbols(root: Path) -> dict[str, list[Symbol]]:
 def _definitions(
     body: Sequence[ast.stmt], outer: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], ast.stmt]]:
-    """What a module's or a class's body defines, and the classes in it."""
+    """Yield the definitions of a module's or a class's body, and of the classes in it."""
     for node in body:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
@@ -135,7 +135,7 @@ def _definitions(
 
 
 def _fragment(text: str) -> ast.stmt:
-    """The one statement that the text is; an expression is one too."""
+    """Parse the text as one statement; an expression is one too."""
     try:
         (statement,) = ast.parse(text).body
     except (SyntaxError, ValueError) as error:
@@ -146,7 +146,7 @@ def _fragment(text: str) -> ast.stmt:
 
 
 def _span(node: ast.AST, source: bytes) -> tuple[int, int]:
-    """Where in the source the node begins and ends, in bytes."""
+    """Return the first byte of the node in the source, and the byte after its last."""
     begins = [0]
     for line in source.splitlines(keepends=True):
         begins.append(begins[-1] + len(line))

@@ -59,9 +59,9 @@ def test_the_layout_stays_small(layout: ModuleType, package: str) -> None:
     assert (found.rooms <= rooms, found.arrows <= arrows, found.floors <= floors) == (True, True, True), found
 
 
-def imports(path: Path, root: Path) -> Iterator[str]:
-    """The absolute dotted name of everything that a file under `root` imports, wherever in the file."""
-    module = ["rocstar", *path.relative_to(root).with_suffix("").parts]
+def imports(path: Path) -> Iterator[str]:
+    """Yield the absolute dotted name of each import of a file, wherever in the file."""
+    module = ["rocstar", *path.relative_to(ROOT).with_suffix("").parts]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), filename=str(path))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -75,12 +75,12 @@ def is_inside(name: str, package: str) -> bool:
     return name == package or name.startswith(package + ".")
 
 
-def impurities(root: Path) -> Iterator[str]:
-    """One sentence per import that a folder of `OUTSIDE` must not have."""
+def impurities() -> Iterator[str]:
+    """Yield a sentence for each import that a folder of `OUTSIDE` must not have."""
     for folder, allowed in OUTSIDE.items():
-        for path in sorted((root / folder).rglob("*.py")):
-            place = path.relative_to(root).as_posix()
-            for name in imports(path, root):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            place = path.relative_to(ROOT).as_posix()
+            for name in imports(path):
                 top = name.split(".")[0]
                 if top == "rocstar":
                     if not is_inside(name, "rocstar." + folder.replace("/", ".")):
@@ -93,23 +93,7 @@ def impurities(root: Path) -> Iterator[str]:
 
 
 def test_kernels_and_the_algorithm_are_pure() -> None:
-    assert not list(impurities(ROOT))
-
-
-@pytest.mark.parametrize(
-    ("place", "line", "complaint"),
-    [
-        ("kernels/a.py", "import rocstar.sandbox", "knows nothing of ours"),
-        ("train/algorithm/a.py", "import numpy", "may import the standard library and ['torch']"),
-        ("train/algorithm/a.py", "from time import monotonic", "has no clock"),
-        ("train/algorithm/a.py", "from ..config import Config", "knows nothing of ours"),
-    ],
-)
-def test_an_impurity_is_named(tmp_path: Path, place: str, line: str, complaint: str) -> None:
-    path = tmp_path / place
-    path.parent.mkdir(parents=True)
-    path.write_text(line + "\n")
-    assert any(found.startswith(place) and complaint in found for found in impurities(tmp_path))
+    assert not list(impurities())
 
 
 @pytest.mark.parametrize("folder", ["kernels", "tests", "."])

@@ -33,11 +33,6 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     assert faults(page.read_text(encoding="utf-8")) == []
 
 
-def test_what_is_not_there_is_noticed() -> None:
-    text = "`make nothing`, `tests/nowhere.py`\n```bash\nmake never\npytest tests/none.py\n```\n"
-    assert faults(text) == ["make nothing", "make never", "tests/nowhere.py", "tests/none.py"]
-
-
 def test_the_hosted_workflow_runs_the_one_script_with_pinned_actions() -> None:
     assert WORKFLOWS
     for workflow in WORKFLOWS:

@@ -57,26 +57,3 @@ def test_no_function_name_is_defined_in_two_rooms() -> None:
     new = {name: rooms for name, rooms in found.items() if name not in allowed}
     assert not new, "one of them needs a name that says what it is of"
     assert not allowed - found.keys(), f"defined once now; remove them from {ALLOWED.name}"
-
-
-def test_what_counts_as_twice(tmp_path: Path) -> None:
-    files = {
-        "a/one.py": "class Same: ...\nclass _Own: ...\nclass _Part: ...\n",
-        "a/two.py": "class Other:\n    class Same: ...\nclass _Part: ...\n",
-        "b/three.py": "",
-        "b/programs/four.py": "class Other: ...\n",
-    }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    (tmp_path / "b" / "three.py").write_text("def same(): ...\ndef _own(): ...\n")
-    (tmp_path / "a" / "room").mkdir()
-    (tmp_path / "a" / "room" / "five.py").write_text(
-        "async def same(): ...\nclass A:\n    def other(): ...\n"
-    )
-    (tmp_path / "a" / "room" / "six.py").write_text("def same(): ...\ndef other(): ...\n")
-    assert functions(tmp_path, ("a", "b")) == {"same": {"a/room", "b/three"}, "other": {"a/room"}}
-    assert twice(tmp_path, ("a", "b")) == {
-        "Same": ["a/one.py:1", "a/two.py:2"],
-        "a/_Part": ["a/one.py:3", "a/two.py:3"],
-    }

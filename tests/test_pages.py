@@ -101,19 +101,6 @@ def test_tables_can_be_read(page: Path) -> None:
     assert wide_cells(page.read_text(encoding="utf-8")) == []
 
 
-def test_a_page_that_is_wrong_is_noticed(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    wide = "x" * (MAX_CELL + 1)
-    text = (
-        "# A `head`, of 2 words\n[a](other.md) [b](page.md#a-head-of-2-words) [c](#nothing) ![d](e.svg)\n"
-        "[f](https://example.org/x) `[g](h.md)`\n```\n[i](j.md)\n| " + wide + " |\n```\n"
-        f"| a | {wide} |\n| {'y' * MAX_CELL}<!--mark a; b--> | [k](page.md) |\n"
-    )
-    page.write_text(text)
-    assert broken_links(page, text) == ["2: other.md", "2: #nothing", "2: e.svg"]
-    assert wide_cells(text) == ["8: 201 characters"]
-
-
 def test_every_cited_contract_is_on_the_page() -> None:
     numbers = [
         int(n) for n in re.findall(r"^## (\d+)\. ", CONTRACTS.read_text(encoding="utf-8"), re.MULTILINE)

@@ -1,6 +1,6 @@
-"""Stands for a Python, or `rocstar`: has a fork of a warm one run the command, and ends as it ends.
+"""A replacement of `python` and `rocstar`: a fork of the warm process runs the command; this ends as it ends.
 
-See warm_python.py, which copies this to where its socket lies.
+warm_python.py copies this file into the folder of its socket.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import sys
 
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 UNHANDLED = (signal.SIGKILL, signal.SIGSTOP)
-"""These come to it as SIGRTMIN and their number: nobody can handle them."""
+"""Signals without a handler; the client receives each as SIGRTMIN plus its number."""
 
 
 def main(path: str, arguments: list[str]) -> int:
@@ -29,7 +29,7 @@ def main(path: str, arguments: list[str]) -> int:
             signal.signal(behind, lambda behind, _: server.sendall(bytes([behind - signal.SIGRTMIN])))
         code = server.recv(4)
     if not code:
-        sys.exit("the warm process is gone")
+        sys.exit("the warm process has ended")
     return int.from_bytes(code, "little", signed=True)
 
 
@@ -37,8 +37,8 @@ if __name__ == "__main__":
     folder, called = os.path.split(sys.argv[0])
     script = ["-P", os.path.join(os.path.dirname(sys.executable), "rocstar")] if called == "rocstar" else []
     ended = main(os.path.join(folder, "socket"), script + sys.argv[1:])
-    if ended < 0:  # of a signal, and so does this one
-        with contextlib.suppress(OSError):  # of SIGKILL, which nobody handles
+    if ended < 0:  # a signal ended the command, and ends the client too
+        with contextlib.suppress(OSError):  # SIGKILL has no handler to reset
             signal.signal(-ended, signal.SIG_DFL)
         os.kill(os.getpid(), -ended)
     sys.exit(ended)

@@ -1,14 +1,13 @@
-"""A Python that has imported what rocstar imports from others, and forks a child for each command.
+"""A Python process that has imported the third-party packages of rocstar and forks a child for each command.
 
-    a test ──> `executable` ARGUMENTS ──socket: arguments, environment, folder, open files 0 to 2──> this
+    test ──> `executable` ARGUMENTS ──socket: arguments, environment, folder, open files 0 to 2──> this
                       ^────────────────────── exit code ────── its fork, which runs as `python ARGUMENTS`
 
-Most of the time of a short command is importing torch and transformers. A fork has them at once, and nothing
-of ours: the packages under test are imported in the child alone. What a fork cannot show keeps a Python of
-its own: processes below it, what an environment sets before torch loads, other hash seeds. Who kills or stops
-it from outside starts it as a `WarmProcess`.
-Who waits: the client for its child. A client that ends first, or is late, has its child's session killed.
-The folder goes with this process, which ends when its maker does, in whatever way.
+A short command spends most of its time importing torch and transformers; a fork has them at once. The
+packages under test are imported in the child only. A test starts a fresh Python where a fork behaves
+differently: for environment variables that torch reads at import, or another hash seed. A test that sends
+SIGKILL or SIGSTOP uses `WarmProcess`. The client waits for its child; if the client ends first, the child's
+session is killed. This process ends with the process that started it, and removes its folder.
 """
 
 from __future__ import annotations
@@ -30,10 +29,9 @@ import sys
 import tempfile
 import threading
 import types
-from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 COMMON = (
     *("pytest", "pytest_asyncio.plugin", "pytest_timeout", "pytest_cov.plugin", "anyio.pytest_plugin"),
@@ -47,47 +45,26 @@ COMMON = (
 CLIENT = Path(__file__).with_name("warm_client.py")
 
 FOLDER = "ROCSTAR_TESTS_WARM_PYTHON"
-"""The variable that tells processes below where it is: one serves a whole session, its test processes, the
-pytests that they start, and theirs."""
+"""The variable with the folder of the socket: one process serves a session and all processes below it."""
 
 
-class Warm:
-    """Has commands run in forks of the warm process.
+class Warm(NamedTuple):
+    """The folder of the warm process's socket, and its client: a replacement of `sys.executable`.
 
-    Invariant: a child sees the environment it is given and has no module of the packages under test.
-
-    Args:
-        folder: where its socket lies.
+    `rocstar` is in the same folder.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.executable = folder / "python"
-        """In place of `sys.executable`; `rocstar` lies beside it."""
+    folder: Path
 
-    def pytest(
-        self,
-        arguments: Sequence[str],
-        *,
-        folder: Path,
-        environment: Mapping[str, str],
-        cwd: Path,
-        deadline_s: float,
-    ) -> subprocess.CompletedProcess[str]:
-        """Run pytest in a fork; its output is kept in `folder`."""
-        command = [str(self.executable), "-m", "pytest", *arguments]
-        with open(folder / "child.out", "w+") as out, open(folder / "child.err", "w+") as err:
-            done = subprocess.run(
-                command, stdout=out, stderr=err, cwd=cwd, env=environment, timeout=deadline_s, check=False
-            )
-        told = ((folder / name).read_text(errors="replace") for name in ("child.out", "child.err"))
-        return subprocess.CompletedProcess(command, done.returncode, *told)
+    @property
+    def executable(self) -> Path:
+        return self.folder / "python"
 
 
 class WarmProcess(subprocess.Popen[str]):
-    """A command that `Warm.executable` runs: SIGKILL and SIGSTOP are for the fork, not for who waits for it.
+    """A command run by `Warm.executable`; SIGKILL and SIGSTOP go to the fork, not to the client.
 
-    Invariant: when `wait` returns, the fork is gone.
+    When `wait` returns, the fork has ended.
     """
 
     def send_signal(self, number: int) -> None:
@@ -97,16 +74,34 @@ class WarmProcess(subprocess.Popen[str]):
 
 @cache
 def warm() -> Warm:
-    """The session's. Who is the first to ask starts the process, which ends with its maker."""
+    """Return the session's warm process; the first call starts it."""
     if FOLDER not in os.environ:
-        os.environ[FOLDER] = str(_started(Path(tempfile.mkdtemp(prefix="warm-"))))
+        folder = Path(tempfile.mkdtemp(prefix="warm-"))
+        listener = open_listener(folder)
+        # Threads that wait must not spin; libgomp reads this once, before the first import of torch.
+        environment = os.environ | {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
+        with listener:
+            process = subprocess.Popen(
+                [sys.executable, "-P", __file__, str(listener.fileno()), str(folder), *COMMON],
+                stdin=subprocess.PIPE,  # the process ends when this pipe closes
+                cwd="/",
+                env=environment,
+                pass_fds=[listener.fileno()],
+                start_new_session=True,  # a terminal's Ctrl-C must not end it before its starter
+            )
+        _PROCESSES.append(process)
+        os.environ[FOLDER] = str(folder)
     return Warm(Path(os.environ[FOLDER]))
 
 
-def open_door(folder: Path) -> socket.socket:
-    """Where `serve` takes commands, with the clients beside it; who comes before it serves waits for it.
+_PROCESSES: list[subprocess.Popen[bytes]] = []
+"""References that keep the pipes to the processes' standard input open."""
 
-    The folder's name is short, for a socket's is at most 107 bytes long.
+
+def open_listener(folder: Path) -> socket.socket:
+    """Write the clients into `folder` and open the socket that `serve` reads; early clients wait.
+
+    The folder's name is short: a socket's path has 107 bytes at most.
     """
     for name in ("python", "rocstar"):
         (folder / name).write_text(f"#!{sys.executable} -IS\n{CLIENT.read_text()}")
@@ -114,49 +109,27 @@ def open_door(folder: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(folder / "opening"))
     listener.listen(64)
-    (folder / "opening").rename(folder / "socket")  # by that name it is listened on, or its process is gone
+    (folder / "opening").rename(folder / "socket")  # the name appears once the socket is listened on
     return listener
-
-
-def _started(folder: Path) -> Path:
-    """A process that listens there."""
-    listener = open_door(folder)
-    # Threads that wait must not spin; libgomp reads this once, before the first import of torch.
-    environment = os.environ | {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
-    with listener:
-        process = subprocess.Popen(
-            [sys.executable, "-P", __file__, str(listener.fileno()), str(folder), *COMMON],
-            stdin=subprocess.PIPE,  # whose end is its end
-            cwd="/",
-            env=environment,
-            pass_fds=[listener.fileno()],
-            start_new_session=True,  # a terminal's interrupt is not for it: its maker's end is its own
-        )
-    _PROCESSES.append(process)
-    return folder
-
-
-_PROCESSES: list[subprocess.Popen[bytes]] = []
-"""Held, or what is at the other end of its standard input would close."""
 
 
 # --- the process itself ----------------------------------------------------------------------------------
 
 
 class Order:
-    """What a client wants run, and the descriptors for it."""
+    """A client's command, and its descriptors 0 to 2."""
 
     def __init__(self, client: socket.socket) -> None:
         client.settimeout(30)
         length, descriptors, _, _ = socket.recv_fds(client, 8, 3)
         self.descriptors = descriptors
         text, left = b"", int.from_bytes(length, "little")
-        while left and (piece := client.recv(left)):  # what comes behind it are signals
+        while left and (piece := client.recv(left)):  # the bytes after the text are signals
             text, left = text + piece, left - len(piece)
-        told = json.loads(text)
-        self.arguments: list[str] = told["arguments"]
-        self.environment: dict[str, str] = told["environment"]
-        self.cwd: str = told["cwd"]
+        order = json.loads(text)
+        self.arguments: list[str] = order["arguments"]
+        self.environment: dict[str, str] = order["environment"]
+        self.cwd: str = order["cwd"]
 
     def close(self) -> None:
         for descriptor in self.descriptors:
@@ -164,18 +137,18 @@ class Order:
 
 
 def serve(listener: socket.socket) -> None:
-    """Forks for who comes, until standard input ends. What is imported by now every fork has."""
+    """Fork a child for each client until standard input ends; a child has every module imported so far."""
     gc.collect()
-    gc.freeze()  # or each child's pytest would go through all of torch's objects, twice
-    given = _serve(listener)
+    gc.freeze()  # else each child's pytest would traverse all of torch's objects, twice
+    order = _serve(listener)
     listener.close()
-    if given is not None:
-        _become(given)
-        _end(_code_of(given.arguments))
+    if order is not None:
+        _become(order)
+        _end(_run(order.arguments))
 
 
 def _serve(listener: socket.socket) -> Order | None:
-    """In the parent for ever, or None when its maker is gone. In a child: what it is to run."""
+    """Return None in the parent when standard input ends; in a child return the command to run."""
     waiting = select.poll()
     clients: dict[int, tuple[socket.socket, int, int]] = {}  # by pidfd, and by the client's descriptor
     waiting.register(0, select.POLLIN)
@@ -190,7 +163,7 @@ def _serve(listener: socket.socket) -> Order | None:
                 client, _ = listener.accept()
                 try:
                     order = Order(client)
-                except (OSError, ValueError):  # it is gone again
+                except (OSError, ValueError):  # the client has ended
                     client.close()
                     continue
                 if not (pid := os.fork()):
@@ -209,11 +182,11 @@ def _serve(listener: socket.socket) -> Order | None:
                         client.sendall(code.to_bytes(4, "little", signed=True))
                     for one in (pidfd, client.fileno()):
                         del clients[one]
-                        with contextlib.suppress(KeyError):  # its client was gone before it
+                        with contextlib.suppress(KeyError):  # the client has ended first
                             waiting.unregister(one)
                     client.close()
                     os.close(pidfd)
-                elif signals := _heard(client):
+                elif signals := _received(client):
                     for number in signals:
                         os.kill(pid, number)
                 else:
@@ -221,8 +194,8 @@ def _serve(listener: socket.socket) -> Order | None:
                     waiting.unregister(client)
 
 
-def _heard(client: socket.socket) -> bytes:
-    """Numbers of signals; nothing when it is gone."""
+def _received(client: socket.socket) -> bytes:
+    """Return the numbers of signals to pass on, or no bytes if the client has ended."""
     try:
         return client.recv(64)
     except OSError:
@@ -235,7 +208,7 @@ def _kill(pid: int) -> None:
 
 
 def _become(order: Order) -> None:
-    """The child as a Python of its own would be before it runs anything."""
+    """Give the child the state of a fresh Python: descriptors, environment, folder, path, seeds."""
     for target, descriptor in enumerate(order.descriptors):
         os.dup2(descriptor, target)
     order.close()
@@ -243,10 +216,10 @@ def _become(order: Order) -> None:
     os.environ.update(order.environment)
     os.chdir(order.cwd)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    soon = "PYTHONUNBUFFERED" in os.environ
+    unbuffered = "PYTHONUNBUFFERED" in os.environ
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))  # type: ignore[misc]
-    sys.stdout = sys.__stdout__ = _writing(1, "strict", soon or os.isatty(1))  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = _writing(2, "backslashreplace", True)  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = _writer(1, "strict", unbuffered or os.isatty(1))  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _writer(2, "backslashreplace", True)  # type: ignore[misc]
     import random
 
     import numpy as np
@@ -263,39 +236,38 @@ def _become(order: Order) -> None:
             exec(compile(site.read_text(), str(site), "exec"), {"__file__": str(site), "__name__": "site"})
 
 
-def _writing(descriptor: int, errors: str, by_line: bool) -> io.TextIOWrapper:
+def _writer(descriptor: int, errors: str, by_line: bool) -> io.TextIOWrapper:
     file = io.FileIO(descriptor, "w", closefd=False)
     return io.TextIOWrapper(io.BufferedWriter(file), "utf-8", errors, line_buffering=by_line)
 
 
-def _run(arguments: list[str]) -> None:
-    """`python ARGUMENTS`, of its options those that tests use."""
+def _execute(arguments: list[str]) -> None:
+    """Run `python ARGUMENTS`, with the options that tests use."""
     sys.orig_argv = [sys.executable, *arguments]
     is_safe = False
     while arguments[0] in ("-P", "-u"):
         is_safe |= arguments[0] == "-P"
         arguments = arguments[1:]
-    what, *rest = arguments
-    first = {"-m": os.getcwd(), "-c": "", "-": ""}.get(what, os.path.dirname(what))
+    program, *rest = arguments
     if not is_safe:
-        sys.path.insert(0, first)
-    if what == "-m":
+        sys.path.insert(0, {"-m": os.getcwd(), "-c": "", "-": ""}.get(program, os.path.dirname(program)))
+    if program == "-m":
         sys.argv = rest
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
-    elif what in ("-c", "-"):
-        text, *rest = rest if what == "-c" else [sys.stdin.read(), *rest]
-        sys.argv = [what, *rest]
+    elif program in ("-c", "-"):
+        text, *rest = rest if program == "-c" else [sys.stdin.read(), *rest]
+        sys.argv = [program, *rest]
         main = sys.modules["__main__"] = types.ModuleType("__main__")
         exec(compile(text, "<string>", "exec"), vars(main))
     else:
         sys.argv = arguments
-        runpy.run_path(what, run_name="__main__")
+        runpy.run_path(program, run_name="__main__")
 
 
-def _code_of(arguments: list[str]) -> int:
-    """Runs it and says how it ends: with this exit code, or by this signal if that is less than 0."""
+def _run(arguments: list[str]) -> int:
+    """Execute the command; return its exit code, or minus the signal that ends it."""
     try:
-        _run(arguments)
+        _execute(arguments)
     except SystemExit as stop:
         if stop.code is None or isinstance(stop.code, int):
             return (stop.code or 0) & 0xFF
@@ -311,7 +283,7 @@ def _code_of(arguments: list[str]) -> int:
 
 
 def _end(code: int) -> NoReturn:
-    """What Python does at its end, but for freeing all modules: of torch's that alone takes 0.4 s."""
+    """End as Python does, without freeing modules, which takes 0.4 s for torch."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for file in (sys.stdout, sys.stderr):
@@ -326,7 +298,7 @@ def _end(code: int) -> NoReturn:
 if __name__ == "__main__":
     own_fd, own_folder, *names = sys.argv[1:]
     for name in names:
-        with contextlib.suppress(ImportError):  # an optional part that is not here
+        with contextlib.suppress(ImportError):  # an optional package that is not installed
             importlib.import_module(name)
     serve(socket.socket(fileno=int(own_fd)))
     shutil.rmtree(own_folder, ignore_errors=True)

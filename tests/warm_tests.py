@@ -1,12 +1,11 @@
 """A fork of the warm Python that has imported a session's tests, and forks the session's test processes.
 
-    pytest -n 4 ──starts, waits──> this ──forks──> four test processes, which collect what is imported
-         └───────────execnet, through clients of it──────────┘
+    pytest -n 4 ──starts, waits──> this process ──forks──> four test processes, which collect from its modules
+         └───────────execnet, through clients of this process──────────┘
 
-Importing conftests, tests and packages under test takes a test process longer than anything else before its
-first test, and each did it by itself. Here pytest collects once without running anything; a fork's pytest
-finds the modules and collects from them. A file that cannot be collected is forgotten, so that the forks try
-it again and report it. Who waits: pytest for this, then as always.
+The import of conftests, tests and packages under test is the longest part before a test process's first test.
+Here pytest collects once without running anything; a fork's pytest finds the imported modules. A file that
+cannot be collected is forgotten, so that each fork tries it again and reports it.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from pathlib import Path
 
 import pytest
 
-from .warm_python import open_door, serve, warm
+from .warm_python import open_listener, serve, warm
 
 ADDED: list[str] = []
-"""Folders that test files put first on the path. A test process starts with the path of who started it."""
+"""Folders that test files put first on the path; a test process starts without them."""
 
 
-def started(arguments: Sequence[str], directory: Path) -> Path:
-    """The executable that forks a test process; `arguments` and `directory` are those of the session."""
-    folder = Path(tempfile.mkdtemp(prefix="tests-", dir=warm().folder))  # and goes when that goes
+def start(arguments: Sequence[str], directory: Path) -> Path:
+    """Return the executable that forks a test process; `arguments` and `directory` are the session's."""
+    folder = Path(tempfile.mkdtemp(prefix="tests-", dir=warm().folder))
     process = subprocess.Popen(
         [str(warm().executable), "-m", "tests.warm_tests", str(folder), str(directory), *arguments],
-        stdin=subprocess.PIPE,  # whose end is its end: held in `atexit`
+        stdin=subprocess.PIPE,  # the process ends when this pipe closes
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[1],
@@ -45,7 +44,7 @@ def started(arguments: Sequence[str], directory: Path) -> Path:
 
 
 class Forget:
-    """A plugin: what could not be collected counts as never imported."""
+    """A plugin that removes from `sys.modules` each test file that cannot be collected."""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(
@@ -53,19 +52,15 @@ class Forget:
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
         report = yield
         if not report.passed and isinstance(collector, pytest.Module):
-            for name in [name for name, module in sys.modules.items() if _file_of(module) == collector.path]:
+            file = str(collector.path)
+            for name in [name for name, one in sys.modules.items() if getattr(one, "__file__", None) == file]:
                 del sys.modules[name]
         return report
 
 
-def _file_of(module: object) -> Path | None:
-    file = getattr(module, "__file__", None)
-    return Path(file) if file else None
-
-
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Standard output goes nowhere; `sys.stdout` is the same."""
+    """Discard standard output at its descriptor; `sys.stdout` stays the same object."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -79,18 +74,18 @@ def _silent() -> Iterator[None]:
 
 
 def main(folder: Path, directory: Path, arguments: Sequence[str]) -> None:
-    from . import warm_tests  # as test processes know it: this is `__main__`
+    from . import warm_tests  # the module that test processes import; this one is `__main__`
 
     os.chdir(directory)
     before = list(sys.path)
     with _silent():
-        # Without capture: what a module keeps of `sys.stderr` as it is imported must be open in a fork.
+        # Without capture: a module may keep the `sys.stderr` of its import, which must be open in a fork.
         pytest.main([*arguments, "-n0", "--collect-only", "-q", "-s"], plugins=[Forget()])
     warm_tests.ADDED[:] = [one for one in sys.path if one not in before]
     assert threading.active_count() == 1, f"a fork would lose {threading.enumerate()}"
-    door = open_door(folder)
+    listener = open_listener(folder)
     print("ready", flush=True)
-    serve(door)
+    serve(listener)
 
 
 if __name__ == "__main__":

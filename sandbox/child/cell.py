@@ -93,9 +93,9 @@ def run_cell(code: bytes, seed: int) -> int:
         except OSError as error:
             return finish(not_written(error))
         display.begin(wanted)
-    if names_random(code):
+    if any(word in code for word in RANDOM_WORDS):
         reseed(seed)
-    if script.names_itself(code):
+    if any(word in code for word in script.WORDS):
         script.write(code)
     return finish(run_source(code))
 
@@ -114,10 +114,6 @@ zygote's fixed state: seeding changes eighty pages, half as many as a small prog
 
 UNUSUAL_WORDS = (*RANDOM_WORDS, *script.WORDS)
 """Programs that contain one of these words are run by `run_cell`."""
-
-
-def names_random(code: bytes) -> bool:
-    return any(word in code for word in RANDOM_WORDS)
 
 
 def reseed(seed: int) -> None:

@@ -29,7 +29,7 @@ LIBRARIES: Final = (
     *(f"/sys/devices/system/cpu/{name}" for name in ("online", "possible", "present")),
     *("/proc/cpuinfo", "/proc/meminfo"),
 )
-"""The files that a compiled program or a shell tool may read."""
+"""The system's files that a program may read, of any flavour."""
 
 _LOADERS = ("/lib/ld-*.so*", "/lib64/ld-*.so*", "/lib/*/ld-*.so*")
 

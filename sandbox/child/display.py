@@ -16,8 +16,10 @@ from typing import Any
 
 from rocstar.sandbox.files import DISPLAY_FOLDER, MAX_DISPLAYS
 
-PICTURES = (("image/png", "_repr_png_"), ("image/jpeg", "_repr_jpeg_"), ("image/svg+xml", "_repr_svg_"))
-PAGES = (("text/html", "_repr_html_"), ("text/markdown", "_repr_markdown_"), ("text/latex", "_repr_latex_"))
+METHODS = (
+    *(("image/png", "_repr_png_"), ("image/jpeg", "_repr_jpeg_"), ("image/svg+xml", "_repr_svg_")),
+    *(("text/html", "_repr_html_"), ("text/markdown", "_repr_markdown_"), ("text/latex", "_repr_latex_")),
+)
 """Types and the methods of values that return them, as in notebooks."""
 
 MODULES = sys.modules
@@ -42,14 +44,13 @@ def begin(wanted: bool) -> None:
 def display(*values: object) -> None:
     """Show values as pictures or pages if they support it and the caller requested displays, else as text."""
     for value in values:
-        if not (_folder and (_show_figure(value) or _show_as(value, (*PICTURES, *PAGES)))):
+        if not show_value(value):
             print(repr(value))
 
 
-def show_value(value: object) -> None:
-    """Display the value of a cell's last expression; its text is written elsewhere."""
-    if _folder:
-        _show_figure(value) or _show_as(value, (*PICTURES, *PAGES))
+def show_value(value: object) -> bool:
+    """Display a value. Return False if it has no display or the caller requested none."""
+    return bool(_folder) and (_show_figure(value) or _show_as_file(value))
 
 
 def show_figures() -> None:
@@ -80,8 +81,8 @@ def _show_figure(value: object) -> bool:
     return True
 
 
-def _show_as(value: object, kinds: tuple[tuple[str, str], ...]) -> bool:
-    for mime, name in kinds:
+def _show_as_file(value: object) -> bool:
+    for mime, name in METHODS:
         own: Callable[[], Any] | None = getattr(value, name, None)
         content = own() if callable(own) and not isinstance(value, type) else None
         if isinstance(content, str):

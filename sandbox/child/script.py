@@ -57,10 +57,6 @@ def _few(name: str) -> Callable[[], int | None]:
     return cpu_count
 
 
-def names_itself(code: bytes) -> bool:
-    return any(word in code for word in WORDS)
-
-
 def write(code: bytes) -> None:
     """Write the program's source file, unless the caller sent a file of that name or there is no space."""
     with suppress(OSError):

@@ -34,10 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _native.say_at(options.fd, "starting")
     # SIGINT interrupts a cell; a background job of a shell, and its children, would ignore it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if options.flavour == cpp.CPP:
-        return serve_cpp(options)
-    if options.flavour == bash.BASH:
-        return serve_bash(options)
+    if options.flavour in (cpp.CPP, bash.BASH):
+        return serve_tools(options)
     flavour = {**FLAVOURS, **user_flavours.decode_flavours(options.declared)}[options.flavour]
     steps = StartSteps(options.fd)
     try:
@@ -73,32 +71,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def serve_cpp(options: argparse.Namespace) -> int:
-    """Serve C++ without imports: the children run a compiler and its output."""
-    command, layers = json.loads(options.compile), options.layers.split(",")
-    if missing := cpp.find_missing_tool(command, layers):
+def serve_tools(options: argparse.Namespace) -> int:
+    """Serve C++ or bash without imports: the children run a compiler and its output, or bash."""
+    layers, command = options.layers.split(","), json.loads(options.compile)
+    is_cpp = options.flavour == cpp.CPP
+    if missing := cpp.find_missing_tool(command, layers) if is_cpp else bash.find_missing_tool(layers):
         kind, message = missing
         _native.say_fatal(options.fd, json.dumps({"kind": kind, "message": message}))
         return 3
-    native = _native.Layers(
-        seccomp=True, notify=True, truncate="truncate" in layers, threads="threads" in layers
-    )
-    _native.serve_cpp(options.fd, layers=native, command=command, preload=script.preload())
-    return 0
-
-
-def serve_bash(options: argparse.Namespace) -> int:
-    """Serve bash without imports: the children run bash."""
-    layers, path = options.layers.split(","), bash.executable()
-    if missing := bash.find_missing_tool(layers):
-        kind, message = missing
-        _native.say_fatal(options.fd, json.dumps({"kind": kind, "message": message}))
-        return 3
-    assert path is not None
-    native = _native.Layers(
-        seccomp=True, notify=True, truncate="truncate" in layers, processes="threads" in layers
-    )
-    _native.serve_shell(options.fd, layers=native, bash=path, preload=script.preload())
+    truncate, counted = "truncate" in layers, "threads" in layers
+    if is_cpp:
+        native = _native.Layers(seccomp=True, notify=True, truncate=truncate, threads=counted)
+        _native.serve_cpp(options.fd, layers=native, command=command, preload=script.preload())
+    else:
+        path = bash.executable()
+        assert path is not None
+        native = _native.Layers(seccomp=True, notify=True, truncate=truncate, processes=counted)
+        _native.serve_shell(options.fd, layers=native, bash=path, preload=script.preload())
     return 0
 
 

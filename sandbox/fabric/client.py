@@ -37,8 +37,8 @@ from rocstar.sandbox.fabric.redis_connection import (
     unique_name,
 )
 from rocstar.sandbox.fabric.sender import Sender
-from rocstar.sandbox.fabric.wire import Outcome, WorkerInfo, deadline_error, full_error
-from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+from rocstar.sandbox.fabric.wire import Outcome, WorkerInfo, full_error
+from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, deadline_error
 
 COUNTERS = (
     "calls",
@@ -207,7 +207,8 @@ class RedisFabric:
         def open_call(request: ExecRequest, settle: Callable[[Outcome], None]) -> int:
             return self._open(request, settle, deadline=deadline, batch=number, entry_calls=share)
 
-        batch = PrefetchedBatch(requests, open_call, ahead=AHEAD_CALLS + self._receiver.most_in_redis)
+        most_in_redis = max(window.most for window in self._open_calls.windows.values())
+        batch = PrefetchedBatch(requests, open_call, ahead=AHEAD_CALLS + most_in_redis)
         try:
             try:
                 while True:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from rocstar.sandbox.fabric.owner_queue import CallTimes, CallWindow, OwnerFairQueue
+from rocstar.sandbox.fabric.owner_queue import CallTimes, CallWindow, OwnerFairQueue, spare_calls
 from rocstar.sandbox.fabric.wire import Answer, Outcome, request_weight
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
@@ -153,9 +153,10 @@ class OpenCalls:
         """Return the number of calls that the next owner may send; `first` is its oldest."""
         flavour, queue = first.request.flavour, self._queues[first.request.flavour]
         room = window.calls(self._call_times.of(flavour, first.batch)) - queue.out
-        if room > 0 or queue.out_of(first.request.owner):
+        if room > 0 or queue.owners[first.request.owner].out:
             return room
-        return int(room + window.spare > 0)  # one at a time: then the owner is no longer idle
+        # As many as a worker takes beyond the calls that it holds; one at a time: then the owner is not idle.
+        return int(room + spare_calls(window.capacity) > 0)
 
     def take(self, max_weight: int) -> list[OpenCall]:
         """Move the calls of the next entry from the outbox to SENDING and return them; [] if there are none.

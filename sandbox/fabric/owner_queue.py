@@ -89,12 +89,6 @@ class CallWindow:
     capacity: int
     most: int
 
-    @property
-    def spare(self) -> int:
-        """The number of calls beyond the limit, for owners that have none in Redis: as many as a worker takes
-        beyond the calls that it holds."""
-        return spare_calls(self.capacity)
-
     def calls(self, call_time: MeanCallTime) -> int:
         """Return the limit for calls of that mean time: the calls that workers hold, and those that take the
         workers `AHEAD_S`, but no more than `answers`, because the quickest calls are answered first."""
@@ -141,30 +135,27 @@ class OwnerFairQueue:
     """
 
     out: int = 0
-    _owners: dict[str, _Owner] = field(default_factory=dict)  # that have open calls
+    owners: dict[str, _Owner] = field(default_factory=dict)  # that have open calls
     _virtual_time: float = 0.0
     _pace: MeanCallTime = field(default_factory=MeanCallTime)
     _total_weight: int = 0
 
-    def out_of(self, owner: str) -> int:
-        return self._owners[owner].out
-
     def opened(self, owner: str, weight: int) -> None:
         """Add an open call. weight: the owner's weight from now on, at least 1."""
-        one = self._owners.get(owner)
+        one = self.owners.get(owner)
         if one is None:
-            one = self._owners[owner] = _Owner(self._virtual_time, weight=0, pace=replace(self._pace))
+            one = self.owners[owner] = _Owner(self._virtual_time, weight=0, pace=replace(self._pace))
         self._total_weight += weight - one.weight
         one.weight = weight
         one.calls += 1
 
     def closed(self, owner: str) -> None:
         """Remove a call that is not out: it was settled or dropped."""
-        one = self._owners[owner]
+        one = self.owners[owner]
         one.calls -= 1
         if not one.calls:
             self._total_weight -= one.weight
-            del self._owners[owner]
+            del self.owners[owner]
 
     def next(self, waiting: Mapping[str, int], places: int) -> str:
         """Return the next owner. waiting: the id of each owner's oldest call, which breaks ties. places: the
@@ -172,13 +163,13 @@ class OwnerFairQueue:
         return min(waiting, key=lambda owner: (*self._rank(owner, places), waiting[owner]))
 
     def _rank(self, owner: str, places: int) -> tuple[float, float]:
-        one = self._owners[owner]
+        one = self.owners[owner]
         has_its_places = one.out >= places * one.weight // self._total_weight
         return math.inf if has_its_places else one.out / one.weight, one.next_tag
 
     def given(self, owner: str, calls: int) -> None:
         """Charge the owner for calls that are being sent."""
-        one = self._owners[owner]
+        one = self.owners[owner]
         tag = max(one.next_tag, self._virtual_time - OWED / one.weight)
         self._virtual_time = max(self._virtual_time, tag)
         one.next_tag = tag + calls * self._cost(one) / one.weight
@@ -187,13 +178,13 @@ class OwnerFairQueue:
 
     def came_back(self, owner: str) -> None:
         """Record that a sent call is no longer out."""
-        self._owners[owner].out -= 1
+        self.owners[owner].out -= 1
         self.out -= 1
 
     def answered(self, owner: str, wall_s: float) -> None:
         """Add the time of an answered call."""
         self._pace.answered(wall_s)
-        self._owners[owner].pace.answered(wall_s)
+        self.owners[owner].pace.answered(wall_s)
 
     def _cost(self, one: _Owner) -> float:
         """Return the cost of one call of the owner, in calls of the mean time."""

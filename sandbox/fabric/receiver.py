@@ -75,11 +75,6 @@ class Receiver:
     counted_at: float = 0.0
     looking_since: float = 0.0
 
-    @property
-    def most_in_redis(self) -> int:
-        """The largest window of all flavours, in calls."""
-        return max((window.most for window in self.open_calls.windows.values()), default=SMALLEST_WINDOW)
-
     async def read(self) -> None:
         read = 0
         for stream_id, message in await self.redis.read(self._cursor):

@@ -10,8 +10,8 @@ import os
 import random
 import re
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from redis import exceptions
@@ -236,7 +236,7 @@ class RedisConnection:
     async def open(self, patience_s: float) -> None:
         """Wait for Redis. Raise SandboxError of kind `fabric`: immediately if Redis refuses the connection or
         is too old, after `patience_s` if it does not answer."""
-        backoff = Backoff()
+        delays = backoff()
         loop = asyncio.get_running_loop()
         started_at = loop.time()
         while True:
@@ -253,7 +253,7 @@ class RedisConnection:
                 if (waited_s := loop.time() - started_at) >= patience_s:
                     raise self.error(waited_s) from None
                 self._on_wait(waited_s, self.reason)
-                await backoff.wait()
+                await asyncio.sleep(next(delays))
             else:
                 break
         self.up("open")
@@ -265,23 +265,23 @@ class RedisConnection:
     async def forever(self, step: Callable[[], Awaitable[None]], on_failure: Callable[[], None]) -> None:
         """Repeat `step` for one task; wait between attempts while Redis returns errors."""
         name = getattr(step, "__name__", repr(step))
-        backoff = Backoff()
+        delays = backoff()
         while not self.closing:
             try:
                 await step()
             except REDIS_ERRORS as error:
                 self.failed(name, error)
                 on_failure()
-                await backoff.wait()
+                await asyncio.sleep(next(delays))
             else:
                 self.up(name)
-                backoff.reset()
+                delays = backoff()
 
     async def patiently(
         self, name: str, step: Callable[[], Awaitable[T]], on_failure: Callable[[], None]
     ) -> T:
         """Repeat `step` until Redis executes it, and return its result."""
-        backoff = Backoff()
+        delays = backoff()
         try:
             while True:
                 try:
@@ -289,7 +289,7 @@ class RedisConnection:
                 except REDIS_ERRORS as error:
                     self.failed(name, error)
                     on_failure()
-                    await backoff.wait()
+                    await asyncio.sleep(next(delays))
                 else:
                     self.up(name)
                     return done
@@ -304,19 +304,12 @@ class RedisConnection:
         await self.redis.aclose()
 
 
-@dataclass(eq=False)
-class Backoff:
-    """The delay between attempts of one task: doubled up to 0.5 s, with jitter, reset by a success."""
-
-    _delay_s: float = field(default_factory=lambda: FIRST_DELAY_S)
-
-    def reset(self) -> None:
-        self._delay_s = FIRST_DELAY_S
-
-    async def wait(self) -> None:
-        delay_s = self._delay_s * random.uniform(0.5, 1.0)
-        self._delay_s = min(2 * self._delay_s, LONGEST_DELAY_S)
-        await asyncio.sleep(delay_s)
+def backoff() -> Iterator[float]:
+    """Yield the delays between attempts of one task: doubled up to 0.5 s, with jitter."""
+    delay_s = FIRST_DELAY_S
+    while True:
+        yield delay_s * random.uniform(0.5, 1.0)
+        delay_s = min(2 * delay_s, LONGEST_DELAY_S)
 
 
 @dataclass(frozen=True, slots=True)

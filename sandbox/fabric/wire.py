@@ -60,10 +60,6 @@ class WireError(ValueError):
     """A message that this version of rocstar did not write."""
 
 
-def deadline_error() -> SandboxError:
-    return SandboxError("the deadline passed before the program ended", kind="deadline", retryable=True)
-
-
 def full_error(reason: str) -> SandboxError:
     return SandboxError(f"the fabric is full: {reason}. Try again later.", kind="full", retryable=True)
 

@@ -31,8 +31,8 @@ from rocstar.sandbox.fabric.redis_connection import (
     id_order,
     unique_name,
 )
-from rocstar.sandbox.fabric.wire import Outcome, WireCall, WireError, WorkerInfo, WrittenEntry, deadline_error
-from rocstar.sandbox.types import BatchSandbox, ExecRequest, Sandbox, SandboxError
+from rocstar.sandbox.fabric.wire import Outcome, WireCall, WireError, WorkerInfo, WrittenEntry
+from rocstar.sandbox.types import BatchSandbox, ExecRequest, Sandbox, SandboxError, deadline_error
 
 COUNTERS = (
     *("entries", "calls", "reclaimed", "skipped_calls", "orphaned_calls"),

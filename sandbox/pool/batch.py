@@ -10,8 +10,8 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 
-from rocstar.sandbox.pool.calls import Call, Calls, late
-from rocstar.sandbox.types import ExecResult, SandboxError
+from rocstar.sandbox.pool.calls import Call, Calls
+from rocstar.sandbox.types import ExecResult, SandboxError, deadline_error
 
 MAX_UNREAD_BYTES = 64 << 20
 """The unread output above which a batch submits no more calls."""
@@ -37,13 +37,13 @@ async def perform_all(
                 yield batch.read(call)
             elif batch.submitted:
                 await batch.wait()
-            elif not batch.has_more:
+            elif batch.next == len(requests):
                 return
             elif (refused := await batch.wait_for_room()) is not None:
                 yield refused
     except TimeoutError:
         for index in batch.left():
-            yield index, late()
+            yield index, deadline_error()
     finally:
         batch.close()
 
@@ -52,7 +52,7 @@ class PoolBatch:
     """The calls of a batch, submitted a limited number ahead of the reader of their outcomes.
 
     submitted: unread calls by the index of their requests. ended: those of them that have an outcome, with
-    `unread_bytes` of output.
+    `unread_bytes` of output. next: the index of the first request that is not submitted.
 
     Invariant: at most `ahead` calls are submitted and unread, and none is submitted while `MAX_UNREAD_BYTES`
     of output are unread.
@@ -66,43 +66,37 @@ class PoolBatch:
         self.ended: deque[Call] = deque()
         self._calls = calls
         self._requests = requests
-        self._number = len(requests)
         self._call_of = call_of
         self._deadline = deadline
         self._ahead = 2 * calls.window + 16  # keeps the supervisor busy while the reader is behind
-        self._next = 0
+        self.next = 0
         self.unread_bytes = 0
         self._expired = False
         self._new_future = loop.create_future
         self._waiter: asyncio.Future[None] | None = None
         self._timer = None if deadline is None else loop.call_at(deadline, self._expire)
 
-    @property
-    def has_more(self) -> bool:
-        """True if some requests are not submitted."""
-        return self._next < self._number
-
     def submit_more(self) -> tuple[int, SandboxError] | None:
         """Submit calls up to the limits. Return early with (index, error) of a rejected request."""
         refused = None
-        begin = self._next
+        begin = self.next
         while refused is None and self._may_submit():
             try:
-                call = self._call_of(self._requests[self._next])
+                call = self._call_of(self._requests[self.next])
                 self._calls.accept_now(call)
             except SandboxError as error:
-                refused = self._next, error
-                self._next += 1
+                refused = self.next, error
+                self.next += 1
             else:
                 self._was_accepted(call)
-        if self._next > begin:
+        if self.next > begin:
             self._calls.send_more()  # with one write
         return refused
 
     def _may_submit(self) -> bool:
         """Return True if the limits and the pool allow another call."""
         return (
-            self._next < self._number
+            self.next < len(self._requests)
             and self._calls.room.free > 0
             and len(self.submitted) < self._ahead
             and (self.unread_bytes <= MAX_UNREAD_BYTES or not self.submitted)
@@ -113,20 +107,20 @@ class PoolBatch:
         """Wait for room and submit the next request, because this batch has no call that could free room.
         Return (index, error) if it was rejected. Raise TimeoutError at the deadline."""
         try:
-            call = self._call_of(self._requests[self._next])
+            call = self._call_of(self._requests[self.next])
             await self._calls.accept(call, self._deadline)
         except SandboxError as error:
-            self._next += 1
-            return self._next - 1, error
+            self.next += 1
+            return self.next - 1, error
         self._was_accepted(call)
         self._calls.send_more()
         return None
 
     def _was_accepted(self, call: Call) -> None:
-        call.index = self._next
+        call.index = self.next
         call.on_end = self._on_call_end
-        self.submitted[self._next] = call
-        self._next += 1
+        self.submitted[self.next] = call
+        self.next += 1
 
     def _on_call_end(self, call: Call) -> None:
         if isinstance(call.outcome, ExecResult):
@@ -163,7 +157,7 @@ class PoolBatch:
 
     def left(self) -> list[int]:
         """Return the indices of the requests without a read outcome, in order."""
-        return [*sorted(self.submitted), *range(self._next, self._number)]
+        return [*sorted(self.submitted), *range(self.next, len(self._requests))]
 
     def close(self) -> None:
         """Abandon the unread calls."""

@@ -20,7 +20,7 @@ from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.call_output import CallOutput
 from rocstar.sandbox.pool.fair_queue import FairQueue
 from rocstar.sandbox.pool.fifo_lock import FifoLock
-from rocstar.sandbox.types import ExecResult, Limits, SandboxError, SessionLost
+from rocstar.sandbox.types import ExecResult, Limits, SandboxError, SessionLost, deadline_error
 
 MAX_ATTEMPTS = 4
 """The number of supervisors that may die under a call before it fails."""
@@ -124,7 +124,7 @@ class Calls:
         """Run a call and return its outcome. Raise SandboxError. Cancellation kills the program."""
         loop = asyncio.get_running_loop()
         if deadline is not None and deadline <= loop.time():
-            raise late()  # the loop would handle a waiting answer before the timer
+            raise deadline_error()  # the loop would handle a waiting answer before the timer
         ended = loop.create_future()
         call.on_end = partial(_wake, ended)
         taken = False
@@ -151,7 +151,7 @@ class Calls:
                     outcome = await call.output.add_to(outcome)
             return outcome
         except TimeoutError:
-            raise late() from None
+            raise deadline_error() from None
         finally:
             if not taken:
                 self.abandon(call)
@@ -338,8 +338,4 @@ def _wake(ended: asyncio.Future[None], call: Call) -> None:
 
 def _expire(call: Call) -> None:
     if call.outcome is None:
-        call.end(late())
-
-
-def late() -> SandboxError:
-    return SandboxError("the deadline passed before the program ended", kind="deadline", retryable=True)
+        call.end(deadline_error())

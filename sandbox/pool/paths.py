@@ -1,6 +1,6 @@
 """The paths of programs and zygotes.
 
-    folders of this interpreter, environments that it is based     --> readable   with SYSTEM_PATHS
+    folders of this interpreter, environments that it is based     --> readable   with LIBRARIES
     on, packages of declared flavours, the folder that rocstar was
     installed into, the targets of their links
     the same, sys.path, the interpreter by each of its names       --> kept       where homes are hidden
@@ -24,19 +24,13 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import unquote, urlsplit
 
+from rocstar.sandbox.child.cpp import LIBRARIES
+
 SANDBOX = Path(__file__).parents[1]
 """The package rocstar.sandbox of this process."""
 
 PACKAGES = re.compile(r".*/lib(64)?/python3(\.\d+t?)?/(site|dist)-packages")
 """The folder of packages of an interpreter or a virtual environment, which holds nothing else."""
-
-SYSTEM_PATHS = (
-    *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo"),
-    *("/etc/ld.so.cache", "/etc/localtime", "/dev/zero", "/dev/urandom", "/dev/random"),
-    *(f"/sys/devices/system/cpu/{name}" for name in ("online", "possible", "present")),
-    *("/proc/cpuinfo", "/proc/meminfo"),
-)
-"""The files that a program may read besides the Python installation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +54,7 @@ class ProgramPaths:
         linked = linked_packages([*layered, *sites])
         paths = [*python_paths(), *layered, *linked, *sites]
         kept = [*kept_paths(python), *layered, *linked, *sites, *beside]
-        return cls(readable=[*paths, *SYSTEM_PATHS], kept=kept, private=private_folders((*paths, *kept)))
+        return cls(readable=[*paths, *LIBRARIES], kept=kept, private=private_folders((*paths, *kept)))
 
 
 def default_scratch_parent() -> str:

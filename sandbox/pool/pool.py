@@ -384,20 +384,22 @@ class SandboxPool:
             output, facts = self._calls.sent[frame[1]].output, self._restarter.facts
             self._calls.settle(frame[1], output.build_result(frame, facts["isolation"], facts["tier"]))
         elif kind == wire.FAILED:
-            call_id, why, text = wire.decode_failed(frame[1])
-            self._calls.settle(call_id, wire.failure(why, text))
+            call_id, code, text = wire.decode_coded(frame[1])
+            self._calls.settle(call_id, wire.failure(wire.FAILURES[code], text.decode("utf-8", "replace")))
         elif kind == wire.OPENED:
             number = wire.decode_id(frame[1])
             call = self._calls.sent[number]
             assert call.opens is not None
             self._calls.settle(number, self._sessions.opened(number, call.opens, call.lane, call.weight))
         elif kind == wire.OUTPUT:
-            self._calls.deliver_output(*wire.decode_output(frame[1]))
+            call_id, code, data = wire.decode_coded(frame[1])
+            self._calls.deliver_output(call_id, wire.STREAMS[code], data)
         elif kind == wire.FILE:
             call_id, name, data = wire.decode_file(frame[1])
             self._calls.sent[call_id].output.add_chunk(name, data)
         elif kind == wire.GONE:
-            self._sessions.gone(*wire.decode_gone(frame[1]))
+            number, code, how = wire.decode_coded(frame[1])
+            self._sessions.gone(number, wire.GONE_REASONS[code], how.decode("utf-8", "replace"))
         elif kind == wire.ZYGOTE:
             flavour, pid = wire.decode_zygote(frame[1])
             self.zygotes[self.flavours[flavour]].append(pid)

@@ -70,8 +70,8 @@ class SupervisorRestarter:
 
     def write(self, *pieces: bytes) -> None:
         """Send frames, unless the supervisor is dead: its calls are requeued or failed."""
-        if self._supervisor is not None and self._supervisor.alive:
-            self._supervisor.write(*pieces)
+        if (living := self._living) is not None:
+            living.write(*pieces)
 
     def _new(self, options: SupervisorOptions) -> Supervisor:
         return Supervisor(
@@ -104,15 +104,10 @@ class SupervisorRestarter:
                 try:
                     await supervisor.start()
                 except (SandboxError, OSError) as error:
-                    failure = (
-                        error
-                        if isinstance(error, SandboxError)
-                        else SandboxError(
-                            f"cannot start the sandbox supervisor: {error}",
-                            kind="zygote_start",
-                            retryable=True,
-                        )
-                    )
+                    failure = error
+                    if not isinstance(failure, SandboxError):
+                        message = f"cannot start the sandbox supervisor: {error}"
+                        failure = SandboxError(message, kind="zygote_start", retryable=True)
                     if failure.retryable and attempt + 1 < MAX_STARTS:
                         continue
                     self._listener.fail_all(failure)

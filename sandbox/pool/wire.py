@@ -79,11 +79,6 @@ def encode_text(name: str, text: str, errors: str) -> bytes:
     return encoded
 
 
-def frame_of(kind: int, head: bytes, pieces: Sequence[bytes]) -> list[bytes]:
-    """Return the pieces of a frame without copying the payload."""
-    return [_HEADER.pack(len(head) + sum(map(len, pieces)) + 1, kind) + head, *pieces]
-
-
 def encode_run(
     call_id: int,
     request: ExecRequest,
@@ -95,28 +90,19 @@ def encode_run(
 ) -> list[bytes]:
     """Return the pieces of a RUN frame. Lone surrogates in the code reach the child, which reports them as
     Python does; in stdin they become "?". follows: True if output is streamed."""
-    limits, wants = request.limits, follows * WANTS_OUTPUT
-    code = encode_text("code", request.code, "surrogatepass")
+    text = encode_text("code", request.code, "surrogatepass")
+    code = program_files.pack(request.files, text, displays=request.displays)
     stdin = encode_text("stdin", request.stdin, "replace") if request.stdin else b""
-    if not (request.files or request.fetch or request.displays):
-        sizes = len(code), len(stdin), 0
-        return [
-            _run_head(RUN, call_id, limits, flavour, request.seed, (lane, weight), sizes, wants),
-            code,
-            stdin,
-        ]
-    packed = program_files.pack(request.files, code, displays=request.displays)
+    limits = with_files(request.limits, request.files, displays=request.displays)
     fetch = encode_fetch(request.fetch)
-    limits = with_files(limits, request.files, displays=request.displays)
+    sizes = sum(map(len, code)), len(stdin), len(fetch)
     wants = wants_of(follows, request.displays)
-    sizes = sum(map(len, packed)), len(stdin), len(fetch)
-    head = _run_head(RUN, call_id, limits, flavour, request.seed, (lane, weight), sizes, wants)
-    return [head, *packed, stdin, fetch]
-
-
-def encode_code(code: str, files: Mapping[str, bytes], displays: bool = False) -> list[bytes]:
-    text = encode_text("code", code, "surrogatepass")
-    return program_files.pack(files, text, displays=displays) if files or displays else [text]
+    return [
+        _run_head(RUN, call_id, limits, flavour, request.seed, (lane, weight), sizes, wants),
+        *code,
+        stdin,
+        fetch,
+    ]
 
 
 def encode_fetch(names: Sequence[str]) -> bytes:
@@ -184,13 +170,12 @@ def _run_head(
 
 
 def encode_cell(call_id: int, session: int, cell: CellOrder, *, follows: bool = False) -> list[bytes]:
-    text = encode_code(cell.code, cell.files, cell.displays)
-    fetch = encode_fetch(cell.fetch) if cell.fetch else b""
-    wants = wants_of(follows, cell.displays) if follows or cell.displays else 0
-    sizes = (sum(map(len, text)), len(fetch))
-    return frame_of(
-        CELL, _CELL.pack(call_id, session, round(cell.wall_s * 1e6), *sizes, wants), [*text, fetch]
-    )
+    text = encode_text("code", cell.code, "surrogatepass")
+    code = program_files.pack(cell.files, text, displays=cell.displays)
+    fetch = encode_fetch(cell.fetch)
+    sizes, wants = (sum(map(len, code)), len(fetch)), wants_of(follows, cell.displays)
+    head = _CELL.pack(call_id, session, round(cell.wall_s * 1e6), *sizes, wants)
+    return [_HEADER.pack(len(head) + sum(sizes) + 1, CELL) + head, *code, fetch]
 
 
 def encode_branch(call_id: int, session: int) -> bytes:
@@ -202,27 +187,15 @@ def decode_id(payload: bytes) -> int:
     return number
 
 
-def decode_failed(payload: bytes) -> tuple[int, str, str]:
-    """Return (call id, kind of failure, message)."""
-    return decode_id(payload), FAILURES[payload[_ID.size]], payload[_ID.size + 1 :].decode("utf-8", "replace")
-
-
-def decode_gone(payload: bytes) -> tuple[int, str, str]:
-    """Return (session number, reason, description of its process's end if it died)."""
-    how = payload[_ID.size + 1 :].decode("utf-8", "replace")
-    return decode_id(payload), GONE_REASONS[payload[_ID.size]], how
-
-
-def decode_output(payload: bytes) -> tuple[int, str, bytes]:
-    """Return (call id, stream name, data)."""
-    return decode_id(payload), STREAMS[payload[_ID.size]], payload[_ID.size + 1 :]
+def decode_coded(payload: bytes) -> tuple[int, int, bytes]:
+    """Return (id, code, rest) of FAILED, GONE and OUTPUT: the code is of FAILURES, GONE_REASONS, STREAMS."""
+    return decode_id(payload), payload[_ID.size], payload[_ID.size + 1 :]
 
 
 def decode_file(payload: bytes) -> tuple[int, str, bytes]:
     """Return (call id, file name, chunk of the file)."""
-    start = _ID.size + 1
-    end = start + payload[_ID.size]
-    return decode_id(payload), payload[start:end].decode(), payload[end:]
+    call_id, length, rest = decode_coded(payload)
+    return call_id, rest[:length].decode(), rest[length:]
 
 
 def decode_zygote(payload: bytes) -> tuple[int, int]:

@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -16,7 +17,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "cluster" / "launch.py"
-LOCAL = "bash -c {command}"
+ARGUMENTS = [
+    "r.toml",
+    "--hosts=a=10.0.0.1,b",
+    "--shell=bash -c {command}",
+    "--output-dir=run",
+    "--rl.lr=1e-6",
+]
 DEADLINE_S = 300.0
 DOCTOR = """#!/bin/bash
 printf '%s\\n' "$(printf '%q ' rocstar "$@")" >>"$CALLS"  # one write
@@ -67,10 +74,16 @@ def says(**more: object) -> str:
 
 
 class Site:
-    """Two nodes that are this machine; `calls` are those of the stand-ins."""
+    """Two nodes that are this machine; `calls` returns the calls of the replaced programs."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._log = folder / "calls"
+    def __init__(
+        self,
+        folder: Path,
+        launch: ModuleType,
+        monkeypatch: pytest.MonkeyPatch,
+        capfd: pytest.CaptureFixture[str],
+    ) -> None:
+        self._log, self._main, self._capfd = folder / "calls", launch.main, capfd
         (folder / "bin").mkdir()
         for name, text in (("rocstar", DOCTOR), ("torchrun", TORCHRUN)):
             (folder / "bin" / name).write_text(text)
@@ -78,15 +91,21 @@ class Site:
         (folder / "bin" / "python").symlink_to(sys.executable)
         monkeypatch.setattr(sys, "executable", str(folder / "bin" / "python"))
         monkeypatch.chdir(folder)
-        monkeypatch.setenv("DOCTOR_SAYS", says())
-        for name, value in (
-            ("CALLS", str(self._log)),
-            ("FAILS", "0"),
-            ("SAVES", "0"),
-            ("MISTAKES", "99"),
-            ("LATE", ""),
-        ):
+        variables = {"DOCTOR_SAYS": says(), "CALLS": str(self._log)}
+        variables |= {"FAILS": "0", "SAVES": "0", "MISTAKES": "99", "LATE": ""}
+        for name, value in variables.items():
             monkeypatch.setenv(name, value)
+        self._setenv = monkeypatch.setenv
+
+    def launch(self, *options: str, arguments: Sequence[str] = ARGUMENTS, **variables: object) -> int:
+        """Run the launcher; each variable directs the replaced programs."""
+        for name, value in variables.items():
+            self._setenv(name, str(value))
+        code: int = self._main([*arguments, *options])
+        return code
+
+    def messages(self) -> str:
+        return self._capfd.readouterr().err
 
     def calls(self, program: str) -> list[list[str]]:
         lines = self._log.read_text().splitlines() if self._log.exists() else []
@@ -97,15 +116,14 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    return Site(tmp_path, monkeypatch)
+def site(
+    tmp_path: Path, launch: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Site:
+    return Site(tmp_path, launch, monkeypatch, capfd)
 
 
-ARGUMENTS = ["r.toml", "--hosts=a=10.0.0.1,b", f"--shell={LOCAL}", "--output-dir=run", "--rl.lr=1e-6"]
-
-
-def test_every_node_is_looked_at_then_has_its_torchrun(launch: ModuleType, site: Site) -> None:
-    assert launch.main(ARGUMENTS) == 0
+def test_every_node_is_looked_at_then_has_its_torchrun(site: Site) -> None:
+    assert site.launch() == 0
     look = ["doctor", "--node", "r.toml", "--json", "--nodes", "2", "--port", "29500", "--output-dir", "run"]
     assert site.calls("rocstar") == [[*look, "--rl.lr=1e-6"]] * 2
     for node in range(2):
@@ -148,70 +166,41 @@ def test_the_variables_of_the_page_on_rocm_go_to_every_node(launch: ModuleType) 
     assert len(names) > 15 and launch.sent(dict.fromkeys(names, "1")).keys() == names
 
 
-def test_when_a_node_fails_the_others_are_ended_and_all_are_started_again(
-    launch: ModuleType, site: Site, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FAILS", "2")
-    assert launch.main([*ARGUMENTS, "--ranks=4", "--no-look"]) == 0
-    assert [["--resume" in call for call in site.starts(node)] for node in range(2)] == [
-        [False, True, True]
-    ] * 2
-    assert "b ended with exit code 5; restart 2 of 3" in capfd.readouterr().err
+def test_when_a_node_fails_the_others_are_ended_and_all_are_started_again(site: Site) -> None:
+    assert site.launch("--ranks=4", "--no-look", FAILS=2) == 0
+    for node in range(2):
+        assert ["--resume" in call for call in site.starts(node)] == [False, True, True]
+    assert "b ended with exit code 5; restart 2 of 3" in site.messages()
 
 
 @pytest.mark.parametrize(("saves", "starts"), [(0, 3), (2, 4)])
-def test_restarts_without_a_new_checkpoint_are_bounded(
-    launch: ModuleType,
-    site: Site,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    saves: int,
-    starts: int,
-) -> None:
-    """One that saved a checkpoint before it failed begins the count anew."""
-    monkeypatch.setenv("FAILS", "99")
-    monkeypatch.setenv("SAVES", str(saves))
-    assert launch.main([*ARGUMENTS, "--ranks=1", "--no-look", "--restarts=2"]) == 1
+def test_restarts_without_a_new_checkpoint_are_bounded(site: Site, saves: int, starts: int) -> None:
+    """A run that saved a checkpoint before it failed resets the count."""
+    assert site.launch("--ranks=1", "--no-look", "--restarts=2", FAILS=99, SAVES=saves) == 1
     assert len(site.starts(0)) == len(site.starts(1)) == starts
-    assert "2 restarts brought no new checkpoint" in capfd.readouterr().err
+    assert "2 restarts brought no new checkpoint" in site.messages()
 
 
 @pytest.mark.parametrize("late", ["", "1"])
-def test_what_no_start_can_mend_is_not_started_again(
-    launch: ModuleType,
-    site: Site,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    late: str,
-) -> None:
+def test_what_no_start_can_mend_is_not_started_again(site: Site, late: str) -> None:
     """torchrun's own exit code is 1, and another node may end before the one that knows."""
-    monkeypatch.setenv("MISTAKES", "0")
-    monkeypatch.setenv("LATE", late)
-    assert launch.main([*ARGUMENTS, "--ranks=1", "--no-look"]) == 2
+    assert site.launch("--ranks=1", "--no-look", MISTAKES=0, LATE=late) == 2
     assert len(site.starts(0)) == len(site.starts(1)) == 1
-    told = capfd.readouterr().err
-    assert "a: recipe, options, paths or disk are not usable" in told and "nothing is started again" in told
+    messages = site.messages()
+    assert "a: recipe, options, paths or disk are not usable" in messages
+    assert "nothing is started again" in messages
 
 
 @pytest.mark.parametrize(("fails", "saves", "mistakes"), [(1, 0, 2), (0, 1, 1)])
-def test_what_worked_once_is_no_mistake(
-    launch: ModuleType,
-    site: Site,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    fails: int,
-    saves: int,
-    mistakes: int,
-) -> None:
+def test_what_worked_once_is_no_mistake(site: Site, fails: int, saves: int, mistakes: int) -> None:
     """It was started before, or has saved a checkpoint."""
-    for name, value in (("FAILS", fails), ("SAVES", saves), ("MISTAKES", mistakes)):
-        monkeypatch.setenv(name, str(value))
-    assert launch.main([*ARGUMENTS, "--ranks=1", "--no-look", "--restarts=2"]) == 1
-    assert len(site.starts(0)) == 3 and "not usable, as said above; restart 2 of 2" in capfd.readouterr().err
+    options = ("--ranks=1", "--no-look", "--restarts=2")
+    assert site.launch(*options, FAILS=fails, SAVES=saves, MISTAKES=mistakes) == 1
+    assert len(site.starts(0)) == 3 and "not usable, as said above; restart 2 of 2" in site.messages()
 
 
-def test_nodes_that_only_serve_come_last_with_one_process_each(launch: ModuleType, site: Site) -> None:
-    assert launch.main([ARGUMENTS[0], "--hosts=a", "--serving-hosts=b", *ARGUMENTS[2:]]) == 0
+def test_nodes_that_only_serve_come_last_with_one_process_each(site: Site) -> None:
+    assert site.launch(arguments=[ARGUMENTS[0], "--hosts=a", "--serving-hosts=b", *ARGUMENTS[2:]]) == 0
     (learns,), (serves,) = site.starts(0), site.starts(1)
     assert learns[:4] == ["--nnodes=2", "--nproc-per-node=2", "--node-rank=0", "--master-addr=a"]
     assert serves[:4] == ["--nnodes=2", "--nproc-per-node=1", "--role=server", "--node-rank=1"]
@@ -220,23 +209,19 @@ def test_nodes_that_only_serve_come_last_with_one_process_each(launch: ModuleTyp
     assert sorted("--serves" in look for look in looks) == [False, True], "and are looked at as such"
 
 
-def test_a_node_that_is_not_fit_starts_nothing(
-    launch: ModuleType, site: Site, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_node_that_is_not_fit_starts_nothing(site: Site) -> None:
     check = {"name": "ports", "fitness": "problem", "found": "in use: 29500", "fix": "end it"}
     thin = {"name": "rdma", "fitness": "warning", "found": "0 of 0", "fix": "load it"}
-    monkeypatch.setenv("DOCTOR_SAYS", says(checks=[check, thin]))
-    assert launch.main(ARGUMENTS) == 2 and not site.calls("torchrun")
-    told = capfd.readouterr().err
-    assert "a: ports: in use: 29500; end it" in told and "warning: b: rdma: 0 of 0; load it" in told
+    assert site.launch(DOCTOR_SAYS=says(checks=[check, thin])) == 2 and not site.calls("torchrun")
+    messages = site.messages()
+    assert "a: ports: in use: 29500; end it" in messages and "warning: b: rdma: 0 of 0; load it" in messages
 
 
-def test_a_node_that_cannot_be_reached_is_named_with_what_to_try(
-    launch: ModuleType, site: Site, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert launch.main([*ARGUMENTS[:2], "--shell=false {host} {command}", "--look-only"]) == 2
-    assert "b: no answer of `rocstar doctor`" in (told := capfd.readouterr().err)
-    assert "does `false b true` work?" in told
+def test_a_node_that_cannot_be_reached_is_named_with_what_to_try(site: Site) -> None:
+    arguments = [*ARGUMENTS[:2], "--shell=false {host} {command}", "--look-only"]
+    assert site.launch(arguments=arguments) == 2
+    messages = site.messages()
+    assert "b: no answer of `rocstar doctor`" in messages and "does `false b true` work?" in messages
 
 
 def looked(launch: ModuleType, name: str, ranks: int, torch: str) -> object:

@@ -151,25 +151,6 @@ def embedded(thread: ThreadPoolExecutor) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def ask() -> Callable[..., Any]:
-    """One turn of `n` tokens; it is given up after a minute."""
-    from rocstar.engine.inference.base import Generation, Inference, Sampling
-
-    async def ask(inference: Inference, ids: list[int], name: str, n: int) -> Generation:
-        return await inference.generate(
-            ids,
-            max_new_tokens=n,
-            stop_ids=frozenset(),
-            sampling=Sampling(temperature=0.7),
-            seed=1,
-            request_id=name,
-            deadline=asyncio.get_running_loop().time() + 60,
-        )
-
-    return ask
-
-
-@pytest.fixture
 def until() -> Callable[[Callable[[], bool]], Any]:
     """Let others run until a condition holds."""
 

@@ -24,9 +24,8 @@ from rocstar.engine.types import (
 )
 
 text = st.text(max_size=8)
-any_text = st.text(
-    st.characters(exclude_categories=[]), max_size=8
-)  # half surrogates too: a policy can write them
+# With half surrogates: a policy can write them.
+any_text = st.text(st.characters(exclude_categories=[]), max_size=8)
 integers = st.integers(0, 2**62)
 logprobs = st.floats(max_value=0.0, allow_nan=False, allow_infinity=False)
 values = st.recursive(

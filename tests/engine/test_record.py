@@ -80,6 +80,8 @@ def test_logprobs_keep_every_bit(bits: int) -> None:
         assert struct.pack("<d", again) == struct.pack("<d", value)
 
 
+TASK = {"id": "t", "source": "s", "question": "q", "answer": "a"}
+CALL = {"name": "f", "malformed": None, "is_error": False}
 EXAMPLE = make_trajectory(
     FakeTurn(
         ids=(11,),
@@ -92,7 +94,7 @@ EXAMPLE = make_trajectory(
         ids=(13,), logprobs=(-0.25,), text="y", stopped=False, calls=(ToolCall(name="f", arguments={}),)
     ),
     prompt=(10,),
-    task=Task(id="t", source="s", question="q", answer="a", meta={"entry": (1, 2)}),
+    task=Task(**TASK, meta={"entry": (1, 2)}),
     seed=1,
     step=2,
     sibling=3,
@@ -124,13 +126,7 @@ def test_fields_of_version_1() -> None:
         "id": "s2/t/3",
         "step": 2,
         "stage": "one",
-        "task": {
-            "id": "t",
-            "source": "s",
-            "question": "q",
-            "answer": "a",
-            "meta": {"entry": {"~": "tuple", "of": [1, 2]}},
-        },
+        "task": {**TASK, "meta": {"entry": {"~": "tuple", "of": [1, 2]}}},
         "sibling": 3,
         "policy_version": 6,
         "ids": [10, 11, 12, 13],
@@ -148,32 +144,14 @@ def test_fields_of_version_1() -> None:
                 "end": 2,
                 "text": "x",
                 "finish": "stop",
-                "calls": [
-                    {
-                        "name": "f",
-                        "arguments": {"code": "1"},
-                        "malformed": None,
-                        "status": "ok",
-                        "is_error": False,
-                        "result": "1",
-                    }
-                ],
+                "calls": [{**CALL, "arguments": {"code": "1"}, "status": "ok", "result": "1"}],
             },
             {
                 "start": 3,
                 "end": 4,
                 "text": "y",
                 "finish": "length",
-                "calls": [
-                    {
-                        "name": "f",
-                        "arguments": {},
-                        "malformed": None,
-                        "status": "not_executed",
-                        "is_error": False,
-                        "result": "",
-                    }
-                ],
+                "calls": [{**CALL, "arguments": {}, "status": "not_executed", "result": ""}],
             },
         ],
         "finish_reason": "max_turns",
@@ -188,14 +166,10 @@ def test_fields_of_version_1() -> None:
 
 def test_dropped_and_failed() -> None:
     dropped = Verdict(bucket="failed", penalty_error=None, penalty_format=None, advantage=None)
-    lost = dataclasses.replace(
-        EXAMPLE, version_spans=(), outcome=Failed(kind="k", retryable=True, detail="d")
-    )
-    told = record(lost, dropped)
-    assert (
-        told["decision"] == {"kept": False, "reason": "failed"}
-        and told["penalty"] is told["advantage"] is None
-    )
+    outcome = Failed(kind="k", retryable=True, detail="d")
+    told = record(dataclasses.replace(EXAMPLE, version_spans=(), outcome=outcome), dropped)
+    assert told["decision"] == {"kept": False, "reason": "failed"}
+    assert told["penalty"] is told["advantage"] is None
     assert told["outcome"] == {"failed": {"kind": "k", "retryable": True, "detail": "d"}}
     assert told["policy_version"] == -1
 

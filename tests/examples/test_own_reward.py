@@ -18,15 +18,6 @@ from ..warm_python import warm
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_reward"
 DEADLINE_S = 300.0
 
-FROM_PYTHON = """
-import asyncio
-from rocstar.engine.record.reading import read_folder
-from rocstar.train import load_recipe, train
-
-recipe = load_recipe("own_reward.toml", ["--reward.args.partial=0.9", "--rl.advantage=dr_grpo"])
-asyncio.run(train(recipe, "runs/python"))
-"""
-
 
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     keep = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_", "PYTHONWARNINGS"))}
@@ -77,12 +68,6 @@ def test_the_recipe_learns_from_partial_credit(example: Path) -> None:
     assert len({record["outcome"]["reward"] for record in kept}) > 1
     # The recipe beside the run finds the function from anywhere.
     assert f'kind = "{example / "reward.py"}:digits"' in (run_dir / "config.toml").read_text()
-
-
-def test_the_same_from_python(example: Path) -> None:
-    ended = run(example, "-c", FROM_PYTHON)
-    assert ended.returncode == 0, ended.stderr
-    assert [row["reward/mean"] > 0 for row in rows(example / "runs" / "python", "rl")] == [True, True]
 
 
 def test_the_reward_that_runs_programs(example: Path) -> None:

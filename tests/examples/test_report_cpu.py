@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
-from ..kept_pool import kept_pools
 from ..needs import modules
+from .imported import imported, lines, run
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "report_cpu"
 SMALLEST = (
     *("--exam=2", "--problems=8", "--conversations=48", "--run.threads=1", "--sft.steps=4"),
     *("--sft.warmup_steps=0", "--sft.batch_size=4", "--model.scratch.vocab_size=400"),
@@ -29,22 +25,8 @@ SMALLEST = (
 
 @pytest.fixture(scope="module")
 def example() -> Iterator[ModuleType]:
-    """run.py as a module; its neighbour is called `raw`."""
-    path = list(sys.path)
-    sys.path.insert(0, str(EXAMPLE))
-    try:
-        yield importlib.import_module("run")
-    finally:
-        sys.path[:] = path
-        for name in ("run", "raw"):
-            sys.modules.pop(name, None)
-
-
-def run(example: ModuleType, arguments: Sequence[str]) -> int:
-    """The command, whose sandboxes are the last run's."""
-    with kept_pools():
-        code: int = example.main(arguments)
-    return code
+    with imported("report_cpu", "raw") as module:
+        yield module
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +36,6 @@ def made(example: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("report") / "out"
     assert run(example, ["--out", str(out), *SMALLEST]) == 0
     return out
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_every_phase_leaves_its_part(made: Path) -> None:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
-from ..kept_pool import kept_pools
 from ..needs import modules
+from .imported import imported, lines, run
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2_words"
-NAMES = ("run", "kinds", "stories", "summary")
 SMALLEST = (
     *(
         "--questions=2",
@@ -35,15 +31,8 @@ SMALLEST = (
 
 @pytest.fixture(scope="module")
 def example() -> Iterator[ModuleType]:
-    """run.py as a module, with its neighbours."""
-    path = list(sys.path)
-    sys.path.insert(0, str(EXAMPLE))
-    try:
-        yield importlib.import_module("run")
-    finally:
-        sys.path[:] = path
-        for name in NAMES:
-            sys.modules.pop(name, None)
+    with imported("smollm2_words", "kinds", "stories", "summary") as module:
+        yield module
 
 
 @pytest.fixture(scope="module")
@@ -68,13 +57,6 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [f"--out={folder / 'out'}", f"--model={folder / 'model'}", *data, *SMALLEST]
 
 
-def run(example: ModuleType, arguments: Sequence[str]) -> int:
-    """The command, whose sandboxes are the last run's."""
-    with kept_pools():
-        code: int = example.main(arguments)
-    return code
-
-
 @pytest.fixture(scope="module")
 def made(example: ModuleType, arguments: list[str]) -> Path:
     """What the command leaves; a random model solves nothing, so it is told that it did."""
@@ -88,10 +70,6 @@ def made(example: ModuleType, arguments: list[str]) -> Path:
     (out / "rollouts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rollouts))
     assert run(example, arguments) == 0
     return out
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_kinds_with_signal_are_trained_and_held_out(made: Path) -> None:

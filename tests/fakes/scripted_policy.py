@@ -10,6 +10,7 @@ ScriptedPolicy and EmbeddedEngine pass the same protocol tests (tests/engine/inf
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import math
 import selectors
@@ -71,6 +72,16 @@ def run_virtual(main: Coroutine[Any, Any, T]) -> T:
     """asyncio.run on a VirtualClockLoop."""
     with asyncio.Runner(loop_factory=VirtualClockLoop) as runner:
         return runner.run(main)
+
+
+def on_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Return a test that runs the coroutine function on a VirtualClockLoop."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        run_virtual(test(*args, **kwargs))
+
+    return run
 
 
 CHATML_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")

@@ -1,4 +1,4 @@
-"""Two nodes on one machine: a torchrun for each, or the two ranks as torchrun would start them."""
+"""Two nodes on one machine: a torchrun for each, or two ranks without it; a Redis and a sandbox worker."""
 
 from __future__ import annotations
 
@@ -7,12 +7,61 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from .. import needs
 from ..warm_python import WarmProcess, warm
 
 DEADLINE_S = 300.0
+START = "import sys; from rocstar.train.cli import main; sys.exit(main())"
+
+
+@contextlib.contextmanager
+def redis_server() -> Iterator[str]:
+    """Start a Redis on a Unix socket; yield its URL."""
+    needs.redis_server()
+    # A socket's path has 107 bytes at most, which pytest's own folders exceed.
+    with tempfile.TemporaryDirectory(prefix="rocstar-redis-") as folder:
+        command = [
+            "redis-server",
+            "--port",
+            "0",
+            "--unixsocket",
+            f"{folder}/s",
+            "--dir",
+            folder,
+            "--save",
+            "",
+        ]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            try:
+                assert server.stdout is not None
+                assert any("ready to accept connections" in line.lower() for line in server.stdout)
+                yield f"unix://{folder}/s"
+            finally:
+                server.kill()
+
+
+@contextlib.contextmanager
+def worker(url: str, flavours: str) -> Iterator[list[str]]:
+    """Start `rocstar sandbox worker` and wait for it; at the end its messages are in the yielded list."""
+    messages: list[str] = []
+    with subprocess.Popen(
+        [str(warm().executable), "-c", START, "sandbox", "worker", "--flavours", flavours],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "ROCSTAR_REDIS_URL": url},
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert any("ready," in line for line in process.stderr)
+            yield messages
+            process.send_signal(signal.SIGTERM)
+            messages.append(process.stderr.read())
+        finally:
+            process.kill()
 
 
 def start_nodes(
@@ -23,9 +72,9 @@ def start_nodes(
     by_launcher: Sequence[Sequence[str]] = ((), ()),
     **environment: str,
 ) -> list[subprocess.Popen[str]]:
-    """One torchrun per node, each with one rank; or the two ranks, as torchrun would start them.
+    """Start one torchrun per node, each with one rank; or the two ranks with torchrun's environment.
 
-    `by_node`: more of the environment; `by_launcher`: more of torchrun's options.
+    `by_node` extends the environment, `by_launcher` the options of torchrun.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -58,14 +107,14 @@ def start_nodes(
 
 
 def ended(launchers: list[subprocess.Popen[str]], *, patient: bool = True) -> list[tuple[int, str]]:
-    """Exit codes and messages, when all have ended; without patience they are killed."""
+    """Return exit codes and messages when all have ended; kill them if not patient."""
     try:
-        told = [launcher.communicate(timeout=DEADLINE_S if patient else 0)[1] for launcher in launchers]
-        return [(launcher.returncode, text) for launcher, text in zip(launchers, told, strict=True)]
+        messages = [launcher.communicate(timeout=DEADLINE_S if patient else 0)[1] for launcher in launchers]
+        return [(launcher.returncode, text) for launcher, text in zip(launchers, messages, strict=True)]
     finally:
         for launcher in launchers:
-            if launcher.returncode is None:  # else its number is another's by now, and nobody is left of it
-                # Its ranks, too: they hold its standard error open.
+            if launcher.returncode is None:  # else the number may belong to another process by now
+                # Kill its ranks too: they hold its standard error open.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(launcher.pid, signal.SIGKILL)
                 launcher.communicate()

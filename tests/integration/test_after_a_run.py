@@ -105,9 +105,3 @@ async def test_a_chat_with_a_checkpoint_behind_a_server(
     assert await server.ended() == 0
     (kept,) = read_folder(tmp_path / "runs" / "served-coin" / "trajectories")
     assert kept["task"]["question"] == "Toss 11" and kept["outcome"]["reward"] == 1.0
-
-
-def test_a_chat_with_a_checkpoint(workshop: Any, finished: Path) -> None:
-    model = str(checkpoint.step_directory(finished, 4))
-    told = workshop.main("chat", model, "--prompt", "Toss 11", "--no-records")
-    assert told.returncode == 0 and told.stdout.strip(), told.stderr

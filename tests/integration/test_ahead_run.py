@@ -1,6 +1,5 @@
 """Training beside the rollouts: bounded staleness, spans that say which version wrote what, and a resume."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import pytest
 
 from rocstar.engine.record.reading import from_record, read_records, record_files
 from rocstar.engine.types import Trajectory
-from rocstar.train.learner import checkpoint
 
 Rows = Callable[..., list[dict[str, Any]]]
 OPTIONS = (
@@ -55,20 +53,6 @@ def test_every_attempt_comes_once_and_every_token_has_its_version(ahead: Path) -
         assert covered == np.flatnonzero(~np.isnan(t.logprobs)).tolist()
         versions = [span.version for span in t.version_spans]
         assert versions == sorted(versions)
-
-
-def test_a_run_ahead_goes_on_from_its_checkpoint(ahead: Path, workshop: Any, read_rows: Rows) -> None:
-    """As if killed behind step 3: what was in flight then is rolled out again."""
-    directory: Path = workshop.directory / "ahead_again"
-    shutil.copytree(ahead, directory)
-    for step in (4, 5, 6, 7):
-        (directory / f"checkpoints/step_{step}/COMPLETE").unlink()
-    state = checkpoint.load_progress(directory / "checkpoints" / "step_3")["cursor"]
-    assert state["again"] and state["left"] == 4
-    workshop.succeed("train", "coin.toml", "--output-dir", str(directory), *OPTIONS, "--resume")
-    assert [row["step"] for row in read_rows(directory, "rl")] == list(range(1, 8))
-    keys = [str(t.key) for step in by_step(directory).values() for t in step]
-    assert len(set(keys)) == len(keys) == 7 * 2 * 8
 
 
 def test_the_two_ways_of_training_do_not_mix(ahead: Path, workshop: Any) -> None:

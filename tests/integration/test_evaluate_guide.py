@@ -6,7 +6,6 @@ A tiny run is runs/mine, two tosses are MATH-500, and a file `quickstart` goes b
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import shutil
 import tomllib
@@ -21,21 +20,16 @@ from rocstar.train.evaluation.sets import evaluation_sets
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import parse_recipe
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "evaluate.md"
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", flags=re.M | re.S)
+from ..train.test_guides import blocks
+
 SHORT = ["--engine.max_running=8", "--eval.0.samples_per_task=2", "--eval.0.max_response_tokens=100"]
 TOSSES = [{"problem": "Toss 10", "answer": "1"}, {"problem": "Toss 11", "answer": "2"}]
 
 
 def commands() -> list[list[str]]:
     """Each line of the guide's blocks for a shell, after `rocstar`."""
-    lines = [
-        line
-        for language, text in BLOCK.findall(GUIDE.read_text(encoding="utf-8"))
-        if language == "bash"
-        for line in text.splitlines()
-    ]
-    words = [shlex.split(line, comments=True) for line in lines]
+    texts = [block.text for block in blocks("evaluate.md") if block.language == "bash"]
+    words = [shlex.split(line, comments=True) for text in texts for line in text.splitlines()]
     assert all(each[:2] == ["rocstar", "eval"] for each in words)
     return [each[1:] for each in words]
 
@@ -84,8 +78,7 @@ def test_every_command_of_the_guide_runs(place: Any) -> None:
 
 
 def test_the_sets_of_the_guide_are_a_recipe() -> None:
-    blocks = BLOCK.findall(GUIDE.read_text(encoding="utf-8"))
-    (text,) = [text for language, text in blocks if language == "toml"]
+    (text,) = [block.text for block in blocks("evaluate.md") if block.language == "toml"]
     recipe = parse_recipe(tomllib.loads(text), where="the guide")
     assert [config.label for config in recipe.eval] == ["aime24", "math500", "mine"]
     aime = evaluation_sets(recipe, {config.label: () for config in recipe.eval})[0]

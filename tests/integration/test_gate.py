@@ -58,8 +58,10 @@ def test_a_wrong_engine_pauses_the_optimizer_and_not_the_rollouts(
     paused = [int(row["step"]) for row in measured[1:]]
     dumps = sorted(path.name for path in (directory / "off_policy").iterdir())
     assert dumps == [f"step_{step:06d}.json" for step in paused]
-    worst = json.loads((directory / "off_policy" / dumps[0]).read_text())["worst"]
-    assert len(worst) == 20
+    dumped = json.loads((directory / "off_policy" / dumps[0]).read_text())
+    worst = dumped["worst"]
+    assert dumped["bounds"] == {"kl": 0.05, "ratio_p99": 2.0, "steps": 2}
+    assert len(worst) == 20 and all(token["text"] for token in worst)
     path = records_file(directory, paused[0])
     records = {record["id"]: record for record in read_records(path)}
     for token in worst:

@@ -13,6 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import kill_resume
 
+from rocstar.train.record.manifest import read_manifest
+
 STEPS = 6
 OPTIONS = (
     "--sft.steps=0",
@@ -55,6 +57,7 @@ def test_kills_at_any_moment_change_no_bit(
     kills = list(kill_resume.run_killed(start, killed, steps=STEPS, kills=3, in_write=1, span_s=6.0, rng=rng))
     assert any(kill["inside_write"] for kill in kills), kills
     assert alive[-1].returncode == 0, alive[-1].communicate()[1]
+    assert [start["status"] for start in read_manifest(killed)] == ["interrupted"] * len(kills) + ["complete"]
     found = kill_resume.differences(killed, whole, STEPS)
     assert (found["weights"], found["rows"]) == ([], []), kills
     assert found["num_rows"][0] == found["num_rows"][1]

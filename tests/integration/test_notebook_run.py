@@ -86,8 +86,3 @@ def test_eval_takes_the_same_path(workshop: Any, recipe: Path, directories: list
     model = directories[0] / "checkpoints" / "step_2"
     ended = workshop.succeed("eval", recipe.name, "--model", str(model), "--json")
     assert json.loads(ended.stdout)["eval/heldout/failed"] == 0
-
-
-def test_auto_and_the_notebook_exclude_each_other(workshop: Any, recipe: Path) -> None:
-    ended = workshop.main("train", recipe.name, "--output-dir", "refused", "--tool.flavour=auto")
-    assert ended.returncode == 2 and "name a flavour" in ended.stderr and "Traceback" not in ended.stderr

@@ -39,14 +39,6 @@ def test_a_policy_learns_with_it(run: Path, read_rows: Callable[..., list[dict[s
         assert abs(row["mismatch_kl/mean"]) < 1e-5, row
 
 
-def test_the_recipe_beside_the_run_finds_it_from_anywhere(
-    workshop: Any, run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    kind = load_recipe(run / "config.toml").engine.kind
-    assert kind == f"{workshop.directory / 'plain_engine.py'}:Plain"
-
-
 def test_eval_rollout_and_python_use_it(workshop: Any, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = f"--model={run / 'checkpoints' / 'step_2'}"
     told = workshop.succeed("eval", "coin.toml", model, "--limit=2", "--json", *SHORT)

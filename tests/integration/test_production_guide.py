@@ -23,10 +23,9 @@ import pytest
 
 from ..needs import Need, commands
 from ..patience import PATIENCE_S
-from ..train.test_own_data_guide import BLOCK, run
+from ..train.test_guides import blocks, run
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "guide" / "production.md"
 UNIT = ROOT / "cluster" / "rocstar-sandbox.service"
 HOST = "sandbox.example.org"
 NGINX = Need("nginx", "apt-get install nginx-light")
@@ -42,7 +41,7 @@ http {{
 
 
 def texts(language: str) -> list[str]:
-    return [text for found, text in BLOCK.findall(PAGE.read_text(encoding="utf-8")) if found == language]
+    return [block.text for block in blocks("production.md") if block.language == language]
 
 
 def test_the_page_has_the_unit() -> None:

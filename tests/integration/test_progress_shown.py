@@ -110,15 +110,6 @@ def test_a_terminal_shows_the_inside_of_an_evaluation_and_of_a_step(workshop: An
     assert log.splitlines()[-1].endswith(" ended: interrupted")
 
 
-def test_eval_shows_its_attempts_on_a_terminal(workshop: Any, finished: Path) -> None:
-    model = str(finished / "checkpoints" / "step_4")
-    arguments = ["eval", "coin.toml", "--model", model, "--eval.samples_per_task=2000"]
-    wanted = [r"evaluation on heldout[^:]*: \d of \d tasks, [1-9][\d,]* of [\d,]+ attempts"]
-    with on_a_terminal(workshop, *arguments) as (process, terminal):
-        watch(process, terminal, wanted)
-        assert process.wait(DEADLINE_S) == 130
-
-
 @pytest.mark.usefixtures("nothing_is_long")
 def test_a_pipe_gets_the_lines_it_always_got_and_the_log_has_them_too(workshop: Any) -> None:
     run = workshop.directory / "piped"

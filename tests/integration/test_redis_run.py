@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,61 +12,13 @@ import pytest
 from rocstar.sandbox.fabric.cli import URL_VARIABLES
 from rocstar.train.serving import agent
 
-from .. import needs
-from ..warm_python import warm
-
-START = "import sys; from rocstar.train.cli import main; sys.exit(main())"
+from .launching import redis_server, worker
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    needs.redis_server()
-    # A socket's path holds 107 bytes, which pytest's own folders exceed.
-    with tempfile.TemporaryDirectory(prefix="rocstar-redis-") as folder:
-        command = [
-            "redis-server",
-            "--port",
-            "0",
-            "--unixsocket",
-            f"{folder}/s",
-            "--dir",
-            folder,
-            "--save",
-            "",
-        ]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert server.stdout is not None
-        for line in server.stdout:
-            if "ready to accept connections" in line.lower():
-                break
-        try:
-            yield f"unix://{folder}/s"
-        finally:
-            server.kill()
-            server.wait()
-            server.stdout.close()
-
-
-@contextlib.contextmanager
-def worker(url: str, flavours: str) -> Iterator[list[str]]:
-    """`rocstar sandbox worker`, ready; at the end the list holds what it said of itself."""
-    told: list[str] = []
-    process = subprocess.Popen(
-        [str(warm().executable), "-c", START, "sandbox", "worker", "--flavours", flavours],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "ROCSTAR_REDIS_URL": url},
-    )
-    assert process.stderr is not None
-    try:
-        assert any("ready," in line for line in process.stderr)
-        yield told
-        process.send_signal(signal.SIGTERM)
-        told.append(process.stderr.read())
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
+    with redis_server() as found:
+        yield found
 
 
 def refused(workshop: Any, directory: Path) -> str:

@@ -45,13 +45,16 @@ def test_the_loss_of_a_step_comes_out_again(
         assert result["loss"] == pytest.approx(row["loss/policy"], abs=1e-7)
 
 
-def test_some_step_had_a_loss(finished: Path, read_rows: Rows) -> None:
-    assert any(row.get("loss/policy") for row in read_rows(finished, "rl"))
+def test_text_names_the_checkpoint_and_both_losses_and_nothing_is_written(
+    workshop: Any, finished: Path, read_rows: Rows
+) -> None:
+    def state() -> dict[Path, tuple[int, int]]:
+        stats = {path: path.stat() for path in finished.rglob("*")}
+        return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in stats.items()}
 
-
-def test_text_names_the_checkpoint_and_both_losses(workshop: Any, finished: Path, read_rows: Rows) -> None:
-    ended = workshop.main("replay", str(finished), "--step", "3")
-    assert ended.returncode == 0
+    before = state()
+    ended = workshop.succeed("replay", str(finished), "--step", "3")
+    assert state() == before
     assert "checkpoints/step_0, steps 1 to 2 learned again" in ended.stdout
     assert str(read_rows(finished, "rl")[2].get("loss/policy", "no update")) in ended.stdout
 
@@ -75,16 +78,6 @@ def test_a_changed_record_shows(workshop: Any, copied: Path, read_rows: Rows) ->
     assert code == 1 and not result["agrees"] and result["difference"] > 1e-3
 
 
-def test_replay_writes_nothing(workshop: Any, finished: Path) -> None:
-    def state() -> dict[Path, tuple[int, int]]:
-        stats = {path: path.stat() for path in finished.rglob("*")}
-        return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in stats.items()}
-
-    before = state()
-    workshop.main("replay", str(finished), "--step", "1")
-    assert state() == before
-
-
 # ---- what cannot be replayed: exit 2, one line ----
 
 
@@ -95,12 +88,9 @@ def refused(workshop: Any, *arguments: str) -> str:
     return str(ended.stderr)
 
 
-def test_a_folder_that_is_no_run(workshop: Any, tmp_path: Path) -> None:
-    assert "no run directory" in refused(workshop, str(tmp_path), "--step=1")
-    assert "no run directory" in refused(workshop, str(tmp_path / "gone"), "--step=1")
-
-
-def test_a_step_that_was_not_made(workshop: Any, finished: Path) -> None:
+def test_a_folder_or_step_that_does_not_exist(workshop: Any, finished: Path, tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "gone"):
+        assert "no run directory" in refused(workshop, str(folder), "--step=1")
     assert "no RL step 5; its steps are 1 to 4" in refused(workshop, str(finished), "--step=5")
     assert "'--fast' is not known" in refused(workshop, str(finished), "--step=1", "--fast")
 

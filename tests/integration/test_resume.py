@@ -54,11 +54,6 @@ def places(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str, int]]:
     return [(row["phase"], row["stage"], row["step"]) for row in rows]
 
 
-def lose_step(run_dir: Path, step: int) -> None:
-    """As if the checkpoint of that step had not been written: it is not there."""
-    (checkpoint.step_directory(run_dir, step) / "COMPLETE").unlink()
-
-
 def test_a_complete_run_is_left_as_it_is(resume: Callable[..., Any], run_dir: Path) -> None:
     before = state_of(run_dir)
     for options in ([], ["--rl.lr=0.5"]):
@@ -71,10 +66,6 @@ def test_a_complete_run_is_left_as_it_is(resume: Callable[..., Any], run_dir: Pa
         assert ended.stdout == f"report: {run_dir / 'report.html'}\n{view}\n{chat}\n"
         assert state_of(run_dir) == before
     assert "rl.lr: was 0.001, now 0.5" in ended.stderr
-
-
-def test_only_a_report_that_is_missing_is_made(resume: Callable[..., Any], run_dir: Path) -> None:
-    before = state_of(run_dir)
     (run_dir / "report.html").unlink()
     assert resume().returncode == 0
     after = state_of(run_dir)
@@ -136,26 +127,6 @@ def test_what_would_rewrite_the_run_is_refused(
     assert state_of(run_dir) == before
 
 
-def test_a_resume_that_fails_before_its_first_row_costs_none(
-    resume: Callable[..., Any], run_dir: Path, monkeypatch: pytest.MonkeyPatch, read_rows: Rows
-) -> None:
-    import rocstar.train.main as composition
-
-    async def dies(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    whole = (run_dir / "metrics.jsonl").read_bytes()
-    lose_step(run_dir, 4)
-    with monkeypatch.context() as patch:
-        patch.setattr(composition, "run_stages", dies)
-        assert resume().returncode == 130
-    assert (run_dir / "metrics.jsonl").read_bytes() == whole
-    ended = resume()
-    assert ended.returncode == 0, ended.stderr
-    again = [json.loads(line) for line in whole.splitlines()]
-    assert places(read_rows(run_dir)) == places(again)
-
-
 def test_a_run_keeps_the_date_of_its_start(workshop: Any, tmp_path: Path) -> None:
     """A resume, an evaluation and a rollout on other days show the day that the run began."""
     dated = tmp_path / "dated.jinja"
@@ -203,14 +174,18 @@ def test_ctrl_c_tells_the_command_that_goes_on(workshop: Any, finished: Path, re
     assert places(after)[: len(before)] == places(before)
 
 
-def test_ctrl_c_in_the_cold_start_has_nothing_to_resume(workshop: Any) -> None:
+def test_ctrl_c_in_the_cold_start_has_nothing_to_resume(workshop: Any, read_rows: Rows) -> None:
     directory = workshop.directory / "stopped_early"
-    command = ["train", "coin.toml", "--output-dir", str(directory), "--sft.steps=200"]
-    code, messages = workshop.interrupt("sft 20/200", signal.SIGINT, *command)
+    command = ["train", "coin.toml", "--output-dir", str(directory)]
+    code, messages = workshop.interrupt("sft 20/200", signal.SIGINT, *command, "--sft.steps=200")
     last = messages.splitlines()[-1]
     assert code == 130 and "Traceback" not in messages and directory.exists()
     assert "before the first checkpoint: nothing can be resumed; this begins again" in last
     assert last.endswith("--sft.steps=200 --resume")
+    assert checkpoint.latest(directory) is None and read_rows(directory, "sft")
+    short = ("--sft.steps=24", "--stages.0.steps=0", "--stages.1.steps=0")
+    workshop.succeed(*command, *short, "--resume")
+    assert [row["step"] for row in read_rows(directory, "sft")] == list(range(1, 25))
 
 
 def test_ctrl_c_in_the_cold_start_goes_on_from_its_checkpoint(workshop: Any, read_rows: Rows) -> None:

@@ -76,25 +76,15 @@ def test_the_measure_after_the_cold_start_changes_no_bit_of_the_run(
     assert records(tmp_path / "run") == records(runs[0])
 
 
-def test_evaluating_a_checkpoint_gives_the_same_twice(workshop: Any, runs: tuple[Path, Path]) -> None:
-    command = ("eval", "coin.toml", "--json", *OPTIONS)
-    printed = [workshop.main(*command, "--model", str(run / "checkpoints" / "step_3")).stdout for run in runs]
-    scores = [json.loads(text) for text in printed]
-    assert [scores[0][k] for k in sorted(scores[0]) if k.startswith("eval/")] == [
-        scores[1][k] for k in sorted(scores[1]) if k.startswith("eval/")
-    ]
-
-
-@pytest.mark.parametrize("step", [1, 3])
 def test_replay_gives_the_logged_loss_to_the_last_bit(
-    workshop: Any, runs: tuple[Path, Path], step: int, tmp_path: Path
+    workshop: Any, runs: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """Also where steps in between are learned again: all but the first checkpoint are gone."""
+    """The steps in between are learned again: only the first checkpoint is left."""
     run = tmp_path / "run"
     shutil.copytree(runs[1], run)
     for saved in (run / "checkpoints").iterdir():
         if saved.name != "step_0":
             shutil.rmtree(saved)
-    ended = workshop.main("replay", str(run), f"--step={step}", "--json")
+    ended = workshop.main("replay", str(run), "--step=3", "--json")
     result = json.loads(ended.stdout)
     assert ended.returncode == 0 and result["difference"] == 0.0 and result["loss"] == result["logged_loss"]

@@ -16,10 +16,9 @@ from rocstar.engine.record.reading import read_folder
 from rocstar.train.learner import checkpoint
 
 from ..needs import commands
-from ..train.test_own_data_guide import blocks, run
+from ..train.test_guides import blocks, run
 
 KEPT = ["--no-records"]
-GUIDE = Path(__file__).parents[2] / "docs" / "guide"
 
 
 @pytest.fixture
@@ -33,8 +32,7 @@ def place(finished: Path, tmp_path: Path) -> Path:
 
 def test_every_command_of_the_guide_of_serving_runs(place: Path) -> None:
     commands("curl", "openssl")
-    asked, *others = [text for _, text, _ in blocks(GUIDE / "serve.md")]
-    stream, feedback, token = others
+    asked, stream, feedback, token = [block.text for block in blocks("serve.md")]
     # One shell: the server of the first block answers the next two, and the port is any that is free.
     printed = run("bash", "\n".join([asked, stream, feedback]).replace("8000", "18437"), place)
     assert '"data":[{"id":"rocstar-agent"' in printed and "data: [DONE]" in printed
@@ -49,8 +47,8 @@ def test_every_command_of_the_guide_of_chatting_runs(
     workshop: Any, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In this process: what a shell would pipe in is standard input here."""
-    ((_, text, _),) = blocks(GUIDE / "chat.md")
-    once, piped = text.splitlines()
+    (block,) = blocks("chat.md")
+    once, piped = block.text.splitlines()
     told = workshop.main(*shlex.split(once.replace("runs/mine", str(place / "runs" / "mine")))[1:], *KEPT)
     assert told.returncode == 0 and told.stdout.strip(), told.stderr
     given, _, command = piped.partition(" | ")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rocstar.engine.record.reading import from_record, read_folder
-from rocstar.engine.types import Scored, Trajectory
+from rocstar.engine.types import Scored
 
 from .. import needs
 from ..warm_python import warm
@@ -53,16 +53,23 @@ def options(finished: Path, directory: Path) -> list[str]:
     ]
 
 
-def trajectories(directory: Path) -> list[Trajectory]:
-    return [from_record(r) for r in read_folder(directory / "trajectories")]
+BROADCAST = ["--engine.publish=broadcast"]
+ROLES = [
+    {"ROLE_NAME": "default", "ROLE_WORLD_SIZE": "1"},
+    {"ROLE_NAME": "server", "ROLE_WORLD_SIZE": "1"},
+]
 
 
 @pytest.mark.parametrize(
-    ("name", "more"),
+    ("more", "launch"),
     [
-        pytest.param("disk", ["--engine.publish=disk", "--rl.max_staleness=1"], marks=LONG),
-        ("broadcast", ["--engine.publish=broadcast"]),
-        pytest.param("restart", ["--engine.placement=restart"], marks=LONG),
+        pytest.param(["--engine.publish=disk", "--rl.max_staleness=1"], {}, marks=LONG, id="disk"),
+        pytest.param(BROADCAST, {}, id="broadcast"),
+        pytest.param(["--engine.placement=restart"], {}, marks=LONG, id="restart"),
+        pytest.param(BROADCAST, {"torchrun": False, "by_node": ROLES}, id="serves only"),
+        pytest.param(
+            BROADCAST, {"by_launcher": [[], ["--role=server"]]}, marks=LONG, id="serves only, torchrun"
+        ),
     ],
 )
 def test_every_node_serves_with_its_own_servers(
@@ -70,18 +77,27 @@ def test_every_node_serves_with_its_own_servers(
     finished: Path,
     read_rows: Rows,
     tmp_path: Path,
-    name: str,
     more: list[str],
+    launch: dict[str, Any],
 ) -> None:
-    """What is labelled with a version was computed with its weights, on whichever node."""
+    """Tokens labelled with a version were computed with its weights, on each node.
+
+    If node 1 only serves, node 0 alone learns, and node 1 loads every version from its files.
+    """
     directory = tmp_path / "run"
     python = interpreter(tmp_path, "python", SCRIPT.format(python=warm().executable, root=ROOT))
     launchers = start_nodes(
-        workshop, *options(finished, directory), *more, ROCSTAR_SGLANG_PYTHON=python, OMP_NUM_THREADS="1"
+        workshop,
+        *options(finished, directory),
+        *more,
+        **launch,
+        ROCSTAR_SGLANG_PYTHON=python,
+        OMP_NUM_THREADS="1",
     )
     for code, errors in ended(launchers):
         assert code == 0, errors
-    rows, found = read_rows(directory, "rl"), trajectories(directory)
+    rows = read_rows(directory, "rl")
+    found = [from_record(record) for record in read_folder(directory / "trajectories")]
     assert len({str(t.key) for t in found}) == len(found) == STEPS * 4 * 8
     assert all(isinstance(t.outcome, Scored) for t in found)
     assert [row["nodes/up"] for row in rows] == [2] * STEPS
@@ -93,45 +109,9 @@ def test_every_node_serves_with_its_own_servers(
         # One token of other weights than its label says would show in the ratio.
         if row["policy/staleness_max"] == 0:
             assert row["mismatch_ratio/p99"] == pytest.approx(1.0, abs=1e-4)
+        assert row["policy/staleness_max"] == 0 or "--rl.max_staleness=1" in more
     for log in ("sglang-0.log", "sglang-rank1-0.log"):
         assert "fake server ready" in (directory / "logs" / log).read_text()
-
-
-@pytest.mark.parametrize("torchrun", [False, pytest.param(True, marks=LONG)])
-def test_a_node_that_only_serves_takes_its_part_of_the_groups(
-    workshop: Any, finished: Path, read_rows: Rows, tmp_path: Path, torchrun: bool
-) -> None:
-    """Node 0 alone learns, and broadcasts to its own server; the other's takes every version from its
-    files."""
-    directory = tmp_path / "run"
-    python = interpreter(tmp_path, "python", SCRIPT.format(python=warm().executable, root=ROOT))
-    roles = [
-        {"ROLE_NAME": "default", "ROLE_WORLD_SIZE": "1"},
-        {"ROLE_NAME": "server", "ROLE_WORLD_SIZE": "1"},
-    ]
-    launchers = start_nodes(
-        workshop,
-        *options(finished, directory),
-        "--engine.publish=broadcast",
-        torchrun=torchrun,
-        by_node=[{}, {}] if torchrun else roles,
-        by_launcher=[[], ["--role=server"]],
-        ROCSTAR_SGLANG_PYTHON=python,
-        OMP_NUM_THREADS="1",
-    )
-    for code, errors in ended(launchers):
-        assert code == 0, errors
-    rows, found = read_rows(directory, "rl"), trajectories(directory)
-    assert len({str(t.key) for t in found}) == len(found) == STEPS * 4 * 8
-    assert all(isinstance(t.outcome, Scored) for t in found)
-    assert [row["nodes/up"] for row in rows] == [2] * STEPS
-    assert 3 <= sum(row["nodes/groups/1"] for row in rows) <= 9, "of twelve: about half"
-    learned = [row for row in rows if "mismatch_ratio/p99" in row]
-    assert len(learned) >= 2
-    for row in learned:  # one token of other weights than its label says would show
-        assert row["policy/staleness_max"] == 0
-        assert row["mismatch_ratio/p99"] == pytest.approx(1.0, abs=1e-4)
-    assert "fake server ready" in (directory / "logs" / "sglang-rank1-0.log").read_text()
 
 
 def test_a_node_whose_server_does_not_start_ends_the_run(

@@ -2,8 +2,6 @@
 
 import json
 import math
-import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,42 +113,6 @@ def test_a_checkpoint_is_a_hugging_face_directory(finished: Path, step: int) -> 
     assert checkpoint.load_progress(directory)["step"] == step
 
 
-def test_eval_scores_a_checkpoint(workshop: Any, finished: Path) -> None:
-    model = str(checkpoint.step_directory(finished, 0))
-    result = workshop.succeed("eval", "coin.toml", "--model", model, "--json")
-    scores = json.loads(result.stdout)
-    assert (
-        0
-        <= scores["eval/heldout/ci_low"]
-        <= scores["eval/heldout/avg@2"]
-        <= scores["eval/heldout/ci_high"]
-        <= 1
-    )
-    assert scores["eval/heldout/num_tasks"] == 4 and scores["eval/heldout/failed"] == 0
-    assert (scores["seed"], scores["model"]) == (3, model) and len(scores["recipe"]) == 64
-
-
-def test_an_evaluation_that_cannot_begin_leaves_no_folder(workshop: Any, tmp_path: Path) -> None:
-    result = workshop.main("eval", "coin.toml", "--model=./gone", "--out", str(tmp_path / "out"))
-    assert result.returncode == 2 and "./gone" in result.stderr and not (tmp_path / "out").exists()
-    result = workshop.main("eval", "coin.toml", "--model=./gone", "--out", "/proc/out")
-    assert result.returncode == 2 and "'/proc/out' cannot be written" in result.stderr, (
-        "the target comes first"
-    )
-    result = workshop.main("rollout", "coin.toml", "--model=./gone", "--out", "/proc/out.jsonl")
-    assert result.returncode == 2 and "'/proc/out.jsonl' cannot be written" in result.stderr
-
-
-def test_rollout_saves_records(workshop: Any, finished: Path, tmp_path: Path) -> None:
-    model, out = str(checkpoint.step_directory(finished, 4)), tmp_path / "rollouts.jsonl"
-    result = workshop.succeed(
-        "rollout", "coin.toml", "--model", model, "--out", str(out), "--limit=3", "--json"
-    )
-    records = list(read_records(out))
-    assert len(records) == json.loads(result.stdout)["ledger/generated"] == 24
-    assert len({from_record(r).task.id for r in records}) == 3
-
-
 def test_demonstrations_teach_a_model_that_then_sees_no_signal(workshop: Any, read_rows: Rows) -> None:
     """Ten steps are too few to solve anything: all groups are equal, and no update is made."""
     directory = workshop.directory / "demonstrated"
@@ -166,42 +128,3 @@ def test_demonstrations_teach_a_model_that_then_sees_no_signal(workshop: Any, re
     assert rows[-1]["policy/version"] == 0
     first, last = (checkpoint.step_directory(directory, k) / "model.safetensors" for k in (0, 4))
     assert first.read_bytes() == last.read_bytes()
-
-
-def test_a_killed_run_goes_on_where_its_checkpoint_stood(
-    workshop: Any, finished: Path, read_rows: Rows
-) -> None:
-    directory = workshop.directory / "killed"
-    command = ["train", "coin.toml", "--output-dir", str(directory)]
-    code, _ = workshop.interrupt("step 3/4", signal.SIGKILL, *command, python=sys.executable)
-    assert code == -signal.SIGKILL
-    saved = checkpoint.latest(directory)
-    # What is saved is written beside the next step, which a busy machine may end first.
-    assert saved is not None and saved.name in ("step_1", "step_2", "step_3")
-    result = workshop.succeed(*command, "--resume")
-    assert f"resuming from {saved}" in result.stderr
-    starts = read_manifest(directory)
-    assert [(start["status"], start["ended"] is None) for start in starts] == [
-        ("interrupted", True),
-        ("complete", False),
-    ]
-    rows, whole = read_rows(directory), read_rows(finished)
-    assert [(r["phase"], r["step"]) for r in rows] == [(r["phase"], r["step"]) for r in whole]
-    for row, expected in zip(rows, whole, strict=True):
-        for name in ("reward/mean", "loss/policy", "optim/grad_norm", "ledger/kept", "seq_len/mean"):
-            assert row.get(name, 0.0) == pytest.approx(expected.get(name, 0.0), rel=1e-3, abs=1e-5), (
-                name,
-                row,
-            )
-    progress = [checkpoint.load_progress(checkpoint.step_directory(d, 4)) for d in (directory, finished)]
-    assert progress[0]["cursor"] == progress[1]["cursor"]
-    assert not list((directory / "checkpoints").glob("*.partial"))
-
-
-def test_a_run_killed_before_its_first_checkpoint_begins_again(workshop: Any, read_rows: Rows) -> None:
-    directory = workshop.directory / "killed_early"
-    command = ["train", "coin.toml", "--output-dir", str(directory), "--sft.steps=24"]
-    workshop.interrupt("sft 12/24", signal.SIGKILL, *command)
-    assert checkpoint.latest(directory) is None and read_rows(directory, "sft")
-    workshop.succeed(*command, "--resume", "--stages.0.steps=0", "--stages.1.steps=0")
-    assert [row["step"] for row in read_rows(directory, "sft")] == list(range(1, 25))

@@ -12,8 +12,7 @@ import os
 import select
 import signal
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,44 +22,14 @@ from rocstar.engine.record.reading import read_records
 from rocstar.sandbox import proctree
 from rocstar.train.record.run_directory import records_file
 
-from .. import needs
-from ..patience import PATIENCE_S
-from ..warm_python import warm
-from .launching import DEADLINE_S, ended, start_nodes
+from .launching import DEADLINE_S, ended, redis_server, start_nodes, worker
 
 Rows = Callable[..., list[dict[str, Any]]]
 STEPS = 3
 
 
-@contextlib.contextmanager
-def fabric() -> Iterator[str]:
-    """A Redis on a unix socket and one worker for it; the URL."""
-    needs.redis_server()
-    with tempfile.TemporaryDirectory(
-        prefix="rocstar-nodes-"
-    ) as folder:  # a socket's path is at most 107 bytes
-        path = Path(folder) / "redis.sock"
-        server = ["redis-server", "--port", "0", "--unixsocket", str(path), "--dir", folder, "--save", ""]
-        start = "import sys; from rocstar.train.cli import main; sys.exit(main())"
-        worker = [str(warm().executable), "-c", start, "sandbox", "worker", "--redis", f"unix://{path}"]
-        worker += ["--flavours", "stdlib,verifier", "--drain-s", "0"]
-        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        told: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-        with subprocess.Popen(server, **quiet) as redis, subprocess.Popen(worker, **told) as working:
-            try:
-                assert working.stderr is not None
-                assert any(
-                    "ready," in line for line in working.stderr
-                )  # a run waits for workers, not for ever
-                yield f"unix://{path}"
-            finally:
-                working.terminate()
-                working.wait(PATIENCE_S)
-                redis.kill()
-
-
 def forks_of(client: subprocess.Popen[str]) -> list[int]:
-    """The processes that write to the client's standard error, which is a pipe of its own, but the client."""
+    """Return the other processes that write to the client's standard error."""
     wanted, found = os.stat(f"/proc/{client.pid}/fd/2"), []
     for path in Path("/proc").glob("[0-9]*/fd/2"):
         with contextlib.suppress(OSError):  # another's, or gone
@@ -70,7 +39,7 @@ def forks_of(client: subprocess.Popen[str]) -> list[int]:
 
 
 def held(ranks: list[subprocess.Popen[str]]) -> list[tuple[int, int]]:
-    """These and their descendants, as far as they live, with descriptors: a confined program may end."""
+    """Return the living ranks and their descendants, each with a descriptor."""
     found = []
     for one in proctree.tree([pid for rank in ranks for pid in (rank.pid, *forks_of(rank))]):
         with contextlib.suppress(ProcessLookupError):
@@ -92,7 +61,7 @@ def by_id(directory: Path, step: int) -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="session")
 def two_nodes(workshop: Any, finished: Path) -> Path:
     directory: Path = workshop.directory / "two_nodes"
-    with fabric() as url:
+    with redis_server() as url, worker(url, "stdlib,verifier"):
         launchers = start_nodes(
             workshop, *options(finished, directory), "--tool.sandbox=redis", ROCSTAR_REDIS_URL=url
         )

@@ -98,20 +98,6 @@ def tops(distribution: importlib.metadata.Distribution) -> set[str]:
     return {name for name in names if (site / name).exists()}
 
 
-def test_modules_of_what_lists_its_sources_are_found(tmp_path: Path) -> None:
-    (tmp_path / "sat-1.egg-info").mkdir()
-    for name, text in {
-        "sat-1.egg-info/PKG-INFO": "Name: sat\n",
-        "sat-1.egg-info/SOURCES.txt": "setup.py\nsat.c\n",
-        "sat-1.egg-info/top_level.txt": "sat\n",
-        "sat.cpython-311-x86_64-linux-gnu.so": "",
-        "satellite.py": "",
-    }.items():
-        (tmp_path / name).write_text(text)
-    found = importlib.metadata.Distribution.at(tmp_path / "sat-1.egg-info")
-    assert tops(found) == {"sat.cpython-311-x86_64-linux-gnu.so"}
-
-
 def closure(lines: Sequence[str], extras: Sequence[str]) -> set[str]:
     """The distributions that a package with these requirements comes to; extras may name it itself."""
     found: set[str] = set()

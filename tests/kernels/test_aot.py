@@ -22,11 +22,11 @@ AOT_LAYERS = AOT.with_name("aot_layers.py")
 pytestmark = package("triton").unless(find_spec("triton") is not None)
 
 
-def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def python(*arguments: str, **environment: object) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     return subprocess.run(
         [str(warm().executable), *arguments],
-        env={**kept, "PYTHONPATH": str(AOT.parent), **environment},
+        env={**kept, "PYTHONPATH": str(AOT.parent)} | {k: str(v) for k, v in environment.items()},
         capture_output=True,
         text=True,
         timeout=300,
@@ -34,13 +34,18 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
+def output(cache: Path, *arguments: str) -> str:
+    """Run it with this cache of compiled kernels; it must succeed."""
+    done = python(*arguments, TRITON_CACHE_DIR=cache)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.fixture(scope="session")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    cache = tmp_path_factory.mktemp("triton")
     table = [] if is_set("ROCSTAR_SLOW_TESTS") else ["--table"]
-    done = python(str(AOT), "--json", *table, TRITON_CACHE_DIR=str(cache))
-    assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout)
+    cache = tmp_path_factory.mktemp("triton")
+    found: list[dict[str, Any]] = json.loads(output(cache, str(AOT), "--json", *table))
     return found
 
 
@@ -59,11 +64,8 @@ def test_nothing_of_the_table_is_left_out(reports: list[dict[str, Any]]) -> None
     for arch in ("gfx942", "gfx950", "sm_90"):
         configs = [dataclasses.asdict(config) for _, config in (*TABLE[arch], *TABLE["fallback"])]
         for kernel in ("row_stats", "grad"):
-            compiled = [
-                r["variant"]
-                for r in reports
-                if (r["variant"]["arch"], r["variant"]["kernel"]) == (arch, kernel)
-            ]
+            of_all = [r["variant"] for r in reports]
+            compiled = [v for v in of_all if (v["arch"], v["kernel"]) == (arch, kernel)]
             assert all(any(v["config"] == config for v in compiled) for config in configs)
             assert {v["aligned"] for v in compiled} == {True, False}
 
@@ -107,9 +109,7 @@ def test_instructions_are_counted(tmp_path: Path) -> None:
     code = LOOP.replace(
         "print(aot.compile", 'aot.MOST_INSTRUCTIONS["row_stats"]["gfx942"] = 5\nprint(aot.compile'
     )
-    done = python("-c", code, TRITON_CACHE_DIR=str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    counted, narrow, complaints = done.stdout.splitlines()
+    counted, narrow, complaints = output(tmp_path, "-c", code).splitlines()
     assert counted == "[0.375, 0.75, 0.5, 1.0]" and narrow == "None"
     assert "instructions per logit, more than 5" in complaints
 
@@ -126,9 +126,8 @@ for arch, block, warps in {configs}:
 
 def test_the_gate_closes(tmp_path: Path) -> None:
     configs = [("gfx942", 131072, 4), ("sm_90", 65536, 4), ("gfx942", 8192, 32), ("gfx942", 1024, 4)]
-    done = python("-c", BAD.format(configs=configs), TRITON_CACHE_DIR=str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    spilling, scratching, too_many, narrow = [json.loads(line) for line in done.stdout.splitlines()]
+    found = output(tmp_path, "-c", BAD.format(configs=configs)).splitlines()
+    spilling, scratching, too_many, narrow = map(json.loads, found)
     assert any("spills" in complaint for complaint in spilling)
     assert any("bytes of scratch" in complaint for complaint in scratching)
     assert "2048 threads, more than 1024" in too_many
@@ -164,9 +163,7 @@ for arch in ("gfx942", "sm_90"):
 
 
 def test_the_sum_of_readers_compiles_without_spills(tmp_path: Path) -> None:
-    done = python("-c", SUM_READERS, TRITON_CACHE_DIR=str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    reports = [json.loads(line) for line in output(tmp_path, "-c", SUM_READERS).splitlines()]
     assert len(reports) == 6
     for report in reports:
         assert report["spills"] == report["scratch_bytes"] == 0 and report["binary_bytes"] > 0, report
@@ -186,13 +183,11 @@ print(aot.compile_variant(variant).complaints())
 
 
 def test_rows_that_begin_anywhere_would_be_seen(tmp_path: Path) -> None:
-    done = python("-c", UNALIGNED, TRITON_CACHE_DIR=str(tmp_path))
-    assert done.stdout.strip() == "['no 16-byte load']", done.stderr
+    assert output(tmp_path, "-c", UNALIGNED).strip() == "['no 16-byte load']"
 
 
-def test_silence_of_an_assembler_is_no_good_news() -> None:
-    code = "from aot import _only; _only(r'(\\d+) bytes stack', 'nothing')"
-    done = python("-c", code)
+def test_a_silent_assembler_is_an_error() -> None:
+    done = python("-c", "from aot import _only; _only(r'(\\d+) bytes stack', 'nothing')")
     assert done.returncode == 1 and "did not report" in done.stderr
 
 
@@ -203,9 +198,7 @@ def test_the_interpreter_cannot_compile() -> None:
 
 def test_the_kernels_of_a_layer_compile_well(tmp_path: Path) -> None:
     full = ["--full"] if is_set("ROCSTAR_SLOW_TESTS") else []
-    done = python(str(AOT_LAYERS), "--json", *full, TRITON_CACHE_DIR=str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    reports: list[dict[str, Any]] = json.loads(done.stdout)
+    reports: list[dict[str, Any]] = json.loads(output(tmp_path, str(AOT_LAYERS), "--json", *full))
     kernels = {"norm", "norm_grad", "norm_rotate", "norm_rotate_grad", "gated", "gated_grad", "sum_rows"}
     for arch in ("gfx942", "sm_90"):
         assert {r["kernel"] for r in reports if r["arch"] == arch} == kernels
@@ -236,6 +229,4 @@ print([c for r in aot_layers.compile_all(("bf16",)) for c in r.complaints()])
 def test_the_gate_of_a_layer_s_kernels_closes(
     name: str, value: object, complaint: str, tmp_path: Path
 ) -> None:
-    done = python("-c", BAD_LAYERS.format(name=name, value=value), TRITON_CACHE_DIR=str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert complaint in done.stdout
+    assert complaint in output(tmp_path, "-c", BAD_LAYERS.format(name=name, value=value))

@@ -1,5 +1,7 @@
 """Rows that are read many times, and rows in another order, against plain indexing."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -12,17 +14,18 @@ def leaf(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
 
+def grads(outs: Sequence[Tensor], weights: Sequence[Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(outs, inputs, weights)
+
+
 @pytest.mark.parametrize("shape", [(7,), (7, 3), (7, 2, 3)])
 def test_values_and_gradients_are_those_of_indexing(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     x, indexes = leaf(*shape), [torch.randint(0, 7, (4, 5)), torch.tensor([6, 6, 0])]
     found, wanted = gather_rows(x, indexes), [x[index] for index in indexes]
     weights = [torch.randn_like(one) for one in wanted]
-    for one, other in zip(found, wanted, strict=True):
-        assert torch.equal(one, other)
-    (grad,) = torch.autograd.grad(sum((o * w).sum() for o, w in zip(found, weights, strict=True)), x)
-    (expected,) = torch.autograd.grad(sum((o * w).sum() for o, w in zip(wanted, weights, strict=True)), x)
-    torch.testing.assert_close(grad, expected)
+    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+    torch.testing.assert_close(grads(found, weights, x), grads(wanted, weights, x))
 
 
 def test_a_reader_whose_rows_have_no_gradient_adds_nothing() -> None:
@@ -37,10 +40,7 @@ def test_rows_in_another_order() -> None:
     found = pick_rows(x, places)
     assert torch.equal(found, x[places])
     weights = torch.randn_like(found)
-    assert torch.equal(
-        torch.autograd.grad((found * weights).sum(), x)[0],
-        torch.autograd.grad((x[places] * weights).sum(), x)[0],
-    )
+    assert torch.equal(*grads([found], [weights], x), *grads([x[places]], [weights], x))
 
 
 def test_rows_of_a_view_are_read_where_they_lie() -> None:
@@ -57,7 +57,7 @@ def test_placed_rows_are_zeros_elsewhere() -> None:
     placed = place_rows(x, places, 5)
     assert torch.equal(placed[places], x) and not placed[[0, 2, 3]].any()
     weights = torch.randn_like(placed)
-    assert torch.equal(torch.autograd.grad((placed * weights).sum(), x)[0], weights[places])
+    assert torch.equal(*grads([placed], [weights], x), weights[places])
 
 
 def readers_of(rows: list[int], num_rows: int) -> Readers:
@@ -77,12 +77,8 @@ def test_readers_of_two_tensors_have_the_values_and_gradients_of_indexing() -> N
     a, b, rows = leaf(2, 6, 3).transpose(0, 1), leaf(6, 2, 3), [5, 0, 0, 3, 5, 0]
     found, wanted = read_rows(a, b, readers_of(rows, 6)), (a[rows], b[rows])
     weights = [torch.randn_like(one) for one in wanted]
-    for one, other in zip(found, wanted, strict=True):
-        assert torch.equal(one, other)
-    mine = torch.autograd.grad([(x * w).sum() for x, w in zip(found, weights, strict=True)], (a, b))
-    plain = torch.autograd.grad([(x * w).sum() for x, w in zip(wanted, weights, strict=True)], (a, b))
-    for one, other in zip(mine, plain, strict=True):
-        torch.testing.assert_close(one, other)
+    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+    torch.testing.assert_close(grads(found, weights, a, b), grads(wanted, weights, a, b))
 
 
 def test_half_precision_is_added_up_in_float32() -> None:

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rocstar.sandbox import _native, proctree
+from rocstar.sandbox import _native
 from rocstar.sandbox.child import bash
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, Status
 
 from ..needs import BASH
-from .watching import own_processes
+from .watching import is_alive, started_by, until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), BASH.unless(bash.offered())]
 
@@ -48,41 +48,31 @@ async def run(pool: SandboxPool, code: str, *, stdin: str = "", **limits: Any) -
     return await pool.run(ExecRequest(code=code, stdin=stdin, flavour="bash", limits=Limits(**limits)))
 
 
-def started(pool: SandboxPool) -> list[int]:
-    """Processes of the pool's programs that live."""
-    known = own_processes(pool)
-    return [one.pid for one in proctree.tree([pool.supervisor_pid]) if one.pid not in known]
-
-
-async def until(true: Callable[[], object], timeout_s: float = 20.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not true():  # noqa: ASYNC110 (the end of a process that is not ours to wait for)
-            await asyncio.sleep(0.005)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 # --- ordinary programs ------------------------------------------------------------------------------------
 
 
-async def test_a_program_has_its_input_its_output_and_its_exit_code(pool: SandboxPool) -> None:
-    result = await run(pool, "read -r a; echo $((a * 7)); echo wrong >&2; exit 9", stdin="6\n")
-    assert (result.status, result.exit_code, result.stdout, result.stderr) == (
-        *(Status.ERROR, 9),
-        *("42\n", "wrong\n"),
-    )
-    assert result.value is None and result.signal is None
-
-
-async def test_a_mistake_names_its_line(pool: SandboxPool) -> None:
-    result = await run(pool, "echo one\nnothing_of_the_kind")
-    assert (result.status, result.exit_code, result.stdout) == (Status.ERROR, 127, "one\n")
-    assert "line 2: nothing_of_the_kind: command not found" in result.stderr
+@pytest.mark.parametrize(
+    ("code", "ending", "stdout", "stderr"),
+    [
+        ("read -r a; echo $((a * 7)); echo wrong >&2; exit 9", (Status.ERROR, 9, None), "42\n", "wrong\n"),
+        ("echo one\nno_such", (Status.ERROR, 127, None), "one\n", "line 2: no_such: command not found\n"),
+        ('ls -A; [ "$HOME$TMPDIR" = "$PWD$PWD" ] && mktemp >/dev/null', (Status.OK, 0, None), "", ""),
+        ("kill -TERM $$", (Status.SIGNALED, None, signal.SIGTERM), "", ""),
+        (
+            "cat /dev/stdin; echo a >/dev/stdout; echo b >/dev/stderr; cat /dev/fd/0",
+            (Status.OK, 0, None),
+            "6\na\n6\n",
+            "b\n",
+        ),
+        ("echo \0x", (Status.ERROR, 2, None), "", "bash: the program has a NUL character\n"),
+    ],
+)
+async def test_a_program_has_its_input_its_output_and_its_ending(
+    pool: SandboxPool, code: str, ending: tuple[Status, int | None, int | None], stdout: str, stderr: str
+) -> None:
+    result = await run(pool, code, stdin="6\n")
+    assert (result.status, result.exit_code, result.signal) == ending and result.value is None
+    assert result.stdout == stdout and result.stderr.endswith(stderr) and bool(result.stderr) == bool(stderr)
 
 
 async def test_files_go_in_and_come_out(pool: SandboxPool) -> None:
@@ -93,11 +83,6 @@ async def test_files_go_in_and_come_out(pool: SandboxPool) -> None:
         fetch=("out/sorted.csv",),
     )
     assert (await pool.run(request)).files == {"out/sorted.csv": b"b,1\nc,2\na,3\n"}
-
-
-async def test_its_directory_is_its_home_and_empty(pool: SandboxPool) -> None:
-    result = await run(pool, 'ls -A; [ "$HOME" = "$PWD" ] && [ "$TMPDIR" = "$PWD" ] && mktemp >/dev/null')
-    assert (result.status, result.stdout) == (Status.OK, ""), result.stderr
 
 
 async def test_the_places_that_programs_expect_are_its_own(pool: SandboxPool) -> None:
@@ -139,29 +124,6 @@ async def test_the_environment_is_small(pool: SandboxPool) -> None:
     assert result.stdout == "HOME LANG LD_PRELOAD PATH PWD ROCSTAR_HOME SHLVL TMPDIR _ "
 
 
-async def test_a_signal_that_ends_it_is_told(pool: SandboxPool) -> None:
-    result = await run(pool, "kill -TERM $$")
-    assert (result.status, result.signal) == (Status.SIGNALED, signal.SIGTERM)
-
-
-async def test_what_it_leaves_running_ends_with_it(pool: SandboxPool) -> None:
-    result = await run(pool, "sleep 60 & (sleep 60 &) ; echo left")
-    assert (result.status, result.stdout) == (Status.OK, "left\n")
-    await until(lambda: not started(pool))
-
-
-async def test_many_at_a_time_have_their_own_answers(pool: SandboxPool) -> None:
-    results = await asyncio.gather(*(run(pool, f"echo $(({n} * {n})) | cat") for n in range(12)))
-    assert [result.stdout for result in results] == [f"{n * n}\n" for n in range(12)]
-
-
-async def test_a_program_without_room_for_its_files_does_not_start(pool: SandboxPool) -> None:
-    code = b"\0"
-    result = await pool.run(ExecRequest(code="echo " + code.decode() + "x", flavour="bash"))
-    assert (result.status, result.exit_code, result.stdout) == (Status.ERROR, 2, "")
-    assert result.stderr == "bash: the program has a NUL character\n"
-
-
 async def test_a_program_is_as_long_as_an_argument_may_be(pool: SandboxPool) -> None:
     most = _native.MOST_SHELL_BYTES
     result = await run(pool, "echo long #".ljust(most, "x"))
@@ -184,24 +146,6 @@ async def test_its_processes_are_counted(pool: SandboxPool, shared_user: Sandbox
         assert 30 <= len(result.stdout.split()) <= 64
 
 
-async def test_its_processes_share_its_memory(pool: SandboxPool) -> None:
-    """Each of them far below the limit."""
-    hold = "hold() { x=$(head -c 20000000 /dev/zero | tr '\\0' x); sleep 20; }; "
-    result = await run(
-        pool, hold + "hold & hold & hold & hold & hold & wait", memory_bytes=80 << 20, wall_s=20
-    )
-    assert result.status is Status.MEMORY_LIMIT
-    assert result.peak_memory_bytes >= 80 << 20
-
-
-async def test_its_processes_share_its_processor_time(pool: SandboxPool) -> None:
-    spin = "for n in 1 2 3; do while :; do :; done & done; wait"
-    result = await run(pool, spin, cpu_s=1, wall_s=30)
-    assert result.status is Status.TIMEOUT
-    assert 1.0 <= result.cpu_s <= 3.0
-    await until(lambda: not started(pool))
-
-
 async def test_files_count_and_not_how_often_they_were_opened(pool: SandboxPool) -> None:
     code = "for n in {1..400}; do echo $n >>f || break; echo $n >g && rm g; done; wc -l <f"
     assert (await run(pool, code, files=2, wall_s=20.0)).stdout == "400\n"
@@ -210,19 +154,13 @@ async def test_files_count_and_not_how_often_they_were_opened(pool: SandboxPool)
     assert "Disk quota exceeded" in many.stderr
 
 
-async def test_its_streams_have_their_names(pool: SandboxPool) -> None:
-    code = "cat /dev/stdin; echo out >/dev/stdout; echo err >/dev/stderr; cat /dev/fd/0"
-    result = await run(pool, code, stdin="in\n")
-    assert (result.stdout, result.stderr) == ("in\nout\nin\n", "err\n")
-
-
 async def test_a_cancelled_program_leaves_nothing(pool: SandboxPool) -> None:
     call = asyncio.create_task(run(pool, "sleep 60 & sleep 60 | cat", wall_s=60))
-    await until(lambda: len(started(pool)) >= 4)
+    await until(lambda: len(started_by(pool)) >= 4)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    await until(lambda: not started(pool))
+    await until(lambda: not started_by(pool))
 
 
 # --- accidents --------------------------------------------------------------------------------------------
@@ -234,8 +172,10 @@ async def test_a_supervisors_death_ends_all_of_it(without: tuple[str, ...]) -> N
     deaf = "trap '' HUP INT TERM; for fd in {3..255}; do eval \"exec $fd>&-\"; done 2>/dev/null; sleep 60"
     async with SandboxPool(("bash",), max_live=2, without=without) as pool:
         call = asyncio.create_task(run(pool, f"({deaf} & ({deaf}) &) & ({deaf}) & sleep 60", wall_s=60))
-        await until(lambda: len(started(pool)) >= 4)  # three are deaf; bash may become the sleep it ends with
-        orphans = started(pool)
+        await until(
+            lambda: len(started_by(pool)) >= 4
+        )  # three are deaf; bash may become the sleep it ends with
+        orphans = started_by(pool)
         os.kill(pool.supervisor_pid, signal.SIGKILL)
         await until(lambda: not any(is_alive(pid) for pid in orphans))
         call.cancel()
@@ -245,7 +185,7 @@ async def test_a_supervisors_death_ends_all_of_it(without: tuple[str, ...]) -> N
 
 async def test_a_zygotes_death_loses_no_call(pool: SandboxPool) -> None:
     calls = [asyncio.create_task(run(pool, "sleep 0.1; echo done")) for _ in range(4)]
-    await until(lambda: started(pool))
+    await until(lambda: started_by(pool))
     os.kill(pool.zygotes["bash"][-1], signal.SIGKILL)
     assert [result.stdout for result in await asyncio.gather(*calls)] == ["done\n"] * 4
 

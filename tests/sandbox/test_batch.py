@@ -33,14 +33,6 @@ async def test_those_behind_a_slow_one_do_not_wait_for_it() -> None:
         await batch.aclose()
 
 
-async def test_a_batch_larger_than_all_room() -> None:
-    async with SandboxPool(max_live=2, max_queued=0) as pool:
-        requests = [ExecRequest(code=f"{i}") for i in range(5 * pool._calls.window)]
-        async with asyncio.timeout(PATIENCE_S):
-            got = {index: outcome async for index, outcome in pool.run_batch(requests)}
-        assert len(got) == len(requests) and pool.in_flight == 0
-
-
 async def test_a_failure_in_a_batch_is_its_calls_own() -> None:
     async with SandboxPool(memory_bytes=GIB) as pool:
         requests = [

@@ -1,84 +1,45 @@
 """`rocstar sandbox bench`: every row is measured and checked, and a wrong answer is counted."""
 
 import argparse
+import itertools
 import json
-from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.sandbox import bench
-from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, Status
+from rocstar.sandbox.testing import FakeSandbox, ok
+from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
 
-def result(stdout: str) -> ExecResult:
-    return ExecResult(
-        status=Status.OK,
-        exit_code=0,
-        signal=None,
-        stdout=stdout,
-        stderr="",
-        stdout_truncated=False,
-        stderr_truncated=False,
-        value=None,
-        wall_s=0.0,
-        cpu_s=0.0,
-        peak_memory_bytes=0,
-        isolation="",
-    )
+def correct_sandbox(wrong_every: int = 0) -> FakeSandbox:
+    """Answers the programs of the benchmark; every `wrong_every`-th answer is wrong."""
+    numbers = itertools.count(1)
 
+    def answer(request: ExecRequest) -> ExecResult:
+        if wrong_every and next(numbers) % wrong_every == 0:
+            return ok("another call's answer\n")
+        number = request.code.rstrip(")").replace("(", " ").split()[-1]
+        return ok(f"x**3/3 {number}\n" if "sympy" in request.code else f"{number}\n")
 
-class Echo:
-    """Answers print(n) and the integral as a sandbox would; every `wrong_every`-th answer is another."""
-
-    id = "echo"
-
-    def __init__(self, wrong_every: int = 0) -> None:
-        self._wrong_every, self._count = wrong_every, 0
-
-    def _answer(self, code: str) -> ExecResult:
-        self._count += 1
-        if self._wrong_every and self._count % self._wrong_every == 0:
-            return result("another call's answer\n")
-        number = code.rstrip(")").replace("(", " ").split()[-1]
-        return result(f"x**3/3 {number}\n" if "sympy" in code else f"{number}\n")
-
-    async def run(self, request: ExecRequest | str, **_: float | None) -> ExecResult:
-        return self._answer(request if isinstance(request, str) else request.code)
-
-    async def run_batch(
-        self, requests: Sequence[ExecRequest], *, deadline: float | None = None
-    ) -> AsyncIterator[tuple[int, ExecResult | SandboxError]]:
-        for index in reversed(range(len(requests))):
-            yield index, self._answer(requests[index].code)
-
-    async def open_session(
-        self, *, flavour: str = "stdlib", limits: Limits | None = None, seed: int | None = None
-    ) -> "Echo":
-        return self
-
-    async def branch(self) -> "Echo":
-        return self
-
-    async def close(self) -> None:
-        return None
+    return FakeSandbox(answer)
 
 
 async def test_every_row_is_measured_with_all_answers_right() -> None:
-    rows = await bench.bench(Echo(), list(bench.PROGRAMS), seconds=0.05)
+    rows = await bench.bench(correct_sandbox(), list(bench.PROGRAMS), seconds=0.05)
     assert [row.wrong for row in rows] == [0] * 5
     assert all(row.calls > 0 and row.calls_per_s > 0 for row in rows)
     assert [row.p50_ms is None for row in rows] == [True, False, True, False, False]
 
 
 async def test_a_machine_too_busy_to_begin_in_time_is_measured_all_the_same() -> None:
-    rows = await bench.bench(Echo(), ["print"], seconds=0.0)
+    rows = await bench.bench(correct_sandbox(), ["print"], seconds=0.0)
     assert all(row.calls > 0 for row in rows)
 
 
 async def test_wrong_answers_and_failures_are_counted() -> None:
-    rows = await bench.bench(Echo(wrong_every=4), ["print"], seconds=0.02)
+    rows = await bench.bench(correct_sandbox(wrong_every=4), ["print"], seconds=0.02)
     assert rows[0].wrong == rows[0].calls // 4
     assert not bench.is_right(SandboxError("gone", kind="zygote_died", retryable=True), "1")
 

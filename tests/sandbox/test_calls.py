@@ -11,7 +11,7 @@ from rocstar.sandbox.pool.batch import PoolBatch, perform_all
 from rocstar.sandbox.pool.call_output import CallOutput
 from rocstar.sandbox.pool.calls import Call, Calls
 from rocstar.sandbox.testing import ok
-from rocstar.sandbox.types import ExecRequest, SandboxError
+from rocstar.sandbox.types import ExecRequest, SandboxError, deadline_error
 
 WINDOW = 4
 REQUESTS = [ExecRequest(code=str(number)) for number in range(500)]
@@ -176,7 +176,7 @@ async def test_a_lane_with_nothing_under_way_does_not_wait_for_the_window() -> N
     for _ in range(3):
         await calls.submit(call_of(2))
     assert [call.lane for call in calls.sent.values()] == [1] * WINDOW + [2]
-    calls.fail_all(module.late())
+    calls.fail_all(deadline_error())
 
 
 async def test_what_came_of_a_lost_attempt_is_no_part_of_the_next() -> None:

@@ -1,6 +1,5 @@
 """`rocstar sandbox run` and `doctor`, as a shell sees them."""
 
-import dataclasses
 import io
 import json
 import sys
@@ -10,8 +9,6 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox import cli
-from rocstar.sandbox.sync import flavour_of
-from rocstar.sandbox.types import ExecRequest
 
 
 @pytest.fixture
@@ -82,19 +79,6 @@ def test_a_mistake_is_one_line_and_exits_2(
     assert cli.main([path if argument == "FILE" else argument for argument in arguments]) == 2
     error = capsys.readouterr().err
     assert error.startswith("rocstar sandbox: ") and message in error and error.count("\n") == 1
-
-
-def test_the_longest_wall_clock_is_taken(program: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["run", program("7"), "--wall-s", "86400"]) == 0
-    assert capsys.readouterr() == ("7\n", "")
-
-
-def test_the_flavour_is_chosen_by_the_imports_unless_it_is_named(program: Any) -> None:
-    parse = cli.build_parser().parse_args
-    assert parse(["run", "x"]).flavour == "auto" == ExecRequest(code="").flavour
-    request = ExecRequest(code="import numpy")
-    assert flavour_of(request) == "numeric"
-    assert flavour_of(dataclasses.replace(request, flavour="stdlib")) == "stdlib"
 
 
 @pytest.mark.parametrize("options", [["--flavour", "ruby"], ["--wall-s", "soon"]])

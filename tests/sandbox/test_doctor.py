@@ -105,48 +105,34 @@ def test_without_a_pool_it_fails_and_says_why(
     assert "MISSING  seccomp" in shown and "fix: use a kernel" in shown
 
 
+ROOT = {"uid": 0, "can_change_uid": True}
+
+
 @pytest.mark.parametrize(
-    ("changes", "reason", "fix"),
+    ("name", "changes", "reason", "fix"),
     [
-        ({}, "user 1000 cannot become another", "start as root"),
+        ("uid", {}, "user 1000 cannot become another", "start as root"),
         (
-            {"uid": 0, "can_change_uid": True, "python_hidden": "/root/python"},
-            "other users cannot read /root/python",
+            "uid",
+            ROOT | {"python_hidden": "/root/x"},
+            "other users cannot read /root/x",
             "world-readable place",
         ),
-        ({"uid": 0, "container": True}, "this root may not change users, or has none to change to", "SETUID"),
-        (
-            {"uid": 0, "can_change_uid": True, "lacks": ["CHOWN"]},
-            "this root lacks CHOWN",
-            "`--cap-add CHOWN`",
-        ),
+        ("uid", {"uid": 0}, "this root may not change users, or has none to change to", "SETUID"),
+        ("uid", ROOT | {"lacks": ["CHOWN"]}, "this root lacks CHOWN", "`--cap-add CHOWN`"),
+        ("namespaces", {"apparmor_restricts": True}, "AppArmor", "apparmor_restrict_unprivileged_userns"),
+        ("namespaces", {"container": True, "user_namespaces": False}, "filter", "seccomp=unconfined"),
+        ("namespaces", {"container": True, "uid": 0}, "mounts", "--security-opt apparmor=unconfined"),
+        ("namespaces", {"user_namespaces": False}, "may not make", "max_user_namespaces"),
+        ("namespaces", {}, "mounts", "start as root"),
+        ("cgroup", {"container": True}, "not its own", "--memory"),
+        ("cgroup", {}, "no group can be made here", "Delegate"),
     ],
 )
-def test_it_tells_why_programs_have_no_user_of_their_own(
-    changes: dict[str, Any], reason: str, fix: str
-) -> None:
-    uid = layers(TIER_A, **changes)["uid"]
-    assert (uid.active, uid.reason) == (False, reason) and fix in uid.fix
-
-
-@pytest.mark.parametrize(
-    ("changes", "fix"),
-    [
-        ({"apparmor_restricts": True}, "apparmor_restrict_unprivileged_userns"),
-        ({"container": True, "user_namespaces": False}, "--security-opt seccomp=unconfined"),
-        ({"container": True, "uid": 0}, "--security-opt apparmor=unconfined"),
-        ({"user_namespaces": False}, "max_user_namespaces"),
-        ({}, "start as root"),
-    ],
-)
-def test_it_tells_why_there_are_no_namespaces(changes: dict[str, Any], fix: str) -> None:
-    assert fix in layers(TIER_A, **changes)["namespaces"].fix
-    assert layers(TIER_B, **changes)["namespaces"].fix == ""
-
-
-def test_a_container_is_bounded_by_its_engine() -> None:
-    assert "--memory" in layers(TIER_A, container=True)["cgroup"].fix
-    assert "Delegate" in layers(TIER_A)["cgroup"].fix
+def test_it_tells_why_a_layer_is_absent(name: str, changes: dict[str, Any], reason: str, fix: str) -> None:
+    absent = layers(TIER_A, **changes)[name]
+    assert not absent.active and reason in absent.reason and fix in absent.fix
+    assert layers(TIER_B, **changes)[name].fix == ""
 
 
 @pytest.mark.parametrize("variable", ["container", "KUBERNETES_SERVICE_HOST"])

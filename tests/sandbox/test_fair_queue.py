@@ -129,12 +129,6 @@ def test_a_lane_that_is_busy_for_ever_takes_no_more_room() -> None:
     assert len(lanes._heap) < 100
 
 
-def test_an_empty_one_has_nothing() -> None:
-    with pytest.raises(IndexError):
-        FairQueue[int]().pop()
-    assert not FairQueue[int]().next_is_idle()
-
-
 def test_what_is_discarded_takes_no_room() -> None:
     lanes: FairQueue[str] = FairQueue()
     lanes.put(1, "many")

@@ -34,18 +34,6 @@ async def test_who_is_too_late_has_no_turn_and_keeps_nobody_from_it() -> None:
     await behind
 
 
-async def test_a_turn_that_was_given_to_one_who_goes_away_is_the_next_ones() -> None:
-    turn = FifoLock()
-    await turn.take(None)
-    first, second = (asyncio.create_task(turn.take(None)) for _ in range(2))
-    await let_run()
-    turn.give()
-    first.cancel()  # it has the turn, and has not run since
-    await asyncio.wait((first,))
-    await let_run()
-    assert first.cancelled() and second.done()
-
-
 class Compared(asyncio.Future[None]):
     """A future that counts with how many it is compared."""
 

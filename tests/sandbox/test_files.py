@@ -109,7 +109,7 @@ def test_a_wrong_file_is_named(given: dict[str, bytes], message: str) -> None:
 
 @pytest.mark.parametrize("code", ["", "1", "\udcff", "\ud800x", "\xff", "é"])
 def test_no_program_passes_for_a_pack(code: str) -> None:
-    assert wire.encode_code(code, {})[0][:1] != files.MARK
+    assert wire.encode_run(1, ExecRequest(code=code), 0)[1][:1] != files.MARK
 
 
 def test_a_pack_gives_back_what_went_in(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

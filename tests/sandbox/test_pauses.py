@@ -16,8 +16,8 @@ from rocstar.sandbox.types import ExecRequest, Limits, SandboxError, Status
 
 from .. import needs
 from ..patience import PATIENCE_S
-from .test_tenants import MIB, memory_group
-from .watching import programs_of, until
+from .test_tenants import MIB, leave_memory
+from .watching import is_alive, programs_of, until
 
 # A program is not dumpable: what it waits for is shown to root alone.
 pytestmark = needs.ROOT.unless(os.geteuid() == 0)
@@ -34,10 +34,6 @@ signal.sigwait(told)
 
 def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def has_ended(pid: int) -> bool:
-    return state_of(pid) == "Z"
 
 
 def is_in(pid: int, call: str) -> bool:
@@ -87,7 +83,7 @@ async def ends_of(count: int, wall_s: float) -> set[Status] | None:
         with stopped(pool.supervisor_pid):
             for pid in (programs := programs_of(pool)):
                 os.kill(pid, signal.SIGTERM)
-            await until(lambda: all(map(has_ended, programs)))
+            await until(lambda: not any(map(is_alive, programs)))
             in_time = len(programs) == count and time.monotonic() < begun + wall_s
             await until(lambda: time.monotonic() > begun + 2 * wall_s)
         results = await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE_S)
@@ -118,7 +114,7 @@ async def lose_orders(pool: SandboxPool, count: int) -> int:
             os.kill(asker, signal.SIGUSR1)
             await until(lambda: is_in(asker, ASKS))
             os.kill(asker, signal.SIGKILL)
-            await until(lambda: has_ended(asker))
+            await until(lambda: not is_alive(asker))
             os.kill(zygote, signal.SIGCONT)
             while not programs_of(pool) - {asker}:
                 pass
@@ -126,7 +122,7 @@ async def lose_orders(pool: SandboxPool, count: int) -> int:
             await until(lambda: all(is_in(pid, ASKS) for pid in programs_of(pool) - {asker}))
             born = len(programs_of(pool) - {asker})
             os.kill(zygote, signal.SIGKILL)
-            await until(lambda: has_ended(zygote))
+            await until(lambda: not is_alive(zygote))
     results = await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE_S)
     assert [result.value for result in results] == [str(i) for i in range(count)] and pool.restarts == 0
     assert (await first).status is Status.SIGNALED
@@ -154,9 +150,6 @@ async def test_who_ends_itself_beside_one_that_the_kernel_takes_does_not_take_it
         if "cgroup" not in pool.isolation:
             needs.ROOT.skip()
         await pool.run("print(1)")
-        group = memory_group(pool.supervisor_pid)
-        assert group is not None
-        limit, use = group
         large = f"{TOLD}x = bytearray(b'x') * (400 << 20)"
         victim = asyncio.create_task(pool.run(ExecRequest(code=large, limits=Limits(memory_bytes=500 * MIB))))
         await until(lambda: len(programs_of(pool)) == 1)
@@ -167,12 +160,12 @@ async def test_who_ends_itself_beside_one_that_the_kernel_takes_does_not_take_it
         (own,) = programs_of(pool) - {taken}
         await until(lambda: is_in(own, WAITS))  # one that has not begun would be given again
         await heard(pool)
-        limit.write_text(str(int(use.read_text()) + 64 * MIB))
+        leave_memory(pool, 64)
         with stopped(pool.supervisor_pid):
             os.kill(own, signal.SIGKILL)
-            await until(lambda: has_ended(own))
+            await until(lambda: not is_alive(own))
             os.kill(taken, signal.SIGUSR1)
-            await until(lambda: has_ended(taken))
+            await until(lambda: not is_alive(taken))
         with pytest.raises(SandboxError) as failure:
             await asyncio.wait_for(victim, PATIENCE_S)
         assert (failure.value.kind, failure.value.retryable) == ("node_memory", True)

@@ -1,11 +1,11 @@
 """What runs as by the interpreter alone, where test_ordinary.py cannot see it: limits, endings, sessions."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from rocstar.sandbox import ExecRequest, Limits, SandboxPool, Status
 from rocstar.sandbox.child import error_text, notebook
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 POOL = """
 import time
@@ -13,12 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 with ThreadPoolExecutor(64) as pool:
     print(sum(pool.map(lambda k: (time.sleep(0.05), k)[1], range(128))))
 """
-
-
-@pytest.fixture
-async def pool() -> AsyncIterator[SandboxPool]:
-    async with SandboxPool(("stdlib",)) as pool:
-        yield pool
 
 
 @pytest.mark.parametrize("mib", [256, 512, 1024, 2048])
@@ -92,7 +86,7 @@ async def test_a_notebooks_commands_are_taken(pool: SandboxPool) -> None:
     assert (wrong.status, wrong.stderr.splitlines()[-1]) == (Status.ERROR, "SyntaxError: invalid syntax")
 
 
-def test_what_is_no_command_stays_an_error() -> None:
+async def test_what_is_no_command_stays_an_error() -> None:
     for source in ("x = = 1", "print('a'", "y = 5 %% 3", "%5 + 1"):
         with pytest.raises(SyntaxError) as caught:
             compile(source, "x", "exec")
@@ -106,7 +100,7 @@ async def test_an_error_says_which_limit_it_met(pool: SandboxPool) -> None:
     assert "sandbox: a file may have 4194304 bytes (limits.file_bytes)" in (await pool.run(large)).stderr
 
 
-def test_a_chain_of_any_length_is_told() -> None:
+async def test_a_chain_of_any_length_is_told() -> None:
     error = ValueError("first")
     for number in range(5000):
         following = ValueError(number)
@@ -120,5 +114,5 @@ class Mute(Exception):
         raise RuntimeError("no text")
 
 
-def test_of_an_error_without_a_text_its_type_is_told() -> None:
+async def test_of_an_error_without_a_text_its_type_is_told() -> None:
     assert error_text.shortest_text(Mute()) == "Mute\n"

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import rocstar.sandbox
 from rocstar.sandbox.attacks.host import allows_user_namespace
 
 from .. import needs
 from ..patience import PATIENCE_S
-from .attacks.world_readable import find_python
+from .attacks.world_readable import copy_sandbox, find_python, make_environment
 
 LOOK = """
 import json, os, sqlite3, tomllib
@@ -25,15 +24,29 @@ print(json.dumps({"uid": os.getuid(), "home": readable(%r), "secret": os.path.ex
 """
 PROGRAM = """
 import asyncio, json, sys
+from rocstar.sandbox.child.user_flavours import read_flavours
 from rocstar.sandbox.pool.pool import SandboxPool
+from rocstar.sandbox.types import ExecRequest
 
 async def main():
-    async with SandboxPool() as pool:
-        result = await pool.run(sys.argv[1])
-        print(json.dumps([result.isolation, result.stdout, result.stderr]))
+    own = read_flavours(sys.argv[2]) if sys.argv[2:] else {}
+    async with SandboxPool((*own, "stdlib"), declared=own) as pool:
+        result = await pool.run(ExecRequest(code=sys.argv[1], flavour="own" if own else "stdlib"))
+        print(json.dumps([result.isolation.split("+"), result.stdout, result.stderr]))
 
 asyncio.run(main())
 """
+"""Runs a program, in the flavour `own` if there is a file of flavours."""
+
+
+def outcome_of(*command: str | Path, cwd: str | Path = "/", umask: int = -1) -> tuple[list[str], str, str]:
+    """Layers, standard output and standard error of a program that PROGRAM runs."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=cwd, check=False, umask=umask
+    )
+    assert done.returncode == 0, done.stderr
+    layers, stdout, stderr = json.loads(done.stdout)
+    return layers, stdout, stderr
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077], ids=oct)
@@ -46,21 +59,16 @@ def test_programs_have_users_of_their_own_below_a_private_home(tmp_path: Path, u
     (home / "secret").write_text("x")
     (home / "secret").chmod(0o644)
     venv = home / "project" / ".venv"
-    subprocess.run([base, "-m", "venv", "--without-pip", venv], check=True)
-    packages = next((venv / "lib").glob("python3*")) / "site-packages"
+    packages = make_environment(venv, base)
     (packages / "rocstar.pth").write_text(f"{home / 'project' / 'house'}\n")
-    house = home / "project" / "house" / "rocstar"
-    house.mkdir(parents=True)
-    subprocess.run(["cp", "-r", Path(rocstar.sandbox.__file__).parent, house / "sandbox"], check=True)
-    command = [venv / "bin" / "python", "-c", PROGRAM, LOOK % (str(home), str(home / "secret"))]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=home, check=False, umask=umask
+    copy_sandbox(home / "project" / "house")
+    program = LOOK % (str(home), str(home / "secret"))
+    layers, stdout, stderr = outcome_of(
+        venv / "bin" / "python", "-c", PROGRAM, program, cwd=home, umask=umask
     )
-    assert done.returncode == 0, done.stderr
-    isolation, stdout, stderr = json.loads(done.stdout)
-    if "namespaces" not in isolation:
+    if "namespaces" not in layers:
         needs.ROOT.skip()
-    assert "uid" in isolation.split("+") and not stderr
+    assert "uid" in layers and not stderr
     seen = json.loads(stdout)
     assert seen["uid"] >= 100_000 and not seen["home"] and not seen["secret"]
 
@@ -75,44 +83,17 @@ def test_a_package_that_is_a_link_into_a_home_is_imported(tmp_path: Path, mode: 
     (linked / "__init__.py").write_text("")
     (linked / "later.py").write_text("FOUND = 'found'\n")
     (home / "secret").write_text("x")
-    subprocess.run([base, "-m", "venv", "--without-pip", venv], check=True)
-    packages = next((venv / "lib").glob("python3*")) / "site-packages"
-    (packages / "rocstar").mkdir()
-    subprocess.run(
-        ["cp", "-r", Path(rocstar.sandbox.__file__).parent, packages / "rocstar" / "sandbox"], check=True
-    )
+    packages = make_environment(venv, base)
+    copy_sandbox(packages)
     (packages / "linked").symlink_to(linked)
     home.chmod(mode)
     program = f"from linked.later import FOUND\nprint(FOUND)\nopen({str(home / 'secret')!r})"
-    done = subprocess.run(
-        [venv / "bin" / "python", "-c", PROGRAM, program],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        cwd="/",
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    isolation, stdout, stderr = json.loads(done.stdout)
-    if "landlock" not in isolation:
+    layers, stdout, stderr = outcome_of(venv / "bin" / "python", "-c", PROGRAM, program)
+    if "landlock" not in layers:
         needs.LANDLOCK.skip()
     assert stdout == "found\n" and ("PermissionError" in stderr or "FileNotFoundError" in stderr)
 
 
-LAYERED = """
-import asyncio, json, sys
-from rocstar.sandbox.child.user_flavours import read_flavours
-from rocstar.sandbox.pool.pool import SandboxPool
-from rocstar.sandbox.types import ExecRequest
-
-async def main():
-    own = read_flavours(sys.argv[1]) if sys.argv[1] else {}
-    async with SandboxPool((*own, "stdlib") if own else ("stdlib",), declared=own) as pool:
-        result = await pool.run(ExecRequest(code=sys.argv[2], flavour="own" if own else "stdlib"))
-        print(json.dumps([result.isolation, result.stdout, result.stderr]))
-
-asyncio.run(main())
-"""
 READS = """
 import fonts
 from pathlib import Path
@@ -132,15 +113,8 @@ def test_an_environment_over_another_reads_both_and_no_working_copy(
     """By a line of a .pth file, the usual way: a figure needs its fonts, which are files."""
     base = find_python() or sys.executable
     home = tmp_path / "home"
-    for name in ("venv", "below", "above"):
-        subprocess.run([base, "-m", "venv", "--without-pip", home / name], check=True)
-    site, below, above = (
-        next((home / name / "lib").glob("python3*")) / "site-packages" for name in ("venv", "below", "above")
-    )
-    (site / "rocstar").mkdir()
-    subprocess.run(
-        ["cp", "-r", Path(rocstar.sandbox.__file__).parent, site / "rocstar" / "sandbox"], check=True
-    )
+    site, below, above = (make_environment(home / name, base) for name in ("venv", "below", "above"))
+    copy_sandbox(site)
     copy = home / "copy"
     (copy / "src").mkdir(parents=True)
     (copy / "src" / "token.txt").write_text("x")
@@ -157,17 +131,9 @@ def test_an_environment_over_another_reads_both_and_no_working_copy(
     flavours.write_text('[flavour.own]\nimports = ["fonts"]\nenvironment = "above"\n')
     home.chmod(mode)
     program = READS % ([str(copy / "src" / "token.txt"), str(flavours)],)
-    done = subprocess.run(
-        [home / "venv" / "bin" / "python", "-c", LAYERED, str(flavours) if own else "", program],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        cwd="/",
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    isolation, stdout, stderr = json.loads(done.stdout)
-    if "landlock" not in isolation:
+    declared = [flavours] if own else []
+    layers, stdout, stderr = outcome_of(home / "venv" / "bin" / "python", "-c", PROGRAM, program, *declared)
+    if "landlock" not in layers:
         needs.LANDLOCK.skip()
     assert (stdout, stderr) == ("a font found\n[False, False]\n", "")
 
@@ -201,26 +167,16 @@ def test_root_of_a_container_has_users_for_programs_and_namespaces(few: bool) ->
     with tempfile.TemporaryDirectory(prefix="rocstar-container-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        subprocess.run([base, "-m", "venv", "--without-pip", folder / "venv"], check=True)
-        packages = next((folder / "venv" / "lib").glob("python3*")) / "site-packages"
-        (packages / "rocstar").mkdir()
-        subprocess.run(
-            ["cp", "-r", Path(rocstar.sandbox.__file__).parent, packages / "rocstar" / "sandbox"], check=True
-        )
+        copy_sandbox(make_environment(folder / "venv", base))
         python = str(folder / "venv" / "bin" / "python")
         contained = ["setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin"]
         command = [*contained, python, "-c", PROGRAM, "import os\nprint(os.getuid())"]
         if few:
             command = [python, "-c", FEW_USERS, *command]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PATIENCE_S, cwd="/", check=False
-        )
-    assert done.returncode == 0, done.stderr
-    isolation, stdout, _ = json.loads(done.stdout)
-    layers = isolation.split("+")
+        layers, stdout, _ = outcome_of(*command)
     if "namespaces" not in layers and not allows_user_namespace():
         needs.ROOT.skip()
-    assert "uid" in layers and "namespaces" in layers, isolation
+    assert "uid" in layers and "namespaces" in layers, layers
     assert 1 << 15 <= int(stdout) < 1 << 16 if few else int(stdout) >= 100_000
 
 

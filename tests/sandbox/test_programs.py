@@ -49,52 +49,37 @@ async def test_the_trailing_expression_is_evaluated_once(run: Run) -> None:
     assert (result.stdout, result.value) == ("1\n", "[1]")
 
 
-async def test_output_before_an_exception_is_kept(run: Run) -> None:
-    result = await run("print('before')\nx = 1\nx / 0\nprint('after')")
-    assert (result.status, result.exit_code, result.stdout, result.value) == (
-        Status.ERROR,
-        1,
-        "before\n",
-        None,
-    )
-    assert result.stderr.startswith(
-        'Traceback (most recent call last):\n  File "<cell>", line 3, in <module>\n'
-    )
-    assert "    x / 0\n" in result.stderr
-    assert result.stderr.endswith("ZeroDivisionError: division by zero\n")
-
-
-async def test_tracebacks_show_only_the_programs_own_frames(run: Run) -> None:
-    result = await run("import json\ndef parse():\n    return json.loads('{')\nparse()")
-    assert result.stderr.count("File ") == 2
-    assert "json/" not in result.stderr and "rocstar" not in result.stderr
-    assert "JSONDecodeError" in result.stderr
-
-
-async def test_chained_and_grouped_exceptions_are_shown(run: Run) -> None:
-    chained = await run("try:\n    {}['k']\nexcept KeyError as e:\n    raise ValueError('v') from e")
-    assert "KeyError: 'k'" in chained.stderr and "direct cause" in chained.stderr
-    grouped = await run("raise ExceptionGroup('g', [ValueError('one'), TypeError('two')])")
-    assert "ValueError: one" in grouped.stderr and "TypeError: two" in grouped.stderr
-
-
-async def test_a_syntax_error_points_at_its_line(run: Run) -> None:
-    result = await run("x = 1\ny = = 2")
-    assert result.status is Status.ERROR
-    assert 'File "<cell>", line 2' in result.stderr
-    assert result.stderr.endswith("SyntaxError: invalid syntax\n")
-
-
-async def test_an_error_in_repr_is_the_programs(run: Run) -> None:
-    result = await run("class A:\n    def __repr__(self):\n        raise ValueError('no')\nA()")
-    assert (result.status, result.value) == (Status.ERROR, None)
-    assert "ValueError: no" in result.stderr
-
-
-async def test_recursion_ends_in_an_error(run: Run) -> None:
-    result = await run("def f():\n    return f()\nf()")
-    assert result.status is Status.ERROR
-    assert "RecursionError" in result.stderr and len(result.stderr) < 2000
+@pytest.mark.parametrize(
+    ("code", "parts"),
+    [
+        (
+            "x = 1\nx / 0",
+            ['Traceback (most recent call last):\n  File "<cell>", line 2, in <module>\n    x / 0\n'],
+        ),
+        (
+            "import json\ndef f():\n    json.loads('{')\nf()",
+            ['"<cell>", line 3, in f\n', "JSONDecodeError: "],
+        ),
+        (
+            "try:\n    {}['k']\nexcept KeyError as e:\n    raise ValueError from e",
+            ["KeyError: 'k'", "direct cause"],
+        ),
+        (
+            "raise ExceptionGroup('g', [ValueError('one'), TypeError('two')])",
+            ["ValueError: one", "TypeError: two"],
+        ),
+        ("x = 1\ny = = 2", ['File "<cell>", line 2', "SyntaxError: invalid syntax\n"]),
+        ("class A:\n    def __repr__(self):\n        raise ValueError('no')\nA()", ["ValueError: no"]),
+        ("def f():\n    return f()\nf()", ["RecursionError"]),
+        ("x = 1\0", ["null bytes"]),
+        ("x = '\ud800'", ["surrogates not allowed"]),
+    ],
+)
+async def test_an_error_shows_the_frames_of_the_program_alone(run: Run, code: str, parts: list[str]) -> None:
+    result = await run(code)
+    assert (result.status, result.exit_code, result.value) == (Status.ERROR, 1, None)
+    assert all(part in result.stderr for part in parts), result.stderr
+    assert "json/" not in result.stderr and "rocstar" not in result.stderr and len(result.stderr) < 2000
 
 
 @pytest.mark.parametrize(
@@ -133,42 +118,19 @@ async def test_standard_input(run: Run) -> None:
         ("print('é€😀')", "é€😀\n"),
         ("import os; os.write(1, b'raw')", "raw"),
         ("print('a\\0b')", "a\0b\n"),
+        ("import io, sys; sys.stdout = io.TextIOWrapper(sys.stdout.buffer); print('x')", "x\n"),
+        ("import sys; print('x'); sys.stdout.close()", "x\n"),
+        ("import sys; sys.stdout = None; print('x')", ""),
     ],
 )
 async def test_output_is_always_valid_text(run: Run, code: str, stdout: str) -> None:
-    assert (await run(code)).stdout == stdout
-
-
-@pytest.mark.parametrize(
-    ("code", "message"), [("x = 1\0", "null bytes"), ("x = '\ud800'", "surrogates not allowed")]
-)
-async def test_code_that_is_no_text_is_a_clear_error(run: Run, code: str, message: str) -> None:
     result = await run(code)
-    assert result.status is Status.ERROR and message in result.stderr
+    assert (result.status, result.stdout) == (Status.OK, stdout)
 
 
 async def test_a_value_that_is_no_text_is_repaired(run: Run) -> None:
     result = await run("class A:\n    def __repr__(self):\n        return '\\ud800x'\nA()")
     assert result.value == "?x"
-
-
-async def test_threads_are_joined_and_exit_handlers_run(run: Run) -> None:
-    result = await run(
-        "import atexit, threading\n"
-        "atexit.register(print, 'exit')\n"
-        "threading.Timer(0.01, print, ['thread']).start()\n"
-        "print('main')"
-    )
-    assert result.stdout == "main\nthread\nexit\n"
-
-
-async def test_a_program_is_main(run: Run) -> None:
-    code = (
-        "import dataclasses, pickle, sys\n"
-        "@dataclasses.dataclass\nclass P:\n    x: int\n"
-        "__name__, pickle.loads(pickle.dumps(P(1))), sys.argv == [__file__]"
-    )
-    assert (await run(code)).value == "('__main__', P(x=1), True)"
 
 
 async def test_calls_share_nothing(run: Run) -> None:
@@ -186,39 +148,8 @@ async def test_randomness_is_fresh_or_seeded(run: Run) -> None:
     assert (await run("import random; random.random()", seed=7)).value == repr(random.Random(7).random())
 
 
-async def test_asyncio_works(run: Run) -> None:
-    code = (
-        "import asyncio\n"
-        "async def f(i):\n    await asyncio.sleep(0.001 * i)\n    return i\n"
-        "async def main():\n"
-        "    return await asyncio.gather(*map(f, range(5)), asyncio.to_thread(sum, [1, 2]))\n"
-        "asyncio.run(main())"
-    )
-    result = await run(code)
-    assert (result.value, result.stderr) == ("[0, 1, 2, 3, 4, 3]", "")
-
-
-async def test_threads_work(run: Run) -> None:
-    code = (
-        "from concurrent.futures import ThreadPoolExecutor\n"
-        "with ThreadPoolExecutor(8) as executor:\n"
-        "    total = sum(executor.map(lambda x: x * x, range(100)))\n"
-        "total"
-    )
-    assert (await run(code)).value == "328350"
-
-
 async def test_usage_is_measured(run: Run) -> None:
     result = await run("x = bytearray(64 << 20)\nsum(range(10**6))")
     assert result.peak_memory_bytes > 60 << 20
     assert result.wall_s > 0 and result.cpu_s > 0
     assert {"nnp", "rlimits", "seccomp"} <= set(result.isolation.split("+"))
-
-
-async def test_streams_that_the_program_replaced_or_closed(run: Run) -> None:
-    replaced = await run("import io, sys; sys.stdout = io.TextIOWrapper(sys.stdout.buffer); print('x')")
-    assert (replaced.stdout, replaced.status) == ("x\n", Status.OK)
-    closed = await run("import sys; print('x'); sys.stdout.close()")
-    assert (closed.stdout, closed.status) == ("x\n", Status.OK)
-    odd = await run("import sys; sys.stdout = None; print('x')")
-    assert (odd.stdout, odd.status) == ("", Status.OK)

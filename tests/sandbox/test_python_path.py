@@ -16,7 +16,7 @@ from rocstar.sandbox.pool import paths
 
 from .. import needs
 from ..patience import PATIENCE_S
-from .attacks.world_readable import copy_packages, find_python
+from .attacks.world_readable import copy_packages, find_python, make_environment
 
 CLI = "import sys; from rocstar.sandbox import cli; sys.exit(cli.main(sys.argv[1:]))"
 NOBODY = 65_534
@@ -103,10 +103,9 @@ def test_a_zygote_has_the_package_of_its_pool_and_not_that_of_the_environment(
     site: Path, tmp_path: Path
 ) -> None:
     base = find_python() or sys.executable
-    subprocess.run([base, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
-    packages = next((tmp_path / "venv" / "lib").glob("python3*")) / "site-packages"
-    (packages / "rocstar" / "sandbox").mkdir(parents=True)
-    (packages / "rocstar" / "sandbox" / "__init__.py").write_text("raise RuntimeError('another rocstar')\n")
+    other = make_environment(tmp_path / "venv", base) / "rocstar" / "sandbox"
+    other.mkdir(parents=True)
+    (other / "__init__.py").write_text("raise RuntimeError('another rocstar')\n")
     python = str(tmp_path / "venv" / "bin" / "python")
     done = sandbox("run", "-", path=str(site), python=python, code="print(1)")
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")

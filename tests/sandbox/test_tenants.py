@@ -26,6 +26,13 @@ time.sleep(0.01)
 """One call into the kernel, which needs no interpreter lock: it goes on when the cell is over."""
 
 
+async def until_evicted(pool: SandboxPool, sessions: int) -> None:
+    """Waits for evictions: the supervisor looks for them every second, while programs run."""
+    async with asyncio.timeout(PATIENCE_S):
+        while pool.evictions < sessions:
+            await pool.run(ExecRequest(code="1", limits=Limits(memory_bytes=MIB)))
+
+
 async def test_a_session_that_grows_between_cells_gives_way_and_not_its_neighbour() -> None:
     async with SandboxPool(memory_bytes=128 * MIB) as pool:
         limits = Limits(memory_bytes=64 * MIB)
@@ -34,11 +41,7 @@ async def test_a_session_that_grows_between_cells_gives_way_and_not_its_neighbou
         grown = [await pool.open_session(limits=limits) for _ in range(6)]
         for session in grown:
             assert (await session.run(GROWS_BETWEEN_CELLS)).status is Status.OK
-        async with asyncio.timeout(PATIENCE_S):
-            while pool.evictions == 0:
-                await pool.run(
-                    ExecRequest(code="1", limits=Limits(memory_bytes=MIB))
-                )  # the supervisor looks every second
+        await until_evicted(pool, 1)
         assert (await neighbour.run("x")).value == "1"
         lost = [session.lost for session in grown if session.lost is not None]
         assert lost and set(lost) == {"evicted"}
@@ -71,9 +74,7 @@ async def test_what_a_session_keeps_in_sockets_counts_as_its_memory() -> None:
         for _ in range(4):
             full.append(await pool.open_session(limits=limits, owner="many"))
             assert (await full[-1].run(FILLS_SOCKETS)).status is Status.OK
-        async with asyncio.timeout(PATIENCE_S):
-            while pool.evictions < 2:
-                await pool.run(ExecRequest(code="1", limits=Limits(memory_bytes=MIB)))
+        await until_evicted(pool, 2)
         assert (await neighbour.run("x")).value == "1"
         assert {session.lost for session in full} <= {"evicted", None}
 
@@ -89,16 +90,21 @@ def memory_group(pid: int) -> tuple[Path, Path] | None:
     return None
 
 
+def leave_memory(pool: SandboxPool, mib: int) -> None:
+    """Lowers the limit of the pool's cgroup to what it uses and so much more."""
+    group = memory_group(pool.supervisor_pid)
+    assert group is not None
+    limit, use = group
+    limit.write_text(str(int(use.read_text()) + mib * MIB))
+
+
 @pytest.mark.privileged
 async def test_a_kill_by_the_kernel_below_the_programs_own_limit_is_no_verdict() -> None:
     async with SandboxPool() as pool:
         if "cgroup" not in pool.isolation:
             needs.ROOT.skip()
         await pool.run("print(1)")
-        group = memory_group(pool.supervisor_pid)
-        assert group is not None
-        limit, use = group
-        limit.write_text(str(int(use.read_text()) + 64 * MIB))
+        leave_memory(pool, 64)
         with pytest.raises(SandboxError) as failure:
             await pool.run(
                 ExecRequest(code="x = bytearray(b'x') * (400 << 20)", limits=Limits(memory_bytes=500 * MIB))
@@ -115,10 +121,7 @@ async def test_what_the_kernel_took_before_is_no_reason_for_anothers_end() -> No
             needs.ROOT.skip()
         session = await pool.open_session(limits=Limits(memory_bytes=500 * MIB))
         assert (await session.run("x = bytearray(b'x') * (160 << 20)")).status is Status.OK
-        group = memory_group(pool.supervisor_pid)
-        assert group is not None
-        limit, use = group
-        limit.write_text(str(int(use.read_text()) + 32 * MIB))
+        leave_memory(pool, 32)
         code = "x = bytearray(b'x') * (96 << 20)"
         taken = await pool.run(ExecRequest(code=code, limits=Limits(memory_bytes=500 * MIB)))
         assert taken.status is Status.OK  # the kernel takes who has most
@@ -168,13 +171,9 @@ async def test_a_call_of_the_whole_budget_delays_no_small_one_and_evicts_nobody_
     async with SandboxPool(max_live=3, memory_bytes=budget) as pool:
         small = Limits(memory_bytes=32 * MIB)
         session = await pool.open_session(limits=small)
-        busy = asyncio.create_task(
-            pool.run(
-                ExecRequest(
-                    code="import time; time.sleep(600)", limits=Limits(wall_s=900, memory_bytes=400 * MIB)
-                )
-            )
-        )
+        sleeps = "import time; time.sleep(600)"
+        limits = Limits(wall_s=900, memory_bytes=400 * MIB)
+        busy = asyncio.create_task(pool.run(ExecRequest(code=sleeps, limits=limits)))
         large = asyncio.create_task(pool.run(ExecRequest(code="1", limits=Limits(memory_bytes=budget))))
         result = await pool.run(ExecRequest(code="print(1)", limits=small))
         assert result.stdout == "1\n" and not busy.done() and not large.done()
@@ -207,11 +206,22 @@ async def test_idle_sessions_keep_no_more_than_half_of_the_scratch_room() -> Non
         greedy = [await pool.open_session() for _ in range(3)]
         for session in greedy:
             await session.run("for n in range(2): open(str(n), 'wb').write(b'x' * (2 << 20))")
-        async with asyncio.timeout(PATIENCE_S):
-            while pool.evictions < 2:
-                await pool.run("1")  # the supervisor looks every second
+        await until_evicted(pool, 2)
         assert (await pool.run("open('b', 'wb').write(b'x' * (4 << 20))")).status is Status.OK
         assert modest.lost is None
+
+
+HOG = """
+import os, time
+kept = []
+try:
+    for n in range(60):
+        kept.append(open(str(n), 'wb', buffering=0))
+        UNLINK
+        kept[-1].write(b'x' * (1 << 20))
+except OSError: pass
+time.sleep(60)
+"""
 
 
 @pytest.mark.parametrize("without", [(), ("namespaces",)])
@@ -219,19 +229,6 @@ async def test_a_program_that_fills_the_scratch_room_gives_way_and_others_write(
     without: tuple[str, ...],
 ) -> None:
     """Files that have lost their names fill it as well."""
-    hog = "\n".join(
-        [
-            "import os, time",
-            "kept = []",
-            "try:",
-            "    for n in range(60):",
-            "        kept.append(open(str(n), 'wb', buffering=0))",
-            "        UNLINK",
-            "        kept[-1].write(b'x' * (1 << 20))",
-            "except OSError: pass",
-            "time.sleep(60)",
-        ]
-    )
     pool = SandboxPool(max_live=3, without=without)
     pool._restarter.options = dataclasses.replace(pool._restarter.options, scratch_bytes=16 * MIB)
     async with pool:
@@ -241,12 +238,12 @@ async def test_a_program_that_fills_the_scratch_room_gives_way_and_others_write(
         await session.run("open('mine', 'w').write('x')")
         unlinks = ["pass"] + ["os.unlink(str(n))"] * ("namespaces" in pool.isolation)
         for unlink in unlinks:
-            request = ExecRequest(code=hog.replace("UNLINK", unlink), limits=Limits(wall_s=60))
+            request = ExecRequest(code=HOG.replace("UNLINK", unlink), limits=Limits(wall_s=60))
             with pytest.raises(SandboxError) as failure:
                 await pool.run(request)
             assert (failure.value.kind, failure.value.retryable) == ("node_scratch", True)
             assert (await pool.run("open('b', 'wb').write(b'x' * (4 << 20))")).status is Status.OK
-        filling = asyncio.create_task(session.run(hog.replace("UNLINK", "pass")))
+        filling = asyncio.create_task(session.run(HOG.replace("UNLINK", "pass")))
         with pytest.raises(SandboxError):
             await filling
         with pytest.raises(SessionLost) as loss:
@@ -301,17 +298,6 @@ def test_sessions_beyond_the_descriptors_give_way_to_calls() -> None:
     assert one == 1 and evictions + sessions == 60 and 1 <= sessions <= 30
 
 
-async def test_two_pools_of_a_machine_have_no_user_in_common() -> None:
-    """The kernel counts a user's processes: 64 threads in one pool would leave the other's program none."""
-    ask = ExecRequest(code="import os, time; time.sleep(0.2); print(os.getuid())")
-    async with SandboxPool(max_live=4) as one, SandboxPool(max_live=4) as other:
-        if "uid" not in one.isolation:
-            needs.ROOT.skip()
-        told = await asyncio.gather(*(pool.run(ask) for pool in (one, other) for _ in range(4)))
-        users = [int(result.stdout) for result in told]
-        assert not set(users[:4]) & set(users[4:])
-
-
 async def test_a_session_of_who_has_few_is_not_taken_for_anothers() -> None:
     async with SandboxPool(max_sessions=4) as pool:
         mine = await pool.open_session(owner="few")
@@ -352,17 +338,3 @@ async def test_owners_get_places_by_weight() -> None:
         calls = [call(pool, owner) for _ in range(40) for owner in ("heavy", "light")]
         await asyncio.gather(*calls)
     assert done[:36].count("heavy") >= 22
-
-
-async def test_what_nobody_reads_does_not_go_on_in_memory() -> None:
-    """All of a batch ran at once, and its results waited for whoever read them."""
-    async with SandboxPool(max_live=2) as pool:
-        batch = pool.run_batch([ExecRequest(code="print('x' * 1000)")] * 2000)
-        await anext(batch)
-        ahead = 2 * pool._calls.window + 16
-        before = pool._calls._next_id
-        for _ in range(20):
-            await pool.run("1")  # meanwhile
-        assert pool._calls._next_id - 20 - before <= ahead
-        assert pool.in_flight == 0 or pool._calls._next_id <= ahead + 22
-        await batch.aclose()

@@ -122,18 +122,6 @@ async def test_replayed_recordings_are_the_recorded_results() -> None:
         assert await fake.run(ExecRequest(code=case["code"])) == ExecResult.from_json(case["result"])
 
 
-async def test_requests_are_remembered_in_order() -> None:
-    fake = FakeSandbox({}, otherwise=testing.ok("x"))
-    requests = [ExecRequest(code="a"), ExecRequest(code="b", stdin="i")]
-    assert [(await fake.run(request)).stdout for request in requests] == ["x", "x"]
-    assert fake.requests == requests
-
-
-async def test_a_callable_script_sees_the_request() -> None:
-    fake = FakeSandbox(lambda request: testing.ok(request.stdin))
-    assert (await fake.run(ExecRequest(code="", stdin="in"))).stdout == "in"
-
-
 async def test_a_scripted_failure_is_raised_and_an_unknown_code_is_a_mistake() -> None:
     fake = FakeSandbox({"a": SandboxError("down", kind="zygote_died", retryable=True)})
     with pytest.raises(SandboxError, match="down"):

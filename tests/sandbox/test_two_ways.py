@@ -35,7 +35,7 @@ SHORT, PLAIN = "short", "plain"
 PLAIN_WAY = """
 from rocstar.sandbox.child import cell, error_text
 
-cell.RANDOM_WORDS = (b"",)  # which each program has, so none is usual
+cell.UNUSUAL_WORDS = (b"",)  # which each program has, so none is usual
 cell.evaluate = cell.evaluate_tree
 error_text.IS_KNOWN = False
 """
@@ -133,49 +133,14 @@ async def test_no_stack_names_a_file_of_ours(both: Both) -> None:
 
 
 PIECES = (
-    *(
-        "x = 5\n",
-        "x\n",
-        "x",
-        "print(x)\n",
-        "print(x)",
-        "undefined\n",
-        "print(undefined)",
-        "1 / 0\n",
-        "x /= 2\n",
-    ),
-    *("raise ValueError(x)\n", "del x\n", "x is 5\n", "import sys\n", "sys.exit(3)\n", "raise SystemExit\n"),
-    *(
-        "import threading\n",
-        LATE,
-        "import atexit\n",
-        "atexit.register(print, 'end')\n",
-        "sys.tracebacklimit = 1\n",
-    ),
-    *(
-        "sys.stdout.write('part')\n",
-        "sys.stderr.write('part')\n",
-        "sys.stdout = None\n",
-        "sys.stdout.close()\n",
-    ),
+    *("x = 5\n", "x\n", "x", "print(x)\n", "print(x)", "undefined\n", "print(undefined)", "1 / 0\n"),
+    *("x /= 2\n", "raise ValueError(x)\n", "del x\n", "x is 5\n", "import sys\n", "sys.exit(3)\n"),
+    *("raise SystemExit\n", "import threading\n", LATE, "import atexit\n"),
+    *("atexit.register(print, 'end')\n", "sys.tracebacklimit = 1\n", "sys.stdout.write('part')\n"),
+    *("sys.stderr.write('part')\n", "sys.stdout = None\n", "sys.stdout.close()\n"),
     *("sys.stderr = sys.stdout\n", "if x:\n    ", "try:\n    ", "except Exception:\n    ", "finally:\n    "),
-    *(
-        "def f():\n    ",
-        "f()\n",
-        "class C: ",
-        "with x: ",
-        "(",
-        ")",
-        "[",
-        "'",
-        "'''",
-        '"',
-        ";",
-        "#",
-        "\\\n",
-        "\n",
-    ),
-    *("\n\n", "\r\n", "\f", "\t", " ", "é", ": ", "await ", "return "),
+    *("def f():\n    ", "f()\n", "class C: ", "with x: ", "(", ")", "[", "'", "'''", '"', ";", "#", "\\\n"),
+    *("\n", "\n\n", "\r\n", "\f", "\t", " ", "é", ": ", "await ", "return "),
 )
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=7).map("".join)
 

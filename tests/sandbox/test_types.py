@@ -12,8 +12,6 @@ from rocstar.sandbox.types import (
     ExecRequest,
     ExecResult,
     Limits,
-    SandboxError,
-    SessionLost,
     Status,
 )
 
@@ -79,14 +77,3 @@ def test_a_result_survives_json(result: ExecResult) -> None:
 
 def test_statuses_are_those_of_the_contract() -> None:
     assert [*Status] == ["ok", "error", "signaled", "timeout", "memory_limit", "output_limit", "denied"]
-
-
-def test_a_lost_session_says_why() -> None:
-    loss = SessionLost("gone", reason="evicted")
-    assert isinstance(loss, SandboxError)
-    assert (loss.kind, loss.retryable, loss.reason) == ("session_lost", False, "evicted")
-
-
-def test_an_error_carries_kind_and_retryable() -> None:
-    failure = SandboxError("what", kind="zygote_died", retryable=True)
-    assert (str(failure), failure.kind, failure.retryable) == ("what", "zygote_died", True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rocstar.sandbox.child.flavours import Flavour
 from rocstar.sandbox.child.user_flavours import prepend_site, read_flavours
 from rocstar.sandbox.pool import process
 from rocstar.sandbox.pool.pool import SandboxPool
@@ -18,12 +19,13 @@ from rocstar.sandbox.types import ExecRequest, SandboxError, Status
 from ..patience import PATIENCE_S
 from .watching import until
 
-VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
+SITE = f"own/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+REQUEST = ExecRequest(code="import ours; 1", flavour="own")
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
-    site = tmp_path / "own" / "lib" / VERSION / "site-packages"
+    site = tmp_path / SITE
     site.mkdir(parents=True)
     (site / "ours.py").write_text("from time import monotonic_ns\nIMPORTED = monotonic_ns()\n")
     (site / "msgspec.py").write_text("OWN = True\n")  # a package that rocstar has as well
@@ -37,8 +39,15 @@ def declare(folder: Path, text: str) -> str:
     return str(path)
 
 
+def declared(environment: Path, *imports: str) -> dict[str, Flavour]:
+    """The flavour `own` of the environment, with these imports."""
+    names = ", ".join(f'"{name}"' for name in imports)
+    text = f'[flavour.own]\nimports = [{names}]\nenvironment = "own"\n'
+    return dict(read_flavours(declare(environment, text)))
+
+
 async def test_its_imports_are_there_before_and_its_packages_come_first(environment: Path) -> None:
-    own = read_flavours(declare(environment, '[flavour.own]\nimports = ["ours"]\nenvironment = "own"\n'))
+    own = declared(environment, "ours")
     code = "import later, msgspec, ours\nours.IMPORTED, msgspec.OWN, later.x"
     async with SandboxPool(("own",), declared=own, max_live=2) as pool:
         seen = {(await pool.run(ExecRequest(code=code, flavour="own"))).value for _ in range(2)}
@@ -61,8 +70,8 @@ with ThreadPoolExecutor(1) as pool: print(pool.submit(pow, 2, 3).result(), threa
 
 async def test_a_package_that_starts_threads_leaves_none_to_its_programs(environment: Path) -> None:
     """A fork has one thread. A program that ended would wait for the others, or find itself at its end."""
-    (environment / "own" / "lib" / VERSION / "site-packages" / "ours.py").write_text(STARTS_THREADS)
-    own = read_flavours(declare(environment, '[flavour.own]\nimports = ["ours"]\nenvironment = "own"\n'))
+    (environment / SITE / "ours.py").write_text(STARTS_THREADS)
+    own = declared(environment, "ours")
     async with SandboxPool(("own",), declared=own, max_live=2) as pool:
         for code, printed in (("print(1)", "1\n"), (USES_THREADS, "8 True\n")):
             result = await pool.run(ExecRequest(code=code, flavour="own"))
@@ -70,7 +79,7 @@ async def test_a_package_that_starts_threads_leaves_none_to_its_programs(environ
 
 
 async def test_a_call_waits_for_its_own_flavour_where_the_pool_does_not(environment: Path) -> None:
-    site = environment / "own" / "lib" / VERSION / "site-packages"
+    site = environment / SITE
     (site / "slow.py").write_text("open(__file__ + '.pipe', 'rb', 0).read(1)\n")
     (site / "broken.py").write_text("raise RuntimeError('boom')\n")
     os.mkfifo(site / "slow.py.pipe")
@@ -94,8 +103,7 @@ async def test_a_call_waits_for_its_own_flavour_where_the_pool_does_not(environm
 
 
 async def test_a_package_that_is_missing_is_named_with_its_place(environment: Path) -> None:
-    text = '[flavour.own]\nimports = ["nowhere_at_all"]\nenvironment = "own"\n'
-    own = read_flavours(declare(environment, text))
+    own = declared(environment, "nowhere_at_all")
     with pytest.raises(SandboxError, match="'own' needs nowhere_at_all: install it in own") as caught:
         async with SandboxPool(("own",), declared=own):
             pass
@@ -109,15 +117,14 @@ async def test_a_package_that_only_pythonpath_has_is_told_of(
     (folder / "deeper").mkdir(parents=True)
     (folder / "deeper" / "inner.py").write_text("x = 7\n")
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    text = '[flavour.own]\nimports = ["deeper.inner"]\nenvironment = "own"\n'
-    own = read_flavours(declare(environment, text))
+    own = declared(environment, "deeper.inner")
     with pytest.raises(
         SandboxError, match=f"PYTHONPATH has it in {folder}, which the sandbox does not"
     ) as caught:
         async with SandboxPool(("own",), declared=own):
             pass
     assert caught.value.kind == "missing_import" and "a .pth file" in str(caught.value)
-    (environment / "own" / "lib" / VERSION / "site-packages" / "mine.pth").write_text(f"{folder}\n")
+    (environment / SITE / "mine.pth").write_text(f"{folder}\n")
     async with SandboxPool(("own",), declared=own, max_live=1) as pool:
         assert (
             await pool.run(ExecRequest(code="from deeper import inner; inner.x", flavour="own"))
@@ -126,8 +133,8 @@ async def test_a_package_that_only_pythonpath_has_is_told_of(
 
 async def refused(environment: Path, text: str, names: tuple[str, ...] = ("own",)) -> SandboxError:
     """What a pool says whose flavour imports a module with this text."""
-    (environment / "own" / "lib" / VERSION / "site-packages" / "unfit.py").write_text(text)
-    own = read_flavours(declare(environment, '[flavour.own]\nimports = ["unfit"]\nenvironment = "own"\n'))
+    (environment / SITE / "unfit.py").write_text(text)
+    own = declared(environment, "unfit")
     with pytest.raises(SandboxError) as caught:
         async with SandboxPool(names, declared=own):
             pass
@@ -181,17 +188,16 @@ async def outcome_of(pool: SandboxPool, request: ExecRequest) -> str | SandboxEr
 
 async def test_a_flavour_that_cannot_be_imported_any_more_fails_alone(environment: Path) -> None:
     """Its package was changed, say: nobody else's programs and sessions end of that."""
-    module = environment / "own" / "lib" / VERSION / "site-packages" / "ours.py"
-    own = read_flavours(declare(environment, '[flavour.own]\nimports = ["ours"]\nenvironment = "own"\n'))
-    request = ExecRequest(code="import ours; 1", flavour="own")
+    module = environment / SITE / "ours.py"
+    own = declared(environment, "ours")
     async with SandboxPool(("stdlib", "own"), declared=own, max_live=2) as pool:
         session = await pool.open_session(flavour="stdlib")
         await session.run("x = 3")
-        assert await outcome_of(pool, request) == "1"
+        assert await outcome_of(pool, REQUEST) == "1"
         module.write_text("raise RuntimeError('mended soon')")
         os.kill(pool.zygotes["own"][-1], signal.SIGKILL)
         async with asyncio.timeout(PATIENCE_S):
-            while not isinstance(error := await outcome_of(pool, request), SandboxError):
+            while not isinstance(error := await outcome_of(pool, REQUEST), SandboxError):
                 pass  # it was forked before
         assert (error.kind, error.retryable) == ("zygote_start", True)
         assert "RuntimeError: mended soon" in str(error) and "the next call for it tries again" in str(error)
@@ -199,25 +205,24 @@ async def test_a_flavour_that_cannot_be_imported_any_more_fails_alone(environmen
         assert (await session.run("x")).value == "3"
         module.write_text("")
         async with asyncio.timeout(PATIENCE_S):
-            while await outcome_of(pool, request) != "1":
+            while await outcome_of(pool, REQUEST) != "1":
                 pass
         assert pool.restarts == 0
 
 
 async def test_an_import_that_hangs_when_it_is_done_again_is_named_and_tried_later(environment: Path) -> None:
     """Calls of its flavour waited for it without end."""
-    module = environment / "own" / "lib" / VERSION / "site-packages" / "ours.py"
-    own = read_flavours(declare(environment, '[flavour.own]\nimports = ["ours"]\nenvironment = "own"\n'))
-    request = ExecRequest(code="import ours; 1", flavour="own")
+    module = environment / SITE / "ours.py"
+    own = declared(environment, "ours")
     pool = SandboxPool(("stdlib", "own"), declared=own, max_live=2)
     pool._restarter.options = replace(pool._restarter.options, zygote_start_s=1.0)
     async with pool:
-        assert await outcome_of(pool, request) == "1"
+        assert await outcome_of(pool, REQUEST) == "1"
         module.write_text("import threading\nthreading.Event().wait()\n")
         os.kill(pool.zygotes["own"][-1], signal.SIGKILL)
         async with asyncio.timeout(PATIENCE_S):
             told = "the own zygote was not ready after 1 s while importing ours: it hangs, or"
-            while told not in str(error := await outcome_of(pool, request)):
+            while told not in str(error := await outcome_of(pool, REQUEST)):
                 pass  # it was forked before, or was slower than a second before the import
         assert isinstance(error, SandboxError) and (error.kind, error.retryable) == ("zygote_start", True)
         assert await outcome_of(pool, ExecRequest(code="2", flavour="stdlib")) == "2"
@@ -229,16 +234,15 @@ async def test_a_flavour_that_cannot_be_keeps_no_supervisor_from_its_work(
     environment: Path, hangs: bool
 ) -> None:
     """One that died was not replaced until every flavour could be imported again."""
-    module = environment / "own" / "lib" / VERSION / "site-packages" / "ours.py"
-    own = read_flavours(declare(environment, '[flavour.own]\nimports = ["ours"]\nenvironment = "own"\n'))
-    request = ExecRequest(code="import ours; 1", flavour="own")
+    module = environment / SITE / "ours.py"
+    own = declared(environment, "ours")
     async with SandboxPool(("stdlib", "own"), declared=own, max_live=2) as pool:
         module.write_text(
             "import threading\nthreading.Event().wait()\n" if hangs else "raise OSError('boom')\n"
         )
         os.kill(pool.supervisor_pid, signal.SIGKILL)
         await until(lambda: pool.restarts)
-        waiting = asyncio.create_task(outcome_of(pool, request))
+        waiting = asyncio.create_task(outcome_of(pool, REQUEST))
         async with asyncio.timeout(PATIENCE_S):
             assert await outcome_of(pool, ExecRequest(code="2", flavour="stdlib")) == "2"
             assert (await (await pool.open_session(flavour="stdlib")).run("3")).value == "3"
@@ -255,7 +259,7 @@ async def test_an_import_that_hangs_is_named(environment: Path, monkeypatch: pyt
 
 
 def test_a_mistake_of_a_declared_flavour_ends_the_command_with_two(environment: Path) -> None:
-    site = environment / "own" / "lib" / VERSION / "site-packages"
+    site = environment / SITE
     (site / "unfit.py").write_text("raise RuntimeError('boom')\n")
     path = declare(environment, '[flavour.own]\nimports = ["unfit"]\nenvironment = "own"\n')
     code = "import sys; from rocstar.sandbox.cli import main; sys.exit(main())"

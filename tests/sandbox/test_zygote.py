@@ -1,30 +1,21 @@
 """The parts of the zygote and of the cell runner that can be tried without forking."""
 
-import atexit
 import hashlib
 import io
-import json
 import os
 import pickle
-import re
-import select
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import pytest
 
-from rocstar.sandbox import _native
 from rocstar.sandbox.child import cell, error_text, zygote
-from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 
 from ..patience import PATIENCE_S
 
-REAL_FINISH = cell.finish
 T = TypeVar("T")
 
 
@@ -33,15 +24,6 @@ def error_stream(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "__stderr__", stream)
     return stream
-
-
-@pytest.fixture
-def value_pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    read_end, write_end = os.pipe()
-    monkeypatch.setattr(cell, "VALUE_FD", write_end)
-    yield read_end
-    os.close(read_end)
-    os.close(write_end)
 
 
 @pytest.fixture(autouse=True)
@@ -62,13 +44,6 @@ def main_names() -> Iterator[dict[str, Any]]:
     yield names
     names.clear()
     names.update(before)
-
-
-def test_a_source_runs_like_a_cell(
-    value_pipe: int, error_stream: io.StringIO, main_names: dict[str, Any]
-) -> None:
-    assert cell.run_source(b"x = 2\nx * 21") == 0
-    assert os.read(value_pipe, 10) == b"42"
 
 
 @pytest.mark.parametrize(
@@ -119,118 +94,6 @@ def test_a_program_has_no_frame_of_ours_below_its_own(evaluate: Any, end: str) -
     assert sys._getframe().f_back is not None  # those of the caller are there again
 
 
-LAST_LINES = [
-    "f()",
-    "x = 1\nf(x)",
-    "if True:\n    x = 1\nf(2)",
-    "x = '''\nf()\n'''",
-    "x = (1,\n     f(2)\n)",
-    "x = \\\nf(3)",
-    "f(4);",
-    "f(5) # )",
-    "for i in range(2):\n    f(i)",
-    "x = 1; f(6)",
-    "lambda: f(7)",
-    "f(8)\n\n  \n",
-    "'''doc'''\nf(9)",
-    "[f(i) for i in range(2)]",
-    "x = f(10)",
-    "try:\n    f(11)\nfinally:\n    f(12)",
-    "from __future__ import annotations\nf(13)",
-    "f(14) if True else f(15)",
-    "del f(1)",
-    "return f(1)",
-    "f(1\n",
-    "f(*[1], **{})",
-    "def f(x=1): return 'mine', x\nf()",
-    "(f(16))",
-    "print(f(17))",
-    "x = 1\r\nf(18)",
-    "async def g(): pass\nawait f(19)",
-    "f(1)\nf(2)\n1 / 0\nf(3)",
-    "nonsense(1)",
-]
-
-
-@pytest.mark.parametrize("source", LAST_LINES)
-def test_the_short_way_to_a_last_line_changes_nothing(
-    source: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`evaluate` compiles a last line that is a call by itself; `evaluate_tree` is the plain way."""
-
-    def outcome(evaluate: Any) -> tuple[Any, Any, Any]:
-        calls: list[Any] = []
-
-        def f(*arguments: Any) -> str:
-            calls.append(arguments)
-            return f"f{len(calls)}"
-
-        names: dict[str, Any] = {"f": f}
-        try:
-            value = evaluate(source, names, cell.CELL)
-        except BaseException as error:
-            value = (type(error), str(error), getattr(error, "lineno", None))
-        return (None if callable(value) else value), calls, capsys.readouterr()
-
-    assert outcome(cell.evaluate) == outcome(cell.evaluate_tree)
-
-
-PROGRAMS = [
-    *LAST_LINES,
-    "",
-    "x = 6\nx * 7",
-    "print('\u00e9\u4e16')  # \u754c",
-    "'\ud800'",
-    "print(1)\0",
-    "'\\ud800'",
-    "import sys\nsys.exit(3)",
-    "raise SystemExit('why')",
-    "raise MemoryError",
-    "raise KeyboardInterrupt",
-    "def f():\n    return missing\nf()",
-    "print('half')\n1 / 0",
-    "import traceback\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    print(traceback.format_exc())",
-    "class Loud:\n    def __repr__(self):\n        raise ValueError('no')\nLoud()",
-    "import sys\nprint('kept', end='')\nsys.stdout = None",
-    "import sys\nsys.stderr.close()",
-    "import atexit\natexit.register(print, 'at the end')\nprint('before')",
-    "import random\nprint(random.random())",
-    "import linecache\nprint(list(linecache.getlines('<cell>')), __name__)",
-    "import warnings\nwarnings.warn_explicit('careful', UserWarning, '<cell>', 2)",
-]
-
-
-@pytest.mark.parametrize("source", PROGRAMS)
-def test_a_program_runs_the_short_way_as_the_long_one(
-    source: str, main_names: dict[str, Any], value_pipe: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`Programs` of csrc/sandbox/programs.cpp, and `run_cell`."""
-    code = source.encode("utf-8", "surrogatepass")
-    os.set_blocking(value_pipe, False)
-    monkeypatch.setattr(cell, "finish", REAL_FINISH)
-    monkeypatch.setattr(threading, "_shutdown", lambda: None)  # with it, no thread would start here any more
-    main_names["f"] = lambda *arguments: f"f{arguments}"
-
-    def outcome(run: Callable[[], Callable[[bytes, int], int]]) -> tuple[Any, ...]:
-        atexit._clear()
-        streams = [io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2)]
-        for name, stream in zip(("stdout", "stderr"), streams, strict=True):
-            monkeypatch.setattr(sys, name, stream)
-            monkeypatch.setattr(sys, f"__{name}__", stream)
-        written = [stream.buffer for stream in streams]
-        try:
-            exit_code: object = run()(code, 7)
-        except Exception as error:  # the report itself failed
-            exit_code = type(error)
-        left = sorted(main_names)
-        value = os.read(value_pipe, 100) if select.select([value_pipe], [], [], 0)[0] else b""
-        value = re.sub(rb"0x\w+", b"an address", value)
-        return exit_code, value, left, [b"" if to.closed else to.getvalue() for to in written]
-
-    short = in_a_fork(lambda: outcome(lambda: _native.Programs(cell).run))
-    assert short == in_a_fork(lambda: outcome(lambda: cell.run_cell))
-
-
 def in_a_fork(work: Callable[[], T]) -> T:
     """A program's end is a process's: it runs all exit handlers, and those of this one (torch has some that
     take its operators away) are to run later."""
@@ -259,19 +122,6 @@ def test_no_memory_left_even_for_the_report(
     monkeypatch.setattr(error_text, "error_text", no_memory)
     assert cell.run_source(b"raise MemoryError") == cell.MEMORY_EXIT
     assert error_stream.getvalue() == "MemoryError\n"
-
-
-def test_a_cell_that_exits_leaves_the_tests_their_threads(
-    main_names: dict[str, Any], value_pipe: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """... not even with another thread alive, which a whole run of the tests always has."""
-    monkeypatch.setattr(cell, "_cells", 0)
-    with ThreadPoolExecutor(2) as threads:
-        ended = threading.Event()
-        threads.submit(ended.wait)
-        assert cell.run_session_cell(b"raise SystemExit", None) == (0, b"", True)
-        ended.set()
-        assert threads.submit(int, "7").result(timeout=PATIENCE_S) == 7
 
 
 def test_cells_are_numbered_and_end_only_when_they_exit(
@@ -364,19 +214,3 @@ def test_a_parent_that_is_gone_ends_the_zygote_at_once() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(zygote._native, "die_with_parent", lambda parent: False)
         assert zygote.main(["--flavour=stdlib", "--fd=1", "--parent=1"]) == 0
-
-
-def test_a_missing_import_is_said_on_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = Flavour(
-        name="broken", modules=("module_that_is_not_there",), warm_up="", install="pip install it"
-    )
-    monkeypatch.setitem(FLAVOURS, "broken", broken)
-    monkeypatch.setattr(zygote._native, "die_with_parent", lambda parent: True)
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        assert zygote.main(["--flavour=broken", f"--fd={theirs.fileno()}", "--parent=1"]) == 3
-        packets = [ours.recv(10_000) for _ in range(3)]
-    assert packets[:2] == [b"Astarting", b"Aimporting module_that_is_not_there"] and packets[2][:1] == b"F"
-    fatal = json.loads(packets[2][1:])
-    assert fatal["kind"] == "missing_import"
-    assert "module_that_is_not_there" in fatal["message"] and "pip install it" in fatal["message"]

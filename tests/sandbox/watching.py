@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from rocstar.sandbox import proctree
 from rocstar.sandbox.pool.pool import SandboxPool
 
 from ..patience import PATIENCE_S
@@ -28,6 +29,20 @@ def own_processes(pool: SandboxPool) -> set[int]:
 def programs_of(pool: SandboxPool) -> set[int]:
     """Pids of what runs programs and sessions: all other children of the supervisor."""
     return children_of(pool.supervisor_pid) - own_processes(pool)
+
+
+def started_by(pool: SandboxPool) -> list[int]:
+    """Pids of the programs and of all that they started, at any depth."""
+    known = own_processes(pool)
+    return [one.pid for one in proctree.tree([pool.supervisor_pid]) if one.pid not in known]
+
+
+def is_alive(pid: int) -> bool:
+    """False of a process that has ended, reaped or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def ended(pid: int) -> bool:

@@ -25,7 +25,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from rocstar.engine.fleet.fleet import Fleet, FleetLimits
-from rocstar.engine.inference.base import Generation, Inference, InferenceError, KvLoad
+from rocstar.engine.inference.base import Generation, Inference, InferenceError
 from rocstar.engine.inference.sglang.guard import descendants
 from rocstar.engine.inference.sglang.replica import Replica
 from rocstar.engine.scheduling.policies import make_policy
@@ -120,24 +120,8 @@ class Witness:
         finally:
             self.book.live.discard(request_id)
 
-    def load(self) -> KvLoad:
-        return self.replica.load()
-
-    async def publish(self, version: int, source: Any = None) -> None:
-        await self.replica.publish(version, source)
-
-    async def abort(self, request_id: str) -> None:
-        await self.replica.abort(request_id)
-
-    def join(self, request_ids: Sequence[str]) -> None:
-        self.replica.join(request_ids)
-
-    def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
-        """Nothing is held back here."""
-        granted()
-
-    def release(self, request_id: str) -> None:
-        self.replica.release(request_id)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.replica, name)
 
 
 class Proxy:
@@ -201,7 +185,7 @@ async def fly(
 ) -> tuple[list[Group], Fleet, Book]:
     """The groups rolled out behind the fleet, `fault` striking replica 0 with requests in flight on it."""
     book = Book()
-    seats = [Witness(k, replica, book) for k, replica in enumerate(pair)]
+    seats: list[Any] = [Witness(k, replica, book) for k, replica in enumerate(pair)]
 
     async def restart(index: int) -> Inference:
         await pair[index].restart()

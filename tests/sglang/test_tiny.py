@@ -11,8 +11,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,8 @@ import pytest
 import pytest_asyncio
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
-from rocstar.engine.inference.base import Generation, Inference, InferenceError, KvLoad, Sampling, StopReason
-from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
+from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason
 from rocstar.engine.inference.sglang.replica import Replica
 from rocstar.engine.inference.sglang.sender import WeightSender
 from rocstar.engine.inference.weights import DiskWeights, LiveWeights
@@ -93,14 +90,10 @@ async def test_logprobs_are_those_of_transformers(replica: Replica, policy: Path
     figures("tiny", logprob_mean=off.mean().item(), logprob_max=off.max().item(), logprob_tokens=len(off))
     assert off.mean() < MEAN_BOUND
     greedy = await ask(replica, prompt(9), "lp/greedy", 50, sampling=Sampling(temperature=0.0))
+    again = await ask(replica, [*prompt(9), *greedy.ids, 31, 32, 33], "lp/greedy", 4)
+    assert (greedy.cached_tokens, again.cached_tokens) == (0, 24 + 50 - 1), "the next turn reuses the prefix"
     raw = teacher_forced(policy, prompt(9), greedy.ids, 1.0)
     assert (torch.tensor(greedy.logprobs) - raw).abs().mean() < MEAN_BOUND, "greedy reports those of T = 1"
-
-
-async def test_next_turn_reuses_the_prefix(replica: Replica) -> None:
-    first = await ask(replica, prompt(50), "pre/0", 40)
-    second = await ask(replica, [*prompt(50), *first.ids, 31, 32, 33], "pre/0", 4)
-    assert (first.cached_tokens, second.cached_tokens) == (0, 24 + 40 - 1)
 
 
 async def in_flight(replica: Replica, name: str, first: int) -> list[asyncio.Task[Generation]]:
@@ -239,45 +232,6 @@ async def test_abort_pause_and_continue(replica: Replica, policy: Path, figures:
     figures("tiny", aborted_running_tokens=len(got.ids), aborted_retracted_tokens=len(retracted.ids))
 
 
-class Elsewhere:
-    """Two engines as one: a turn that one fails continues on the other from the ids there are."""
-
-    def __init__(self, first: Inference, second: Inference) -> None:
-        self.engines, self.lost = (first, second), []
-        self.answered = 0
-
-    async def generate(self, ids: list[int], *, max_new_tokens: int, **request: Any) -> Generation:
-        try:
-            found = await self.engines[0].generate(ids, max_new_tokens=max_new_tokens, **request)
-            self.answered += 1
-            return found
-        except InferenceError as error:
-            if not error.retryable:
-                raise
-            self.lost.append((request["request_id"], len(ids), error.kind))
-            return await self.engines[1].generate(ids, max_new_tokens=max_new_tokens, **request)
-
-    def load(self) -> KvLoad:
-        return self.engines[0].load()
-
-    async def publish(self, version: int, source: Any = None) -> None:
-        raise AssertionError("nothing is published in this rollout")
-
-    async def abort(self, request_id: str) -> None:
-        raise AssertionError("nothing is aborted in this rollout")
-
-    def join(self, request_ids: Sequence[str]) -> None:
-        pass
-
-    def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
-        """Nothing is held back here."""
-        granted()
-
-    def release(self, request_id: str) -> None:
-        for engine in self.engines:
-            engine.release(request_id)
-
-
 async def test_sixteen_trajectories_with_the_real_tool(
     replica: Replica, policy: Path, other: Path, figures: Any
 ) -> None:
@@ -294,11 +248,8 @@ async def test_sixteen_trajectories_with_the_real_tool(
     assert found["tool_calls"] >= 16 and found["multi_turn"] >= 8
     assert off.mean() < MEAN_BOUND, "log-probs over turns, tool results and reused KV"
 
-    watched = Elsewhere(replica, replica)
-    rolling = asyncio.create_task(roll_out(watched, policy, seed=2))
-    async with asyncio.timeout(300):
-        while watched.answered < 8:  # noqa: ASYNC110 - another process
-            await asyncio.sleep(0.002)
+    rolling = asyncio.create_task(roll_out(replica, policy, seed=2))
+    await running(replica, 8)
     await replica.publish(7, DiskWeights(other))
     groups = await rolling
     versions = [{s.version for s in t.version_spans} for g in groups for t in g.trajectories]
@@ -310,28 +261,19 @@ async def test_sixteen_trajectories_with_the_real_tool(
     await replica.publish(8, DiskWeights(policy))
 
 
-async def test_a_killed_replicas_trajectories_continue_elsewhere(
+async def test_a_killed_server_comes_back_with_the_version_that_it_served(
     replica: Replica, policy: Path, figures: Any
 ) -> None:
-    """On the embedded engine with the same weights, from their token prefix; then the server is back."""
-    model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).eval()
-    with ThreadPoolExecutor(1) as thread:
-        async with EmbeddedEngine(model, max_running=16, thread=thread) as embedded:
-            both = Elsewhere(replica, embedded)
-            rolling = asyncio.create_task(roll_out(both, policy, seed=3))
-            await running(replica, 12)
-            children = Path(f"/proc/{replica.server_pid}/task/{replica.server_pid}/children")
-            os.kill(int(children.read_text().split()[0]), signal.SIGKILL)  # noqa: ASYNC240
-            groups = await rolling
-    found = summary(groups)
-    figures("tiny_rollout_killed", **found, continued_turns=len(both.lost))
-    assert (found["trajectories"], found["failed"]) == (16, 0)
-    assert len(both.lost) >= 8 and {kind for _, _, kind in both.lost} <= {"replica_lost"}
-    assert found["tool_calls"] >= 16
-
+    """The trajectories of a rollout go on on another one: see test_faults.py."""
+    task = asyncio.create_task(ask(replica, prompt(399), "lost", 300))
+    await running(replica, 1)
+    children = Path(f"/proc/{replica.server_pid}/task/{replica.server_pid}/children")
+    os.kill(int(children.read_text().split()[0]), signal.SIGKILL)  # noqa: ASYNC240
+    with pytest.raises(InferenceError, match="replica_lost"):
+        await task
     started = time.monotonic()
     await replica.wait_ready(asyncio.get_running_loop().time() + 600)
-    figures("tiny_rollout_killed", restart_s=round(time.monotonic() - started, 1))
+    figures("tiny_killed", restart_s=round(time.monotonic() - started, 1))
     again = await ask(replica, prompt(400), "back", 50)
     assert again.version_spans == ((0, 50, 8),)
     assert distance(policy, prompt(400), again, 0, 50).mean() < MEAN_BOUND

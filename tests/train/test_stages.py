@@ -106,7 +106,7 @@ def build_run(directory: Path, recipe: Recipe) -> Run:
         tools=nothing,
         judge=nothing,
         limits=limits,
-        sampling=nothing,
+        sampling=Sampling(temperature=1.0),
     )
     ticks = itertools.count()
     return Run(
@@ -342,9 +342,12 @@ async def test_without_rollouts_nothing_is_filtered(make_run: MakeRun) -> None:
 # ---- the measure after the cold start ----
 
 
+Answers = Callable[[Sequence[str | None]], list[Any]]
+
+
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[str | None]], list[Any]]:
-    """Answers to the tasks in order, None for an attempt that failed; gives back how they were asked."""
+def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
+    """Script the answers to the tasks in order, None for a failed attempt; return the calls."""
 
     def script(texts: Sequence[str | None]) -> list[Any]:
         asked: list[Any] = []
@@ -387,7 +390,7 @@ COLD = SftConfig(steps=9, data="chat.jsonl")
 )
 async def test_readable_answers_after_the_cold_start_are_counted(
     make_run: MakeRun,
-    answers: Callable[[Sequence[str | None]], list[Any]],
+    answers: Answers,
     monkeypatch: pytest.MonkeyPatch,
     texts: Sequence[str | None],
     share: float,
@@ -395,9 +398,6 @@ async def test_readable_answers_after_the_cold_start_are_counted(
 ) -> None:
     """An attempt that a limit cut has no answer; one that failed counts neither way."""
     run, notes, asked = make_run(Recipe(sft=COLD)), list[str](), answers(texts)
-    assert run.live is not None
-    sampled = dataclasses.replace(run.live.agent, sampling=Sampling(temperature=1.0))
-    run.live = dataclasses.replace(run.live, agent=sampled)
     monkeypatch.setattr(run.listeners, "note", notes.append)
     await during_training.measure_cold_start(run, stage(), TASKS)
     ((agent, ids, k, seed),) = asked
@@ -409,16 +409,10 @@ async def test_readable_answers_after_the_cold_start_are_counted(
     assert ("sft.steps" in note) == warns and note.startswith("cold start: ")
 
 
-async def test_of_many_tasks_the_first_32_are_measured(
-    make_run: MakeRun, answers: Callable[[Sequence[str | None]], list[Any]]
-) -> None:
+async def test_of_many_tasks_the_first_32_are_measured(make_run: MakeRun, answers: Answers) -> None:
     """No more at a time than the engine runs: with others the answers might round otherwise."""
     asked = answers([BOXED] * 16)
     run = make_run(Recipe(sft=COLD, engine=EngineConfig(max_running=16)))
-    assert run.live is not None
-    run.live = dataclasses.replace(
-        run.live, agent=dataclasses.replace(run.live.agent, sampling=Sampling(temperature=1.0))
-    )
     many = [dataclasses.replace(TASKS[0], id=f"task{k}") for k in range(40)]
     await during_training.measure_cold_start(run, stage(), many)
     assert [name for _, ids, _, _ in asked for name in ids] == [f"task{k}" for k in range(32)]
@@ -434,7 +428,7 @@ async def test_of_many_tasks_the_first_32_are_measured(
     ids=["no cold start", "own reward", "the original's graders"],
 )
 async def test_where_no_box_is_read_nothing_is_measured(
-    make_run: MakeRun, answers: Callable[[Sequence[str | None]], list[Any]], recipe: Recipe
+    make_run: MakeRun, answers: Answers, recipe: Recipe
 ) -> None:
     run, asked = make_run(recipe), answers([])
     await during_training.measure_cold_start(run, stage(), TASKS)
@@ -506,8 +500,8 @@ async def resumed(
 
 
 def progress_at(step: int, **changes: Any) -> dict[str, Any]:
-    told = {"step": step, "version": step, "dropped_tasks": ["task1"], "bad_steps": 2, "source": "live"}
-    return told | {"stage": "one", "first_step": 0, "cursor": {"taken": step}} | changes
+    progress = {"step": step, "version": step, "dropped_tasks": ["task1"], "bad_steps": 2, "source": "live"}
+    return progress | {"stage": "one", "first_step": 0, "cursor": {"taken": step}} | changes
 
 
 async def test_a_run_goes_through_its_stages(make_run: MakeRun, scripted: list[str]) -> None:
@@ -543,34 +537,43 @@ async def test_the_start_policy_is_that_of_step_0_also_when_resumed(
     assert scripted.index("start of step_0") < scripted.index("step 4" if is_resumed else "step 1")
 
 
-async def test_it_goes_on_inside_a_stage_where_the_source_stood(
-    make_run: MakeRun, scripted: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+LEFT = ["task0", "task2", "task3", "task4"]
+
+
+@pytest.mark.parametrize(
+    ("progress", "events", "calls"),
+    [
+        (
+            {"step": 3},
+            ["publish 3", "use", "load", "step 4", "save 4", "use", "step 5"],
+            [("one", LEFT, {"taken": 3}), ("two", ["task0", "task2"], None)],
+        ),
+        (
+            {"step": 6, "stage": "two", "first_step": 4},
+            ["publish 6", "use", "load", "step 7"],
+            [("two", ["task0", "task2"], {"taken": 6})],
+        ),
+        (
+            {"step": 4},
+            ["publish 4", "use", "load", "use", "step 5"],
+            [("two", ["task0", "task2"], None)],
+        ),
+    ],
+    ids=["inside a stage", "inside the last stage", "between two stages"],
+)
+async def test_it_goes_on_where_the_source_stood(
+    make_run: MakeRun,
+    scripted: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    progress: dict[str, Any],
+    events: list[str],
+    calls: list[Any],
 ) -> None:
+    """The stage's optimizer is loaded; the second stage begins with a fresh one."""
     run = make_run(TWO_STAGES)
-    opened = await resumed(run, monkeypatch, tmp_path, progress_at(3))
-    assert scripted[:5] == ["publish 3", "use", "load", "step 4", "save 4"]
-    assert scripted[5:7] == ["use", "step 5"], "the second stage begins with a fresh optimizer"
-    left = ["task0", "task2", "task3", "task4"]
-    assert opened.calls == [("one", left, {"taken": 3}), ("two", ["task0", "task2"], None)]
-    assert run.bad_steps == 2
-    assert [progress["cursor"] for _, progress, _ in cast(Any, run.team).saved] == [{"taken": 4}] * 2
-
-
-async def test_it_keeps_the_optimizer_of_the_stage_it_is_in(
-    make_run: MakeRun, scripted: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    progress = progress_at(6, stage="two", first_step=4)
-    opened = await resumed(make_run(TWO_STAGES), monkeypatch, tmp_path, progress)
-    assert scripted[:4] == ["publish 6", "use", "load", "step 7"]
-    assert opened.calls == [("two", ["task0", "task2"], {"taken": 6})]
-
-
-async def test_it_goes_on_between_two_stages(
-    make_run: MakeRun, scripted: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    opened = await resumed(make_run(TWO_STAGES), monkeypatch, tmp_path, progress_at(4))
-    assert scripted[:5] == ["publish 4", "use", "load", "use", "step 5"]
-    assert opened.calls == [("two", ["task0", "task2"], None)]
+    opened = await resumed(run, monkeypatch, tmp_path, progress_at(**progress))
+    assert scripted[: len(events)] == events and opened.calls == calls and run.bad_steps == 2
 
 
 @pytest.mark.parametrize("began", ["live", "records"])

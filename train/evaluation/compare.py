@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 import numpy as np
@@ -67,19 +68,19 @@ class Comparison:
     def as_json(self) -> dict[str, Any]:
         """Return plain values, with difference, interval and p over all sets at the top level."""
         return {
-            **_plain(self.overall),
+            **asdict(self.overall),
             **{k: {"path": str(one.path), "step": one.step} for k, one in (("a", self.a), ("b", self.b))},
             "sets": [
                 {
                     "set": each.name,
                     "mean_a": each.a,
                     "mean_b": each.b,
-                    **_plain(each.paired),
+                    **asdict(each.paired),
                     "p_holm": each.p_holm,
                     "failed_a": each.failed[0],
                     "failed_b": each.failed[1],
                     "unscored": each.unscored,
-                    "failed_as_wrong": _plain(each.as_wrong),
+                    "failed_as_wrong": asdict(each.as_wrong),
                 }
                 for each in self.sets
             ],
@@ -106,23 +107,24 @@ def compare(a: StoredEvaluation, b: StoredEvaluation, *, only: Sequence[str] = (
     for name, (x, y) in pairs.items():
         _check_questions(name, x, y)
     rng = np.random.default_rng(SEED)
-    scored = {name: _differences(x, y, failed_as_wrong=False) for name, (x, y) in pairs.items()}
-    paired = {name: paired_difference(found, rng) for name, found in scored.items()}
+    scored = {name: _scores(x, y, failed_as_wrong=False) for name, (x, y) in pairs.items()}
+    paired = {name: paired_difference(_differences(found), rng) for name, found in scored.items()}
     adjusted = holm({name: found.p for name, found in paired.items()})
     sets = [
         SetComparison(
             name=name,
-            a=_mean(x, y),
-            b=_mean(y, x),
+            a=fmean([of_a for of_a, _ in scored[name]]),
+            b=fmean([of_b for _, of_b in scored[name]]),
             paired=paired[name],
             p_holm=adjusted[name],
             failed=(_num_failed(x), _num_failed(y)),
             unscored=len(x) - paired[name].num_questions,
-            as_wrong=paired_difference(_differences(x, y, failed_as_wrong=True), rng),
+            as_wrong=paired_difference(_differences(_scores(x, y, failed_as_wrong=True)), rng),
         )
         for name, (x, y) in pairs.items()
     ]
-    return Comparison(a=a, b=b, sets=sets, overall=overall_difference(list(scored.values()), rng))
+    overall = overall_difference([_differences(found) for found in scored.values()], rng)
+    return Comparison(a=a, b=b, sets=sets, overall=overall)
 
 
 def _same_sets(
@@ -165,43 +167,28 @@ def _named(names: set[str]) -> str:
     return f"{len(names)} ({', '.join(map(repr, sorted(names)[:NAMED]))}{more})"
 
 
-def _differences(a: Attempted, b: Attempted, *, failed_as_wrong: bool) -> list[float]:
-    """Return B minus A by question, without those that lack a score in one of them."""
+def _scores(a: Attempted, b: Attempted, *, failed_as_wrong: bool) -> list[tuple[float, float]]:
+    """Return the scores in A and in B by question, without those that lack a score in one of them."""
     found = []
     for question in a:
         of_a, of_b = (_score(side[question], failed_as_wrong=failed_as_wrong) for side in (a, b))
         if of_a is not None and of_b is not None:
-            found.append(of_b - of_a)
+            found.append((of_a, of_b))
     if not found:
         raise ConfigError("no question has a scored attempt in both A and B; nothing can be compared")
     return found
+
+
+def _differences(scores: Sequence[tuple[float, float]]) -> list[float]:
+    return [of_b - of_a for of_a, of_b in scores]
 
 
 def _score(attempts: Sequence[float | None], *, failed_as_wrong: bool) -> float | None:
     return exact_mean([s or 0.0 for s in attempts if failed_as_wrong or s is not None])
 
 
-def _mean(side: Attempted, other: Attempted) -> float:
-    """Return the mean over the compared questions."""
-    scores = {q: _score(attempts, failed_as_wrong=False) for q, attempts in side.items()}
-    kept = [
-        s for q, s in scores.items() if s is not None and _score(other[q], failed_as_wrong=False) is not None
-    ]
-    return exact_mean(kept) or 0.0
-
-
 def _num_failed(questions: Attempted) -> int:
     return sum(score is None for attempts in questions.values() for score in attempts)
-
-
-def _plain(found: PairedDifference) -> dict[str, Any]:
-    return {
-        "difference": found.difference,
-        "interval": list(found.interval),
-        "p": found.p,
-        "detectable": found.detectable,
-        "num_questions": found.num_questions,
-    }
 
 
 def format_comparison(found: Comparison) -> str:

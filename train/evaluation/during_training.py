@@ -27,13 +27,11 @@ from rocstar.train.evaluation.evaluation_folder import (
     run_folder,
 )
 from rocstar.train.evaluation.provenance import (
-    data_facts,
     file_digests,
-    judge_facts,
+    identity,
     sandbox_facts,
     settings_facts,
     template_digest,
-    verifier_digest,
 )
 from rocstar.train.evaluation.results import Evaluation
 from rocstar.train.evaluation.sets import EVAL_SEED, EvaluationSet, evaluation_sets
@@ -86,21 +84,13 @@ async def _evaluate(
 ) -> dict[str, Evaluation]:
     recipe = run.recipe
     with recorded(folder.directory, recipe, world_size=run.team.world.size) as entry:
-        entry["evaluation"] = {
-            "model": {
-                "weights": None,
-                "step": run.step,
-                "version": run.publisher.version,
-                "template": template_digest(live.agent.chat.template),
-            },
-            "data": {
-                chosen.name: data_facts(chosen, config.path)
-                for chosen in sets
-                for config in recipe.eval
-                if config.label == chosen.name
-            },
-            "verifier": {chosen.name: verifier_digest(recipe, chosen) for chosen in sets},
-            "judge": judge_facts(sets),
+        model = {
+            "weights": None,
+            "step": run.step,
+            "version": run.publisher.version,
+            "template": template_digest(live.agent.chat.template),
+        }
+        entry["evaluation"] = identity(recipe, sets, model) | {
             "settings": settings_facts(recipe, sets, step=run.step),
             "sandbox": await sandbox_facts(live.agent.tools),
         }

@@ -30,7 +30,7 @@ from rocstar.engine.types import Group, Scored, Task, Trajectory
 from rocstar.train.data.eval_questions import FOUND, Learned
 from rocstar.train.evaluation.results import (
     Evaluation,
-    read_questions,
+    group_by_question,
     results_text,
     set_results,
     summarize,
@@ -124,12 +124,13 @@ def numbers(
     """Compute the sets of results.json, and their summaries, from the records."""
     sets_json, found = {}, {}
     for chosen in sets:
-        questions = read_questions(folder.attempts(chosen.name), chosen)
+        path = folder.attempts(chosen.name)
+        questions = group_by_question(map(from_record, read_records(path)), chosen)
         if not any(question.scored for question in questions.values()):
-            raise unscored_error([from_record(r) for r in read_records(folder.attempts(chosen.name))])
+            raise unscored_error(list(map(from_record, read_records(path))))
         contaminated = contaminants(chosen) if contaminants else None
         sets_json[chosen.name] = set_results(questions, chosen, contaminated)
-        found[chosen.name] = summarize(questions, k=chosen.samples)
+        found[chosen.name] = summarize(questions, sets_json[chosen.name])
     return sets_json, found
 
 

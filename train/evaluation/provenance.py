@@ -37,6 +37,17 @@ GRADERS = ("math-verify", "latex2sympy2_extended", "sympy", "reasoning-gym")
 """Packages that the built-in judge calls."""
 
 
+def identity(recipe: Recipe, sets: Sequence[EvaluationSet], model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs of an evaluation: `model` as given, with digests of data and verifier."""
+    paths = {config.label: config.path for config in recipe.eval}
+    return {
+        "model": model,
+        "data": {chosen.name: data_facts(chosen, paths[chosen.name]) for chosen in sets},
+        "verifier": verifier_digests(recipe, sets),
+        "judge": judge_facts(sets),
+    }
+
+
 def model_digests(folder: Path | None, template: str) -> dict[str, Any]:
     """Return digests of weights, tokenizer and chat template; None for files that are not on this machine."""
     return {
@@ -79,7 +90,7 @@ def data_facts(chosen: EvaluationSet, path: str) -> dict[str, Any]:
         "repository": source.repository,
         "revision": None if path else source.revision,
         "copy": path or None,
-        "is_known": facts["digest"] == source.digest if whole and source.digest else None,
+        "is_known": source.is_known(facts["digest"]) if whole else None,
     }
 
 
@@ -101,6 +112,11 @@ def verifier_digest(recipe: Recipe, chosen: EvaluationSet) -> str:
     for name in GRADERS:
         digest.update(f"{name}=={found.get(name.lower().replace('_', '-'))}\0".encode())
     return digest.hexdigest()
+
+
+def verifier_digests(recipe: Recipe, sets: Sequence[EvaluationSet]) -> dict[str, str]:
+    """Return the `verifier_digest` of each set."""
+    return {chosen.name: verifier_digest(recipe, chosen) for chosen in sets}
 
 
 def judge_facts(sets: Sequence[EvaluationSet]) -> dict[str, Any]:

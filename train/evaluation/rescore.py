@@ -24,14 +24,14 @@ from typing import Any
 from rocstar.engine.progress.progress import working
 from rocstar.engine.record.reading import RecordError, encode_outcome, from_record, read_records
 from rocstar.engine.rollout.rollout import Judge
-from rocstar.engine.types import Attempt, Failed, FinishReason, Outcome, Task, Trajectory
+from rocstar.engine.types import Attempt, Failed, FinishReason, Outcome, Trajectory
 from rocstar.train.evaluation.evaluation_folder import (
     EvaluationFolder,
     outcome_fields,
     stored_overlap,
     write_numbers,
 )
-from rocstar.train.evaluation.provenance import file_digests, judge_facts, last_facts, verifier_digest
+from rocstar.train.evaluation.provenance import file_digests, judge_facts, last_facts, verifier_digests
 from rocstar.train.evaluation.results import Evaluation, to_attempt
 from rocstar.train.evaluation.sets import EvaluationSet, evaluation_sets
 from rocstar.train.recipe.config import Recipe
@@ -83,8 +83,7 @@ class FinishedEvaluation:
             recipe = parse_recipe(tomllib.loads(path.read_text(encoding="utf-8")), where=str(path))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(f"{str(directory)!r}: cannot read its recipe {str(path)!r}: {error}") from None
-        no_tasks: Mapping[str, Sequence[Task]] = {config.label: () for config in recipe.eval}
-        sets = [chosen for chosen in evaluation_sets(recipe, no_tasks) if chosen.name in names]
+        sets = [chosen for chosen in evaluation_sets(recipe) if chosen.name in names]
         return cls(folder=folder, recipe=recipe, sets=sets, results=results)
 
 
@@ -111,9 +110,9 @@ class Regrader:
     task and the boxed answer, so it is called once for siblings with equal answers.
     """
 
-    def __init__(self, judge: Judge, *, at_once: int | None = None) -> None:
+    def __init__(self, judge: Judge) -> None:
         self._judge = judge
-        self._room = asyncio.Semaphore(at_once or 4 * (os.cpu_count() or 1))
+        self._room = asyncio.Semaphore(4 * (os.cpu_count() or 1))
         self._asked: dict[Hashable, asyncio.Task[Outcome]] = {}
 
     async def outcomes(self, trajectories: Sequence[Trajectory]) -> list[Outcome]:
@@ -124,18 +123,12 @@ class Regrader:
         if t.finish_reason is FinishReason.aborted:
             return t.outcome
         attempt = to_attempt(t)
-        key = self._key(attempt)
-        if key is None:
+        if not isinstance(self._judge, MathJudge):
             return await self.outcome(attempt)
+        key = attempt.task.id, attempt.is_truncated, extract_answer(attempt.turns)
         if key not in self._asked:
             self._asked[key] = asyncio.create_task(self.outcome(attempt))
         return await self._asked[key]
-
-    def _key(self, attempt: Attempt) -> Hashable:
-        """Return all inputs of the built-in judge, or None for a judge whose inputs are unknown."""
-        if not isinstance(self._judge, MathJudge):
-            return None
-        return attempt.task.id, attempt.is_truncated, extract_answer(attempt.turns)
 
     async def outcome(self, attempt: Attempt) -> Outcome:
         """Judge one attempt."""
@@ -215,7 +208,7 @@ async def rescore_into(
     names = [chosen.name for chosen in stored.sets]
     with recorded(out, stored.recipe, world_size=1) as entry:
         facts = last_facts(stored.folder.directory) or {}
-        verifier = {chosen.name: verifier_digest(stored.recipe, chosen) for chosen in stored.sets}
+        verifier = verifier_digests(stored.recipe, stored.sets)
         entry["evaluation"] = facts | {"verifier": verifier, "judge": judge_facts(stored.sets)}
         entry["rescored_from"] = file_digests(stored.folder.directory, stored.folder.files(names))
         found = await rescore(stored, out)

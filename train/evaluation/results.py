@@ -1,7 +1,7 @@
 """Compute the numbers of results.json, and the summary of a set, from records. No clock.
 
     attempts/NAME.jsonl ──to_row──> Question by id ──set_results──> results.json, the same bytes every time
-                                                   └─summarize────> Evaluation, for logs and the terminal
+                                                   ──summarize────> Evaluation, for logs and the terminal
 
 Records are the only input, also right after they were written, so a resumed, rescored or verified evaluation
 computes the same numbers. avg@k is the mean over tasks of the share of correct attempts, pass@k the share of
@@ -16,19 +16,15 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rocstar.engine.record.reading import from_record, read_records
 from rocstar.engine.types import Attempt, Failed, FinishReason, Scored, Task, Trajectory
 from rocstar.train.evaluation.benchmarks.benchmark import Asking
 from rocstar.train.evaluation.sets import EvaluationSet
-from rocstar.train.evaluation.statistics.intervals import interval_of_means
 from rocstar.train.evaluation.statistics.scores import (
     CountedScores,
     compute_scores,
-    pass_at_k,
     powers_up_to,
 )
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
@@ -63,11 +59,13 @@ class AttemptRow:
 class Question:
     """A task with its attempts in the order of the siblings."""
 
-    source: str
-    category: str | None = None
-    text: str = ""
-    task: Task | None = None
+    task: Task
     rows: list[AttemptRow] = field(default_factory=list)
+
+    @property
+    def category(self) -> str | None:
+        category = self.task.meta.get("category")
+        return category if isinstance(category, str) else None
 
     @property
     def scored(self) -> list[AttemptRow]:
@@ -104,54 +102,32 @@ def group_by_question(trajectories: Iterable[Trajectory], chosen: EvaluationSet)
     """Return questions by task id, in the order of their first trajectory."""
     found: dict[str, Question] = {}
     for t in trajectories:
-        category = t.task.meta.get("category")
-        question = found.setdefault(
-            t.task.id,
-            Question(
-                source=t.task.source,
-                category=category if isinstance(category, str) else None,
-                text=t.task.question,
-                task=t.task,
-            ),
-        )
-        question.rows.append(to_row(t, chosen))
+        found.setdefault(t.task.id, Question(task=t.task)).rows.append(to_row(t, chosen))
     return found
 
 
-def read_questions(path: Path, chosen: EvaluationSet) -> dict[str, Question]:
-    """Return the questions of a file of records, with one record in memory at a time."""
-    return group_by_question(map(from_record, read_records(path)), chosen)
-
-
-def summarize(questions: Mapping[str, Question], *, k: int) -> Evaluation:
-    """Return the summary of a set. TrainingStopped if no attempt was scored."""
-    failures = Counter(row.failure for q in questions.values() for row in q.rows if row.failure)
+def summarize(questions: Mapping[str, Question], numbers: Mapping[str, Any]) -> Evaluation:
+    """Return the summary of a set with a scored attempt. `numbers`: its `set_results`."""
     scored = {name: question.scored for name, question in questions.items() if question.scored}
-    if not scored:
-        raise TrainingStopped(f"no attempt could be scored; failures: {_counts(failures)}")
-    rows = [row for of_task in scored.values() for row in of_task]
-    correct = {name: [row.is_correct is True for row in of_task] for name, of_task in scored.items()}
-    means = [fmean(verdicts) for verdicts in correct.values()]
-    low, high = interval_of_means(means, num_attempts=len(rows))
-    passed = [pass_at_k(len(c), sum(c), k) for c in correct.values() if len(c) >= k]
+    low, high = numbers["interval"]
     return Evaluation(
-        k=k,
-        avg=fmean(means),
-        pass_at_k=_mean(passed),
-        n_short=len(questions) - len(passed),
+        k=numbers["k"],
+        avg=numbers["avg"],
+        pass_at_k=numbers["pass"],
+        n_short=numbers["n_short"],
         ci_low=low,
         ci_high=high,
         num_tasks=len(scored),
-        failed=failures.total(),
-        failures=dict(sorted(failures.items())),
-        tool_error_share=_share(sum(row.errors for row in rows), sum(row.calls for row in rows)),
-        is_truncated=fmean(float(row.is_truncated) for row in rows),
-        by_source=_by(questions, lambda question: question.source),
+        failed=numbers["failed"],
+        failures=numbers["failures"],
+        tool_error_share=numbers["tool_error_share"],
+        is_truncated=numbers["truncated"] / sum(map(len, scored.values())),
+        by_source=numbers["by_source"],
         rewards={
             name: [row.reward for row in of_task if row.reward is not None]
             for name, of_task in scored.items()
         },
-        correct=correct,
+        correct={name: [row.is_correct is True for row in of_task] for name, of_task in scored.items()},
     )
 
 
@@ -164,7 +140,7 @@ def set_results(
     """
     rows = [row for question in questions.values() for row in question.rows]
     scored = [row for row in rows if row.is_correct is not None]
-    result: dict[str, Any] = {
+    return {
         "k": chosen.samples,
         "num_questions": len(questions),
         **_scores(questions, k=chosen.samples),
@@ -180,7 +156,7 @@ def set_results(
         "turns_mean": _mean([row.turns for row in scored]),
         "calls_mean": _mean([row.calls for row in scored]),
         "tool_error_share": _share(sum(row.errors for row in scored), sum(row.calls for row in scored)),
-        "by_source": _by(questions, lambda q: q.source),
+        "by_source": _by(questions, lambda q: q.task.source),
         "measures": _measures(questions),
         "categories": (categories := _by(questions, lambda q: q.category)),
         "overall": dict(chosen.benchmark.overall(categories | _measures(questions)))
@@ -193,7 +169,6 @@ def set_results(
             name: _question(question, is_hidden=chosen.is_hidden) for name, question in questions.items()
         },
     }
-    return result
 
 
 def _scores(questions: Mapping[str, Question], *, k: int) -> dict[str, Any]:
@@ -266,7 +241,7 @@ def _pooled(questions: Mapping[str, Question], chosen: EvaluationSet) -> dict[st
         )
         for question in questions.values()
         for row in question.scored
-        if question.task is not None and row.reward is not None
+        if row.reward is not None
     ]
     return dict(chosen.benchmark.pooled(scored)) if scored else {}
 
@@ -283,7 +258,7 @@ def _by(questions: Mapping[str, Question], key: Any) -> dict[str, float]:
 def _question(question: Question, *, is_hidden: bool) -> dict[str, Any]:
     rows = question.rows
     fields: dict[str, Any] = {
-        "source": question.source,
+        "source": question.task.source,
         "attempts": [row.is_correct for row in rows],
         "rewards": [row.reward for row in rows],
         "tokens": [row.tokens for row in rows],
@@ -394,10 +369,6 @@ def unscored_error(trajectories: Sequence[Trajectory]) -> Exception:
             f"({failures[0].detail}). Use a model with more positions, a shorter model.template or shorter "
             "tasks, or raise the engine's limit"
         )
-    last = f"; the last: {failures[-1].detail}" if failures else ""
-    return TrainingStopped(f"no attempt could be scored; failures: {_counts(kinds)}{last}")
-
-
-def _counts(kinds: Counter[str]) -> str:
     counts = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
-    return counts or "no attempt was made"
+    last = f"{counts}; the last: {failures[-1].detail}" if failures else "no attempt was made"
+    return TrainingStopped(f"no attempt could be scored; failures: {last}")

@@ -9,8 +9,6 @@ with this model, whichever steps came before.
 
 from __future__ import annotations
 
-import contextlib
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,11 +35,11 @@ from rocstar.train.record.console import Console
 from rocstar.train.record.console_log import ConsoleLog
 from rocstar.train.record.manifest import recorded
 from rocstar.train.record.run_directory import (
-    CONFIG,
     METRICS,
     TRAJECTORIES,
     claim,
     discard_if_unused,
+    write_config,
 )
 from rocstar.train.record.targets import check_file, write_or_rescue
 from rocstar.train.record.time_budget import TimeBudget
@@ -59,13 +57,14 @@ def roll_out_file(
             the message names the place of the records.
     """
     check_file(out, force=force, instead=", or --steps for a folder of steps")
-    out, recipe = out.resolve(), dated(recipe, model)
+    out, recipe = out.resolve(), dated(with_model(recipe, model))
     stage, tasks = _first_stage(recipe)
     seed, tasks = recipe.run.seed, tasks[:limit]
 
     async def work() -> dict[str, float]:
-        opened = open_engine_and_agent(recipe, model, stage.max_response_tokens, stage.max_turns)
-        async with opened as (_, agent):
+        async with open_engine_and_agent(
+            recipe, max_response_tokens=stage.max_response_tokens, max_turns=stage.max_turns
+        ) as (_, agent):
             size = recipe.rl.rollouts_per_task
             context = EvaluationContext(recipe=recipe, agent=agent, nodes=None)
             groups = await run_share(context, tasks, size, seed, 1, "rollouts")
@@ -107,32 +106,25 @@ def _first_stage(recipe: Recipe) -> tuple[StageConfig, list[Task]]:
 
 def _settle(out: Path, recipe: Recipe) -> None:
     """Write the recipe beside the records, or check that it is the one they were started with."""
-    text, path = to_toml(recipe), out / CONFIG
     if (out / METRICS).exists():
         raise ConfigError(f"{str(out)!r} holds a training run. Pass another --out.")
-    has_records = any((out / TRAJECTORIES).glob("step_*"))
-    # The values are compared: the formatting may differ between versions.
-    if has_records and tomllib.loads(path.read_text(encoding="utf-8")) != tomllib.loads(text):
-        raise ConfigError(
-            f"{str(out)!r} was started with another recipe or model (see its {CONFIG}). "
-            "Use that one, or pass another --out."
-        )
-    path.write_text(text, encoding="utf-8")
+    write_config(out, to_toml(recipe), is_started=any((out / TRAJECTORIES).glob("step_*")))
     (out / TRAJECTORIES).mkdir(exist_ok=True)
 
 
 async def _all_steps(
     recipe: Recipe, stage: StageConfig, tasks: list[Task], out: Path, steps: int, log: ConsoleLog
 ) -> dict[str, float]:
-    opened = open_engine_and_agent(recipe, None, stage.max_response_tokens, stage.max_turns)
     total, rewards = Counter[str](), 0.0
     cursor, budget = TaskCursor(tasks, seed=recipe.run.seed), TimeBudget()
     done = record_files(out / TRAJECTORIES)
     with Console(steps, [stage.name], log=log) as console:
-        async with opened as (engine, agent), contextlib.AsyncExitStack() as stack:
-            journal = await stack.enter_async_context(
-                Journal(out, origin_of(recipe), decode=agent.chat.decode, goes_on=True)
-            )
+        async with (
+            open_engine_and_agent(
+                recipe, max_response_tokens=stage.max_response_tokens, max_turns=stage.max_turns
+            ) as (engine, agent),
+            Journal(out, origin_of(recipe), decode=agent.chat.decode, goes_on=True) as journal,
+        ):
             source = LiveGroups(
                 agent=agent,
                 engine=engine,

@@ -7,7 +7,6 @@ import contextlib
 import errno
 import shutil
 import tempfile
-import tomllib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from rocstar.engine.inference.base import RolloutEngine
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.types import Trajectory, Turn
+from rocstar.engine.types import Trajectory
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.evaluation.evaluate_sets import evaluate_sets
 from rocstar.train.evaluation.evaluation_folder import (
@@ -31,20 +30,17 @@ from rocstar.train.evaluation.evaluation_folder import (
     recipe_overlap,
 )
 from rocstar.train.evaluation.provenance import (
-    data_facts,
     differences,
     file_digests,
-    judge_facts,
+    identity,
     last_facts,
     model_digests,
     model_folder,
     sandbox_facts,
     settings_facts,
-    verifier_digest,
 )
 from rocstar.train.evaluation.results import Evaluation
 from rocstar.train.evaluation.sets import EvaluationSet, check_room, evaluation_sets
-from rocstar.train.learner import checkpoint
 from rocstar.train.learner.checkpoint import set_threads
 from rocstar.train.learner.determinism import deterministic_torch
 from rocstar.train.learner.model_io import (
@@ -64,12 +60,18 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.toml_file import to_toml
 from rocstar.train.record.manifest import recipe_hash, recorded, write_start
-from rocstar.train.record.run_directory import CONFIG, LOCK, MANIFEST, claim, discard_if_unused
+from rocstar.train.record.run_directory import (
+    CONFIG,
+    LOCK,
+    MANIFEST,
+    claim,
+    discard_if_unused,
+    write_config,
+)
 from rocstar.train.record.targets import make_folder
 from rocstar.train.serving.agent import make_agent, open_sandbox
 from rocstar.train.serving.backend import backend_of
 from rocstar.train.tasks.chat_format import chat_format
-from rocstar.train.tasks.verify import num_answers
 
 T = TypeVar("T")
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -175,17 +177,10 @@ def _evaluation_into(
     tasks = loaded_tasks(recipe, model, built_in=load_tasks_of)
     recipe = with_model(recipe, model)
     sets = evaluation_sets(recipe, tasks.heldout)
-    if backend_of(recipe).reads_weights:
-        check_room(recipe, load_max_positions(recipe.model.path))
+    check_room(recipe, max_positions(recipe))
     contaminants = recipe_overlap(tasks.learned, left_out=order.is_own)
-    text, path = to_toml(recipe), out / CONFIG
-    if order.resume and tomllib.loads(path.read_text(encoding="utf-8")) != tomllib.loads(text):
-        raise ConfigError(
-            f"{str(out)!r} was started with another recipe, model or options (see its {CONFIG}). Use "
-            "those, or pass another --out"
-        )
+    write_config(out, to_toml(recipe), is_started=order.resume)
     former = last_facts(out) if order.resume else None
-    path.write_text(text, encoding="utf-8")
     with recorded(out, recipe, world_size=1) as entry, StatusLine():
         yield _evaluate(recipe, sets, EvaluationFolder(out), contaminants, entry, former)
 
@@ -198,9 +193,10 @@ async def _evaluate(
     entry: dict[str, Any],
     former: dict[str, Any] | None,
 ) -> Evaluated:
-    path = recipe.model.path
-    async with open_agent(recipe, None, 1, 1) as agent:
-        facts = identity(recipe, sets, agent.chat.template)
+    async with open_engine_and_agent(recipe) as (_, agent):
+        path = recipe.model.path
+        weights = model_folder(path) if backend_of(recipe).reads_weights else None
+        facts = identity(recipe, sets, model_digests(weights, agent.chat.template))
         if former is not None and (changed := differences(former, facts)):
             raise ConfigError(
                 f"cannot resume {str(folder.directory)!r}: it was started with other inputs: "
@@ -224,16 +220,9 @@ async def _evaluate(
     return Evaluated(results=found, seed=recipe.run.seed, model=path, recipe=recipe_hash(recipe))
 
 
-def identity(recipe: Recipe, sets: Sequence[EvaluationSet], template: str) -> dict[str, Any]:
-    """Return digests of model, data and verifier, equal on every machine."""
-    folder = model_folder(recipe.model.path) if backend_of(recipe).reads_weights else None
-    paths = {config.label: config.path for config in recipe.eval}
-    return {
-        "model": model_digests(folder, template),
-        "data": {chosen.name: data_facts(chosen, paths[chosen.name]) for chosen in sets},
-        "verifier": {chosen.name: verifier_digest(recipe, chosen) for chosen in sets},
-        "judge": judge_facts(sets),
-    }
+def max_positions(recipe: Recipe) -> int | None:
+    """Return the tokens of a prompt and its response together, or None if unknown."""
+    return load_max_positions(recipe.model.path) if backend_of(recipe).reads_weights else None
 
 
 def with_model(recipe: Recipe, model: str | None) -> Recipe:
@@ -248,21 +237,12 @@ def run_to_end(work: Coroutine[None, None, T]) -> T:
 
 
 @contextlib.asynccontextmanager
-async def open_agent(
-    recipe: Recipe, model: str | None, max_response_tokens: int, max_turns: int
-) -> AsyncIterator[Agent]:
-    """Open the agent of a recipe around a model on disk, with a running sandbox and engine."""
-    async with open_engine_and_agent(recipe, model, max_response_tokens, max_turns) as (_, agent):
-        yield agent
-
-
-@contextlib.asynccontextmanager
 async def open_engine_and_agent(
-    recipe: Recipe, model: str | None, max_response_tokens: int, max_turns: int
+    recipe: Recipe, *, max_response_tokens: int = 1, max_turns: int = 1
 ) -> AsyncIterator[tuple[RolloutEngine, Agent]]:
-    """Open the engine and the agent that calls it."""
-    path = model_on_disk(recipe, model)
-    checkpoint.set_threads(recipe.run.threads)
+    """Start engine and sandbox of a recipe `with_model`, and open the agent that calls them."""
+    path = recipe.model.path
+    set_threads(recipe.run.threads)
     tokenizer = load_tokenizer(path)
     chat = chat_format(recipe, tokenizer)
     check_engine(recipe)
@@ -270,57 +250,11 @@ async def open_engine_and_agent(
         deterministic_torch(recipe.engine.deterministic, local_device()),
         ThreadPoolExecutor(1, thread_name_prefix="device") as thread,
     ):
-        thread.submit(checkpoint.set_threads, recipe.run.threads or torch.get_num_threads()).result()
+        thread.submit(set_threads, recipe.run.threads or torch.get_num_threads()).result()
         backend = backend_of(recipe)
         async with open_sandbox(recipe) as sandbox, backend.open(recipe, path, thread) as engine:
-            yield (
-                engine,
-                make_agent(
-                    recipe,
-                    engine,
-                    chat,
-                    sandbox,
-                    max_response_tokens=max_response_tokens,
-                    max_turns=max_turns,
-                ),
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedModel:
-    """An agent with a running engine and sandbox.
-
-    Attributes:
-        agent: the agent of training.
-        recipe: with the path of the model.
-        max_context: tokens of a prompt and its response together, or None if unknown.
-        isolation: the isolation of its tools, or "" if the sandbox does not report it.
-        num_answers: counts the answers in some turns.
-    """
-
-    agent: Agent
-    recipe: Recipe
-    max_context: int | None
-    isolation: str
-    num_answers: Callable[[Sequence[Turn]], int]
-
-
-@contextlib.asynccontextmanager
-async def open_model(
-    recipe: Recipe, model: str | None, *, max_response_tokens: int, max_turns: int
-) -> AsyncIterator[OpenedModel]:
-    """Start engine and sandbox with the limits of a trajectory. ConfigError if they cannot run."""
-    recipe = with_model(recipe, model)
-    limit = load_max_positions(recipe.model.path) if backend_of(recipe).reads_weights else None
-    async with open_agent(recipe, None, max_response_tokens, max_turns) as agent:
-        sandbox = getattr(agent.tools, "sandbox", None)
-        yield OpenedModel(
-            agent=agent,
-            recipe=recipe,
-            max_context=limit,
-            isolation=str(getattr(sandbox, "isolation", "")),
-            num_answers=num_answers,
-        )
+            limits = {"max_response_tokens": max_response_tokens, "max_turns": max_turns}
+            yield engine, make_agent(recipe, engine, chat, sandbox, **limits)
 
 
 TOKENS_PER_MICROBATCH: Final = 8192

@@ -12,7 +12,7 @@ from typing import Any
 
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Attempt, Task
-from rocstar.train.evaluation.benchmarks.benchmark import Asking, Benchmark, no_measures
+from rocstar.train.evaluation.benchmarks.benchmark import Asking, Benchmark, Defaults, no_measures
 from rocstar.train.evaluation.benchmarks.registry import find
 from rocstar.train.recipe.config import Recipe, with_eval_limits
 from rocstar.train.recipe.errors import ConfigError
@@ -21,8 +21,8 @@ from rocstar.train.recipe.eval_config import EvalConfig
 EVAL_SEED = 1_000_003
 """Added to the run's seed: an evaluation has other noise than training. Noise depends on the step too, so
 `rocstar eval`, which uses step 0, draws other attempts for a checkpoint than the run did."""
-FUNCTIONS = "functions"
-"""The key of a task's `meta` for the functions it offers, in the form that chat templates take tools."""
+PLAIN_DEFAULTS = Defaults(samples=1, temperature=1.0, max_response_tokens=1, max_turns=1)
+"""Of the recipe's own tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,21 +68,23 @@ class EvaluationSet:
         }
 
 
-def evaluation_sets(recipe: Recipe, tasks: Mapping[str, Sequence[Task]]) -> list[EvaluationSet]:
-    """Return the sets of a recipe in its order. `tasks` are by label."""
-    return [_set(config, tasks[config.label]) for config in with_eval_limits(recipe).eval]
+def evaluation_sets(recipe: Recipe, tasks: Mapping[str, Sequence[Task]] | None = None) -> list[EvaluationSet]:
+    """Return the sets of a recipe in its order. `tasks` are by label; None: sets without tasks."""
+    return [
+        _set(config, () if tasks is None else tasks[config.label]) for config in with_eval_limits(recipe).eval
+    ]
 
 
 def _set(config: EvalConfig, tasks: Sequence[Task]) -> EvaluationSet:
     benchmark = find(config.set) if config.set else None
-    own = benchmark.defaults if benchmark else None
+    default = benchmark.defaults if benchmark else PLAIN_DEFAULTS
     return EvaluationSet(
         name=config.label,
         tasks=tasks[: config.limit] if config.limit else tasks,
-        samples=config.samples_per_task or (own.samples if own else 1),
-        temperature=config.temperature if config.temperature is not None else own.temperature if own else 1.0,
-        max_response_tokens=config.max_response_tokens or (own.max_response_tokens if own else 1),
-        max_turns=config.max_turns or (own.max_turns if own else 1),
+        samples=config.samples_per_task or default.samples,
+        temperature=default.temperature if config.temperature is None else config.temperature,
+        max_response_tokens=config.max_response_tokens or default.max_response_tokens,
+        max_turns=config.max_turns or default.max_turns,
         every=config.every,
         benchmark=benchmark,
     )
@@ -94,7 +96,11 @@ def agent_for_set(agent: Agent, chosen: EvaluationSet) -> Agent:
         agent.limits, max_response_tokens=chosen.max_response_tokens, max_turns=chosen.max_turns
     )
     sampling = dataclasses.replace(agent.sampling, temperature=chosen.temperature)
-    functions = {Asking.agent: None, Asking.chat: lambda _: (), Asking.functions: functions_of}
+    functions = {
+        Asking.agent: None,
+        Asking.chat: lambda _: (),
+        Asking.functions: lambda task: task.meta.get("functions") or (),
+    }
     judge = chosen.benchmark.judge if chosen.benchmark else None
     counterpart = chosen.benchmark.counterpart if chosen.benchmark else None
     return dataclasses.replace(
@@ -108,16 +114,9 @@ def agent_for_set(agent: Agent, chosen: EvaluationSet) -> Agent:
     )
 
 
-def functions_of(task: Task) -> Sequence[Mapping[str, Any]]:
-    """Return the functions that the task offers."""
-    found: Sequence[Mapping[str, Any]] = task.meta.get(FUNCTIONS) or ()
-    return found
-
-
 def check_room(recipe: Recipe, positions: int | None) -> None:
     """Raise ConfigError if a set's responses alone can exceed the model's positions."""
-    no_tasks: Mapping[str, Sequence[Task]] = {config.label: () for config in recipe.eval}
-    for k, chosen in enumerate(evaluation_sets(recipe, no_tasks)):
+    for k, chosen in enumerate(evaluation_sets(recipe)):
         if positions is not None and chosen.max_response_tokens >= positions:
             own = "" if recipe.eval[k].max_response_tokens else f" (the default of {chosen.name})"
             raise ConfigError(

@@ -24,8 +24,8 @@ from rocstar.engine.chat.toolcalls import parse_tool_calls
 from rocstar.engine.record.reading import RecordError
 from rocstar.engine.rollout.rollout import Judge
 from rocstar.engine.types import Attempt, Scored, Task, Turn
-from rocstar.train.evaluation.benchmarks.benchmark import Benchmark
-from rocstar.train.evaluation.benchmarks.registry import find, load_set, load_tasks_of
+from rocstar.train.evaluation.benchmarks.benchmark import tasks_digest
+from rocstar.train.evaluation.benchmarks.registry import find, load_tasks_of
 from rocstar.train.evaluation.evaluation_folder import (
     RESULTS,
     numbers,
@@ -37,7 +37,7 @@ from rocstar.train.evaluation.provenance import (
     file_digests,
     model_digests,
     model_folder,
-    verifier_digest,
+    verifier_digests,
 )
 from rocstar.train.evaluation.rescore import FinishedEvaluation, Regrader, build_judge, rescore
 from rocstar.train.evaluation.results import results_text
@@ -129,8 +129,7 @@ def _identity(stored: FinishedEvaluation, facts: Mapping[str, Any], found: Verif
     """Compare model, data and verifier, if they are on this machine."""
     recipe, sets = stored.recipe, stored.sets
     _data(recipe, sets, facts.get("data", {}), found)
-    now = {chosen.name: verifier_digest(recipe, chosen) for chosen in sets}
-    found.differences += differences(facts.get("verifier", {}), now, "verifier.")
+    found.differences += differences(facts.get("verifier", {}), verifier_digests(recipe, sets), "verifier.")
     model: Mapping[str, Any] = facts.get("model", {})
     if model.get("weights") is None:
         found.unchecked.append("model: the manifest has no digest of weights (a run or an endpoint)")
@@ -183,52 +182,25 @@ class SetCheck:
 
 async def check_set(name: str, path: str) -> SetCheck:
     """Judge a built-in set's golds and near misses. ConfigError if no copy is available."""
-    find(name)  # raises for an unknown name
-    config = EvalConfig(set=name, path=path)
-    loaded = load_set(config)
-    recipe = Recipe(eval=[config])
-    chosen = evaluation_sets(recipe, {name: loaded.tasks})[0]
+    benchmark, config = find(name), EvalConfig(set=name, path=path)
+    tasks, recipe = load_tasks_of(config), Recipe(eval=[config])
+    digest = tasks_digest(tasks)
+    chosen = evaluation_sets(recipe, {name: tasks})[0]
     async with open_sandbox(recipe, flavours=[VERIFIER_FLAVOUR]) as sandbox:
         judge = build_judge(recipe, chosen, sandbox)
-        right = [(t, text) for t in loaded.tasks if (text := gold_text(loaded.benchmark, t)) is not None]
+        right = [(task, text) for task in tasks if (text := benchmark.gold(task)) is not None]
         refused = await _verdicts(judge, right)
-        wrong = [(t, text) for t in loaded.tasks if (text := near_miss_text(loaded.benchmark, t)) is not None]
+        wrong = [(task, text) for task in tasks if (text := benchmark.near_miss(task)) is not None]
         accepted = await _verdicts(judge, wrong)
     return SetCheck(
         name=name,
-        digest=loaded.digest,
-        is_known=loaded.is_known,
+        digest=digest,
+        is_known=benchmark.source.is_known(digest),
         golds=len(right),
         refused=[task for task, is_right in refused if not is_right],
         near_misses=len(wrong),
         accepted=[task for task, is_right in accepted if is_right],
     )
-
-
-def gold_text(benchmark: Benchmark, task: Task) -> str | Sequence[str] | None:
-    """Return the text of a policy that knows the answer, in one turn or several; None without a unique
-    answer."""
-    if benchmark.gold:
-        return benchmark.gold(task)
-    return answer_block(task.answer) if task.answer else None
-
-
-def near_miss_text(benchmark: Benchmark, task: Task) -> str | Sequence[str] | None:
-    """Return a slightly wrong text, or None if the set defines none."""
-    if benchmark.near_miss:
-        return benchmark.near_miss(task)
-    return answer_block(wrong_value(task.answer)) if task.answer and not benchmark.gold else None
-
-
-def wrong_value(answer: str) -> str:
-    """Return another value: the answer plus one."""
-    plain = answer.removeprefix("-")
-    return str(int(answer) + 1) if plain.isdecimal() else f"({answer})+1"
-
-
-def answer_block(answer: str) -> str:
-    """Return the text of a final turn with this answer."""
-    return f"<answer>\\boxed{{{answer}}}</answer>"
 
 
 async def _verdicts(

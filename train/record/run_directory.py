@@ -8,6 +8,7 @@ import json
 import os
 import re
 import time
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -77,6 +78,18 @@ def keep_config(directory: Path, text: str, *, step: int) -> Path | None:
         replace_text(kept, f"{_UP_TO}{step}\n{former}")
     replace_text(path, text)
     return kept
+
+
+def write_config(directory: Path, text: str, *, is_started: bool) -> None:
+    """Write the recipe of a folder without a learner. ConfigError if it was started with another one."""
+    path = directory / CONFIG
+    # The values are compared: the formatting may differ between versions.
+    if is_started and tomllib.loads(path.read_text(encoding="utf-8")) != tomllib.loads(text):
+        raise ConfigError(
+            f"{str(directory)!r} was started with another recipe, model or options (see its {CONFIG}). Use "
+            "those, or pass another --out"
+        )
+    path.write_text(text, encoding="utf-8")
 
 
 def config_of(directory: Path, step: int) -> Path:

@@ -10,13 +10,13 @@ import contextlib
 import dataclasses
 import os
 import sys
-import tomllib
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rocstar.engine.progress.progress import working
 from rocstar.engine.progress.status import StatusLine
+from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.serve.conversation_manager import ConversationLimits
 from rocstar.engine.serve.conversation_store import ConversationStore
 from rocstar.engine.serve.endpoint import ServeOptions
@@ -25,12 +25,25 @@ from rocstar.sandbox.http.access_log import Network, access_log
 from rocstar.sandbox.http.guard import Owners, reload_on_sighup
 from rocstar.sandbox.http.listening import Address
 from rocstar.sandbox.http.printable import printable_line
-from rocstar.train.evaluation.saved_model import OpenedModel, open_model, run_to_end
+from rocstar.train.evaluation.saved_model import (
+    max_positions,
+    open_engine_and_agent,
+    run_to_end,
+    with_model,
+)
 from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.toml_file import to_toml
-from rocstar.train.record.run_directory import CONFIG, METRICS, TRAJECTORIES, claim, discard_if_unused
+from rocstar.train.record.run_directory import (
+    CONFIG,
+    METRICS,
+    TRAJECTORIES,
+    claim,
+    discard_if_unused,
+    write_config,
+)
+from rocstar.train.tasks.verify import num_answers
 
 RESPONSE_TOKENS, TURNS = 4096, 16
 """Limits of an answer of a recipe that has no stage to take them from."""
@@ -61,6 +74,16 @@ class ServeOrder:
     drain_s: float = 30.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A model on disk with a running engine and sandbox."""
+
+    agent: Agent
+    path: str
+    isolation: str
+    """Of its tools, or "" if the sandbox does not report it."""
+
+
 def print_line(line: str) -> None:
     """Show the operator a line, which may quote a client."""
     with contextlib.suppress(OSError):  # a terminal that is closed does not end the server
@@ -69,18 +92,21 @@ def print_line(line: str) -> None:
 
 def serve(order: ServeOrder) -> None:
     """Serve until a signal. ConfigError for what cannot be served."""
+    records = "no records are kept" if order.out is None else f"records in {os.path.relpath(order.out)}"
 
     async def work() -> None:
         with reload_on_sighup(order.owners, order.note):
             async with open_served(order) as (served, listening):
-                _announce(order, served, listening)
+                guard = "token required" if order.owners else "no token, loopback only"
+                order.note(f"serving {served.path} at {listening.url}/v1 ({guard})")
+                order.note(f"models rocstar-agent and rocstar-raw; {records}; Ctrl-C ends it")
                 await serve_until_signal(listening.endpoint, order.drain_s, order.note)
 
     run_to_end(work())
 
 
 @contextlib.asynccontextmanager
-async def open_served(order: ServeOrder) -> AsyncIterator[tuple[OpenedModel, RunningServer]]:
+async def open_served(order: ServeOrder) -> AsyncIterator[tuple[ServedModel, RunningServer]]:
     """The endpoint over the model, while the block runs."""
     order = dataclasses.replace(order, recipe=dated(order.recipe, former=order.out))
     stages = order.recipe.stages
@@ -91,41 +117,43 @@ async def open_served(order: ServeOrder) -> AsyncIterator[tuple[OpenedModel, Run
         if order.out is not None:
             stack.enter_context(_folder(order.out, order.recipe))
         with StatusLine(), working("loading the model"):
-            served = await stack.enter_async_context(
-                open_model(
-                    order.recipe,
-                    None,
+            recipe = with_model(order.recipe, None)
+            max_context = max_positions(recipe)
+            _, agent = await stack.enter_async_context(
+                open_engine_and_agent(
+                    recipe,
                     max_response_tokens=order.max_tokens or tokens,
                     max_turns=order.max_turns or turns,
                 )
             )
+        isolation = str(getattr(getattr(agent.tools, "sandbox", None), "isolation", ""))
         store = None
         if order.out is not None:
             store = ConversationStore(
                 order.out,
-                decode=served.agent.chat.decode,
-                num_answers=served.num_answers,
+                decode=agent.chat.decode,
+                num_answers=num_answers,
                 temperature=order.recipe.rl.temperature,
             )
             await stack.enter_async_context(store)
         options = ServeOptions(
             owners=order.owners,
             trusted_proxies=order.trusted_proxies,
-            max_context=served.max_context,
+            max_context=max_context,
             conversations=ConversationLimits(
                 max_choices=order.max_choices, queue_timeout_s=order.queue_timeout_s
             ),
-            isolation=served.isolation,
+            isolation=isolation,
         )
         access = access_log(order.access_log, "rocstar.serve.access")
         opening = open_endpoint(
-            served.agent, options, address=order.address, access=access, store=store, note=order.note
+            agent, options, address=order.address, access=access, store=store, note=order.note
         )
         try:
             listening = await stack.enter_async_context(opening)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        yield served, listening
+        yield ServedModel(agent=agent, path=recipe.model.path, isolation=isolation), listening
 
 
 @contextlib.contextmanager
@@ -137,20 +165,7 @@ def _folder(out: Path, recipe: Recipe) -> Iterator[None]:
         )
     with claim(out, resume=(out / TRAJECTORIES).exists(), mark=TRAJECTORIES):
         try:
-            path, text = out / CONFIG, to_toml(recipe)
-            if path.exists() and tomllib.loads(path.read_text(encoding="utf-8")) != tomllib.loads(text):
-                raise ConfigError(
-                    f"--out {str(out)!r} has the records of another recipe or model ({CONFIG} says which); "
-                    "take another folder"
-                )
-            path.write_text(text, encoding="utf-8")
+            write_config(out, to_toml(recipe), is_started=(out / CONFIG).exists())
             yield
         finally:
             discard_if_unused(out)
-
-
-def _announce(order: ServeOrder, served: OpenedModel, listening: RunningServer) -> None:
-    guard = "token required" if order.owners else "no token, loopback only"
-    order.note(f"serving {served.recipe.model.path} at {listening.url}/v1 ({guard})")
-    records = "no records are kept" if order.out is None else f"records in {os.path.relpath(order.out)}"
-    order.note(f"models rocstar-agent and rocstar-raw; {records}; Ctrl-C ends it")

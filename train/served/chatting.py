@@ -74,7 +74,7 @@ def chat_locally(order: ChatOrder, serving: ServeOrder) -> int:
             token = serving.owners.known[0].token
             client = ChatClient(url=f"{listening.url}/v1", token=token, fields=order.fields)
             tools = f"tools in {served.isolation}" if served.isolation else "tools"
-            codes.append(await _chat(order, client, f"{_short(served.recipe.model.path)}, {tools}"))
+            codes.append(await _chat(order, client, f"{_short(served.path)}, {tools}"))
 
     run_to_end(work())
     return codes[0]

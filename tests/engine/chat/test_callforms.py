@@ -1,4 +1,4 @@
-"""Every call form: what a template writes is read back, in whatever pieces it comes; nothing raises."""
+"""Every call form: calls are read back as the template writes them, for any chunks; nothing raises."""
 
 import json
 from typing import Any
@@ -37,18 +37,9 @@ TOOL = {
 }
 SCHEMAS = schemas_of([TOOL])
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-bits = [
-    "<tool_call>",
-    "</tool_call>",
-    "[TOOL_CALLS]",
-    "<|tool_call_end|>",
-    "<parameter=a>",
-    '"',
-    "'",
-    "\\",
-    "]",
-    "\n",
-]
+tags = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|tool_call_end|>", "<parameter=a>"]
+bits = [*tags, '"', "'", "\\", "]", "\n"]
+pieces = [*bits, "[", "{", "}", "f(", "code=", '"name": "f"', ", ", "<function=f>", "</function>"]
 code = text | st.lists(st.sampled_from([*bits, "x"]), max_size=6).map("".join)
 numbers = st.integers(-(2**60), 2**60)
 leaves = numbers | st.booleans() | st.none() | code
@@ -113,15 +104,7 @@ def test_a_stream_says_what_the_splitter_says(
 
 
 @forms
-@given(
-    st.lists(
-        st.sampled_from(
-            [*bits, "[", "{", "}", "f(", "code=", '"name": "f"', ", ", "<function=f>", "</function>"]
-        )
-        | text,
-        max_size=9,
-    ).map("".join)
-)
+@given(st.lists(st.sampled_from(pieces) | text, max_size=9).map("".join))
 def test_any_text_is_calls_or_says_why(name: str, wrote: str) -> None:
     opens = FORMS[name].opens[0]
     for one in (wrote, opens + wrote, opens + '{"name": "f", ' + wrote, f"{opens}[f({wrote})]"):
@@ -142,6 +125,9 @@ def test_what_is_cut_off_is_never_a_call(name: str) -> None:
             assert not complete or wrote[end:].strip() in ("]", "[/TOOL_CALLS]"), wrote[:end]
 
 
+ONE = "<parameter=count>1</parameter>"
+
+
 @pytest.mark.parametrize(
     ("name", "wrote", "reason"),
     [
@@ -149,16 +135,8 @@ def test_what_is_cut_off_is_never_a_call(name: str) -> None:
         ("xml", "<tool_call><function=f><parameter=a>1</parameter>", "missing"),
         ("xml", "<tool_call><function=f></tool_call>", "missing </function></tool_call>"),
         ("xml", "<tool_call>f(1)</tool_call>", "'<function=NAME>' is missing"),
-        (
-            "xml",
-            "<tool_call><function=f><parameter=count>x</parameter></function></tool_call>",
-            "Expecting value",
-        ),
-        (
-            "xml",
-            "<tool_call><function=f><parameter=a>1</parameter><parameter=a>1</parameter></function></tool_call>",
-            "written twice",
-        ),
+        ("xml", f"<tool_call><function=f>{ONE.replace('1', 'x')}</function></tool_call>", "Expecting value"),
+        ("xml", f"<tool_call><function=f>{ONE}{ONE}</function></tool_call>", "written twice"),
         ("llama", '{"name": "f"}', "'parameters' is missing"),
         ("llama", '{"name": "f", "parameters": {}} so', "Extra data"),
         ("llama", '{"name": "f", "parameters": {', "Expecting"),
@@ -206,13 +184,13 @@ def test_the_types_of_xml_are_those_of_the_schema() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_form_of_a_template_is_found_or_refused_by_name(family: str) -> None:
-    expected = FAMILIES[family]
-    if expected.form in CALL_FORMS:
-        assert chat_of(family).form.calls == expected.form
+    expected, _ = FAMILIES[family]
+    if expected in CALL_FORMS:
+        assert chat_of(family).form.calls == expected
         return
     with pytest.raises(ChatError) as refused:
         chat_of(family)
-    assert expected.form in str(refused.value)
+    assert expected in str(refused.value)
 
 
 @pytest.mark.parametrize(

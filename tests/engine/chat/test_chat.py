@@ -15,13 +15,8 @@ from rocstar.engine.chat.chat import ChatFormat, load_template, special_tokens
 from rocstar.engine.tools.python import PYTHON_SCHEMA
 from tests.fakes.scripted_policy import CHATML_TOKENS, ByteTokenizer
 
-LLAMA_TOKENS = (
-    "<|end_of_text|>",
-    "<|begin_of_text|>",
-    "<|start_header_id|>",
-    "<|end_header_id|>",
-    "<|eot_id|>",
-)
+HEADERS = ("<|start_header_id|>", "<|end_header_id|>")
+LLAMA_TOKENS = ("<|end_of_text|>", "<|begin_of_text|>", *HEADERS, "<|eot_id|>")
 
 # Headers, bos and trimmed contents, as Llama 3's own does it: each result is a turn of its own.
 LLAMA = """
@@ -101,16 +96,8 @@ def roll(
     return ids, mask, messages
 
 
-SPECIAL_BITS = [
-    *CHATML_TOKENS,
-    *LLAMA_TOKENS,
-    "<|im_",
-    "end|>",
-    "<",
-    "|>",
-    "<|im_<|im_end|>end|>",
-    "<|<|eot_id|>",
-]
+PARTIAL = ["<|im_", "end|>", "<", "|>", "<|im_<|im_end|>end|>", "<|<|eot_id|>"]
+SPECIAL_BITS = [*CHATML_TOKENS, *LLAMA_TOKENS, *PARTIAL]
 plain = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="|"), max_size=12)
 hostile = st.lists(st.one_of(plain, st.sampled_from(SPECIAL_BITS)), max_size=5).map("".join)
 
@@ -423,12 +410,8 @@ def test_rstar2_results_share_one_user_turn() -> None:
 
 
 def test_rstar2_takes_another_system_message() -> None:
-    text = render(
-        TEMPLATES["rstar2"],
-        [{"role": "system", "content": "SYS"}, {"role": "user", "content": "Q"}],
-        None,
-        generation_prompt=False,
-    )
+    messages = [{"role": "system", "content": "SYS"}, {"role": "user", "content": "Q"}]
+    text = render(TEMPLATES["rstar2"], messages, None, generation_prompt=False)
     assert text.startswith("<|im_start|>system\nSYS<|im_end|>\n<|im_start|>user\n")
     assert "# Tools" not in text
 

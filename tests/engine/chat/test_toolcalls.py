@@ -1,4 +1,4 @@
-"""Every call is found in order; what cannot be decoded says why and is never executed."""
+"""Calls are found in order; an undecodable one has a reason and is never executed."""
 
 import json
 from typing import Any
@@ -30,27 +30,23 @@ calls = st.builds(ToolCall, name=text, arguments=st.dictionaries(text, values, m
 said_and_called = st.tuples(text, calls)
 
 
+PIECES = [OPEN, CLOSE, '{"name": "f", "arguments": {}}', "{", "}", "1", " "]
+
+
 @given(made=st.lists(said_and_called, max_size=3), last=text, ascii_only=st.booleans())
-def test_calls_come_back_as_written(made: list[tuple[str, ToolCall]], last: str, ascii_only: bool) -> None:
+def test_calls_and_text_come_back_as_written(
+    made: list[tuple[str, ToolCall]], last: str, ascii_only: bool
+) -> None:
     wrote = ""
     for before, made_call in made:
         body = json.dumps({"name": made_call.name, "arguments": made_call.arguments}, ensure_ascii=ascii_only)
         wrote += before + call(body)
     assert parse_tool_calls(wrote + last) == tuple(made_call for _, made_call in made)
-
-
-PIECES = [OPEN, CLOSE, '{"name": "f", "arguments": {}}', "{", "}", "1", " "]
-
-
-@given(st.lists(st.sampled_from(PIECES)).map("".join))
-def test_there_is_at_most_one_call_per_opening_tag(wrote: str) -> None:
-    found = parse_tool_calls(wrote)
-    assert len(found) <= wrote.count(OPEN)
-    for one in found:
-        assert (one.malformed is None) == (one.name is not None) == (one.arguments is not None)
+    assert without_tool_calls(wrote + last) == "".join(before for before, _ in made) + last
 
 
 GOOD = '{"name": "f", "arguments": {"code": "1"}}'
+LONG = "x = 1\n" * 200_000
 DEEPEST = "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)
 
 
@@ -82,10 +78,7 @@ DEEPEST = "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)
         (call('{"name": "f", "arguments": {"code": ' + "9" * 5000 + "}}"), "4300"),
         (call('{"name": "f", "arguments": {"code": ' + "[" * 100_000 + "}}"), "nested too deeply"),
         (call('{"name": "f", "arguments": {"code": [' + DEEPEST + "]}}"), "nested too deeply"),
-        (
-            call('{"name": "f", "arguments": {"code": ' + '{"a":' * 500 + "1" + "}" * 500 + "}}"),
-            "nested too deeply",
-        ),
+        (call('{"name": "f", "arguments": {"code": ' + '{"a":' * 500 + "1" + "}" * 502), "nested too deeply"),
     ],
 )
 def test_undecodable_call_says_why(wrote: str, reason: str) -> None:
@@ -113,8 +106,10 @@ def test_what_is_cut_off_is_never_executed(made: list[tuple[str, ToolCall]], dat
     | st.lists(st.sampled_from([*PIECES, '"', ":", ",", "[", "]", "\\u0000", "\\", "1e9"])).map("".join)
 )
 def test_any_body_is_a_call_or_says_why(body: str) -> None:
-    """Whatever stands between the tags: never an exception, and a call that runs is in the text as JSON."""
-    (found, *_) = parse_tool_calls(call(body))
+    """A call that runs is in the text as JSON, and there is at most one for each opening tag."""
+    calls = parse_tool_calls(call(body))
+    assert len(calls) <= call(body).count(OPEN)
+    found = calls[0]
     if found.malformed is None:
         told, _ = json.JSONDecoder().raw_decode(body.lstrip())
         assert (found.name, found.arguments) == (told["name"], told["arguments"])
@@ -123,26 +118,21 @@ def test_any_body_is_a_call_or_says_why(body: str) -> None:
         assert found.name is None and found.arguments is None and 0 < len(found.malformed) < 200
 
 
-def test_equal_calls_are_as_many_calls() -> None:
-    assert parse_tool_calls(call(GOOD) * 3) == (ToolCall(name="f", arguments={"code": "1"}),) * 3
-
-
-def test_escapes_are_decoded_once() -> None:
-    (found,) = parse_tool_calls(
-        call(r'{"name": "\u0066", "arguments": {"code": "\u003c/tool_call>\\u0041\ud83d\ude00"}}')
-    )
-    assert found == ToolCall(name="f", arguments={"code": r"</tool_call>\u0041" + "\U0001f600"})
-
-
-def test_a_huge_call_is_read_whole() -> None:
-    code = "x = 1\n" * 200_000
-    (found,) = parse_tool_calls(call(json.dumps({"name": "f", "arguments": {"code": code}})))
-    assert found.arguments == {"code": code}
-
-
-def test_arguments_may_nest_up_to_the_limit() -> None:
-    (found,) = parse_tool_calls(call('{"name": "f", "arguments": {"code": ' + DEEPEST + "}}"))
-    assert found.malformed is None
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (
+            r'{"name": "\u0066", "arguments": {"code": "\u003c/tool_call>\\u0041\ud83d\ude00"}}',
+            r"</tool_call>\u0041" + "\U0001f600",
+        ),
+        (r'{"name": "f", "arguments": {"code": "\ud83d"}}', "\ud83d"),
+        (json.dumps({"name": "f", "arguments": {"code": LONG}}), LONG),
+        ('{"name": "f", "arguments": {"code": ' + DEEPEST + "}}", json.loads(DEEPEST)),
+    ],
+    ids=["escapes", "half a surrogate", "long", "the deepest"],
+)
+def test_a_call_is_decoded_once_and_whole(body: str, code: Any) -> None:
+    assert parse_tool_calls(call(body)) == (ToolCall(name="f", arguments={"code": code}),)
 
 
 @pytest.mark.parametrize("wrote", ["", "no call", CLOSE, f"{CLOSE} then {GOOD}", "<TOOL_CALL>{}</TOOL_CALL>"])
@@ -180,61 +170,39 @@ def test_a_mention_is_no_call(wrote: str) -> None:
     assert parse_tool_calls(f"{wrote} {call(GOOD)}") == parse_tool_calls(call(GOOD))
 
 
-@given(made=st.lists(said_and_called, max_size=3), last=text)
-def test_what_was_said_is_what_stands_outside_of_calls(made: list[tuple[str, ToolCall]], last: str) -> None:
-    wrote = "".join(
-        before + call(json.dumps({"name": one.name, "arguments": one.arguments})) for before, one in made
-    )
-    assert without_tool_calls(wrote + last) == "".join(before for before, _ in made) + last
-
-
-def test_half_a_surrogate_is_decoded_and_left_to_the_tool() -> None:
-    (found,) = parse_tool_calls(call(r'{"name": "f", "arguments": {"code": "\ud83d"}}'))
-    assert found.arguments == {"code": "\ud83d"}
-
-
 # ---- thoughts ----
 
 DRAFT = f"<think>\nI could write {call(GOOD)} but <answer>1</answer> first.\n</think>\n\n"
-CALLED = (ToolCall(name="f", arguments={"code": "1"}),)
+
+READ, OPENED = TurnForm(skips_thoughts=False), TurnForm(opens_thought=True)
+QUOTED = call(json.dumps({"name": "f", "arguments": {"code": "print('<think>')"}})) * 2
+CLOSED = f"I draft {call(GOOD)}</think>{call(GOOD)}"
 
 
 def turn(text: str, form: TurnForm = DEFAULT) -> Turn:
     return Turn(start=0, end=1, text=text, stopped=True, form=form)
 
 
-def test_a_draft_in_a_thought_is_no_call_and_is_not_said() -> None:
-    assert parse_tool_calls(DRAFT) == ()
-    assert parse_tool_calls(DRAFT + call(GOOD)) == CALLED
-    assert said([turn(f"a{DRAFT}b{call(GOOD)}c")]) == "a\n\nbc"
-    assert without_tool_calls(DRAFT) == DRAFT, "a stream has told the thought before"
+@pytest.mark.parametrize(
+    ("wrote", "form", "num_calls", "content"),
+    [
+        (f"a{DRAFT}b{call(GOOD)}c", DEFAULT, 1, "a\n\nbc"),
+        (f"a<think>b{call(GOOD)}", DEFAULT, 0, "a"),
+        (CLOSED, OPENED, 1, ""),
+        (CLOSED, DEFAULT, 2, "I draft </think>"),
+        (DRAFT + call(GOOD), READ, 2, DRAFT.replace(call(GOOD), "")),
+        (f"a{QUOTED}b", DEFAULT, 2, "ab"),
+        (f"<reason>so {call(GOOD)}</reason>", DEFAULT, 1, "<reason>so </reason>"),
+    ],
+)
+def test_a_thought_has_no_calls_and_is_no_content(
+    wrote: str, form: TurnForm, num_calls: int, content: str
+) -> None:
+    found = parse_tool_calls(wrote, form)
+    assert len(found) == num_calls and all(one.malformed is None for one in found)
+    assert said([turn(wrote, form)]) == content
 
 
-def test_a_thought_that_never_ends_hides_the_rest() -> None:
-    assert parse_tool_calls(f"<think>a{call(GOOD)}") == ()
-    assert said([turn(f"a<think>b{call(GOOD)}")]) == "a"
-
-
-def test_a_template_may_open_the_thought_of_a_turn() -> None:
-    opened = TurnForm(opens_thought=True)
-    text = f"I draft {call(GOOD)}</think>{call(GOOD)}"
-    assert parse_tool_calls(text, opened) == CALLED
-    assert parse_tool_calls(text, DEFAULT) == CALLED * 2
-    assert said([turn("a</think>b", opened), turn("c")]) == "b\nc"
-
-
-def test_a_recipe_may_read_thoughts() -> None:
-    read = TurnForm(skips_thoughts=False)
-    assert parse_tool_calls(DRAFT + call(GOOD), read) == CALLED * 2
-    assert "<answer>1</answer>" in said([turn(DRAFT, read)])
-
-
-def test_the_tag_of_a_thought_inside_a_call_is_text() -> None:
-    code = "print('<think>')"
-    wrote = call(json.dumps({"name": "f", "arguments": {"code": code}})) * 2
-    assert [one.arguments for one in parse_tool_calls(wrote)] == [{"code": code}] * 2
-    assert said([turn(f"a{wrote}b")]) == "ab"
-
-
-def test_the_reasoning_of_rstar2_is_no_thought() -> None:
-    assert parse_tool_calls(f"<reason>so {call(GOOD)}</reason>") == CALLED
+def test_texts_of_turns_are_lines_and_a_stream_keeps_its_thought() -> None:
+    assert said([turn("a</think>b", OPENED), turn("c")]) == "b\nc"
+    assert without_tool_calls(DRAFT) == DRAFT, "a stream has sent the thought before"

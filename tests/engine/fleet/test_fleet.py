@@ -10,26 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.fleet.fleet import Fleet, FleetLimits
 from rocstar.engine.inference.base import BusyClock, Generation, InferenceError, Sampling, StopReason
 from rocstar.engine.inference.weights import LiveWeights
 from rocstar.engine.rollout.group import all_groups, run_group
-from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.scheduling.policies import POLICIES, make_policy
-from rocstar.engine.tools.box import Dispatcher
-from rocstar.engine.tools.python import PYTHON_SCHEMA, PythonTool
-from rocstar.engine.types import Attempt, Failed, Group, Outcome, Scored, Task, Trajectory
+from rocstar.engine.types import Failed, Group, Scored, Task, Trajectory
 from rocstar.sandbox.testing import ok
-from rocstar.sandbox.types import ExecRequest, ExecResult, Limits
+from rocstar.sandbox.types import ExecRequest, ExecResult
+from tests.fakes.agents import CHAT, TOKENIZER, make_agent, python_tools, tool_call
 from tests.fakes.fake_replica import FakeReplica, Scripts
 from tests.fakes.invariants import check_schedule
-from tests.fakes.scripted_policy import ByteTokenizer, check_trajectory, run_virtual
+from tests.fakes.scripted_policy import check_trajectory, on_virtual_time, run_virtual
 
-TOKENIZER = ByteTokenizer()
-CHAT = ChatFormat(TOKENIZER, load_template("compact", None), [PYTHON_SCHEMA])
 STOP = min(CHAT.stop_ids)
-CALL = '<tool_call>{"name": "execute_python_code_with_standard_io", "arguments": {"code": "1"}}</tool_call>'
+CALL = tool_call("1")
 GROUPS, SIZE, NUM_REPLICAS = 6, 4, 3
 
 
@@ -37,11 +32,6 @@ class Sandbox:
     async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
         await asyncio.sleep(0.5)
         return ok("1")
-
-
-class Judge:
-    async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
-        return Scored(reward=float("4" in attempt.text), method="fake")
 
 
 def turns_of(request_id: str) -> list[list[int]]:
@@ -56,20 +46,10 @@ def replicas(count: int = NUM_REPLICAS, **options: Any) -> list[FakeReplica]:
     return [FakeReplica(scripts, **{"token_s": 0.05, **options}) for _ in range(count)]
 
 
-def agent(fleet: Any, *, timeout_s: float = 1e5) -> Agent:
-    tools = Dispatcher(
-        tools=[PythonTool(limits=Limits(), flavour="stdlib", style="brief")],
-        sandbox=Sandbox(),
-        max_parallel_calls=2,
-    )
-    limits = RolloutLimits(max_response_tokens=4000, max_turns=8, max_tool_tokens=64, timeout_s=timeout_s)
-    return Agent(inference=fleet, chat=CHAT, tools=tools, judge=Judge(), limits=limits, sampling=Sampling())
-
-
 async def rollout(fleet: Any, *, timeout_s: float = 1e5) -> list[Group]:
     tasks = [Task(id=f"t{k}", source="s", question="q", answer="4") for k in range(GROUPS)]
-    made = agent(fleet, timeout_s=timeout_s)
-    return await all_groups(lambda task: run_group(made, task, size=SIZE, seed=1, step=0), tasks)
+    agent = make_agent(fleet, tools=python_tools(Sandbox()), timeout_s=timeout_s)
+    return await all_groups(lambda task: run_group(agent, task, size=SIZE, seed=1, step=0), tasks)
 
 
 def essence(groups: list[Group]) -> dict[str, tuple[Any, ...]]:
@@ -242,21 +222,19 @@ def test_version_not_taken_takes_the_replica_out(undisturbed: dict[str, Any]) ->
     assert versions == {0, 1}
 
 
-def test_versions_only_rise_and_none_is_lost_on_all() -> None:
+@on_virtual_time
+async def test_versions_only_rise_and_none_is_lost_on_all() -> None:
     made = replicas(2)
 
-    async def main() -> None:
-        async with Fleet(made, policy=make_policy("static")) as fleet:
+    async with Fleet(made, policy=make_policy("static")) as fleet:
+        await fleet.publish(3)
+        with pytest.raises(ValueError, match="version 3 does not follow 3"):
             await fleet.publish(3)
-            with pytest.raises(ValueError, match="version 3 does not follow 3"):
-                await fleet.publish(3)
-            for replica in made:
-                replica.kill()
-            with pytest.raises(InferenceError, match="publish_failed: no replica took version 4"):
-                await fleet.publish(4)
-            assert fleet.num_up == 0
-
-    run_virtual(main())
+        for replica in made:
+            replica.kill()
+        with pytest.raises(InferenceError, match="publish_failed: no replica took version 4"):
+            await fleet.publish(4)
+        assert fleet.num_up == 0
 
 
 def test_last_replica_lost_fails_what_waits_and_reaches_no_baseline() -> None:
@@ -335,34 +313,30 @@ async def ask(fleet: Fleet, name: str, prompt: int = 10, limit: int = 500, **opt
     )
 
 
-def test_too_large_is_refused_at_once() -> None:
-    async def main() -> None:
-        async with Fleet(replicas(2, kv_tokens=400), policy=make_policy("predictive")) as fleet:
-            with pytest.raises(InferenceError, match="too_long: 10 \\+ 500 tokens exceed the KV") as caught:
-                await ask(fleet, "s0/a/0")
-            assert not caught.value.retryable and not fleet.scheduler.state.trajectories
-
-    run_virtual(main())
+@on_virtual_time
+async def test_too_large_is_refused_at_once() -> None:
+    async with Fleet(replicas(2, kv_tokens=400), policy=make_policy("predictive")) as fleet:
+        with pytest.raises(InferenceError, match="too_long: 10 \\+ 500 tokens exceed the KV") as caught:
+            await ask(fleet, "s0/a/0")
+        assert not caught.value.retryable and not fleet.scheduler.state.trajectories
 
 
-def test_abort_answers_with_what_there_is() -> None:
+@on_virtual_time
+async def test_abort_answers_with_what_there_is() -> None:
     made = replicas(1, kv_tokens=900, token_s=1.0)
 
-    async def main() -> None:
-        async with Fleet(made, policy=make_policy("static", max_running=1)) as fleet:
-            async with asyncio.TaskGroup() as tasks:
-                first = tasks.create_task(ask(fleet, "s0/a/0"))
-                second = tasks.create_task(ask(fleet, "s0/a/1"))
-                await asyncio.sleep(3.5)
-                assert (fleet.load().running, fleet.load().waiting) == (1, 1)
-                await fleet.abort("s0/a/1")
-                await fleet.abort("s0/a/0")
-            assert [len(t.result().ids) for t in (first, second)] == [3, 0]
-            assert {t.result().finish for t in (first, second)} == {StopReason.aborted}
-            fleet.release("s0/a/0")
-            assert fleet.load().used == 0 and not fleet.scheduler.state.trajectories
-
-    run_virtual(main())
+    async with Fleet(made, policy=make_policy("static", max_running=1)) as fleet:
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(ask(fleet, "s0/a/0"))
+            second = tasks.create_task(ask(fleet, "s0/a/1"))
+            await asyncio.sleep(3.5)
+            assert (fleet.load().running, fleet.load().waiting) == (1, 1)
+            await fleet.abort("s0/a/1")
+            await fleet.abort("s0/a/0")
+        assert [len(t.result().ids) for t in (first, second)] == [3, 0]
+        assert {t.result().finish for t in (first, second)} == {StopReason.aborted}
+        fleet.release("s0/a/0")
+        assert fleet.load().used == 0 and not fleet.scheduler.state.trajectories
 
 
 def test_error_of_the_body_stays_itself_and_a_bug_in_a_task_is_raised() -> None:
@@ -386,44 +360,38 @@ def test_error_of_the_body_stays_itself_and_a_bug_in_a_task_is_raised() -> None:
     assert caught.group_contains(KeyError, match="a bug")
 
 
-def test_bytes_held_are_those_of_all_replicas() -> None:
+@on_virtual_time
+async def test_bytes_held_are_those_of_all_replicas() -> None:
     class Holding(FakeReplica):
         def load(self) -> Any:
             return dataclasses.replace(super().load(), held_bytes=7)
 
-    async def main() -> None:
-        made = [Holding(Scripts(turns_of)) for _ in range(2)]
-        async with Fleet(made, policy=make_policy("static")) as fleet:
-            assert fleet.load().held_bytes == 14
-
-    run_virtual(main())
+    made = [Holding(Scripts(turns_of)) for _ in range(2)]
+    async with Fleet(made, policy=make_policy("static")) as fleet:
+        assert fleet.load().held_bytes == 14
 
 
-def test_second_request_of_a_trajectory_is_refused() -> None:
-    async def main() -> None:
-        async with Fleet(replicas(1, token_s=1.0), policy=make_policy("static")) as fleet:
-            first = asyncio.create_task(ask(fleet, "s0/a/0"))
-            await asyncio.sleep(1.0)
-            with pytest.raises(InferenceError, match="has a request already"):
-                await ask(fleet, "s0/a/0")
-            assert (await first).finish is StopReason.stop
-
-    run_virtual(main())
+@on_virtual_time
+async def test_second_request_of_a_trajectory_is_refused() -> None:
+    async with Fleet(replicas(1, token_s=1.0), policy=make_policy("static")) as fleet:
+        first = asyncio.create_task(ask(fleet, "s0/a/0"))
+        await asyncio.sleep(1.0)
+        with pytest.raises(InferenceError, match="has a request already"):
+            await ask(fleet, "s0/a/0")
+        assert (await first).finish is StopReason.stop
 
 
-def test_cancelled_request_leaves_nothing_behind() -> None:
+@on_virtual_time
+async def test_cancelled_request_leaves_nothing_behind() -> None:
     made = replicas(1, token_s=1.0)
 
-    async def main() -> None:
-        async with Fleet(made, policy=make_policy("predictive")) as fleet:
-            running = asyncio.create_task(ask(fleet, "s0/a/0"))
-            await asyncio.sleep(1.0)
-            running.cancel()
-            await asyncio.wait([running])
-            assert fleet.load() == type(fleet.load())(total=1 << 20, used=0, running=0, waiting=0)
-            assert (await ask(fleet, "s0/a/0")).finish is StopReason.stop
-
-    run_virtual(main())
+    async with Fleet(made, policy=make_policy("predictive")) as fleet:
+        running = asyncio.create_task(ask(fleet, "s0/a/0"))
+        await asyncio.sleep(1.0)
+        running.cancel()
+        await asyncio.wait([running])
+        assert fleet.load() == type(fleet.load())(total=1 << 20, used=0, running=0, waiting=0)
+        assert (await ask(fleet, "s0/a/0")).finish is StopReason.stop
 
 
 def test_trajectories_are_those_of_a_single_engine(undisturbed: dict[str, Any]) -> None:
@@ -497,7 +465,8 @@ def test_one_that_does_not_start_again_comes_back_later(undisturbed: dict[str, A
 LIVE, KEPT = LiveWeights([]), LiveWeights([])
 
 
-def test_what_comes_back_late_takes_what_was_kept() -> None:
+@on_virtual_time
+async def test_what_comes_back_late_takes_what_was_kept() -> None:
     """`source` may be gone by then: the learner has learned on."""
     taken: list[tuple[str, Any]] = []
 
@@ -515,20 +484,16 @@ def test_what_comes_back_late_takes_what_was_kept() -> None:
     async def restart(index: int) -> FakeReplica:
         return made[index]
 
-    async def main() -> None:
-        async with Fleet(
-            made, policy=make_policy("static"), send_to_all=send_to_all, restart=restart
-        ) as fleet:
-            await fleet.publish(1, LIVE, keep=KEPT)
-            assert await fleet.wait_up(1.0)
-            await asyncio.sleep(1.0)
-            assert fleet.num_up == 2
-
-    run_virtual(main())
+    async with Fleet(made, policy=make_policy("static"), send_to_all=send_to_all, restart=restart) as fleet:
+        await fleet.publish(1, LIVE, keep=KEPT)
+        assert await fleet.wait_up(1.0)
+        await asyncio.sleep(1.0)
+        assert fleet.num_up == 2
     assert taken == [("2 at once", LIVE), ("one", KEPT)]
 
 
-def test_busy_and_starved_are_of_the_turns() -> None:
+@on_virtual_time
+async def test_busy_and_starved_are_of_the_turns() -> None:
     """One replica with room for one turn: while two ask, one waits; then nobody does."""
     made = [FakeReplica(Scripts(lambda name: [[7] * 20]), kv_tokens=40, token_s=0.1)]
 
@@ -544,14 +509,11 @@ def test_busy_and_starved_are_of_the_turns() -> None:
         )
         fleet.release(name)
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        fleet = Fleet(made, policy=make_policy("static", max_running=1))
-        fleet._busy = BusyClock(loop.time)
-        async with fleet:
-            await asyncio.sleep(5.0)
-            await asyncio.gather(turn(fleet, "g/0"), turn(fleet, "g/1"))
-            await asyncio.sleep(5.0)
-            assert fleet.busy_s == pytest.approx(4.0) and fleet.starved_s == pytest.approx(2.0)
-
-    run_virtual(main())
+    loop = asyncio.get_running_loop()
+    fleet = Fleet(made, policy=make_policy("static", max_running=1))
+    fleet._busy = BusyClock(loop.time)
+    async with fleet:
+        await asyncio.sleep(5.0)
+        await asyncio.gather(turn(fleet, "g/0"), turn(fleet, "g/1"))
+        await asyncio.sleep(5.0)
+        assert fleet.busy_s == pytest.approx(4.0) and fleet.starved_s == pytest.approx(2.0)

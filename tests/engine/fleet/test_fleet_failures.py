@@ -16,7 +16,7 @@ from rocstar.engine.inference.base import Generation, InferenceError, Sampling, 
 from rocstar.engine.scheduling.policies import POLICIES, make_policy
 from tests.fakes.fake_replica import FakeReplica, Scripts
 from tests.fakes.invariants import check_schedule
-from tests.fakes.scripted_policy import run_virtual
+from tests.fakes.scripted_policy import on_virtual_time, run_virtual
 
 STOP = 2
 TURNS = 10
@@ -235,23 +235,21 @@ def test_a_guest_goes_home_again_and_leaves_nothing_behind() -> None:
     assert made[1].released.count("s0/g0/0") == 1
 
 
-def test_an_abort_reaches_the_guest() -> None:
+@on_virtual_time
+async def test_an_abort_reaches_the_guest() -> None:
     made = replicas(lambda trajectory: trajectory == "s0/a/1", None)
 
-    async def main() -> None:
-        async with Fleet(made, policy=make_policy("static")) as fleet:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(ask(fleet, [1] * 10, "s0/a/0"))
-                guest = tasks.create_task(ask(fleet, [1] * 10, "s0/a/1"))
-                await asyncio.sleep(0.12)
-                assert made[1].requests == [("s0/a/1", 10)]
-                await fleet.abort("s0/a/1")
-            assert (guest.result().finish, len(guest.result().ids)) == (StopReason.aborted, 2)
-            for name in ("s0/a/0", "s0/a/1"):
-                fleet.release(name)
-            assert fleet.load().used == 0 and not fleet.scheduler.state.trajectories
-
-    run_virtual(main())
+    async with Fleet(made, policy=make_policy("static")) as fleet:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(ask(fleet, [1] * 10, "s0/a/0"))
+            guest = tasks.create_task(ask(fleet, [1] * 10, "s0/a/1"))
+            await asyncio.sleep(0.12)
+            assert made[1].requests == [("s0/a/1", 10)]
+            await fleet.abort("s0/a/1")
+        assert (guest.result().finish, len(guest.result().ids)) == (StopReason.aborted, 2)
+        for name in ("s0/a/0", "s0/a/1"):
+            fleet.release(name)
+        assert fleet.load().used == 0 and not fleet.scheduler.state.trajectories
 
 
 def test_a_guest_whose_host_or_home_goes_down_goes_on() -> None:

@@ -15,6 +15,7 @@ from rocstar.engine.inference.embedded import decoder, kv, native, sampling
 from rocstar.engine.inference.embedded import embedded as embedded_module
 from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
 from rocstar.engine.inference.weights import LiveWeights
+from tests.fakes.asking import ask
 
 pytestmark = pytest.mark.usefixtures("_one_torch_thread")
 
@@ -42,15 +43,9 @@ class Attempt:
     async def run(self, engine: Any, max_new_tokens: int = 12) -> None:
         ids = list(self.prompt)
         for tool in [*self.tools, None]:
-            got = await engine.generate(
-                ids,
-                max_new_tokens=max_new_tokens,
-                stop_ids=STOP_IDS,
-                sampling=Sampling(temperature=self.temperature),
-                seed=self.seed,
-                request_id=self.name,
-                deadline=None,
-            )
+            sampling = Sampling(temperature=self.temperature)
+            options: dict[str, Any] = {"stop_ids": STOP_IDS, "sampling": sampling, "seed": self.seed}
+            got = await ask(engine, ids, self.name, max_new_tokens, **options)
             self.turns.append((list(ids), got))
             ids += [*got.ids, *(tool or [])]
         engine.release(self.name)
@@ -196,12 +191,11 @@ async def test_a_model_too_large_for_it_is_torchs(
 
 async def test_tokens_do_not_depend_on_where_a_turn_was_cut(embedded: Any, models: Any) -> None:
     """The noise of a token belongs to its position in the trajectory, not in the request."""
-    ask: dict[str, Any] = {"stop_ids": frozenset(), "sampling": Sampling(), "seed": 4, "deadline": None}
     async with embedded(models("llama"), max_running=2) as engine:
-        whole = await engine.generate([30, 31], max_new_tokens=20, request_id="whole", **ask)
+        whole = await ask(engine, [30, 31], "whole", 20)
         ids = [30, 31]
         for part in (1, 7, 12):
-            got = await engine.generate(ids, max_new_tokens=part, request_id="parts", **ask)
+            got = await ask(engine, ids, "parts", part)
             ids += got.ids
     assert tuple(ids[2:]) == whole.ids
 
@@ -408,15 +402,7 @@ async def test_finished_rows_are_replaced_as_they_end(embedded: Any, models: Any
     async with embedded(models("llama"), max_running=2) as engine:
 
         async def one(name: str, limit: int) -> None:
-            await engine.generate(
-                [30],
-                max_new_tokens=limit,
-                stop_ids=frozenset(),
-                sampling=Sampling(),
-                seed=0,
-                request_id=name,
-                deadline=None,
-            )
+            await ask(engine, [30], name, limit)
             order.append(name)
             engine.release(name)
 
@@ -439,15 +425,8 @@ async def test_idle_slots_and_a_waiting_request_do_not_spin(embedded: Any, count
             return burst()
 
         engine._burst = counted
-        ask = {
-            "max_new_tokens": 2,
-            "stop_ids": frozenset(),
-            "sampling": Sampling(),
-            "seed": 0,
-            "deadline": None,
-        }
-        await engine.generate([1], request_id="a", **ask)
-        waiting = asyncio.create_task(engine.generate([5], request_id="b", **ask))
+        await ask(engine, [1], "a", 2)
+        waiting = asyncio.create_task(ask(engine, [5], "b", 2))
         await until(lambda: len(engine._waiting) == 1)
         for _ in range(3):  # let the bursts that were under way end
             await asyncio.get_running_loop().run_in_executor(engine._thread, lambda: None)

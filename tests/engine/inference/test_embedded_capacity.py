@@ -13,21 +13,9 @@ from rocstar.engine.inference.embedded import embedded as embedded_module
 from rocstar.engine.inference.embedded import kv as kv_module
 from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
 from rocstar.engine.inference.weights import LiveWeights
+from tests.fakes.asking import ask
 
 pytestmark = pytest.mark.usefixtures("_one_torch_thread")
-
-
-async def ask(engine: Any, ids: list[int], name: str, max_new_tokens: int = 12, seed: int = 3) -> Generation:
-    got: Generation = await engine.generate(
-        ids,
-        max_new_tokens=max_new_tokens,
-        stop_ids=frozenset(),
-        sampling=Sampling(),
-        seed=seed,
-        request_id=name,
-        deadline=None,
-    )
-    return got
 
 
 async def test_capacity_is_shared_by_the_rows(embedded: Any, models: Any) -> None:
@@ -61,8 +49,8 @@ async def rolled_out(engine: Any) -> list[tuple[tuple[int, ...], tuple[float, ..
 
     async def one(k: int) -> list[Generation]:
         ids = list(range(30, 70 + 9 * k))
-        first = await ask(engine, ids, str(k), 40, k)
-        second = await ask(engine, [*ids, *first.ids, 33], str(k), 20, k)
+        first = await ask(engine, ids, str(k), 40, seed=k)
+        second = await ask(engine, [*ids, *first.ids, 33], str(k), 20, seed=k)
         engine.release(str(k))
         return [first, second]
 
@@ -225,7 +213,8 @@ async def test_no_forward_exceeds_the_budget_after_a_publish(embedded: Any, mode
         sizes = Sizes(engine)
         async with asyncio.TaskGroup() as group:
             asked = [
-                group.create_task(ask(engine, list(range(30, 60 + 9 * k)), str(k), 200, k)) for k in range(6)
+                group.create_task(ask(engine, list(range(30, 60 + 9 * k)), str(k), 200, seed=k))
+                for k in range(6)
             ]
             await until(lambda: len(sizes.forwards) >= 60)
             before = len(sizes.forwards)
@@ -243,7 +232,7 @@ async def test_two_engines_in_one_process_do_not_mix(embedded: Any, models: Any)
     """Two replicas over two copies, each with its device thread, at the same time, with different weights."""
 
     async def several(engine: Any) -> list[Generation]:
-        asked = [ask(engine, list(range(30, 40 + k)), str(k), 40, k) for k in range(5)]
+        asked = [ask(engine, list(range(30, 40 + k)), str(k), 40, seed=k) for k in range(5)]
         told = await asyncio.gather(*asked)
         for k in range(5):
             engine.release(str(k))
@@ -260,7 +249,7 @@ async def test_two_engines_in_one_process_do_not_mix(embedded: Any, models: Any)
         ):
             together = await asyncio.gather(several(first), several(second))
             await second.publish(1, LiveWeights(models("qwen3", seed=0).named_parameters()))
-            again = [await ask(second, list(range(30, 40)), "new", 40, 0)]
+            again = [await ask(second, list(range(30, 40)), "new", 40, seed=0)]
             assert (first.version, second.version) == (0, 1)
     for mine, theirs in zip(together, alone, strict=True):
         assert [got.ids for got in mine] == [got.ids for got in theirs]
@@ -275,7 +264,7 @@ async def test_rows_of_the_capacity_reach_their_longest(
     """The place that a slot leaves unused is not of `kv_tokens`; behind 64 tokens it takes a block."""
     monkeypatch.setattr(kv_module, "_decode", None)
     async with embedded(models("qwen3"), max_running=6, kv_tokens=6 * num_tokens) as engine:
-        rows = (ask(engine, list(range(30, 50 + k)), str(k), num_tokens - 20 - k, k) for k in range(6))
+        rows = (ask(engine, list(range(30, 50 + k)), str(k), num_tokens - 20 - k, seed=k) for k in range(6))
         assert all(len(got.ids) == num_tokens - 20 - k for k, got in enumerate(await asyncio.gather(*rows)))
         assert engine.rows_evicted == 0 and engine._kv.num_slots == 6
         assert engine._kv.tokens_per_slot == (64 if num_tokens == 63 else 128)

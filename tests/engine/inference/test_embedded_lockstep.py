@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.inference.base import Generation, Sampling
+from rocstar.engine.inference.base import Generation
+from tests.fakes.asking import ask
 
 NAMES = [f"s0/t/{k}" for k in range(6)]
 
@@ -16,15 +17,8 @@ async def converse(engine: Any, k: int, rng: random.Random) -> None:
     ids = list(range(30, 33 + 4 * k))
     try:
         for turn in range(3):
-            got = await engine.generate(
-                ids,
-                max_new_tokens=3 + (k + turn) % 4,
-                stop_ids=frozenset(range(10)),
-                sampling=Sampling(),
-                seed=k,
-                request_id=NAMES[k],
-                deadline=None,
-            )
+            stops = frozenset(range(10))
+            got = await ask(engine, ids, NAMES[k], 3 + (k + turn) % 4, stop_ids=stops, seed=k)
             ids += [*got.ids, 40 + k, 41]
             for _ in range(rng.choice([0, 5, 400])):
                 await asyncio.sleep(0)
@@ -72,16 +66,15 @@ async def test_without_lockstep_joining_changes_nothing(embedded: Any, models: A
 
 
 async def test_decoding_waits_for_an_absent_trajectory(embedded: Any, counting: Any, until: Any) -> None:
-    ask: dict[str, Any] = {"stop_ids": frozenset(), "sampling": Sampling(), "seed": 0, "deadline": None}
     async with embedded(counting(), max_running=3, lockstep=True) as engine:
         engine.join(["a", "b"])
-        first = asyncio.create_task(engine.generate([1], max_new_tokens=2, request_id="a", **ask))
+        first = asyncio.create_task(ask(engine, [1], "a", 2))
         await until(lambda: len(engine._waiting) == 1)
         for _ in range(20):
             await asyncio.get_running_loop().run_in_executor(engine._thread, lambda: None)
         assert not first.done() and engine.load().running == 0
-        stranger = asyncio.create_task(engine.generate([7], max_new_tokens=1, request_id="c", **ask))
-        second = await engine.generate([5], max_new_tokens=1, request_id="b", **ask)
+        stranger = asyncio.create_task(ask(engine, [7], "c", 1))
+        second = await ask(engine, [5], "b", 1)
         assert second.ids == (6,)
         await until(lambda: stranger.done())
         assert not first.done(), "b has no request again, so a waits in the middle of its turn"
@@ -93,15 +86,12 @@ async def test_decoding_waits_for_an_absent_trajectory(embedded: Any, counting: 
 async def test_stopped_request_makes_its_trajectory_absent_until_release(
     embedded: Any, counting: Any, until: Any, how: str
 ) -> None:
-    ask: dict[str, Any] = {"stop_ids": frozenset(), "sampling": Sampling(), "seed": 0}
     loop = asyncio.get_running_loop()
     async with embedded(counting(), max_running=2, lockstep=True) as engine:
         engine.join(["a", "b"])
         deadline = loop.time() + 0.01 if how == "deadline" else None
-        a = asyncio.create_task(
-            engine.generate([1], max_new_tokens=10**6, request_id="a", deadline=deadline, **ask)
-        )
-        b = asyncio.create_task(engine.generate([5], max_new_tokens=40, request_id="b", deadline=None, **ask))
+        a = asyncio.create_task(ask(engine, [1], "a", 10**6, deadline=deadline))
+        b = asyncio.create_task(ask(engine, [5], "b", 40))
         if how != "deadline":
             await until(lambda: engine.load().running == 2)
         if how == "abort":

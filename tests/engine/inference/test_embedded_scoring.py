@@ -1,6 +1,7 @@
 """Log-probs of given ids against plain forwards, and tokens that are told as they come."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,13 +11,14 @@ from rocstar.engine.inference.base import InferenceError, Sampling, ScoresPrompt
 from rocstar.engine.inference.embedded import scoring
 from rocstar.engine.inference.embedded.decoder import forward_of
 from rocstar.engine.inference.embedded.scoring import ScoreRequest
+from tests.fakes import asking
 
 from .test_embedded import LOGPROB_BOUND, VOCAB, plain_logits
 
 pytestmark = pytest.mark.usefixtures("_one_torch_thread")
 
 IDS = torch.randint(20, VOCAB, (50,), generator=torch.Generator().manual_seed(1)).tolist()
-ASK: dict[str, Any] = {"stop_ids": frozenset(), "sampling": Sampling(), "seed": 3, "deadline": None}
+ask = partial(asking.ask, sampling=Sampling())
 SCORE: dict[str, Any] = {"sampling": Sampling(), "deadline": None}
 
 
@@ -31,7 +33,7 @@ async def test_scores_are_those_of_a_plain_forward(
     async with embedded(models(architecture), max_running=2) as engine, asyncio.TaskGroup() as group:
         assert isinstance(engine, ScoresPrompts) and isinstance(engine, TellsTokens)
         for name in "ab":
-            group.create_task(engine.generate([30], max_new_tokens=9, request_id=name, **ASK))
+            group.create_task(ask(engine, [30], name, 9))
         scored = group.create_task(engine.score(IDS, sampling=sampling, request_id="c", deadline=None))
         single = group.create_task(engine.score([30], sampling=sampling, request_id="d", deadline=None))
     logits_TV = plain_logits(models(architecture), IDS)[:-1]
@@ -47,9 +49,9 @@ async def test_scores_are_those_of_a_plain_forward(
 async def test_scores_of_what_was_written_are_its_log_probs(embedded: Any, models: Any) -> None:
     """The slots are as they were: the same request, after a score under its name, gives the same tokens."""
     async with embedded(models("qwen3"), max_running=2) as engine:
-        before = await engine.generate(IDS, max_new_tokens=12, request_id="a", **ASK)
+        before = await ask(engine, IDS, "a", 12)
         scores = await engine.score([*IDS, *before.ids], request_id="b", **SCORE)
-        after = await engine.generate(IDS, max_new_tokens=12, request_id="b", **ASK)
+        after = await ask(engine, IDS, "b", 12)
     assert after.ids == before.ids
     written = torch.tensor(scores.logprobs[len(IDS) - 1 :])
     torch.testing.assert_close(written, torch.tensor(before.logprobs), atol=LOGPROB_BOUND, rtol=0)
@@ -122,7 +124,7 @@ async def test_a_score_ends_when_nobody_wants_it(embedded: Any, models: Any, gat
         await asyncio.wait([tasks[2]])
         with pytest.raises(TimeoutError):
             await engine.score(IDS, sampling=Sampling(), request_id="d", deadline=0.0)
-        await engine.generate([30], max_new_tokens=2, request_id="e", **ASK)
+        await ask(engine, [30], "e", 2)
         assert not engine._scores and not engine._pending
     with pytest.raises(InferenceError, match="the engine was left"):
         await engine.score(IDS, request_id="f", **SCORE)
@@ -135,12 +137,12 @@ async def test_every_row_hears_its_own_tokens_in_order(embedded: Any, models: An
             engine.on_tokens(name, lambda place, token, told=told: told.append((place, token)))
 
         async def one(name: str, ids: list[int]) -> Any:
-            got = await engine.generate(ids, max_new_tokens=20, request_id=name, **ASK)
+            got = await ask(engine, ids, name, 20)
             return got, list(heard.get(name, ()))  # all of them before the answer
 
         done = await asyncio.gather(one("a", [30, 31]), one("b", [32]), one("c", [33]))
         engine.release("a")
-        await engine.generate([30, 31], max_new_tokens=2, request_id="a", **ASK)
+        await ask(engine, [30, 31], "a", 2)
     for got, told in done[:2]:
         assert told == list(enumerate(got.ids))
     assert len(heard["a"]) == 20

@@ -21,6 +21,7 @@ from rocstar.engine.inference.embedded import kv as kv_module
 from rocstar.engine.inference.embedded.decoder import _Decoder
 from rocstar.engine.inference.embedded.graphs import GraphedDecode, rounded_rows
 from rocstar.engine.inference.embedded.kv import Extra, SlotKv
+from tests.fakes.asking import ask
 
 pytestmark = pytest.mark.usefixtures("_one_torch_thread")
 
@@ -239,7 +240,7 @@ def test_last_token_place_and_a_refused_capture_are_the_forwards(models: Any, ca
     assert "not permitted when stream is capturing" in caplog.text
 
 
-async def test_engine_decodes_by_graphs(embedded: Any, models: Any, ask: Any, monkeypatch: Any) -> None:
+async def test_engine_decodes_by_graphs(embedded: Any, models: Any, monkeypatch: Any) -> None:
     """Rows of one engine come and end beside each other, grow the cache, and say what they say without."""
     monkeypatch.setattr(kv_module, "_decode", None)
     monkeypatch.setattr(decoder_module.native, "MOST_BYTES", 0)

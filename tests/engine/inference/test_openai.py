@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,21 +11,14 @@ import pytest
 from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason
 from rocstar.engine.inference.openai import OpenAIEndpoint
 from rocstar.engine.inference.openai_formats import EndpointFormat
+from tests.fakes import asking
 from tests.fakes.openai_endpoint import STANDARD_FIELDS, STOP, TOKENIZER, VOCAB, Endpoint
 
 from ...patience import PATIENCE_S
 
-
-async def ask(endpoint: OpenAIEndpoint, ids: list[int], **changes: Any) -> Generation:
-    arguments: dict[str, Any] = {
-        "max_new_tokens": 4,
-        "stop_ids": frozenset({13}),
-        "sampling": Sampling(temperature=1.0),
-        "seed": (1 << 63) + 5,
-        "deadline": None,
-        "request_id": "s0/t/0",
-    }
-    return await endpoint.generate(ids, **(arguments | changes))
+ask = partial(
+    asking.ask, max_new_tokens=4, stop_ids=frozenset({13}), sampling=Sampling(temperature=1.0), seed=1 << 63
+)
 
 
 def opened(url: str, **options: Any) -> OpenAIEndpoint:
@@ -209,7 +203,7 @@ async def test_who_listens_first_looks_for_all() -> None:
         names = [f"s0/t/{k}" for k in range(4)]
         for name in names:
             endpoint.on_tokens(name, lambda place, token: None)
-        await asyncio.gather(*(ask(endpoint, [11], request_id=name) for name in names))
+        await asyncio.gather(*(ask(endpoint, [11], name) for name in names))
     assert len(server.requests) == 1 + 1 + 4
 
 

@@ -4,15 +4,17 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason, TellsTokens
+from rocstar.engine.inference.base import InferenceError, Sampling, StopReason, TellsTokens
 from rocstar.engine.inference.openai import OpenAIEndpoint
 from rocstar.engine.inference.openai_formats import SentIds, SpelledIds, StreamedChoice, WordIds
+from tests.fakes import asking
 from tests.fakes.openai_endpoint import STOP, TOKENIZER, VOCAB, Endpoint
 from tests.fakes.scripted_policy import ByteTokenizer
 
@@ -21,15 +23,9 @@ HEARD, UNHEARD = "s0/t/0", "s0/t/1"
 Told = list[tuple[int, int]]
 
 
-async def ask(endpoint: OpenAIEndpoint, ids: list[int], name: str = HEARD, **changes: Any) -> Generation:
-    arguments: dict[str, Any] = {
-        "max_new_tokens": 9,
-        "stop_ids": frozenset({STOP, 13}),
-        "sampling": Sampling(temperature=1.0),
-        "seed": 5,
-        "deadline": None,
-    }
-    return await endpoint.generate(ids, request_id=name, **(arguments | changes))
+ask = partial(
+    asking.ask, max_new_tokens=9, stop_ids=frozenset({STOP, 13}), sampling=Sampling(temperature=1.0)
+)
 
 
 @asynccontextmanager

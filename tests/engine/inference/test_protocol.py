@@ -6,11 +6,13 @@ Both continue token n with n + 1: the embedded engine through a model that count
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
-from rocstar.engine.inference.base import Generation, Inference, InferenceError, Sampling, StopReason
+from rocstar.engine.inference.base import Inference, InferenceError, Sampling, StopReason
+from tests.fakes import asking
 from tests.fakes.scripted_policy import Reply, Request, ScriptedPolicy
 
 VOCAB = 300
@@ -40,15 +42,9 @@ def start(request: pytest.FixtureRequest, embedded: Any, counting: Any) -> Calla
     return real if request.param == "embedded" else scripted
 
 
-async def ask(engine: Inference, ids: list[int], name: str = "s0/a/0", **changes: Any) -> Generation:
-    arguments: dict[str, Any] = {
-        "max_new_tokens": 5,
-        "stop_ids": frozenset({0}),
-        "sampling": Sampling(temperature=1.0),
-        "seed": 7,
-        "deadline": None,
-    }
-    return await engine.generate(ids, request_id=name, **(arguments | changes))
+ask = partial(
+    asking.ask, max_new_tokens=5, stop_ids=frozenset({0}), sampling=Sampling(temperature=1.0), seed=7
+)
 
 
 async def test_stop_token_is_included(start: Any) -> None:
@@ -76,15 +72,10 @@ async def test_limit_cuts_but_a_stop_at_the_limit_is_a_stop(
         assert (got.ids, got.finish) == (ids, finish)
 
 
-async def test_no_stop_ids_means_length(start: Any) -> None:
-    async with start() as engine:
-        assert (await ask(engine, [1], stop_ids=frozenset())).finish is StopReason.length
-
-
-async def test_the_callers_list_is_left_alone(start: Any) -> None:
+async def test_no_stop_ids_means_length_and_the_callers_list_is_left_alone(start: Any) -> None:
     async with start() as engine:
         ids = [1, 2]
-        await ask(engine, ids)
+        assert (await ask(engine, ids, stop_ids=frozenset())).finish is StopReason.length
         assert ids == [1, 2]
 
 
@@ -116,7 +107,7 @@ async def test_second_request_of_a_running_trajectory_is_refused(start: Any, unt
         await until(lambda: engine.load().used > 3)
         with pytest.raises(InferenceError, match="bad_request"):
             await ask(engine, [1])
-        await engine.abort("s0/a/0")
+        await engine.abort("s0/t/0")
         assert (await first).ids[:3] == (2, 3, 4)
 
 
@@ -124,7 +115,7 @@ async def test_abort_answers_with_what_there_is(start: Any, until: Any) -> None:
     async with start() as engine:
         running = asyncio.create_task(ask(engine, [1], max_new_tokens=LONG, stop_ids=frozenset()))
         await until(lambda: engine.load().used > 4)
-        await engine.abort("s0/a/0")
+        await engine.abort("s0/t/0")
         got = await running
         assert got.finish is StopReason.aborted
         assert got.ids == tuple((2 + k) % VOCAB for k in range(len(got.ids))) and 3 <= len(got.ids) < LONG
@@ -159,7 +150,7 @@ async def test_slot_belongs_to_a_trajectory_until_release(start: Any, until: Any
         await until(lambda: engine.load().waiting == 1)
         assert (await ask(engine, [1, 2, 3, 4, 5, 6, 7])).ids[0] == 8  # its own next turn needs no new slot
         assert not waiting.done()
-        engine.release("s0/a/0")
+        engine.release("s0/t/0")
         assert (await waiting).ids[0] == 6
 
 
@@ -167,7 +158,7 @@ async def test_release_of_a_running_trajectory_aborts_it(start: Any, until: Any)
     async with start(max_running=1) as engine:
         running = asyncio.create_task(ask(engine, [1], max_new_tokens=LONG, stop_ids=frozenset()))
         await until(lambda: engine.load().used > 3)
-        engine.release("s0/a/0")
+        engine.release("s0/t/0")
         assert (await running).finish is StopReason.aborted
         await until(lambda: engine.load().used == 0)
         assert (await ask(engine, [1], "s0/b/0")).ids[0] == 2
@@ -180,7 +171,7 @@ async def test_deadline_raises_and_frees_the_slot(start: Any, until: Any, ahead_
         with pytest.raises(TimeoutError):
             await ask(engine, [1], max_new_tokens=LONG, stop_ids=frozenset(), deadline=deadline)
         await until(lambda: engine.load().running == 0)
-        engine.release("s0/a/0")
+        engine.release("s0/t/0")
         assert (await ask(engine, [1], "s0/b/0")).ids[0] == 2
         assert engine.load().running == 0 and engine.load().waiting == 0
 
@@ -191,7 +182,7 @@ async def test_deadline_of_a_waiting_request(start: Any) -> None:
         with pytest.raises(TimeoutError):
             await ask(engine, [1], "s0/b/0", deadline=asyncio.get_running_loop().time() + 0.01)
         engine.release("s0/b/0")
-        engine.release("s0/a/0")
+        engine.release("s0/t/0")
         assert (await ask(engine, [1], "s0/c/0")).ids[0] == 2
 
 
@@ -202,7 +193,7 @@ async def test_cancelled_request_leaves_nothing_behind(start: Any, until: Any) -
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        engine.release("s0/a/0")
+        engine.release("s0/t/0")
         await until(lambda: engine.load().used == 0)
         assert (await ask(engine, [1], "s0/b/0")).ids[0] == 2
 
@@ -224,7 +215,7 @@ async def test_publish_mid_flight_splits_the_spans(start: Any, until: Any) -> No
         await engine.publish(4)
         seen = engine.load().used
         await until(lambda: engine.load().used > seen + 2)
-        await engine.abort("s0/a/0")
+        await engine.abort("s0/t/0")
         got = await running
         (a, b, before), (c, d, after) = got.version_spans
         assert (a, b, d) == (0, c, len(got.ids)) and (before, after) == (0, 4) and 0 < b < d
@@ -255,7 +246,7 @@ async def test_load_counts_tokens_and_requests(start: Any, until: Any) -> None:
         await until(lambda: engine.load().waiting == 1)
         full = engine.load()
         assert (full.used, full.running, full.waiting) == (2 + 5 + 3 + 5, 0, 1)
-        engine.release("s0/a/0")
+        engine.release("s0/t/0")
         await waiting
         for name in ("s0/b/0", "s0/c/0"):
             engine.release(name)
@@ -283,11 +274,11 @@ async def test_many_requests_share_few_slots(start: Any) -> None:
 async def test_tokens_are_told_as_they_come_until_the_release(start: Any) -> None:
     async with start() as engine:
         heard: list[tuple[int, int]] = []
-        engine.on_tokens("s0/a/0", lambda place, token: heard.append((place, token)))
+        engine.on_tokens("s0/t/0", lambda place, token: heard.append((place, token)))
         got = await ask(engine, [3, 10])
         assert heard == list(enumerate(got.ids))
         again = await ask(engine, [3, 10, *got.ids])
         assert heard[5:] == list(enumerate(again.ids))
-        engine.release("s0/a/0")
+        engine.release("s0/t/0")
         await ask(engine, [3, 10])
         assert len(heard) == 10

@@ -1,64 +1,30 @@
 """SGLangEngine against the fake server: what it sends, what it believes, and how it fails."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason
+from rocstar.engine.inference.base import InferenceError, StopReason
 from rocstar.engine.inference.sglang.api import Api, _json
 from rocstar.engine.inference.sglang.engine import SGLangEngine
 from rocstar.engine.inference.sglang.requests import LiveRequest
-from rocstar.engine.inference.weights import DiskWeights
-from tests.fakes.sglang.fake_model import EOS, VOCAB, write_tiny_model
+from tests.fakes.asking import ask
+from tests.fakes.sglang.fake_model import EOS, VOCAB
 from tests.fakes.sglang.fake_server import FakeServer
 
-
-@pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("sglang")
-    return {name: write_tiny_model(folder / name, seed=k) for k, name in enumerate("ab")}
-
-
-@pytest.fixture
-def start(models: dict[str, Path]) -> Callable[..., Any]:
-    """`async with start(capacity=..) as (engine, server)`; the engine's options begin with engine_."""
-
-    @asynccontextmanager
-    async def started(**options: Any) -> AsyncIterator[tuple[SGLangEngine, FakeServer]]:
-        mine = {k.removeprefix("engine_"): options.pop(k) for k in list(options) if k.startswith("engine_")}
-        async with FakeServer(models["a"], **options) as server:
-            async with SGLangEngine(
-                server.url,
-                vocab_size=VOCAB,
-                model=DiskWeights(models["a"]),
-                **{"watch_every_s": 0.02, **mine},
-            ) as engine:
-                yield engine, server
-
-    return started
-
-
-async def ask(engine: SGLangEngine, ids: list[int], name: str = "s0/t/0", **changes: Any) -> Generation:
-    arguments: dict[str, Any] = {
-        "max_new_tokens": 8,
-        "stop_ids": frozenset(),
-        "sampling": Sampling(temperature=0.7),
-        "seed": 7,
-        "deadline": None,
-    }
-    return await engine.generate(ids, request_id=name, **(arguments | changes))
+POWERS = [sign << bits for sign in (-1, 1) for bits in (31, 32, 64)]
+BAD_IDS = [-VOCAB, -1, VOCAB, *(power + k for power in POWERS for k in (-1, 0, 5))]
+"""Ids outside the vocabulary, each of which kills a server. Some are a good id in 32 bits."""
 
 
 def count_up(prompt: tuple[int, ...], written: int) -> int:
     return (prompt[-1] + written + 1) % VOCAB
 
 
-async def test_stop_token_is_included_with_its_logprob(start: Any) -> None:
-    async with start(script=count_up) as (engine, _):
+async def test_stop_token_is_included_with_its_logprob(sglang: Any) -> None:
+    async with sglang(script=count_up) as (engine, _):
         got = await ask(engine, [3, 10], stop_ids=frozenset({13, 99}))
         assert (got.ids, got.finish) == ((11, 12, 13), StopReason.stop)
         assert got.version_spans == ((0, 3, 0),) and len(got.logprobs) == 3
@@ -67,8 +33,8 @@ async def test_stop_token_is_included_with_its_logprob(start: Any) -> None:
         assert cut.cached_tokens == 1
 
 
-async def test_the_models_own_end_of_text_is_no_stop_unless_asked_for(start: Any) -> None:
-    async with start(script=count_up) as (engine, server):
+async def test_the_models_own_end_of_text_is_no_stop_unless_asked_for(sglang: Any) -> None:
+    async with sglang(script=count_up) as (engine, server):
         got = await ask(engine, [EOS - 2], max_new_tokens=4)
         assert got.ids[:2] == (EOS - 1, EOS) and len(got.ids) == 4 and got.finish is StopReason.length
         assert len(got.logprobs) == 4 and got.version_spans == ((0, 4, 0),)
@@ -80,13 +46,6 @@ async def test_the_models_own_end_of_text_is_no_stop_unless_asked_for(start: Any
         assert (asked.ids, asked.finish) == ((EOS - 1, EOS), StopReason.stop)
 
 
-async def test_next_turn_reuses_the_prefix(start: Any) -> None:
-    async with start() as (engine, _):
-        first = await ask(engine, [5, 6, 7], max_new_tokens=20)
-        second = await ask(engine, [5, 6, 7, *first.ids, 8, 9])
-        assert (first.cached_tokens, second.cached_tokens) == (0, 3 + 20 - 1)
-
-
 @pytest.mark.parametrize(
     ("ids", "changes", "kind"),
     [
@@ -95,12 +54,11 @@ async def test_next_turn_reuses_the_prefix(start: Any) -> None:
         ([1], {"seed": -1}, "bad_request"),
         ([1], {"seed": 1 << 64}, "bad_request"),
         ([1] * 200, {"max_new_tokens": 55}, "too_long"),
-        ([1, VOCAB], {}, "bad_token"),
-        ([-1, 1], {}, "bad_token"),
+        *(([5] * at + [bad] + [5] * (99 - at), {}, "bad_token") for bad in BAD_IDS for at in (0, 50, 99)),
     ],
 )
-async def test_bad_requests_are_never_sent(start: Any, ids: Any, changes: Any, kind: str) -> None:
-    async with start(capacity=256) as (engine, server):
+async def test_bad_requests_are_never_sent(sglang: Any, ids: Any, changes: Any, kind: str) -> None:
+    async with sglang(capacity=256) as (engine, server):
         before = server.requests
         with pytest.raises(InferenceError) as caught:
             await ask(engine, ids, **changes)
@@ -109,9 +67,9 @@ async def test_bad_requests_are_never_sent(start: Any, ids: Any, changes: Any, k
         assert len((await ask(engine, [1] * 200, max_new_tokens=54)).ids) == 54
 
 
-async def test_the_servers_limits_are_the_ones_refused_here(start: Any) -> None:
+async def test_the_servers_limits_are_the_ones_refused_here(sglang: Any) -> None:
     """What is refused here is what the server would refuse or clip: one token less goes through whole."""
-    async with start(capacity=256) as (engine, _):
+    async with sglang(capacity=256) as (engine, _):
         body = {"input_ids": [1] * 200, "sampling_params": {"max_new_tokens": 55}, "return_logprob": True}
         reply = await engine.api.generate(body)
         assert reply["meta_info"]["finish_reason"] == {"type": "length", "length": 54}
@@ -123,7 +81,7 @@ async def test_the_servers_limits_are_the_ones_refused_here(start: Any) -> None:
             assert (caught.value.kind, caught.value.retryable) == ("too_long", False)
 
 
-async def test_a_clip_is_no_length(start: Any) -> None:
+async def test_a_clip_is_no_length(sglang: Any) -> None:
     """Tokens that the KV pool cut off are kept, and the trajectory is not scored as truncated."""
     live = LiveRequest(rid="r")
     reply = {
@@ -164,27 +122,33 @@ def test_an_answer_that_does_not_add_up_is_refused(change: dict[str, Any], why: 
     assert (caught.value.kind, caught.value.retryable, live.written.ids) == ("bad_reply", True, [])
 
 
-async def test_abort_answers_with_what_there_is_and_spares_the_neighbours(start: Any, until: Any) -> None:
+@pytest.mark.parametrize("is_heard", [False, True])
+async def test_abort_answers_with_what_there_is_and_spares_the_neighbours(
+    sglang: Any, until: Any, is_heard: bool
+) -> None:
     """The server aborts by prefix: s0/t/1 must not end s0/t/12."""
-    async with start(step_s=0.001) as (engine, server):
-        names = ("s0/t/1", "s0/t/12")
+    async with sglang(step_s=0.001) as (engine, server):
+        heard: list[tuple[int, int]] = []
+        if is_heard:
+            engine.on_tokens("s0/t/1", lambda place, token: heard.append((place, token)))
         running = [
-            asyncio.create_task(ask(engine, [5, k], n, max_new_tokens=60)) for k, n in enumerate(names)
+            asyncio.create_task(ask(engine, [5, k], n, 60)) for k, n in enumerate(("s0/t/1", "s0/t/12"))
         ]
         await until(lambda: server.scheduler.kv.held > 4)
         await engine.abort("s0/t/1")
         aborted, whole = [await task for task in running]
         assert aborted.finish is StopReason.aborted and 0 < len(aborted.ids) < 60
         assert len(aborted.logprobs) == len(aborted.ids)
+        assert heard == (list(enumerate(aborted.ids)) if is_heard else [])
         assert (whole.finish, len(whole.ids)) == (StopReason.length, 60)
         rest = await ask(engine, [5, 0, *aborted.ids], max_new_tokens=60 - len(aborted.ids))
         alone = await ask(engine, [5, 0], max_new_tokens=60)
         assert (*aborted.ids, *rest.ids) == alone.ids
 
 
-async def test_no_request_id_begins_another(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_request_id_begins_another(sglang: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A late abort of a trajectory's first request must not end its twelfth."""
-    async with start() as (engine, server):
+    async with sglang() as (engine, server):
         sent: list[str] = []
         submit = server.scheduler.submit
         monkeypatch.setattr(server.scheduler, "submit", lambda r: (sent.append(r.rid), submit(r)))
@@ -195,8 +159,8 @@ async def test_no_request_id_begins_another(start: Any, monkeypatch: pytest.Monk
         assert not [(a, b) for a in sent for b in sent if a != b and b.startswith(a)]
 
 
-async def test_second_request_of_a_running_trajectory_is_refused(start: Any, until: Any) -> None:
-    async with start(step_s=0.001) as (engine, server):
+async def test_second_request_of_a_running_trajectory_is_refused(sglang: Any, until: Any) -> None:
+    async with sglang(step_s=0.001) as (engine, server):
         first = asyncio.create_task(ask(engine, [1], max_new_tokens=300))
         await until(lambda: server.scheduler.running)
         with pytest.raises(InferenceError, match="bad_request"):
@@ -205,8 +169,8 @@ async def test_second_request_of_a_running_trajectory_is_refused(start: Any, unt
         assert (await first).finish is StopReason.aborted
 
 
-async def test_what_its_caller_gives_up_is_aborted_on_the_server(start: Any, until: Any) -> None:
-    async with start(step_s=0.001) as (engine, server):
+async def test_what_its_caller_gives_up_is_aborted_on_the_server(sglang: Any, until: Any) -> None:
+    async with sglang(step_s=0.001) as (engine, server):
         with pytest.raises(TimeoutError):
             await ask(engine, [1], max_new_tokens=2000, deadline=asyncio.get_running_loop().time() + 0.05)
         await until(lambda: server.scheduler.idle)
@@ -218,8 +182,8 @@ async def test_what_its_caller_gives_up_is_aborted_on_the_server(start: Any, unt
         assert len((await ask(engine, [1])).ids) == 8, "the same trajectory may ask again at once"
 
 
-async def test_load_counts_requests_now_and_tokens_at_the_last_look(start: Any, until: Any) -> None:
-    async with start(capacity=100, step_s=0.005) as (engine, _):
+async def test_load_counts_requests_now_and_tokens_at_the_last_look(sglang: Any, until: Any) -> None:
+    async with sglang(capacity=100, step_s=0.005) as (engine, _):
         running = [
             asyncio.create_task(ask(engine, [k] * 40, f"s0/t/{k}", max_new_tokens=30)) for k in range(3)
         ]
@@ -231,8 +195,8 @@ async def test_load_counts_requests_now_and_tokens_at_the_last_look(start: Any, 
         assert (await engine.api.metrics())["max_total_num_tokens"] == 100.0
 
 
-async def test_a_server_with_raw_logprobs_is_refused(models: dict[str, Path]) -> None:
-    async with FakeServer(models["a"]) as server:
+async def test_a_server_with_raw_logprobs_is_refused(checkpoints: dict[str, Path]) -> None:
+    async with FakeServer(checkpoints["a"]) as server:
         server.faults.raw_logprobs = True
         with pytest.raises(InferenceError, match="SGLANG_RETURN_ORIGINAL_LOGPROB") as caught:
             async with SGLangEngine(server.url, vocab_size=VOCAB):
@@ -240,8 +204,8 @@ async def test_a_server_with_raw_logprobs_is_refused(models: dict[str, Path]) ->
         assert (caught.value.kind, caught.value.retryable) == ("unfit", False)
 
 
-async def test_error_500_fails_the_request_and_no_other(start: Any) -> None:
-    async with start() as (engine, server):
+async def test_error_500_fails_the_request_and_no_other(sglang: Any) -> None:
+    async with sglang() as (engine, server):
         server.faults.error_500 = 1
         with pytest.raises(InferenceError, match="500") as caught:
             await ask(engine, [1])
@@ -249,9 +213,11 @@ async def test_error_500_fails_the_request_and_no_other(start: Any) -> None:
         assert len((await ask(engine, [1])).ids) == 8
 
 
-async def test_a_killed_server_fails_its_requests_at_once(start: Any, until: Any) -> None:
-    async with start(step_s=0.001) as (engine, server):
-        running = [asyncio.create_task(ask(engine, [k], f"s0/t/{k}", max_new_tokens=900)) for k in range(4)]
+async def test_a_killed_server_fails_its_requests_at_once(sglang: Any, until: Any) -> None:
+    """Streamed ones too."""
+    async with sglang(step_s=0.001) as (engine, server):
+        engine.on_tokens("s0/t/0", lambda place, token: None)
+        running = [asyncio.create_task(ask(engine, [k], f"s0/t/{k}", 900)) for k in range(4)]
         await until(lambda: len(server.scheduler.running) == 4)
         await server.kill()
         for outcome in await asyncio.gather(*running, return_exceptions=True):
@@ -264,9 +230,9 @@ async def test_a_killed_server_fails_its_requests_at_once(start: Any, until: Any
 
 @pytest.mark.parametrize("fault", ["hang", "mute"])
 async def test_a_hung_server_fails_its_requests_within_the_timeout(
-    start: Any, until: Any, fault: str
+    sglang: Any, until: Any, fault: str
 ) -> None:
-    async with start(step_s=0.001, engine_hang_timeout_s=0.1, engine_control_timeout_s=0.2) as (
+    async with sglang(step_s=0.001, engine_hang_timeout_s=0.1, engine_control_timeout_s=0.2) as (
         engine,
         server,
     ):
@@ -281,9 +247,9 @@ async def test_a_hung_server_fails_its_requests_within_the_timeout(
         server.faults.hang = server.faults.mute = False
 
 
-async def test_a_pause_is_no_hang(start: Any, until: Any) -> None:
+async def test_a_pause_is_no_hang(sglang: Any, until: Any) -> None:
     """A paused scheduler's snapshot stands still too; requests wait through it."""
-    async with start(step_s=0.001, engine_hang_timeout_s=0.05) as (engine, server):
+    async with sglang(step_s=0.001, engine_hang_timeout_s=0.05) as (engine, server):
         running = asyncio.create_task(ask(engine, [1], max_new_tokens=60))
         await until(lambda: server.scheduler.running)
         engine.paused = True
@@ -296,9 +262,9 @@ async def test_a_pause_is_no_hang(start: Any, until: Any) -> None:
         assert (await running).finish is StopReason.length
 
 
-async def test_an_abort_in_a_pause_is_not_lost(start: Any, until: Any) -> None:
+async def test_an_abort_in_a_pause_is_not_lost(sglang: Any, until: Any) -> None:
     """What reaches the server in a pause waits where no abort finds it; what we hold back ends at once."""
-    async with start(step_s=0.001, script=lambda prompt, written: 7) as (engine, server):
+    async with sglang(step_s=0.001, script=lambda prompt, written: 7) as (engine, server):
         await engine.api.post("/pause_generation", {"mode": "retract"})
         sent = asyncio.create_task(ask(engine, [1], "s0/t/1", max_new_tokens=900))
         before = server.requests
@@ -315,9 +281,9 @@ async def test_an_abort_in_a_pause_is_not_lost(start: Any, until: Any) -> None:
         assert got.finish is StopReason.aborted and len(got.ids) < 900
 
 
-async def test_control_calls_pass_a_full_house(start: Any, until: Any) -> None:
+async def test_control_calls_pass_a_full_house(sglang: Any, until: Any) -> None:
     """Requests that wait through a pause hold their connections; continue must still get one."""
-    async with start(engine_max_requests=3, engine_control_timeout_s=2.0) as (engine, server):
+    async with sglang(engine_max_requests=3, engine_control_timeout_s=2.0) as (engine, server):
         server.faults.hang = True
         running = [asyncio.create_task(ask(engine, [k], f"s0/t/{k}", max_new_tokens=40)) for k in range(9)]
         await until(lambda: len(server.scheduler.waiting) == 3)
@@ -327,8 +293,8 @@ async def test_control_calls_pass_a_full_house(start: Any, until: Any) -> None:
         assert [len(got.ids) for got in await asyncio.gather(*running)] == [40] * 9
 
 
-async def test_every_status_is_checked(start: Any) -> None:
-    async with start() as (engine, _):
+async def test_every_status_is_checked(sglang: Any) -> None:
+    async with sglang() as (engine, _):
         with pytest.raises(InferenceError, match="404"):
             await engine.api.post("/no_such_route", {})
         with pytest.raises(InferenceError, match="begin_weight_update"):

@@ -12,10 +12,11 @@ import pytest_asyncio
 import torch
 from transformers import AutoModelForCausalLM
 
-from rocstar.engine.inference.base import Generation, InferenceError, Sampling
+from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.inference.sglang.canary import NUM_TOKENS, Canary
 from rocstar.engine.inference.sglang.replica import Replica, server_command
 from rocstar.engine.inference.weights import DiskWeights
+from tests.fakes.asking import ask
 from tests.fakes.sglang.fake_model import VOCAB, write_tiny_model
 from tests.fakes.sglang.fake_process import InProcess
 from tests.fakes.sglang.fake_server import FakeServer
@@ -75,31 +76,19 @@ async def replica(models: Models, canary: Canary, tmp_path: Path) -> AsyncIterat
         yield made
 
 
-async def ask(replica: Replica, name: str, n: int) -> Generation:
-    return await replica.generate(
-        [5, 6],
-        max_new_tokens=n,
-        stop_ids=frozenset(),
-        sampling=Sampling(),
-        seed=1,
-        request_id=name,
-        deadline=asyncio.get_running_loop().time() + 60,
-    )
-
-
 async def test_what_the_learner_says_is_served(
     replica: Replica, canary: Canary, learner: Learner, models: Models
 ) -> None:
     canary.expect(1, learner.greedy(canary.prompt, NUM_TOKENS))
     await replica.publish(1, DiskWeights(models["b"]))
-    assert (await ask(replica, "g/0", 4)).version_spans == ((0, 4, 1),) and learner.asked == 1
+    assert (await ask(replica, [5, 6], "g/0", 4)).version_spans == ((0, 4, 1),) and learner.asked == 1
 
 
 async def test_garbage_that_says_200_reaches_nobody(
     replica: Replica, canary: Canary, learner: Learner, models: Models, until: Any
 ) -> None:
     """Neither a new request nor one that was in flight gets a token of it; the next publish mends it."""
-    running = asyncio.create_task(ask(replica, "g/0", 120))
+    running = asyncio.create_task(ask(replica, [5, 6], "g/0", 120))
     await until(lambda: replica.load().running)
     (process,) = cast(Any, replica)._launcher.running
     process.server.faults.garbage = True
@@ -109,11 +98,11 @@ async def test_garbage_that_says_200_reaches_nobody(
     with pytest.raises(InferenceError, match="wrong_weights"):
         await running
     with pytest.raises(InferenceError, match="wrong_weights"):
-        await ask(replica, "g/1", 4)
+        await ask(replica, [5, 6], "g/1", 4)
     process.server.faults.garbage = False
     canary.expect(2, learner.greedy(canary.prompt, NUM_TOKENS))
     await replica.publish(2, DiskWeights(models["b"]))
-    assert (await ask(replica, "g/2", 4)).version_spans == ((0, 4, 2),)
+    assert (await ask(replica, [5, 6], "g/2", 4)).version_spans == ((0, 4, 2),)
 
 
 async def test_an_answer_waits_for_the_canary(
@@ -121,7 +110,7 @@ async def test_an_answer_waits_for_the_canary(
 ) -> None:
     """It ended under weights that were on trial then, and is given to nobody once they have failed."""
     with replica.on_trial():
-        answer = asyncio.create_task(ask(replica, "g/0", 2))
+        answer = asyncio.create_task(ask(replica, [5, 6], "g/0", 2))
         while "g/0" not in replica.engine._live:  # noqa: ASYNC110 - until it was asked
             await asyncio.sleep(0)
         assert await replica.engine.drained(60.0)
@@ -143,4 +132,4 @@ async def test_a_server_that_comes_back_is_compared_with_what_was_said_then(
     await replica.publish(1, DiskWeights(models["b"]))
     learner.folder = models["a"]  # it has learned on
     assert await replica.restart() is replica
-    assert (await ask(replica, "g/0", 4)).version_spans == ((0, 4, 1),) and learner.asked == 1
+    assert (await ask(replica, [5, 6], "g/0", 4)).version_spans == ((0, 4, 1),) and learner.asked == 1

@@ -22,8 +22,9 @@ from rocstar.engine.inference.sglang import replica as replica_module
 from rocstar.engine.inference.sglang.replica import Replica, server_command
 from rocstar.engine.inference.weights import DiskWeights
 from rocstar.engine.scheduling.policies import make_policy
+from tests.fakes.asking import ask
 from tests.fakes.sglang.fake import FakeRequest, FakeScheduler
-from tests.fakes.sglang.fake_model import VOCAB, write_tiny_model
+from tests.fakes.sglang.fake_model import VOCAB
 from tests.fakes.sglang.fake_process import InProcess
 from tests.fakes.sglang.fake_server import FakeServer
 from tests.fakes.sglang.fake_weights import FakeWeights, Faults
@@ -35,11 +36,10 @@ NUM_ASKERS = 4
 NEW_TOKENS = 25
 
 
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> list[DiskWeights]:
+@pytest.fixture
+def sources(checkpoints: dict[str, Path]) -> list[DiskWeights]:
     """Version v is sources[v % 2]: no two versions in a row are alike."""
-    folder = tmp_path_factory.mktemp("races")
-    return [DiskWeights(write_tiny_model(folder / name, seed=k)) for k, name in enumerate("ab")]
+    return [DiskWeights(checkpoints[name]) for name in "ab"]
 
 
 SERVERS = InProcess()
@@ -121,10 +121,8 @@ async def flying(sources: list[DiskWeights], folder: Path) -> AsyncIterator[tupl
 class Race:
     """Askers, a publisher and whoever breaks things, until the last version is published."""
 
-    def __init__(
-        self, fleet: Fleet, replicas: list[Replica], sources: list[DiskWeights], seed: int, ask: Any
-    ) -> None:
-        self.fleet, self.replicas, self.sources, self.ask = fleet, replicas, sources, ask
+    def __init__(self, fleet: Fleet, replicas: list[Replica], sources: list[DiskWeights], seed: int) -> None:
+        self.fleet, self.replicas, self.sources = fleet, replicas, sources
         self.rng = random.Random(seed)
         self.truth = Truth(sources)
         self.taken = 0
@@ -149,7 +147,7 @@ class Race:
             floor, number = self.taken, number + 1
             ids = [5, 6, k, number % VOCAB]
             name = f"s{number}/t/{k}"
-            got = await self.ask(self.fleet, ids, name, NEW_TOKENS)
+            got = await ask(self.fleet, ids, name, NEW_TOKENS)
             self.fleet.release(name)
             assert len(got.ids) == NEW_TOKENS
             self.truth.check(ids, got)
@@ -190,17 +188,17 @@ class Race:
 @pytest.mark.parametrize("seed", range(4))
 @on_own_time
 async def test_whatever_is_served_is_the_version_it_says(
-    sources: list[DiskWeights], tmp_path: Path, seed: int, ask: Any
+    sources: list[DiskWeights], tmp_path: Path, seed: int
 ) -> None:
     async with flying(sources, tmp_path) as (fleet, replicas):
-        race = Race(fleet, replicas, sources, seed, ask)
+        race = Race(fleet, replicas, sources, seed)
         async with asyncio.timeout(600):
             await race.run()
             for server in SERVERS.latest.values():
                 server.faults.error_500, server.faults.garbage, server.faults.forget = 0, False, False
             while fleet.num_up < 2:
                 # A hung server is found with a request on it.
-                await asyncio.gather(*(ask_anyway(ask, replica) for replica in replicas))
+                await asyncio.gather(*(ask_anyway(replica) for replica in replicas))
         for k, replica in enumerate(replicas):
             got = await ask(replica, [9, k], f"end/{k}", NEW_TOKENS)
             race.truth.check([9, k], got)
@@ -208,7 +206,7 @@ async def test_whatever_is_served_is_the_version_it_says(
         assert race.answers > NUM_ASKERS
 
 
-async def ask_anyway(ask: Any, replica: Replica) -> None:
+async def ask_anyway(replica: Replica) -> None:
     try:
         await ask(replica, [7], "poke", 2)
     except InferenceError:
@@ -217,7 +215,7 @@ async def ask_anyway(ask: Any, replica: Replica) -> None:
 
 @on_own_time
 async def test_a_server_that_hangs_as_it_comes_back_is_started_again(
-    sources: list[DiskWeights], tmp_path: Path, until: Any, ask: Any
+    sources: list[DiskWeights], tmp_path: Path, until: Any
 ) -> None:
     """It answers all control calls, and no request: the first that is made of it is the client's own."""
     async with make_replica(sources, "one", tmp_path) as replica:
@@ -236,7 +234,7 @@ async def test_a_server_that_hangs_as_it_comes_back_is_started_again(
 
 @on_own_time
 async def test_a_version_kept_while_a_server_starts_is_not_what_it_started_from(
-    sources: list[DiskWeights], tmp_path: Path, ask: Any
+    sources: list[DiskWeights], tmp_path: Path
 ) -> None:
     """The server is back with version 0 and about to be labelled when version 1 becomes the present one."""
     async with make_replica(sources, "one", tmp_path) as replica:

@@ -13,9 +13,10 @@ import pytest
 from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.inference.sglang import server as server_module
 from rocstar.engine.inference.sglang.replica import Replica, server_command
-from rocstar.engine.inference.sglang.server import ServerProcess, free_port
+from rocstar.engine.inference.sglang.server import ServerProcess
 from rocstar.engine.inference.weights import DiskWeights, LiveWeights
-from tests.fakes.sglang.fake_model import VOCAB, write_tiny_model
+from tests.fakes.asking import ask
+from tests.fakes.sglang.fake_model import VOCAB
 
 FAKE = "tests.fakes.sglang.fake_server"
 TREE = """
@@ -25,12 +26,6 @@ print(below.pid, flush=True)
 time.sleep(600)
 """
 """A server with a child in a session of its own, as tokenizer and scheduler processes may be."""
-
-
-@pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("replica")
-    return {name: write_tiny_model(folder / name, seed=k) for k, name in enumerate("ab")}
 
 
 def fake_command(model: Path) -> Callable[[int], list[str]]:
@@ -150,18 +145,18 @@ def test_engine_args_go_through_verbatim() -> None:
 
 @pytest.mark.slow
 async def test_a_killed_server_comes_back_with_the_present_weights(
-    models: dict[str, Path], tmp_path: Path, until: Any, ask: Any
+    checkpoints: dict[str, Path], tmp_path: Path, until: Any
 ) -> None:
     """Broadcast, kill, restart: one server, as starting one takes a second."""
     async with Replica(
-        fake_command(models["a"]),
-        model=DiskWeights(models["a"]),
+        fake_command(checkpoints["a"]),
+        model=DiskWeights(checkpoints["a"]),
         vocab_size=VOCAB,
         log_path=tmp_path / "logs" / "sglang-0.log",
         engine_options={"watch_every_s": 0.05, "broadcast": "gloo"},
     ) as replica:
         first = await ask(replica, [5, 6], "s0/t/0", 8)
-        await replica.publish(1, DiskWeights(models["b"]))
+        await replica.publish(1, DiskWeights(checkpoints["b"]))
         second = await ask(replica, [5, 6], "s0/t/1", 8)
         assert first.ids != second.ids and second.version_spans == ((0, 8, 1),)
 
@@ -183,7 +178,7 @@ async def test_a_killed_server_comes_back_with_the_present_weights(
 
         from safetensors.torch import load_file
 
-        await replica.publish(2, LiveWeights(load_file(models["a"] / "model.safetensors")))
+        await replica.publish(2, LiveWeights(load_file(checkpoints["a"] / "model.safetensors")))
         third = await ask(replica, [5, 6], "s0/t/3", 8)
         assert (third.ids, third.version_spans) == (first.ids, ((0, 8, 2),))
         # As after a restart: a broadcast left nothing behind to load.
@@ -191,7 +186,7 @@ async def test_a_killed_server_comes_back_with_the_present_weights(
         await replica.restore()
         with pytest.raises(InferenceError, match="waiting for the next publish"):
             await ask(replica, [5, 6], "s0/t/4", 8)
-        await replica.publish(3, DiskWeights(models["b"]))
+        await replica.publish(3, DiskWeights(checkpoints["b"]))
         assert (await ask(replica, [5, 6], "s0/t/4", 8)).version_spans == ((0, 8, 3),)
         assert await replica.restart() is replica and replica.restarts == 2
         assert (await ask(replica, [5, 6], "s0/t/5", 8)).version_spans == ((0, 8, 3),)
@@ -207,18 +202,14 @@ def kill_server(replica: Replica) -> None:
     os.kill(int(children[0]), signal.SIGKILL)
 
 
-async def test_a_server_that_never_answers_is_given_up(models: dict[str, Path], tmp_path: Path) -> None:
+async def test_a_server_that_never_answers_is_given_up(checkpoints: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(InferenceError, match="not ready within") as caught:
         async with Replica(
             lambda port: [sys.executable, "-c", "import time; print('loading', flush=True); time.sleep(600)"],
-            model=DiskWeights(models["a"]),
+            model=DiskWeights(checkpoints["a"]),
             vocab_size=VOCAB,
             log_path=tmp_path / "log",
             ready_timeout_s=1.0,
         ):
             pass
     assert "loading" in caught.value.detail
-
-
-def test_free_ports_are_free() -> None:
-    assert 1024 < free_port() < 65536

@@ -10,52 +10,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason, TellsTokens
+from rocstar.engine.inference.base import InferenceError, StopReason, TellsTokens
 from rocstar.engine.inference.sglang.engine import SGLangEngine
 from rocstar.engine.inference.sglang.replica import Replica
 from rocstar.engine.inference.sglang.requests import StreamedReply
 from rocstar.engine.inference.weights import DiskWeights
-from tests.fakes.sglang.fake_model import EOS, VOCAB, write_tiny_model
+from tests.fakes.asking import ask
+from tests.fakes.sglang.fake_model import EOS, VOCAB
 from tests.fakes.sglang.fake_server import FakeServer
 
 LONG = 150
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("sglang_stream")
-    return {name: write_tiny_model(folder / name, seed=k) for k, name in enumerate("ab")}
 
 
 Told = list[tuple[int, int]]
 
 
 @pytest.fixture
-def start(models: dict[str, Path]) -> Callable[..., Any]:
-    """`async with start() as (engine, server, told)`: "s0/t/0" is heard."""
+def start(sglang: Any) -> Callable[..., Any]:
+    """`async with start() as (engine, server, told)`, where `told` has the tokens of "s0/t/0"."""
 
     @asynccontextmanager
     async def started(**options: Any) -> AsyncIterator[tuple[SGLangEngine, FakeServer, Told]]:
-        async with FakeServer(models["a"], **options) as server:
-            async with SGLangEngine(
-                server.url, vocab_size=VOCAB, model=DiskWeights(models["a"]), watch_every_s=0.02
-            ) as engine:
-                told: Told = []
-                engine.on_tokens("s0/t/0", lambda place, token: told.append((place, token)))
-                yield engine, server, told
+        async with sglang(**options) as (engine, server):
+            told: Told = []
+            engine.on_tokens("s0/t/0", lambda place, token: told.append((place, token)))
+            yield engine, server, told
 
     return started
-
-
-async def ask(engine: SGLangEngine, ids: list[int], name: str = "s0/t/0", **changes: Any) -> Generation:
-    arguments: dict[str, Any] = {
-        "max_new_tokens": 8,
-        "stop_ids": frozenset(),
-        "sampling": Sampling(temperature=0.7),
-        "seed": 7,
-        "deadline": None,
-    }
-    return await engine.generate(ids, request_id=name, **(arguments | changes))
 
 
 @pytest.mark.parametrize("incremental", [False, True])
@@ -86,30 +67,20 @@ async def test_places_go_on_behind_the_models_own_end_of_text(start: Any) -> Non
         assert told == list(enumerate(got.ids))
 
 
-async def test_new_weights_in_the_middle_of_a_stream(start: Any, models: Any, until: Any) -> None:
+async def test_new_weights_in_the_middle_of_a_stream(start: Any, checkpoints: Any, until: Any) -> None:
     async with start(step_s=0.001) as (engine, _, told):
         running = asyncio.create_task(ask(engine, [1, 2], max_new_tokens=LONG))
         await until(lambda: len(told) > 3)
-        await engine.publish(1, DiskWeights(models["b"]))
+        await engine.publish(1, DiskWeights(checkpoints["b"]))
         got = await running
         assert [version for _, _, version in got.version_spans] == [0, 1]
         assert told == list(enumerate(got.ids)) and len(told) == LONG
 
 
-async def test_abort_answers_with_what_was_told(start: Any, until: Any) -> None:
-    async with start(step_s=0.001) as (engine, _, told):
-        running = asyncio.create_task(ask(engine, [1, 2], max_new_tokens=LONG))
-        await until(lambda: len(told) > 3)
-        await engine.abort("s0/t/0")
-        got = await running
-        assert got.finish is StopReason.aborted and 3 < len(got.ids) < LONG
-        assert told == list(enumerate(got.ids)) and len(got.logprobs) == len(got.ids)
-
-
 @pytest.mark.parametrize("how", ["cancelled", "late", "released"])
 async def test_who_gives_up_ends_it_on_the_server(start: Any, until: Any, how: str) -> None:
     async with start(step_s=0.001) as (engine, server, told):
-        deadline = asyncio.get_running_loop().time() + 0.05 if how == "late" else None
+        deadline = asyncio.get_running_loop().time() + 0.5 if how == "late" else None
         running = asyncio.create_task(ask(engine, [1], max_new_tokens=2000, deadline=deadline))
         await until(lambda: bool(told))
         if how == "released":
@@ -134,15 +105,6 @@ async def test_a_stream_that_breaks_off_is_a_failure_of_the_server(start: Any, e
         assert [place for place, _ in told] == list(range(events))
 
 
-async def test_a_server_that_ends_in_the_middle_fails_the_stream(start: Any, until: Any) -> None:
-    async with start(step_s=0.001) as (engine, server, told):
-        running = asyncio.create_task(ask(engine, [1], max_new_tokens=2000))
-        await until(lambda: len(told) > 3)
-        await server.kill()
-        with pytest.raises(InferenceError, match="replica_lost"):
-            await running
-
-
 async def test_what_the_server_refuses_is_refused(start: Any) -> None:
     """With status 200, as streams are."""
     async with start(capacity=256) as (engine, _, _):
@@ -161,10 +123,10 @@ async def test_silence_is_excused_while_a_publish_goes_on_or_somebody_waits(star
         engine.paused = False
 
 
-def test_tokens_of_weights_on_trial_are_not_told(tmp_path: Path, models: dict[str, Path]) -> None:
+def test_tokens_of_weights_on_trial_are_not_told(tmp_path: Path, checkpoints: dict[str, Path]) -> None:
     async def main() -> None:
         replica = Replica(
-            lambda port: [], model=DiskWeights(models["a"]), vocab_size=VOCAB, log_path=tmp_path / "log"
+            lambda port: [], model=DiskWeights(checkpoints["a"]), vocab_size=VOCAB, log_path=tmp_path / "log"
         )
         told: Told = []
         replica.on_tokens("s0/t/0", lambda place, token: told.append((place, token)))

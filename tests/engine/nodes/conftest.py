@@ -2,67 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from rocstar.engine.chat.chat import ChatFormat, load_template
-from rocstar.engine.inference.base import Sampling
 from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
-from rocstar.engine.tools.box import Dispatcher
-from rocstar.engine.tools.python import PYTHON_SCHEMA, PYTHON_TOOL, PythonTool
-from rocstar.engine.types import Attempt, Outcome, Scored, Task
-from rocstar.sandbox.testing import ok
-from rocstar.sandbox.types import ExecRequest, ExecResult, Limits
-from tests.fakes.scripted_policy import ByteTokenizer, Reply, Request, ScriptedPolicy
-
-TOKENIZER = ByteTokenizer()
-CHAT = ChatFormat(TOKENIZER, load_template("compact", None), [PYTHON_SCHEMA])
-CALL = '<tool_call>\n{"name": "%s", "arguments": {"code": "%d", "input": ""}}\n</tool_call>'
-
-
-class Sandbox:
-    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
-        await asyncio.sleep(0)
-        return ok(request.code)
-
-
-class Judge:
-    async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
-        if "bug" in attempt.text:
-            raise KeyError("a bug")
-        return Scored(reward=float(attempt.task.answer in attempt.text), method="fake")
+from rocstar.engine.types import Task
+from tests.fakes.agents import make_agent, tool_call
+from tests.fakes.scripted_policy import Reply, Request
 
 
 def calls_once(request: Request) -> Reply:
     """One call of the tool, then an answer; both are of the request's noise."""
     delay_s = 1.0 + request.seed % 7
     if request.turn == 1:
-        return Reply(text=CALL % (PYTHON_TOOL, request.seed % 1000), delay_s=delay_s)
+        return Reply(text=tool_call(str(request.seed % 1000)), delay_s=delay_s)
     return Reply(text=f"{request.seed % 5}", delay_s=delay_s)
 
 
 @pytest.fixture
 def agent_of() -> Callable[..., Agent]:
-    def make(script: Any = calls_once) -> Agent:
-        tools = Dispatcher(
-            tools=[PythonTool(limits=Limits(), flavour="stdlib", style="brief")],
-            sandbox=Sandbox(),
-            max_parallel_calls=2,
-        )
-        return Agent(
-            inference=ScriptedPolicy(script, TOKENIZER),
-            chat=CHAT,
-            tools=tools,
-            judge=Judge(),
-            limits=RolloutLimits(max_response_tokens=1, max_turns=1, max_tool_tokens=1, timeout_s=1.0),
-            sampling=Sampling(),
-        )
-
-    return make
+    return lambda script=calls_once: make_agent(script)
 
 
 @pytest.fixture

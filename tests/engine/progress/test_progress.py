@@ -1,4 +1,4 @@
-"""Counts, rates and the time left; what is told, when; what a watcher of real rollouts reads."""
+"""Counts, rates and the remaining time; when plain output reports; the lines of real rollouts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.chat.chat import ChatFormat, load_template
-from rocstar.engine.inference.base import Sampling
 from rocstar.engine.progress.progress import (
     Attempts,
     ProgressBoard,
@@ -19,56 +17,29 @@ from rocstar.engine.progress.progress import (
     left_s,
     next_told_s,
     per_second,
-    rate,
     rolled_out_elsewhere,
     turn_ended,
     working,
 )
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.rollout.group import run_group
-from rocstar.engine.rollout.rollout import Agent, RolloutLimits
-from rocstar.engine.tools.box import Dispatcher
-from rocstar.engine.tools.python import PYTHON_SCHEMA, PythonTool
-from rocstar.engine.types import Attempt, Outcome, Scored, Task
+from rocstar.engine.rollout.rollout import Agent
+from rocstar.engine.types import Task
 from rocstar.engine.waits import waiting
-from rocstar.sandbox.testing import ok
-from rocstar.sandbox.types import ExecRequest, ExecResult, Limits
-from tests.fakes.scripted_policy import ByteTokenizer, Reply, Request, ScriptedPolicy, run_virtual
+from tests.fakes.scripted_policy import Reply, Request, run_virtual
+
+from ..serve.conftest import SlowTool, call, make_agent
 
 TASK = Task(id="a", source="s", question="q", answer="4")
-ARGUMENTS = '{"name": "python_code_with_standard_io", "arguments": {"code": "1", "input": ""}}'
-CALL = f"<tool_call>\n{ARGUMENTS}\n</tool_call>"
-
-
-class SlowSandbox:
-    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
-        await asyncio.sleep(1000.0)
-        return ok("4")
-
-
-class Judge:
-    async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
-        return Scored(reward=1.0, method="fake")
+CALL = call("1")
 
 
 def agent(script: Callable[[Request], str | Reply]) -> Agent:
-    tokenizer = ByteTokenizer()
-    return Agent(
-        inference=ScriptedPolicy(script, tokenizer),
-        chat=ChatFormat(tokenizer, load_template("compact", None), [PYTHON_SCHEMA]),
-        tools=Dispatcher(
-            tools=[PythonTool(limits=Limits(), flavour="stdlib", style="brief")],
-            sandbox=SlowSandbox(),
-            max_parallel_calls=2,
-        ),
-        judge=Judge(),
-        limits=RolloutLimits(max_response_tokens=4000, max_turns=8, max_tool_tokens=64, timeout_s=1e6),
-        sampling=Sampling(),
-    )
+    return make_agent(script, SlowTool(), token_s=None, timeout_s=1e6)
 
 
 class Watched:
-    """A status that nobody has entered: no thread looks at it, its clock is moved by hand."""
+    """A status line without its thread; the test moves the clock."""
 
     def __init__(self) -> None:
         self.now, self.out = 0.0, io.StringIO()
@@ -78,7 +49,7 @@ class Watched:
         return self.status.progress_text().plain.splitlines()
 
     def told(self, now: float) -> list[str]:
-        """What is newly told at `now`."""
+        """Return the lines reported at `now`."""
         before, self.now = len(self.out.getvalue()), now
         self.status.tell_due()
         return self.out.getvalue()[before:].splitlines()
@@ -87,11 +58,6 @@ class Watched:
 @pytest.fixture
 def watched() -> Watched:
     return Watched()
-
-
-@pytest.mark.parametrize(("done", "seconds", "expected"), [(0, 5.0, None), (10, 0.0, None), (10, 4.0, 2.5)])
-def test_rate(done: int, seconds: float, expected: float | None) -> None:
-    assert rate(done, seconds) == expected
 
 
 @pytest.mark.parametrize(
@@ -119,26 +85,10 @@ def test_work_is_told_at_widening_intervals() -> None:
     assert ages == [60, 300, 900, 1800, 2700, 3600, 4500]
 
 
-@pytest.mark.parametrize(
-    ("speed", "text"),
-    [
-        (0.0512, "0.051/s"),
-        (3.14, "3.1/s"),
-        (9.96, "10/s"),
-        (999.0, "999/s"),
-        (1234.0, "1.2k/s"),
-        (2e5, "200k/s"),
-    ],
-)
-def test_per_second(speed: float, text: str) -> None:
-    assert per_second(speed) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.2, "0s"), (42, "42s"), (187, "3m07s"), (7500, "2h05m"), (-3, "0s")]
-)
-def test_duration(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+def test_rates_and_durations_are_short() -> None:
+    speeds = [per_second(speed) for speed in (0.0512, 3.14, 9.96, 999.0, 1234.0, 2e5)]
+    assert speeds == ["0.051/s", "3.1/s", "10/s", "999/s", "1.2k/s", "200k/s"]
+    assert [duration(s) for s in (0.2, 42, 187, 7500, -3)] == ["0s", "42s", "3m07s", "2h05m", "0s"]
 
 
 def test_counts_cost_nothing_and_fail_nowhere_without_a_board() -> None:
@@ -187,7 +137,7 @@ async def test_a_publish_is_work_too(watched: Watched) -> None:
 
 
 def seen_at(at_s: float, work: Callable[[StatusLine], Awaitable[Any]]) -> list[str]:
-    """What is shown of `work` at a time of a clock that nobody waits for."""
+    """Return the lines for `work` at a time of the virtual clock."""
 
     async def main() -> list[str]:
         loop = asyncio.get_running_loop()

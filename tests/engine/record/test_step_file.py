@@ -97,10 +97,9 @@ def test_an_index_has_families_and_times(tmp_path: Path) -> None:
 
 
 def test_many_families_are_none(tmp_path: Path) -> None:
-    made = [
-        replace(t, task=replace(t.task, source=f"of {k}")) for k, t in enumerate(attempts(MOST_FAMILIES + 1))
-    ]
-    step = sealed(tmp_path / "step_000001.columns", [(t, DROPPED) for t in made])
+    made = enumerate(attempts(MOST_FAMILIES + 1))
+    rows = [(replace(t, task=replace(t.task, source=f"of {k}")), DROPPED) for k, t in made]
+    step = sealed(tmp_path / "step_000001.columns", rows)
     assert step.families == [""] and not step.rows["family"].any()
 
 
@@ -164,11 +163,11 @@ def test_a_trajectory_of_another_steps_file_is_brought_along(tmp_path: Path) -> 
     path = tmp_path / "step_000002.columns"
     with FrameFile(path, ABOUT) as file:
         (here,) = file.append([encode_frame(late, ["p", "a"])])
-        rows = [(late, here), (early, abroad)]
-        file.seal(
-            [Judged(trajectory=t, verdict=DROPPED, num_answers=0, place=place) for t, place in rows],
-            stage="one",
-        )
+        rows = [
+            Judged(trajectory=t, verdict=DROPPED, num_answers=0, place=place)
+            for t, place in ((late, here), (early, abroad))
+        ]
+        file.seal(rows, stage="one")
     (tmp_path / "step_000001.columns").unlink()
     step = StepFile(path)
     assert [step.trajectory(row) for row in range(2)] == [late, early]

@@ -9,39 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.engine.chat.chat import ChatFormat, load_template
-from rocstar.engine.inference.base import Sampling
 from rocstar.engine.rollout.clock import TrajectoryClock
 from rocstar.engine.rollout.group import run_group
-from rocstar.engine.rollout.rollout import Agent, RolloutLimits
+from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.rollout.watchdog import watch
 from rocstar.engine.running_time import BEATS, LATE_S, MAX_BEAT_S, RunningTime
-from rocstar.engine.tools.box import Dispatcher
-from rocstar.engine.tools.python import PYTHON_SCHEMA
-from rocstar.engine.types import Attempt, Failed, Group, Outcome, Scored, Task
+from rocstar.engine.types import Failed, Group
 from rocstar.engine.waits import WaitBoard
-from rocstar.sandbox.testing import FakeSandbox
-from tests.fakes.scripted_policy import ByteTokenizer, Reply, ScriptedPolicy, VirtualClockLoop, run_virtual
-
-TOKENIZER = ByteTokenizer()
-TASK = Task(id="t", source="s", question="2+2?", answer="4")
-
-
-class Judge:
-    async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
-        return Scored(reward=1.0, method="fake")
+from tests.fakes.agents import TASK, TOKENIZER, make_agent
+from tests.fakes.scripted_policy import Reply, ScriptedPolicy, VirtualClockLoop, on_virtual_time, run_virtual
 
 
 def agent(delay_s: float, *, max_running: int = 1 << 30, timeout_s: float = 100.0) -> Agent:
-    script: Any = lambda request: Reply(text="4", delay_s=delay_s)  # noqa: E731
-    return Agent(
-        inference=ScriptedPolicy(script, TOKENIZER, max_running=max_running),
-        chat=ChatFormat(TOKENIZER, load_template("compact", None), [PYTHON_SCHEMA]),
-        tools=Dispatcher(tools=[], sandbox=FakeSandbox({}), max_parallel_calls=1),
-        judge=Judge(),
-        limits=RolloutLimits(max_response_tokens=50, max_turns=1, max_tool_tokens=1, timeout_s=timeout_s),
-        sampling=Sampling(),
-    )
+    policy = ScriptedPolicy(lambda _: Reply(text="4", delay_s=delay_s), TOKENIZER, max_running=max_running)
+    return make_agent(policy, max_response_tokens=50, max_turns=1, timeout_s=timeout_s)
 
 
 def kinds(group: Group) -> list[str]:
@@ -56,28 +37,26 @@ def test_waiting_for_a_first_slot_takes_nothing_from_the_limit() -> None:
     assert kinds(group) == ["trajectory_timeout"] * 4
 
 
-def test_who_waits_for_a_first_slot_can_be_cancelled_and_is_seen_and_ended_by_the_watchdog() -> None:
+@on_virtual_time
+async def test_who_waits_for_a_first_slot_can_be_cancelled_and_is_seen_and_ended_by_the_watchdog() -> None:
     made = agent(1e9, max_running=1, timeout_s=1e8)
+    board = WaitBoard(asyncio.get_running_loop().time)
+    reports: list[str] = []
 
-    async def main() -> list[str]:
-        board = WaitBoard(asyncio.get_running_loop().time)
-        told: list[str] = []
-        with board.installed():
-            running = asyncio.create_task(run_group(made, TASK, size=2, seed=0, step=0))
-            dog = asyncio.create_task(watch(board, stall_s=10.0, remedies=[_end_last], tell=told.append))
-            await asyncio.sleep(13.0)
-            dog.cancel()
-            running.cancel()
-            await asyncio.wait([running])
-            assert running.cancelled() and made.inference.load().waiting == 0
-        return told
-
-    async def _end_last(stall: Any) -> str:
+    async def end_last(stall: Any) -> str:
         assert [wait.whom for wait in stall.waits] == ["the policy"] * 2
         assert stall.waits[-1].expire()
         return "ended the one in the queue"
 
-    assert run_virtual(main())
+    with board.installed():
+        running = asyncio.create_task(run_group(made, TASK, size=2, seed=0, step=0))
+        dog = asyncio.create_task(watch(board, stall_s=10.0, remedies=[end_last], tell=reports.append))
+        await asyncio.sleep(13.0)
+        dog.cancel()
+        running.cancel()
+        await asyncio.wait([running])
+        assert running.cancelled() and made.inference.load().waiting == 0
+    assert reports
 
 
 def blocked(made: Agent, *, at_s: float, for_s: float) -> tuple[list[str], float]:
@@ -99,33 +78,28 @@ def test_a_limit_that_passes_while_our_loop_stands_still_is_no_verdict(at_s: flo
     assert 250.0 - MAX_BEAT_S <= ended <= 250.0 + 2 * MAX_BEAT_S, "moved by what the loop stood still"
 
 
-def test_it_starts_once_and_tells_once_even_if_it_never_starts() -> None:
-    async def main(starts: int) -> tuple[list[str], float | None]:
-        told: list[str] = []
-        with TrajectoryClock(10.0, lambda: told.append("granted")) as clock:
-            assert clock.latest is None and not clock.is_over
-            for _ in range(starts):
-                await asyncio.sleep(3.0)
-                clock.start()
-            latest = clock.latest
-        return told, latest
-
-    assert run_virtual(main(0)) == (["granted"], None)
-    told, latest = run_virtual(main(3))
-    assert told == ["granted"] and latest == pytest.approx(3.0 + 2 * 10.0, abs=10.0 / BEATS)
-
-
-def test_a_wait_that_begins_when_it_is_over_ends_at_once() -> None:
-    async def main() -> float:
-        with TrajectoryClock(10.0) as clock:
+@on_virtual_time
+async def test_it_starts_once_and_tells_once_even_if_it_never_starts() -> None:
+    grants: list[str] = []
+    with TrajectoryClock(10.0, lambda: grants.append("never started")) as clock:
+        assert clock.latest is None and not clock.is_over
+    with TrajectoryClock(10.0, lambda: grants.append("started")) as clock:
+        for _ in range(3):
+            await asyncio.sleep(3.0)
             clock.start()
-            await asyncio.sleep(50.0)
-            with pytest.raises(TimeoutError):
-                async with clock.waiting("a", "b", kind="tool"):
-                    await asyncio.sleep(1e9)
-        return asyncio.get_running_loop().time()
+        assert clock.latest == pytest.approx(3.0 + 2 * 10.0, abs=10.0 / BEATS)
+    assert grants == ["never started", "started"]
 
-    assert run_virtual(main()) == 50.0
+
+@on_virtual_time
+async def test_a_wait_that_begins_when_it_is_over_ends_at_once() -> None:
+    with TrajectoryClock(10.0) as clock:
+        clock.start()
+        await asyncio.sleep(50.0)
+        with pytest.raises(TimeoutError):
+            async with clock.waiting("a", "b", kind="tool"):
+                await asyncio.sleep(1e9)
+    assert asyncio.get_running_loop().time() == 50.0
 
 
 beats = st.lists(st.tuples(st.floats(0.01, 5.0), st.floats(0.0, 50.0)), max_size=30)

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from rocstar.engine.chat.chat import ChatFormat, load_template
-from rocstar.engine.inference.base import Sampling
-from rocstar.engine.rollout.rollout import Agent, RolloutLimits, run_trajectory
+from rocstar.engine.rollout.rollout import run_trajectory
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.tool import ToolFailure
 from rocstar.engine.types import (
@@ -23,9 +22,9 @@ from rocstar.engine.types import (
     TrajectoryKey,
     Turn,
 )
-from tests.fakes.scripted_policy import ByteTokenizer, ScriptedPolicy, check_trajectory, run_virtual
+from tests.fakes.agents import TOKENIZER, make_agent
+from tests.fakes.scripted_policy import ByteTokenizer, check_trajectory, run_virtual
 
-TOKENIZER = ByteTokenizer()
 LLAMA_TOKENS = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 CHAT = ChatFormat(TOKENIZER, load_template("qwen3", None), [])
 TASK = Task(id="t/1", source="s", question="Light red.", answer="")
@@ -62,20 +61,8 @@ def result(text: str) -> tuple[ToolResult, ...]:
 
 
 def roll(texts: Sequence[str], script: Script, **limits: Any) -> Trajectory:
-    room: dict[str, Any] = {
-        "max_response_tokens": 3000,
-        "max_turns": 9,
-        "max_tool_tokens": 64,
-        "timeout_s": 9.0,
-    }
-    agent = Agent(
-        inference=ScriptedPolicy(lambda request: texts[request.turn - 1], TOKENIZER),
-        chat=CHAT,
-        tools=Dispatcher(tools=[]),
-        judge=Judge(),
-        limits=RolloutLimits(**(room | limits)),
-        sampling=Sampling(),
-        counterpart=script,
+    agent = make_agent(
+        list(texts), chat=CHAT, tools=Dispatcher(tools=[]), judge=Judge(), counterpart=script, **limits
     )
     trajectory = run_virtual(run_trajectory(agent, TASK, KEY))
     check_trajectory(trajectory)
@@ -117,7 +104,7 @@ def test_a_turn_with_calls_may_be_the_last() -> None:
 def test_limits_hold_as_with_tools() -> None:
     t = roll([CALL] * 3, Script(result("lit"), result("lit"), result("lit")), max_turns=2)
     assert t.finish_reason is FinishReason.max_turns and len(t.turns) == 2
-    t = roll(["Red is lit."], Script("x" * 3000))
+    t = roll(["Red is lit."], Script("x" * 4000))
     assert t.finish_reason is FinishReason.tool_budget
     assert t.segments[-1].origin is Origin.policy
 

@@ -1,31 +1,20 @@
 """Siblings and groups: concurrent, bounded, cancelled together; a failure is data, a bug is raised."""
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from rocstar.engine.chat.chat import ChatFormat, load_template
-from rocstar.engine.inference.base import InferenceError, Sampling
+from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.rollout.group import all_groups, run_group
-from rocstar.engine.rollout.rollout import Agent, RolloutLimits
-from rocstar.engine.tools.box import Dispatcher
-from rocstar.engine.tools.python import PYTHON_SCHEMA, PYTHON_TOOL, PythonTool
-from rocstar.engine.types import Attempt, Failed, Group, Outcome, Scored, Task
+from rocstar.engine.rollout.rollout import Agent
+from rocstar.engine.types import Failed, Group, Task
 from rocstar.sandbox.testing import ok
-from rocstar.sandbox.types import ExecRequest, ExecResult, Limits
-from tests.fakes.scripted_policy import (
-    ByteTokenizer,
-    Reply,
-    Request,
-    ScriptedPolicy,
-    check_trajectory,
-    run_virtual,
-)
-
-TOKENIZER = ByteTokenizer()
-CHAT = ChatFormat(TOKENIZER, load_template("compact", None), [PYTHON_SCHEMA])
+from rocstar.sandbox.types import ExecRequest, ExecResult
+from tests.fakes.agents import TASK, TOKENIZER, make_agent, python_tools, tool_call
+from tests.fakes.scripted_policy import Reply, Request, ScriptedPolicy, check_trajectory, on_virtual_time
 
 
 class Sandbox:
@@ -45,33 +34,15 @@ class Sandbox:
         return ok(request.code)
 
 
-class Judge:
-    async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
-        if "bug" in attempt.text:
-            raise KeyError("a bug")
-        return Scored(reward=float(attempt.task.answer in attempt.text), method="fake")
-
-
 def agent(
     script: Callable[[Request], str | Reply], *, sandbox: Any = None, max_running: int = 1 << 30
 ) -> tuple[Agent, ScriptedPolicy]:
     policy = ScriptedPolicy(script, TOKENIZER, max_running=max_running)
-    tools = Dispatcher(
-        tools=[PythonTool(limits=Limits(), flavour="stdlib", style="brief")],
-        sandbox=sandbox or Sandbox(),
-        max_parallel_calls=2,
-    )
-    limits = RolloutLimits(max_response_tokens=4000, max_turns=8, max_tool_tokens=64, timeout_s=1e6)
-    made = Agent(inference=policy, chat=CHAT, tools=tools, judge=Judge(), limits=limits, sampling=Sampling())
-    return made, policy
-
-
-def task(name: str) -> Task:
-    return Task(id=name, source="s", question="q", answer="4")
+    return make_agent(policy, tools=python_tools(sandbox)), policy
 
 
 def tasks(n: int) -> list[Task]:
-    return [task(f"t{k}") for k in range(n)]
+    return [dataclasses.replace(TASK, id=f"t{k}") for k in range(n)]
 
 
 def all_released(policy: ScriptedPolicy) -> bool:
@@ -80,48 +51,44 @@ def all_released(policy: ScriptedPolicy) -> bool:
     return started <= set(policy.released) and (load.used, load.running, load.waiting) == (0, 0, 0)
 
 
-def test_siblings_run_together_in_order() -> None:
+@on_virtual_time
+async def test_siblings_run_together_in_order() -> None:
     made, policy = agent(lambda r: Reply(text=str(r.sibling), delay_s=100.0 - r.sibling))
-
-    async def main() -> tuple[Group, float]:
-        group = await run_group(made, task("a"), size=8, seed=1, step=2)
-        return group, asyncio.get_running_loop().time()
-
-    group, took_s = run_virtual(main())
-    assert [t.key.sibling for t in group.trajectories] == list(range(8)) and took_s == 100.0
+    group = await run_group(made, TASK, size=8, seed=1, step=2)
+    assert asyncio.get_running_loop().time() == 100.0
+    assert [t.key.sibling for t in group.trajectories] == list(range(8))
     assert [t.turns[0].text for t in group.trajectories] == [str(k) for k in range(8)]
-    assert {(t.key.seed, t.key.step, t.key.task_id) for t in group.trajectories} == {(1, 2, "a")}
+    assert {(t.key.seed, t.key.step, t.key.task_id) for t in group.trajectories} == {(1, 2, "t")}
     assert len({request.seed for request in policy.requests}) == 8
 
 
-def test_failed_sibling_is_data() -> None:
+@on_virtual_time
+async def test_failed_sibling_is_data() -> None:
     lost = InferenceError("engine_stopped", "x", retryable=True)
     made, policy = agent(lambda r: Reply(text="4", error=lost if r.sibling == 1 else None))
-    group = run_virtual(run_group(made, task("a"), size=3, seed=0, step=0))
+    group = await run_group(made, TASK, size=3, seed=0, step=0)
     assert [isinstance(t.outcome, Failed) for t in group.trajectories] == [False, True, False]
     assert group.scored == (group.trajectories[0], group.trajectories[2])
     assert all_released(policy)
 
 
-def test_bug_of_one_sibling_cancels_the_others() -> None:
+@on_virtual_time
+async def test_bug_of_one_sibling_cancels_the_others() -> None:
     made, policy = agent(lambda r: "bug" if r.sibling == 2 else Reply(text="4", delay_s=1e5))
     with pytest.raises(ExceptionGroup) as caught:
-        run_virtual(run_group(made, task("a"), size=4, seed=0, step=0))
+        await run_group(made, TASK, size=4, seed=0, step=0)
     assert caught.group_contains(KeyError, match="a bug")
     assert all_released(policy) and len(policy.released) == 4
 
 
-def test_cancelled_group_cancels_its_siblings() -> None:
+@on_virtual_time
+async def test_cancelled_group_cancels_its_siblings() -> None:
     made, policy = agent(lambda r: Reply(text="4", delay_s=1e5))
-
-    async def main() -> None:
-        running = asyncio.create_task(run_group(made, task("a"), size=4, seed=0, step=0))
-        await asyncio.sleep(1)
-        running.cancel()
-        await running
-
+    running = asyncio.create_task(run_group(made, TASK, size=4, seed=0, step=0))
+    await asyncio.sleep(1)
+    running.cancel()
     with pytest.raises(asyncio.CancelledError):
-        run_virtual(main())
+        await running
     assert all_released(policy) and len(policy.released) == 4
 
 
@@ -129,67 +96,56 @@ async def collect(made: Agent, todo: list[Task], *, size: int) -> list[Group]:
     return await all_groups(lambda task: run_group(made, task, size=size, seed=0, step=0), todo)
 
 
-def test_groups_run_together_and_come_in_the_order_of_their_tasks() -> None:
+@on_virtual_time
+async def test_groups_run_together_and_come_in_the_order_of_their_tasks() -> None:
     made, _ = agent(lambda r: Reply(text="4", delay_s=10.0 - int(r.task_id[1:])))
-
-    async def main() -> tuple[list[Group], float]:
-        groups = await collect(made, tasks(5), size=2)
-        return groups, asyncio.get_running_loop().time()
-
-    groups, took_s = run_virtual(main())
-    assert [group.task.id for group in groups] == ["t0", "t1", "t2", "t3", "t4"] and took_s == 10.0
+    groups = await collect(made, tasks(5), size=2)
+    assert [group.task.id for group in groups] == ["t0", "t1", "t2", "t3", "t4"]
+    assert asyncio.get_running_loop().time() == 10.0
+    assert await collect(made, [], size=2) == []
 
 
-def test_no_tasks_no_groups() -> None:
-    made, _ = agent(lambda r: "4")
-    assert run_virtual(collect(made, [], size=2)) == []
-
-
-def test_bug_in_one_group_is_raised_as_itself_and_cancels_the_others() -> None:
+@on_virtual_time
+async def test_bug_in_one_group_is_raised_as_itself_and_cancels_the_others() -> None:
     made, policy = agent(
         lambda r: Reply(text="bug", delay_s=5.0) if r.task_id == "t1" else Reply(delay_s=1e5)
     )
 
-    async def main() -> None:
-        with pytest.raises(ExceptionGroup) as caught:
-            await collect(made, tasks(3), size=2)
-        assert caught.group_contains(KeyError, depth=1)
-        assert asyncio.get_running_loop().time() == 5.0 and len(asyncio.all_tasks()) == 1
-
-    run_virtual(main())
+    with pytest.raises(ExceptionGroup) as caught:
+        await collect(made, tasks(3), size=2)
+    assert caught.group_contains(KeyError, depth=1)
+    assert asyncio.get_running_loop().time() == 5.0 and len(asyncio.all_tasks()) == 1
     assert all_released(policy)
 
 
-def test_who_leaves_cancels_all_groups() -> None:
+@on_virtual_time
+async def test_who_leaves_cancels_all_groups() -> None:
     made, policy = agent(lambda r: Reply(text="4", delay_s=float(r.task_id[1:]) * 1e4))
 
-    async def main() -> None:
-        waiting = asyncio.create_task(collect(made, tasks(4), size=2))
-        await asyncio.sleep(1)
-        waiting.cancel()
-        await asyncio.wait([waiting])
-        assert waiting.cancelled() and len(asyncio.all_tasks()) == 1
-        assert asyncio.get_running_loop().time() == 1.0
-
-    run_virtual(main())
+    waiting = asyncio.create_task(collect(made, tasks(4), size=2))
+    await asyncio.sleep(1)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled() and len(asyncio.all_tasks()) == 1
+    assert asyncio.get_running_loop().time() == 1.0
     assert all_released(policy)
 
 
-def test_two_thousand_trajectories_in_one_loop() -> None:
+@on_virtual_time
+async def test_two_thousand_trajectories_in_one_loop() -> None:
     """More than slots, thoughts of many lengths, tools that take their time, some failures: all end."""
     lost = InferenceError("engine_stopped", "x", retryable=True)
 
     def script(request: Request) -> Reply:
         k = request.sibling + 7 * request.turn
         if request.turn <= request.sibling % 4:
-            body = f'{{"name": "{PYTHON_TOOL}", "arguments": {{"code": "{k}"}}}}'
-            return Reply(text=f"<tool_call>{body}</tool_call>" * (1 + k % 2), delay_s=k % 11)
+            return Reply(text=tool_call(str(k)) * (1 + k % 2), delay_s=k % 11)
         error = lost if (request.sibling, request.turn) == (9, 2) else None
         return Reply(text="4" if k % 3 else "5", delay_s=k % 5, error=error)
 
     sandbox = Sandbox(delay_s=3.0)
     made, policy = agent(script, sandbox=sandbox, max_running=2000)
-    groups = run_virtual(collect(made, tasks(125), size=16))
+    groups = await collect(made, tasks(125), size=16)
     trajectories = [t for group in groups for t in group.trajectories]
     assert len(trajectories) == 2000 and len({str(t.key) for t in trajectories}) == 2000
     assert all_released(policy) and len(policy.released) == 2000
@@ -199,13 +155,9 @@ def test_two_thousand_trajectories_in_one_loop() -> None:
         check_trajectory(t)
 
 
-def test_few_slots_serve_many_trajectories() -> None:
+@on_virtual_time
+async def test_few_slots_serve_many_trajectories() -> None:
     made, policy = agent(lambda r: Reply(text="4", delay_s=1.0), max_running=7)
-
-    async def main() -> float:
-        await collect(made, tasks(20), size=8)
-        return asyncio.get_running_loop().time()
-
-    took_s = run_virtual(main())
-    assert took_s == 23.0, "160 trajectories, 7 at a time, one second each"
+    await collect(made, tasks(20), size=8)
+    assert asyncio.get_running_loop().time() == 23.0, "160 trajectories, 7 at a time, one second each"
     assert all_released(policy)

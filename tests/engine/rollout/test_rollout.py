@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.engine.chat.chat import ChatFormat, load_template
-from rocstar.engine.inference.base import InferenceError, Sampling
-from rocstar.engine.rollout.rollout import Agent, RolloutLimits, run_trajectory
+from rocstar.engine.inference.base import InferenceError
+from rocstar.engine.rollout.rollout import Agent, run_trajectory
 from rocstar.engine.seeds import stream_of
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.jupyter import JUPYTER_TOOL, JupyterTool
-from rocstar.engine.tools.python import PYTHON_SCHEMA, PYTHON_TOOL, PythonTool
 from rocstar.engine.tools.results import CUT_MARKER
 from rocstar.engine.tools.tool import Tool, ToolContext, ToolOutput
 from rocstar.engine.types import (
@@ -34,10 +32,9 @@ from rocstar.engine.types import (
 from rocstar.sandbox import testing as fake
 from rocstar.sandbox.testing import FakeSandbox
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, SessionLost
-from tests.fakes.scripted_policy import ByteTokenizer, Reply, ScriptedPolicy, check_trajectory, run_virtual
+from tests.fakes.agents import CHAT, TOKENIZER, FakeJudge, make_agent, python_tools, tool_call
+from tests.fakes.scripted_policy import Reply, ScriptedPolicy, check_trajectory, on_virtual_time, run_virtual
 
-TOKENIZER = ByteTokenizer()
-CHAT = ChatFormat(TOKENIZER, load_template("compact", None), [PYTHON_SCHEMA])
 TASK = Task(id="t/1", source="s", question="2+2?", answer="4")
 KEY = TrajectoryKey(seed=5, step=3, task_id="t/1", sibling=2)
 PROMPT = CHAT.prompt_ids("2+2?")
@@ -57,27 +54,13 @@ class Judge:
         return Scored(reward=float("4" in attempt.text and not attempt.is_truncated), method="fake")
 
 
-def call(code: str) -> str:
-    body = json.dumps({"name": PYTHON_TOOL, "arguments": {"code": code, "input": ""}})
-    return f"<tool_call>{body}</tool_call>"
-
-
-def agent(script: Any, sandbox: Any = None, judge: Any = None, **limits: Any) -> Any:
-    defaults = {"max_response_tokens": 2000, "max_turns": 4, "max_tool_tokens": 64, "timeout_s": 100.0}
-    if isinstance(script, list):
-        replies = script
-        script = lambda request: replies[request.turn - 1]  # noqa: E731
-    return Agent(
-        inference=script if isinstance(script, ScriptedPolicy) else ScriptedPolicy(script, TOKENIZER),
-        chat=CHAT,
-        tools=Dispatcher(
-            tools=[PythonTool(limits=Limits(), flavour="stdlib", style="brief")],
-            sandbox=sandbox or FakeSandbox(lambda request: fake.ok(request.code.upper())),
-            max_parallel_calls=3,
-        ),
+def agent(script: Any, sandbox: Any = None, judge: Any = None, **changes: Any) -> Any:
+    sandbox = sandbox or FakeSandbox(lambda request: fake.ok(request.code.upper()))
+    return make_agent(
+        script,
+        tools=python_tools(sandbox, max_parallel_calls=3),
         judge=judge or Judge(),
-        limits=RolloutLimits(**(defaults | limits)),
-        sampling=Sampling(),
+        **{"max_response_tokens": 2000, "max_turns": 4, "timeout_s": 100.0, **changes},
     )
 
 
@@ -128,7 +111,9 @@ def test_times_tell_the_policy_the_tools_and_the_judge_apart() -> None:
             return await super().score(attempt, deadline=deadline)
 
     policy = ScriptedPolicy(
-        lambda r: [f"{call('2')}{call('3')}{call('bad')[:-20]}", "4"][r.turn - 1], TOKENIZER, token_s=0.01
+        lambda r: [f"{tool_call('2')}{tool_call('3')}{tool_call('bad')[:-20]}", "4"][r.turn - 1],
+        TOKENIZER,
+        token_s=0.01,
     )
     made = agent(policy, Slow(lambda request: fake.ok("")), judge=SlowJudge())
     t = roll(made)
@@ -147,20 +132,20 @@ def test_times_tell_the_policy_the_tools_and_the_judge_apart() -> None:
 
 
 def test_tool_turn_between() -> None:
-    made = agent([f"so {call('a')}{call('b')}", "4"])
+    made = agent([f"so {tool_call('a')}{tool_call('b')}", "4"])
     t = roll(made)
     suffix = "\n<|im_start|>user\n<tool_response>\nA\n</tool_response>\n<tool_response>\nB\n</tool_response>"
     assert segments(t)[1:] == [
-        (Origin.policy, f"so {call('a')}{call('b')}<|im_end|>"),
+        (Origin.policy, f"so {tool_call('a')}{tool_call('b')}<|im_end|>"),
         (Origin.tool, suffix + "<|im_end|>\n<|im_start|>assistant\n"),
         (Origin.policy, "4<|im_end|>"),
     ]
     assert t.finish_reason is FinishReason.answered and [r.text for r in t.results] == ["A", "B"]
-    assert made.judge.calls[0][0] == f"so {call('a')}{call('b')}\n4"
+    assert made.judge.calls[0][0] == f"so {tool_call('a')}{tool_call('b')}\n4"
 
 
 def test_requests_only_grow_and_carry_the_same_noise_stream() -> None:
-    made = agent([call("a"), call("b"), "4"])
+    made = agent([tool_call("a"), tool_call("b"), "4"])
     t = roll(made)
     assert isinstance(made.inference, ScriptedPolicy)
     requests = made.inference.requests
@@ -175,7 +160,7 @@ def test_requests_only_grow_and_carry_the_same_noise_stream() -> None:
 
 def test_tool_seeds_differ_between_turns_and_calls_and_from_the_tokens() -> None:
     sandbox = FakeSandbox({"a": fake.ok(), "b": fake.ok()})
-    roll(agent([call("a") + call("b"), call("a") + call("b"), "4"], sandbox))
+    roll(agent([tool_call("a") + tool_call("b"), tool_call("a") + tool_call("b"), "4"], sandbox))
     seeds = [request.seed for request in sandbox.requests]
     assert len({*seeds, stream_of(KEY)}) == 5
 
@@ -192,19 +177,16 @@ def test_malformed_call_is_answered_and_the_loop_goes_on() -> None:
 
 def test_turn_limit_leaves_the_last_call_unexecuted() -> None:
     sandbox = FakeSandbox({"a": fake.ok()})
-    t = roll(agent([call("a"), call("a"), "4"], sandbox, max_turns=2))
+    assert roll(agent([tool_call("a"), "4"], max_turns=2)).finish_reason is FinishReason.answered
+    t = roll(agent([tool_call("a"), tool_call("a"), "4"], sandbox, max_turns=2))
     assert t.finish_reason is FinishReason.max_turns and t.is_truncated
     assert len(sandbox.requests) == 1 and len(t.turns) == 2
     assert t.turns[1].calls and t.turns[1].results == ()
     assert t.outcome == Scored(reward=0.0, method="fake")
 
 
-def test_answer_in_the_last_allowed_turn_is_an_answer() -> None:
-    assert roll(agent([call("a"), "4"], max_turns=2)).finish_reason is FinishReason.answered
-
-
 def test_token_limit_cuts_the_turn() -> None:
-    t = roll(agent([Reply(text=call("a") + "4", stops=False)], max_response_tokens=150))
+    t = roll(agent([Reply(text=tool_call("a") + "4", stops=False)], max_response_tokens=150))
     assert t.finish_reason is FinishReason.max_tokens and t.response_length == 150
     assert t.turns[0].calls == () and not t.turns[0].stopped and t.is_truncated
     assert t.outcome == Scored(reward=0.0, method="fake")
@@ -213,15 +195,15 @@ def test_token_limit_cuts_the_turn() -> None:
 @pytest.mark.parametrize(("room", "finish"), [(0, FinishReason.tool_budget), (1, FinishReason.max_tokens)])
 def test_tool_text_that_leaves_no_room_is_not_appended(room: int, finish: FinishReason) -> None:
     """The response may be exactly full behind the policy's turn, never behind a tool's."""
-    used = len(TOKENIZER.encode(call("a"))) + 1 + len(CHAT.tool_suffix_ids(["A"]))
-    t = roll(agent([call("a"), "44"], max_response_tokens=used + room))
+    used = len(TOKENIZER.encode(tool_call("a"))) + 1 + len(CHAT.tool_suffix_ids(["A"]))
+    t = roll(agent([tool_call("a"), "44"], max_response_tokens=used + room))
     assert t.finish_reason is finish and t.is_truncated
     assert [r.text for r in t.results] == ["A"], "the call was executed and is recorded"
-    assert t.response_length == (used + room if room else len(TOKENIZER.encode(call("a"))) + 1)
+    assert t.response_length == (used + room if room else len(TOKENIZER.encode(tool_call("a"))) + 1)
 
 
 def test_long_tool_text_is_cut_for_the_policy_and_kept_in_the_record() -> None:
-    t = roll(agent([call("a"), "4"], FakeSandbox({"a": fake.ok("x" * 999)}), max_tool_tokens=40))
+    t = roll(agent([tool_call("a"), "4"], FakeSandbox({"a": fake.ok("x" * 999)}), max_tool_tokens=40))
     (_, shown) = segments(t)[2]
     assert CUT_MARKER in shown and shown.count("x") <= 40
     assert t.results[0].text == "x" * 999
@@ -237,7 +219,7 @@ def failed(t: Trajectory) -> tuple[str, bool]:
 
 def test_inference_error_is_data() -> None:
     error = InferenceError("engine_stopped", "gone", retryable=False)
-    made = agent([call("a"), Reply(error=error)])
+    made = agent([tool_call("a"), Reply(error=error)])
     t = roll(made)
     assert failed(t) == ("engine_stopped", False)
     assert t.finish_reason is FinishReason.aborted and not t.is_truncated
@@ -245,24 +227,17 @@ def test_inference_error_is_data() -> None:
 
 
 def test_prompt_that_fails_leaves_the_prompt() -> None:
-    made = agent([Reply(error=InferenceError("too_long", "x", retryable=False))])
-    t = roll(made)
+    t = roll(agent([Reply(error=InferenceError("too_long", "x", retryable=False))]))
     assert t.ids.tolist() == list(PROMPT) and t.turns == () and failed(t) == ("too_long", False)
 
 
 @pytest.mark.parametrize("retryable", [False, True])
 def test_sandbox_error_is_data_and_never_text(retryable: bool) -> None:
     sandbox = FakeSandbox({"a": SandboxError("the zygote died", kind="zygote_died", retryable=retryable)})
-    made = agent([call("a") + call("a"), "4"], sandbox)
+    made = agent([tool_call("a") + tool_call("a"), "4"], sandbox)
     t = roll(made)
     assert failed(t) == ("zygote_died", retryable)
     assert "zygote" not in CHAT.decode(t.ids.tolist()) and t.results == () and made.judge.calls == []
-
-
-def test_policy_that_takes_too_long() -> None:
-    t = roll(agent([Reply(text="4", delay_s=3600.0)], timeout_s=10.0))
-    assert failed(t) == ("trajectory_timeout", True)
-    assert isinstance(t.outcome, Failed) and "10.0 s" in t.outcome.detail
 
 
 @pytest.mark.parametrize(
@@ -277,17 +252,19 @@ def test_only_a_policy_at_work_until_the_end_has_itself_to_blame(
     listens: bool, pause_s: float, kind: str
 ) -> None:
     """Tokens each 0.05 s up to a clock of 10 s; a pause of 1.5 s may be an outage."""
-    replies = [Reply(text=call("a")), Reply(text="x" * 500, delay_s=pause_s)]
+    replies = [Reply(text=tool_call("a")), Reply(text="x" * 500, delay_s=pause_s)]
     policy = ScriptedPolicy(lambda r: replies[r.turn - 1], TOKENIZER, token_s=0.05)
     made = dataclasses.replace(agent(policy, timeout_s=10.0), listens=listens)
     t = roll(made)
     assert failed(t) == (kind, True) and len(t.turns) == 1
+    assert isinstance(t.outcome, Failed) and "10.0 s" in t.outcome.detail
 
 
 @pytest.mark.parametrize("whose", ["tool", "judge"])
 def test_a_clock_that_ends_at_a_hung_tool_or_at_the_judge_blames_nobody(whose: str) -> None:
     class Slow(FakeSandbox):
         async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
+            assert deadline is not None and 20.0 <= deadline < 22.0, "one limit behind the trajectory's own"
             await asyncio.sleep(3600.0)
             raise AssertionError
 
@@ -296,7 +273,7 @@ def test_a_clock_that_ends_at_a_hung_tool_or_at_the_judge_blames_nobody(whose: s
             await asyncio.sleep(0.5)
             return await super().score(attempt, deadline=deadline)
 
-    text = "x" * 98 if whose == "judge" else call("a")
+    text = "x" * 98 if whose == "judge" else tool_call("a")
     policy = ScriptedPolicy(lambda _: text, TOKENIZER, token_s=0.1 if whose == "judge" else 0.01)
     made = dataclasses.replace(agent(policy, Slow({}), judge=SlowJudge(), timeout_s=10.0), listens=True)
     t = roll(made)
@@ -304,81 +281,52 @@ def test_a_clock_that_ends_at_a_hung_tool_or_at_the_judge_blames_nobody(whose: s
     assert (t.finish_reason is FinishReason.answered) == (whose == "judge")
 
 
-def test_judge_that_takes_too_long() -> None:
+def test_judge_that_takes_too_long_or_fails() -> None:
     def late() -> Outcome:
         raise TimeoutError
 
     t = roll(agent(["4"], judge=Judge(late)))
     assert failed(t) == ("deadline", True) and t.finish_reason is FinishReason.answered
-
-
-def test_judge_may_fail_by_itself() -> None:
     lost = Failed(kind="judge", retryable=True, detail="x")
     assert roll(agent(["4"], judge=Judge(lambda: lost))).outcome is lost
 
 
-def test_tool_that_takes_too_long() -> None:
-    class Slow:
-        async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
-            assert deadline == 20.0, "one limit behind the trajectory's own"
-            await asyncio.sleep(3600.0)
-            raise AssertionError
-
-    t = roll(agent([call("a"), "4"], Slow(), timeout_s=10.0))
-    assert failed(t) == ("trajectory_timeout", True) and t.results == ()
-
-
 @pytest.mark.parametrize("at_s", [0.0, 0.5])
-def test_abort_from_outside_is_a_retryable_failure(at_s: float) -> None:
+@on_virtual_time
+async def test_abort_from_outside_is_a_retryable_failure(at_s: float) -> None:
     policy = ScriptedPolicy(lambda _: Reply(text="abcdef", stops=False), TOKENIZER, token_s=0.1)
-    made = agent(policy)
-
-    async def main() -> Trajectory:
-        running = asyncio.create_task(run_trajectory(made, TASK, KEY))
-        await asyncio.sleep(at_s + 0.05)
-        await policy.abort("s3/t/1/2")
-        return await running
-
-    t = run_virtual(main())
+    running = asyncio.create_task(run_trajectory(agent(policy), TASK, KEY))
+    await asyncio.sleep(at_s + 0.05)
+    await policy.abort("s3/t/1/2")
+    t = await running
     check_trajectory(t)
     assert failed(t) == ("aborted", True)
     assert len(t.turns) == 1 and t.turns[0].text == "abcdef"[: int(at_s * 10)] and not t.turns[0].stopped
 
 
-def test_bug_is_raised_and_cancellation_passes_and_both_release() -> None:
-    def bug() -> Outcome:
-        raise KeyError("a bug")
-
-    made = agent(["4"], judge=Judge(bug))
-    with pytest.raises(KeyError):
-        run_virtual(run_trajectory(made, TASK, KEY))
-    assert isinstance(made.inference, ScriptedPolicy) and made.inference.released == ["s3/t/1/2"]
-
+@on_virtual_time
+async def test_bug_is_raised_and_cancellation_passes_and_both_release() -> None:
+    made = agent(["bug"], judge=FakeJudge())
+    with pytest.raises(KeyError, match="a bug"):
+        await run_trajectory(made, TASK, KEY)
+    assert made.inference.released == ["s3/t/1/2"]
     made = agent([Reply(text="4", delay_s=50.0)])
-
-    async def main() -> None:
-        running = asyncio.create_task(run_trajectory(made, TASK, KEY))
-        await asyncio.sleep(1)
-        running.cancel()
-        await running
-
+    running = asyncio.create_task(run_trajectory(made, TASK, KEY))
+    await asyncio.sleep(1)
+    running.cancel()
     with pytest.raises(asyncio.CancelledError):
-        run_virtual(main())
+        await running
     assert made.inference.released == ["s3/t/1/2"]
 
 
-def test_version_spans_follow_a_publish_between_and_inside_turns() -> None:
-    policy = ScriptedPolicy(lambda r: [call("a"), "4444"][r.turn - 1], TOKENIZER, token_s=1.0)
-    made = agent(policy, timeout_s=1000.0)
-    first_turn = len(TOKENIZER.encode(call("a"))) + 1
-
-    async def main() -> Trajectory:
-        running = asyncio.create_task(run_trajectory(made, TASK, KEY))
-        await asyncio.sleep(first_turn + 2.5)
-        await policy.publish(7)
-        return await running
-
-    t = run_virtual(main())
+@on_virtual_time
+async def test_version_spans_follow_a_publish_between_and_inside_turns() -> None:
+    policy = ScriptedPolicy(lambda r: [tool_call("a"), "4444"][r.turn - 1], TOKENIZER, token_s=1.0)
+    first_turn = len(TOKENIZER.encode(tool_call("a"))) + 1
+    running = asyncio.create_task(run_trajectory(agent(policy, timeout_s=1000.0), TASK, KEY))
+    await asyncio.sleep(first_turn + 2.5)
+    await policy.publish(7)
+    t = await running
     check_trajectory(t)
     assert [(s.end - s.start, s.version) for s in t.version_spans] == [(first_turn, 0), (2, 0), (3, 7)]
 
@@ -387,7 +335,7 @@ def test_version_spans_follow_a_publish_between_and_inside_turns() -> None:
 
 
 def cell(code: str) -> str:
-    return f"<tool_call>{json.dumps({'name': JUPYTER_TOOL, 'arguments': {'code': code}})}</tool_call>"
+    return tool_call(code, JUPYTER_TOOL)
 
 
 def notebook_agent(script: Any, sandbox: Any, judge: Any = None, **limits: Any) -> Any:
@@ -479,7 +427,9 @@ def test_a_state_that_cannot_be_built_again_is_a_retryable_failure() -> None:
 codes = st.sampled_from(["ok", "err", "long", "lost"])
 texts = st.text(max_size=6)
 turns = st.one_of(
-    st.tuples(texts, st.lists(codes, min_size=1, max_size=4)).map(lambda t: t[0] + "".join(map(call, t[1]))),
+    st.tuples(texts, st.lists(codes, min_size=1, max_size=4)).map(
+        lambda t: t[0] + "".join(map(tool_call, t[1]))
+    ),
     texts.map(lambda text: text + "<tool_call>{"),
     texts.map(lambda text: text + "!"),
     texts.map(lambda text: Reply(text=text + "?", stops=False)),

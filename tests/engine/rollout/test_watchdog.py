@@ -8,7 +8,7 @@ import pytest
 
 from rocstar.engine.rollout.watchdog import Stall, StalledError, expire_oldest, watch
 from rocstar.engine.waits import WaitBoard, waiting
-from tests.fakes.scripted_policy import run_virtual
+from tests.fakes.scripted_policy import on_virtual_time, run_virtual
 
 
 async def guarded(
@@ -40,41 +40,35 @@ async def slow_but_alive() -> None:
             await asyncio.sleep(9.0)
 
 
-def test_the_board_holds_a_wait_exactly_while_it_lasts() -> None:
-    async def main() -> None:
-        board = WaitBoard(lambda: 5.0)
-        with board.installed():
-            async with (
-                waiting("a", "b", kind="tool", deadline=None),
-                waiting("a", "c", kind="judge", deadline=None),
-            ):
-                assert [(w.who, w.whom) for w in board.entries] == [("a", "b"), ("a", "c")]
-                assert (
-                    "1 judge, 1 tool" in board.table() and "a waits for b (tool) since 0.0 s" in board.table()
-                )
-                assert board.table(limit=1).endswith("... and 1 more")
-            with pytest.raises(KeyError):
-                async with waiting("a", "b", kind="tool", deadline=None):
-                    raise KeyError
-            assert board.entries == [] and board.changes == 6
-        async with waiting("a", "b", kind="tool", deadline=None):
-            assert board.entries == []
-
-    run_virtual(main())
+@on_virtual_time
+async def test_the_board_holds_a_wait_exactly_while_it_lasts() -> None:
+    board = WaitBoard(lambda: 5.0)
+    with board.installed():
+        async with (
+            waiting("a", "b", kind="tool", deadline=None),
+            waiting("a", "c", kind="judge", deadline=None),
+        ):
+            assert [(w.who, w.whom) for w in board.entries] == [("a", "b"), ("a", "c")]
+            assert "1 judge, 1 tool" in board.table() and "a waits for b (tool) since 0.0 s" in board.table()
+            assert board.table(limit=1).endswith("... and 1 more")
+        with pytest.raises(KeyError):
+            async with waiting("a", "b", kind="tool", deadline=None):
+                raise KeyError
+        assert board.entries == [] and board.changes == 6
+    async with waiting("a", "b", kind="tool", deadline=None):
+        assert board.entries == []
 
 
 @pytest.mark.parametrize("has_board", [True, False])
-def test_a_wait_ends_at_its_deadline(has_board: bool) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        board = WaitBoard(loop.time)
-        with board.installed() if has_board else contextlib.nullcontext():
-            with pytest.raises(TimeoutError):
-                async with waiting("a", "b", kind="tool", deadline=3.0):
-                    await asyncio.sleep(60.0)
-        assert loop.time() == 3.0 and board.entries == []
-
-    run_virtual(main())
+@on_virtual_time
+async def test_a_wait_ends_at_its_deadline(has_board: bool) -> None:
+    loop = asyncio.get_running_loop()
+    board = WaitBoard(loop.time)
+    with board.installed() if has_board else contextlib.nullcontext():
+        with pytest.raises(TimeoutError):
+            async with waiting("a", "b", kind="tool", deadline=3.0):
+                await asyncio.sleep(60.0)
+    assert loop.time() == 3.0 and board.entries == []
 
 
 def test_slow_work_is_left_alone() -> None:

@@ -1,26 +1,10 @@
 """Our policy decides as it was recorded: a change of data structures or arithmetic changes no command."""
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 
 from rocstar.engine.scheduling.events import Drop, Grant, Left, Preempted, ReplicaDown, TurnReady
+from tests.engine.scheduling import decision_streams as streams
 
-
-def neighbour(name: str) -> ModuleType:
-    """A module of this folder: the tests' import mode puts no folder on the path."""
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-        assert spec is not None and spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-streams = neighbour("decision_streams")
 LOGS = streams.load()
 
 

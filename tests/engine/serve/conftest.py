@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import pytest
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
-from rocstar.engine.serve.conversation_manager import ConversationLimits
 from rocstar.engine.serve.conversation_store import ConversationStore
 from rocstar.engine.serve.endpoint import ServeOptions
 from rocstar.engine.serve.server import RunningServer, open_endpoint
@@ -33,7 +32,7 @@ QUESTION = {"role": "user", "content": "2+2?"}
 
 @dataclass(kw_only=True)
 class SlowTool(Tool):
-    """Gives `text` when `open` is set; notes what becomes of its calls."""
+    """Returns `text` when `gate` is set; notes the end of each call."""
 
     text: str = "4"
     gate: asyncio.Event = field(default_factory=asyncio.Event)
@@ -56,8 +55,14 @@ class SlowTool(Tool):
         return ToolOutput(self.text)
 
 
+def ready_tool(text: str = "4") -> SlowTool:
+    tool = SlowTool(text=text)
+    tool.gate.set()
+    return tool
+
+
 class Fours:
-    """A judge: 1 for a text with "4" in it, if that is the answer."""
+    """A judge: 1 for a text that contains the answer."""
 
     async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
         return Scored(reward=float(attempt.task.answer in attempt.text), method="fours")
@@ -68,7 +73,7 @@ def call(code: str) -> str:
 
 
 def scripted(replies: Sequence[str | Reply]) -> Callable[[Request], str | Reply]:
-    """The turns of every conversation."""
+    """Return a script in which every conversation has these turns."""
     return lambda request: replies[request.turn - 1]
 
 
@@ -97,7 +102,7 @@ def make_agent(
 
 @dataclass(kw_only=True)
 class Client:
-    """A program that asks the endpoint."""
+    """A client of the endpoint."""
 
     session: aiohttp.ClientSession
     listening: RunningServer
@@ -108,6 +113,10 @@ class Client:
     @property
     def conversations(self) -> Any:
         return self.listening.endpoint.conversations
+
+    @property
+    def port(self) -> int:
+        return int(self.listening.url.rpartition(":")[2])
 
     def post(self, path: str, body: Any, **options: Any) -> Any:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -128,10 +137,13 @@ class Client:
         body = {"model": "rocstar-agent", "messages": messages or [QUESTION], **fields}
         return await self.json("/v1/chat/completions", body, status=status)
 
-    async def stream(self, *messages: Mapping[str, Any], **fields: Any) -> list[Any]:
-        """Every chunk of a stream; `: ping` and the end as texts."""
+    def streaming(self, *messages: Mapping[str, Any], **fields: Any) -> Any:
         body = {"model": "rocstar-agent", "messages": messages or [QUESTION], "stream": True, **fields}
-        async with self.post("/v1/chat/completions", body) as response:
+        return self.post("/v1/chat/completions", body)
+
+    async def stream(self, *messages: Mapping[str, Any], **fields: Any) -> list[Any]:
+        """Return every chunk of a stream, with `: ping` and the end as texts."""
+        async with self.streaming(*messages, **fields) as response:
             assert response.status == 200, await response.text()
             return [chunk async for chunk in events(response)]
 
@@ -146,7 +158,7 @@ async def events(response: aiohttp.ClientResponse) -> AsyncIterator[Any]:
 
 
 def of_stream(chunks: Sequence[Any], choice: int = 0) -> dict[str, Any]:
-    """The message that chunks make, as one that is sent at once has it."""
+    """Return the message of the chunks in the form of a whole response."""
     message: dict[str, Any] = {"role": "", "content": "", "reasoning_content": "", "server_tool_events": []}
     for chunk in chunks:
         if isinstance(chunk, str):
@@ -162,10 +174,20 @@ def of_stream(chunks: Sequence[Any], choice: int = 0) -> dict[str, Any]:
 
 
 def without_ids(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message without the ids of its calls, which no other answer has."""
+    """Return the message without the ids of its calls, which are unique."""
     events = [{**event, "id": ""} for event in message.get("server_tool_events", ())]
     calls = [{**call, "id": ""} for call in message.get("tool_calls", ())]
     return {**message, "server_tool_events": events, "tool_calls": calls}
+
+
+@asynccontextmanager
+async def opened(
+    agent: Agent, tool: SlowTool, store: ConversationStore | None = None, **options: Any
+) -> AsyncIterator[Client]:
+    notes: list[str] = []
+    async with open_endpoint(agent, ServeOptions(**options), store=store, note=notes.append) as listening:
+        async with aiohttp.ClientSession() as session:
+            yield Client(session=session, listening=listening, tool=tool, agent=agent, notes=notes)
 
 
 Serving = Callable[..., Any]
@@ -183,31 +205,17 @@ def serving(tmp_path: Path) -> Serving:
         template: str = "compact",
         token_s: float | None = 0.0,
         keeps: bool = False,
-        conversations: ConversationLimits | None = None,
         limits: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> AsyncIterator[Client]:
-        if tool is None:
-            tool = SlowTool()
-            tool.gate.set()
+        tool = tool or ready_tool()
         agent = make_agent(script, tool, template=template, token_s=token_s, **(limits or {}))
-        notes: list[str] = []
         if token := options.pop("token", None):
             options["owners"] = Owners((Owner(name="", token=token),))
-        payload = ServeOptions(
-            **{"max_context": 4000, "conversations": conversations or ConversationLimits(), **options}
-        )
-        if keeps:
-            async with keeping(tmp_path / "served", agent) as store:
-                async with open_endpoint(agent, payload, store=store, note=notes.append) as listening:
-                    async with aiohttp.ClientSession() as session:
-                        yield Client(
-                            session=session, listening=listening, tool=tool, agent=agent, notes=notes
-                        )
-            return
-        async with open_endpoint(agent, payload, note=notes.append) as listening:
-            async with aiohttp.ClientSession() as session:
-                yield Client(session=session, listening=listening, tool=tool, agent=agent, notes=notes)
+        async with AsyncExitStack() as stack:
+            store = await stack.enter_async_context(keeping(tmp_path / "served", agent)) if keeps else None
+            options = {"max_context": 4000, **options}
+            yield await stack.enter_async_context(opened(agent, tool, store, **options))
 
     return serve
 

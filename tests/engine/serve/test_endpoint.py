@@ -1,4 +1,4 @@
-"""The endpoint over HTTP: what is answered, streamed, refused, stopped and kept."""
+"""The endpoint over HTTP: responses, streams, refusals, stops and records."""
 
 import asyncio
 import json
@@ -29,13 +29,14 @@ from ...patience import PATIENCE_S
 from .conftest import (
     QUESTION,
     TOKENIZER,
-    Client,
     Serving,
     SlowTool,
     call,
     events,
     make_agent,
     of_stream,
+    opened,
+    ready_tool,
     scripted,
     without_ids,
 )
@@ -64,14 +65,11 @@ async def test_a_conversation_goes_on_by_its_tokens(serving: Serving) -> None:
         whole = await client.chat(return_token_ids=True, seed=3)
         choice = whole["choices"][0]
         ids = [*whole["prompt_token_ids"], *choice["token_ids"]]
-        assert chat.decode(ids).count("<|im_start|>assistant") == 2 and chat.decode(ids).endswith(
-            "<|im_end|>"
-        )
+        text = chat.decode(ids)
+        assert text.count("<|im_start|>assistant") == 2 and text.endswith("<|im_end|>")
         begun = len(client.agent.inference.requests)
-        again = await client.json(
-            "/v1/chat/completions",
-            {"model": "rocstar-agent", "prefix_token_ids": whole["prompt_token_ids"], "seed": 3},
-        )
+        prefix = {"model": "rocstar-agent", "prefix_token_ids": whole["prompt_token_ids"], "seed": 3}
+        again = await client.json("/v1/chat/completions", prefix)
         body = client.agent.inference.requests[begun].ids
         assert list(body) == whole["prompt_token_ids"] and "token_ids" not in again["choices"][0]
         assert without_ids(again["choices"][0]["message"]) == without_ids(choice["message"])
@@ -108,7 +106,7 @@ async def test_usage_is_the_sum_of_the_records_segments(serving: Serving) -> Non
     assert agent.inference.load().used == 0  # everything was released
 
 
-TURNS = st.lists(
+SPOKEN = st.lists(
     st.lists(
         st.sampled_from(["<think>", "</think>", "é🙂", "<", " \n", "word", "<tool_call>", call("1"), "STOP"]),
         max_size=6,
@@ -119,17 +117,14 @@ TURNS = st.lists(
 
 
 @settings(max_examples=15)
-@given(turns=TURNS, stops=st.sampled_from([None, ["STOP"], ["\n"]]))
+@given(turns=SPOKEN, stops=st.sampled_from([None, ["STOP"], ["\n"]]))
 def test_a_stream_says_what_is_said_at_once(turns: list[str], stops: list[str] | None) -> None:
     """The tokenizer's tokens are bytes: the stream is cut at every one."""
     script = scripted([*turns, "end", "end", "end", "end"])
 
     async def both() -> None:
-        tool = SlowTool()
-        tool.gate.set()
-        agent = make_agent(script, tool)
-        async with open_endpoint(agent, ServeOptions()) as listening, aiohttp.ClientSession() as session:
-            client = Client(session=session, listening=listening, tool=tool, agent=agent, notes=[])
+        tool = ready_tool()
+        async with opened(make_agent(script, tool), tool) as client:
             whole = await client.chat(stop=stops, seed=1, n=2)
             chunks = await client.stream(stop=stops, seed=1, n=2, stream_options={"include_usage": True})
         assert chunks[-1] == "data: [DONE]"
@@ -150,17 +145,19 @@ async def test_tokens_are_sent_as_they_come(serving: Serving) -> None:
 
 
 async def test_a_stream_pings_while_a_tool_runs(serving: Serving) -> None:
-    tool = SlowTool()
-    async with serving(scripted(THINKS), tool=tool, ping_s=0.01) as client:
-        body = {"model": "rocstar-agent", "messages": [QUESTION], "stream": True}
-        async with client.post("/v1/chat/completions", body) as response:
-            seen = []
+    """A proxy with an idle limit sees bytes from the server as long as the tool takes."""
+    tool, seen, num_pings = SlowTool(), [], 0
+    async with serving(scripted(THINKS), tool=tool, ping_s=0.001) as client:
+        async with client.streaming(seed=1) as response:
             async for payload in events(response):
                 seen.append(payload)
-                runs = any("server_tool_event" in c for c in seen if isinstance(c, dict))
-                if payload == ": ping" and runs:  # a slow machine pings before it, too
+                # A slow machine pings before the call, too.
+                num_pings += payload == ": ping" and tool.began.is_set()
+                if num_pings == 100:
                     tool.gate.set()
-    assert tool.gate.is_set() and of_stream(seen)["content"] == "So <answer>4</answer>"
+        whole = await client.chat(seed=1)
+    assert num_pings >= 100 and seen[-1] == "data: [DONE]"
+    assert without_ids(of_stream(seen)) == without_ids(whole["choices"][0]["message"])
 
 
 async def test_requests_without_a_seed_are_independent(serving: Serving) -> None:
@@ -193,9 +190,8 @@ async def test_an_answer_has_room_in_the_model(serving: Serving) -> None:
 
 
 async def test_a_stop_text_ends_the_policy_and_not_its_tool(serving: Serving) -> None:
-    tool = SlowTool(text="END")
-    tool.gate.set()
-    async with serving(scripted([call("1"), "one END two"]), tool=tool, keeps=True) as client:
+    replies = [call("1"), "one END two"]
+    async with serving(scripted(replies), tool=ready_tool("END"), keeps=True) as client:
         payload = await client.chat(stop=["END", "never"])
         requests = client.agent.inference.requests
     choice = payload["choices"][0]
@@ -222,15 +218,8 @@ async def test_the_raw_face_gives_the_calls_to_the_client(serving: Serving) -> N
     async with serving(scripted([say])) as client:
         payload = await client.json("/v1/chat/completions", {**RAW, "tools": [ADD]})
         streamed = await client.stream(model="rocstar-raw", tools=[ADD])
-        results = [
-            QUESTION,
-            {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": payload["choices"][0]["message"]["tool_calls"],
-            },
-            {"role": "tool", "tool_call_id": "any", "content": "3"},
-        ]
+        called = {**payload["choices"][0]["message"], "content": None}
+        results = [QUESTION, called, {"role": "tool", "tool_call_id": "any", "content": "3"}]
         await client.json("/v1/chat/completions", {**RAW, "messages": results, "tools": [ADD]})
         prompt = client.agent.chat.decode(client.agent.inference.requests[-1].ids)
     choice = payload["choices"][0]
@@ -262,49 +251,34 @@ async def test_completions_continue_texts_and_ids(serving: Serving) -> None:
     assert "".join(c["choices"][0]["text"] for c in chunks[:-1]) == "<th"
 
 
+AGENT = {"model": "rocstar-agent", "messages": [QUESTION]}
+IMAGE = {"role": "user", "content": [{"type": "image_url"}]}
+BAD_CHATS: list[tuple[Any, str | None]] = [
+    ({"messages": [QUESTION]}, "model"),
+    ({**AGENT, "messages": []}, "messages"),
+    ({"model": "rocstar-agent", "prefix_token_ids": []}, "prefix_token_ids"),
+    ({"model": "rocstar-agent", "prefix_token_ids": [-1]}, "prefix_token_ids.0"),
+    ({**RAW, "prefix_token_ids": [1]}, "prefix_token_ids"),
+    ({**AGENT, "messages": [QUESTION, QUESTION], "prefix_token_ids": [1]}, "messages"),
+    ({**RAW, "temperature": -1}, "temperature"),
+    ({**RAW, "n": 0}, "n"),
+    ({**RAW, "top_p": 0.9}, "top_p"),
+    ({**RAW, "stop": [""]}, "stop.0"),
+    ({**RAW, "seed": "x"}, "seed"),
+    ({**RAW, "max_tokens": 3, "max_completion_tokens": 4}, "max_completion_tokens"),
+    ({**RAW, "response_format": {"type": "json_object"}}, "response_format"),
+    ({**RAW, "tools": [ADD], "tool_choice": "required"}, "tool_choice"),
+    ({**RAW, "tools": [{"type": "x"}]}, "tools.0"),
+    ({**AGENT, "tools": [ADD]}, "tools"),
+    ({**RAW, "messages": [{"role": "user"}]}, "messages.0.content"),
+    ({**RAW, "messages": [IMAGE]}, "messages.0.content.0"),
+    ({**AGENT, "messages": [QUESTION, {"role": "assistant", "content": "a"}]}, "messages.1.role"),
+    (b"{", None),
+    (b"[1]", None),
+]
 BAD: list[tuple[str, Any, int, str | None]] = [
-    ("/v1/chat/completions", {"messages": [QUESTION]}, 400, "model"),
-    ("/v1/chat/completions", {"model": "gpt", "messages": [QUESTION]}, 404, "model"),
-    ("/v1/chat/completions", {"model": "rocstar-agent", "messages": []}, 400, "messages"),
-    ("/v1/chat/completions", {"model": "rocstar-agent", "prefix_token_ids": []}, 400, "prefix_token_ids"),
-    ("/v1/chat/completions", {"model": "rocstar-agent", "prefix_token_ids": [-1]}, 400, "prefix_token_ids.0"),
-    ("/v1/chat/completions", {**RAW, "prefix_token_ids": [1]}, 400, "prefix_token_ids"),
-    (
-        "/v1/chat/completions",
-        {"model": "rocstar-agent", "messages": [QUESTION, QUESTION], "prefix_token_ids": [1]},
-        400,
-        "messages",
-    ),
-    ("/v1/chat/completions", {**RAW, "temperature": -1}, 400, "temperature"),
-    ("/v1/chat/completions", {**RAW, "n": 0}, 400, "n"),
-    ("/v1/chat/completions", {**RAW, "top_p": 0.9}, 400, "top_p"),
-    ("/v1/chat/completions", {**RAW, "stop": [""]}, 400, "stop.0"),
-    ("/v1/chat/completions", {**RAW, "seed": "x"}, 400, "seed"),
-    (
-        "/v1/chat/completions",
-        {**RAW, "max_tokens": 3, "max_completion_tokens": 4},
-        400,
-        "max_completion_tokens",
-    ),
-    ("/v1/chat/completions", {**RAW, "response_format": {"type": "json_object"}}, 400, "response_format"),
-    ("/v1/chat/completions", {**RAW, "tools": [ADD], "tool_choice": "required"}, 400, "tool_choice"),
-    ("/v1/chat/completions", {**RAW, "tools": [{"type": "x"}]}, 400, "tools.0"),
-    ("/v1/chat/completions", {**RAW, "model": "rocstar-agent", "tools": [ADD]}, 400, "tools"),
-    ("/v1/chat/completions", {**RAW, "messages": [{"role": "user"}]}, 400, "messages.0.content"),
-    (
-        "/v1/chat/completions",
-        {**RAW, "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-        400,
-        "messages.0.content.0",
-    ),
-    (
-        "/v1/chat/completions",
-        {"model": "rocstar-agent", "messages": [QUESTION, {"role": "assistant", "content": "a"}]},
-        400,
-        "messages.1.role",
-    ),
-    ("/v1/chat/completions", b"{", 400, None),
-    ("/v1/chat/completions", b"[1]", 400, None),
+    *(("/v1/chat/completions", body, 400, param) for body, param in BAD_CHATS),
+    ("/v1/chat/completions", {**RAW, "model": "gpt"}, 404, "model"),
     ("/v1/completions", {"model": "rocstar-raw", "prompt": []}, 400, "prompt"),
     ("/v1/completions", {"model": "rocstar-raw", "prompt": [-1]}, 400, "prompt"),
     ("/v1/completions", {"model": "rocstar-raw", "prompt": ["a", "b"], "stream": True}, 400, "stream"),
@@ -342,9 +316,8 @@ async def test_a_prompt_has_its_log_probs_where_the_engine_tells_them(serving: S
     async with serving(scripted(["xyz"])) as client:
         payload = await client.json("/v1/completions", body)
         usage = await client.json("/v1/completions", {**body, "prompt": "abcd", "temperature": 0})
-    assert (
-        payload["usage"] == usage["usage"] == {"prompt_tokens": 4, "completion_tokens": 2, "total_tokens": 6}
-    )
+    tokens = {"prompt_tokens": 4, "completion_tokens": 2, "total_tokens": 6}
+    assert payload["usage"] == usage["usage"] == tokens
     for choice in payload["choices"]:
         columns = choice["logprobs"]
         assert choice["text"] == "abcdx" and columns["tokens"] == list("abcdx")
@@ -375,39 +348,32 @@ async def test_an_engine_that_wrote_otherwise_than_it_told_gives_no_answer(servi
     assert chunks[-1]["error"]["code"] == "told_otherwise"
 
 
-async def test_a_signal_ends_the_server_when_what_goes_on_has_ended(serving: Serving) -> None:
-    tool, payload = SlowTool(), asyncio.Event()
+@pytest.mark.parametrize("is_hurried", [False, True])
+async def test_a_signal_drains_the_server_and_a_second_stops_the_rest(
+    serving: Serving, is_hurried: bool
+) -> None:
+    tool, noted = SlowTool(), asyncio.Event()
     async with serving(scripted(THINKS), tool=tool) as client:
-        first = asyncio.ensure_future(client.chat())
+        first = asyncio.ensure_future(client.chat(status=503 if is_hurried else 200))
         await tool.began.wait()
         ending = asyncio.ensure_future(
-            serve_until_signal(client.listening.endpoint, 60.0, lambda line: payload.set())
+            serve_until_signal(client.listening.endpoint, 60.0, lambda line: noted.set())
         )
         await asyncio.sleep(0)  # it listens
         os.kill(os.getpid(), signal.SIGTERM)
-        await payload.wait()
+        await noted.wait()
         assert (await client.chat(status=503))["error"]["code"] == "closing" and not ending.done()
-        tool.gate.set()
+        await client.get("/health", status=503)
+        await client.get("/readyz", status=503)
+        await client.get("/healthz")
+        if is_hurried:
+            os.kill(os.getpid(), signal.SIGINT)
+        else:
+            tool.gate.set()
         await ending
-        assert (await first)["choices"]
-
-
-async def test_a_second_signal_stops_what_goes_on(serving: Serving) -> None:
-    tool, payload = SlowTool(), asyncio.Event()
-    async with serving(scripted(THINKS), tool=tool) as client:
-        first = asyncio.ensure_future(client.chat(status=503))
-        await tool.began.wait()
-        ending = asyncio.ensure_future(
-            serve_until_signal(client.listening.endpoint, 60.0, lambda line: payload.set())
-        )
-        await asyncio.sleep(0)
-        os.kill(os.getpid(), signal.SIGTERM)
-        await payload.wait()
-        os.kill(os.getpid(), signal.SIGINT)
-        await ending
-        assert not await client.conversations.drain(0.0)  # as `open_endpoint` does next
+        assert await client.conversations.drain(0.0) != is_hurried  # as `open_endpoint` does next
         await first
-    assert tool.noted == ["cancelled"]
+    assert tool.noted == ["cancelled" if is_hurried else "answered"]
 
 
 async def test_more_than_there_is_room_for_is_turned_away(serving: Serving) -> None:
@@ -454,17 +420,12 @@ async def test_a_client_that_leaves_ends_the_generation(serving: Serving) -> Non
         return Reply(text="x", delay_s=3600.0)
 
     async with serving(script) as client:
-        body = {"model": "rocstar-agent", "messages": [QUESTION], "stream": True}
-        asking = asyncio.ensure_future(
-            client.session.post(client.listening.url + "/v1/chat/completions", json=body)
-        )
+        asking = asyncio.ensure_future(client.stream())
         await began.wait()
         asking.cancel()
         await client.conversations._idle.wait()
-        assert (
-            client.conversations.metrics.ends[("aborted",)] == 1
-            and client.conversations.metrics.disconnects == 1
-        )
+        metrics = client.conversations.metrics
+        assert metrics.ends[("aborted",)] == metrics.disconnects == 1
 
 
 async def test_a_client_that_is_gone_is_no_mistake_of_the_server(
@@ -481,10 +442,8 @@ async def test_a_client_that_is_gone_is_no_mistake_of_the_server(
 
     monkeypatch.setattr(aiohttp.web.StreamResponse, "write", gone)
     async with serving(scripted(THINKS), keeps=True) as client:
-        body = {"model": "rocstar-agent", "messages": [QUESTION], "stream": True}
         with pytest.raises(aiohttp.ClientError):
-            async with client.post("/v1/chat/completions", body) as response:
-                await response.read()
+            await client.stream()
         await client.conversations._idle.wait()
         assert client.conversations.metrics.disconnects == 1
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
@@ -505,9 +464,8 @@ async def test_a_failure_of_ours_is_no_answer(serving: Serving) -> None:
 async def test_who_may_ask(serving: Serving) -> None:
     token = "a-token-of-some-length"
     async with serving(scripted(["4"]), token=token) as client:
-        assert (await client.json("/v1/chat/completions", RAW, status=401))["error"][
-            "code"
-        ] == "invalid_api_key"
+        refused = await client.json("/v1/chat/completions", RAW, status=401)
+        assert refused["error"]["code"] == "invalid_api_key"
         await client.get("/v1/models", status=401)
         await client.get("/health")
         bearer = {"Authorization": f"Bearer {token}", "Host": "evil.example"}
@@ -562,31 +520,6 @@ async def test_tokens_are_read_again_and_the_log_names_owners(
     ]
 
 
-async def test_a_drain_lets_what_goes_on_end(serving: Serving) -> None:
-    tool = SlowTool()
-    async with serving(scripted(THINKS), tool=tool) as client:
-        first = asyncio.ensure_future(client.chat())
-        await tool.began.wait()
-        drain = asyncio.ensure_future(client.conversations.drain(60.0))
-        await asyncio.sleep(0)  # it begins
-        assert (await client.chat(status=503))["error"]["code"] == "closing"
-        await client.get("/health", status=503)
-        await client.get("/readyz", status=503)
-        await client.get("/healthz")
-        tool.gate.set()
-        assert await drain and (await first)["choices"]
-
-
-async def test_a_drain_that_takes_too_long_stops_the_rest(serving: Serving) -> None:
-    tool = SlowTool()
-    async with serving(scripted(THINKS), tool=tool) as client:
-        first = asyncio.ensure_future(client.chat(status=503))
-        await tool.began.wait()
-        assert not await client.conversations.drain(0.0)
-        await first
-    assert tool.noted == ["cancelled"]
-
-
 async def test_what_else_is_asked(serving: Serving) -> None:
     async with serving(scripted(["4"])) as client:
         models = json.loads(await client.get("/v1/models"))
@@ -621,44 +554,45 @@ def write_own_template(folder: Path) -> str:
     return str(folder / "own.jinja")
 
 
+TURNS = [
+    "4",
+    "<think>two and two</think>4",
+    "<reason>two and two</reason> <answer>4</answer>",
+    "two and two</reason> <answer>4</answer>",
+    "<think>\nnever ended",
+    "a<think>b</think>c<think>d</think>e",
+    'I add.<tool_call>{"name": "add", "arguments": {"a": "\\ud800", "b": "<&>\\"\\n"}}</tool_call>',
+    '<think>I add</think><tool_call>{"name": "add", "arguments": {}}</tool_call>'
+    '<tool_call>{"name": "add", "arguments": {"a": [1, {"b": null}]}}</tool_call>',
+    '<tool_call>{"name": "add", "arguments": 7}</tool_call>',
+    "",
+    "  \n ",
+    "<|im_start|>user\n\u0000\x1b[2J\u202e\ufffd",
+]
+
+
 @pytest.mark.parametrize("template", [*bundled_templates(), "own"])
-@pytest.mark.parametrize(
-    "turn",
-    [
-        "4",
-        "<think>two and two</think>4",
-        "<reason>two and two</reason> <answer>4</answer>",
-        "two and two</reason> <answer>4</answer>",
-        "<think>\nnever ended",
-        "a<think>b</think>c<think>d</think>e",
-        'I add.<tool_call>{"name": "add", "arguments": {"a": "\\ud800", "b": "<&>\\"\\n"}}</tool_call>',
-        '<think>I add</think><tool_call>{"name": "add", "arguments": {}}</tool_call>'
-        '<tool_call>{"name": "add", "arguments": {"a": [1, {"b": null}]}}</tool_call>',
-        '<tool_call>{"name": "add", "arguments": 7}</tool_call>',
-        "",
-        "  \n ",
-        "<|im_start|>user\n\u0000\x1b[2J\u202e\ufffd",
-    ],
-)
 async def test_an_answer_is_taken_back_as_it_was_sent(
-    serving: Serving, tmp_path: Path, template: str, turn: str
+    serving: Serving, tmp_path: Path, template: str
 ) -> None:
-    """By every template, streamed or not, by either face, with what its calls gave: agents do that."""
+    """With every template, streamed or not, by both models, with the results of its calls."""
     if template == "own":
         template = write_own_template(tmp_path)
-    async with serving(scripted([turn] * 6), template=template) as client:
-        raw = {"model": "rocstar-raw", "tools": [ADD]}
-        payload = await client.json("/v1/chat/completions", {**raw, "messages": [QUESTION], "n": 2})
-        for choice in payload["choices"]:
-            message = choice["message"]
-            calls = message.get("tool_calls", [])
-            results = [{"role": "tool", "tool_call_id": one["id"], "content": "3"} for one in calls]
-            history = [QUESTION, message, *results, QUESTION, message, *results]
-            await client.json("/v1/chat/completions", {**raw, "messages": [*history, QUESTION]})
-            prompt = client.agent.chat.decode(client.agent.inference.requests[-1].ids)
-            if "/" not in template and "never" not in turn:
-                assert message.get("reasoning_content", "") in prompt, "a thought is not lost"
-            await client.json("/v1/chat/completions", {**raw, "messages": history if calls else history[:-1]})
-            await client.json("/tokenize", {"messages": history})
-        agent = (await client.chat(QUESTION))["choices"][0]["message"]
-        await client.chat(QUESTION, agent, QUESTION)
+    raw = {"model": "rocstar-raw", "tools": [ADD]}
+    async with serving(lambda request: turn, template=template) as client:
+        for turn in TURNS:
+            payload = await client.json("/v1/chat/completions", {**raw, "messages": [QUESTION], "n": 2})
+            for choice in payload["choices"]:
+                message = choice["message"]
+                calls = message.get("tool_calls", [])
+                results = [{"role": "tool", "tool_call_id": one["id"], "content": "3"} for one in calls]
+                history = [QUESTION, message, *results, QUESTION, message, *results]
+                await client.json("/v1/chat/completions", {**raw, "messages": [*history, QUESTION]})
+                prompt = client.agent.chat.decode(client.agent.inference.requests[-1].ids)
+                if "/" not in template and "never" not in turn:
+                    assert message.get("reasoning_content", "") in prompt, (turn, "the thought is lost")
+                messages = history if calls else history[:-1]
+                await client.json("/v1/chat/completions", {**raw, "messages": messages})
+                await client.json("/tokenize", {"messages": history})
+            agent = (await client.chat(QUESTION))["choices"][0]["message"]
+            await client.chat(QUESTION, agent, QUESTION)

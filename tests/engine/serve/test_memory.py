@@ -1,4 +1,4 @@
-"""A server holds nothing of a conversation that is over and on the disk, but what its folder needs."""
+"""A server keeps no objects of a conversation that has ended and is on the disk."""
 
 from __future__ import annotations
 
@@ -9,46 +9,38 @@ import weakref
 from collections import Counter
 from pathlib import Path
 
-import aiohttp
 import pytest
 
-from rocstar.engine.serve.endpoint import ServeOptions
-from rocstar.engine.serve.server import open_endpoint
-
-from .conftest import QUESTION, Client, SlowTool, call, keeping, make_agent, scripted
+from .conftest import Client, SlowTool, call, keeping, make_agent, opened, scripted
 
 PER_FILE = 4
 OF_CACHES = (weakref.ReferenceType, types.BuiltinFunctionType)
-"""What the caches of abstract base classes are made of, which come and go."""
+"""The types in the caches of abstract base classes, whose size varies."""
 THINKS = ["<think>Add.</think>" + call("2+2"), "So <answer>4</answer>"]
 
 
 def things() -> Counter[type]:
-    """How many objects there are, by type."""
+    """Return the number of objects of each type."""
     gc.collect()
     return Counter(kind for kind in map(type, gc.get_objects()) if kind not in OF_CACHES)
 
 
 @pytest.mark.parametrize("how", ["at_once", "streamed", "left"])
 async def test_no_kind_of_object_grows_with_the_requests(tmp_path: Path, how: str) -> None:
-    """Answered at once, streamed, or left by their client in the middle: whole files of conversations later
-    there are no more objects of any type than before."""
+    """Whole, streamed, or left by the client in the middle."""
     tool = SlowTool()
-    agent = make_agent(scripted(THINKS), tool)
+    agent, found = make_agent(scripted(THINKS), tool), []
     async with keeping(tmp_path / "served", agent, per_file=PER_FILE) as store:
-        async with open_endpoint(agent, ServeOptions(), store=store, note=lambda line: None) as listening:
-            async with aiohttp.ClientSession() as session:
-                client = Client(session=session, listening=listening, tool=tool, agent=agent, notes=[])
-                found = []
-                for _ in range(2):
-                    for _ in range(4 * PER_FILE):
-                        await one(client, how)
-                    await client.conversations._idle.wait()
-                    for noted in (agent.inference.requests, agent.inference.released, tool.noted):  # type: ignore[attr-defined]
-                        noted.clear()
-                    await client.get("/health")  # whose task and connection are there every time
-                    await settle()
-                    found.append(things())
+        async with opened(agent, tool, store) as client:
+            for _ in range(2):
+                for _ in range(4 * PER_FILE):
+                    await one(client, how)
+                await client.conversations._idle.wait()
+                for noted in (agent.inference.requests, agent.inference.released, tool.noted):  # type: ignore[attr-defined]
+                    noted.clear()
+                await client.get("/health")  # whose task and connection are there every time
+                await settle()
+                found.append(things())
     grown = found[1] - found[0]
     # What is made at a first use is few; of a leak there is one a request.
     assert {kind: more for kind, more in grown.items() if more >= 2 * PER_FILE} == {}
@@ -56,8 +48,7 @@ async def test_no_kind_of_object_grows_with_the_requests(tmp_path: Path, how: st
 
 
 async def settle() -> None:
-    """Let the callbacks of what has just ended run, and asyncio forget cancelled timers, which it does
-    when they are many."""
+    """Let pending callbacks run, and make asyncio drop its cancelled timers, which need to be many."""
     for _ in range(500):
         asyncio.get_running_loop().call_later(1e6, gc.collect).cancel()
     for _ in range(10):
@@ -68,8 +59,7 @@ async def one(client: Client, how: str) -> None:
     if how == "left":
         client.tool.gate.clear()
         client.tool.began.clear()
-        body = {"model": "rocstar-agent", "messages": [QUESTION], "stream": True}
-        response = await client.post("/v1/chat/completions", body)
+        response = await client.streaming()
         await client.tool.began.wait()
         response.close()
         await client.conversations._idle.wait()

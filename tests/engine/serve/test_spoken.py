@@ -1,7 +1,8 @@
-"""What a policy says is told apart from what it thinks and calls, wherever the text is cut."""
+"""Content, thinking and calls are split the same way for any chunks of the text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,22 +12,9 @@ from rocstar.engine.types import TurnForm
 from tests.fakes.scripted_policy import ByteTokenizer
 
 CALL = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
-PIECES = [
-    "<think>",
-    "</think>",
-    "<reason>",
-    "</reason>",
-    CALL,
-    "<tool_call>",
-    "<",
-    "</",
-    "a",
-    " ",
-    "\n",
-    "é",
-    "🙂",
-]
-TEXTS = st.lists(st.sampled_from([*PIECES, "STOP", "STO", "OPS"]), max_size=12).map("".join)
+TAGS = ["<think>", "</think>", "<reason>", "</reason>", CALL, "<tool_call>", "<", "</"]
+PIECES = [*TAGS, "a", " ", "\n", "é", "🙂", "STOP", "STO", "OPS"]
+TEXTS = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 
 
 def cut(text: str, places: Sequence[int]) -> list[str]:
@@ -77,31 +65,33 @@ def test_tokens_give_the_text_that_they_give_together(text: str) -> None:
     assert all("\ufffd" not in piece for piece in pieces) or "\ufffd" in text
 
 
-def test_half_a_character_at_the_end_is_shown_as_such() -> None:
+def test_a_partial_character_at_the_end_becomes_a_replacement_character() -> None:
     tokenizer = ByteTokenizer()
     turn = TurnText(tokenizer.decode)
     assert turn.add(tokenizer.encode("🙂")[0]) == ""
     assert turn.rest() == "\ufffd"
 
 
-def test_thoughts_calls_and_the_answer_are_told_apart() -> None:
-    turns = [["<think>Let me", " see.</think>\n\nFirst: ", CALL], ["So ", "<think>4!</thi", "nk> it is 4 "]]
-    assert said(turns) == {"content": "First:\nSo  it is 4", "reasoning_content": "Let me see.\n4!"}
+THINKS = [["<think>Let me", " see.</think>\n\nFirst: ", CALL], ["So ", "<think>4!</thi", "nk> it is 4 "]]
 
 
-def test_a_template_may_open_the_thought() -> None:
-    assert said([["I add.</reason><answer>4</answer>"]], opening="<reason>") == {
-        "content": "<answer>4</answer>",
-        "reasoning_content": "I add.",
-    }
-
-
-def test_a_mention_of_a_call_is_text() -> None:
-    assert said([["a <tool_call> is written so"]])["content"] == "a <tool_call> is written so"
+@pytest.mark.parametrize(
+    ("turns", "opening", "content", "reasoning"),
+    [
+        (THINKS, "", "First:\nSo  it is 4", "Let me see.\n4!"),
+        ([["I add.</reason><answer>4</answer>"]], "<reason>", "<answer>4</answer>", "I add."),
+        ([["a <tool_call> is written so"]], "", "a <tool_call> is written so", ""),
+    ],
+)
+def test_thoughts_calls_and_the_answer_are_told_apart(
+    turns: list[list[str]], opening: str, content: str, reasoning: str
+) -> None:
+    assert said(turns, opening) == {"content": content, "reasoning_content": reasoning}
 
 
 def test_neighbours_of_one_kind_are_one_text() -> None:
     use = ToolCallPart(choice=0, id="x", name="f", arguments={})
-    one: Callable[[str], TextPart] = lambda text: TextPart(0, "content", text)  # noqa: E731
-    payload = [one("a"), one("b"), TextPart(1, "content", "c"), one("d"), use, one("e"), one("f"), one("g")]
-    assert merge_parts(payload) == [one("ab"), TextPart(1, "content", "c"), one("d"), use, one("efg")]
+    a, b, d, e, f, g = (TextPart(0, "content", text) for text in "abdefg")
+    c = TextPart(1, "content", "c")
+    ab, efg = TextPart(0, "content", "ab"), TextPart(0, "content", "efg")
+    assert merge_parts([a, b, c, d, use, e, f, g]) == [ab, c, d, use, efg]

@@ -1,4 +1,4 @@
-"""The terminal in front of an endpoint: what a person sees, takes back, stops and saves."""
+"""The terminal client: its output, its commands, and stops."""
 
 import asyncio
 import io
@@ -16,11 +16,10 @@ from rocstar.engine.serve.stream_parts import TextPart, ToolCallPart, ToolResult
 from rocstar.engine.serve.terminal.chat_history import (
     ChatHistory,
     ChatHistoryError,
-    ReceivedAnswer,
     count_votes,
     final_answer,
 )
-from rocstar.engine.serve.terminal.client import AnswerEnd, ChatClient, ChatClientError, ChoiceEnd
+from rocstar.engine.serve.terminal.client import ChatClient, ChatClientError
 from rocstar.engine.serve.terminal.screen import Screen
 from rocstar.engine.serve.terminal.session import ChatSession, answer_all
 from tests.fakes.scripted_policy import Reply
@@ -43,7 +42,7 @@ async def chatting(client: Client, **fields: Any) -> AsyncIterator[tuple[ChatSes
 
 
 class Typed:
-    """A person who writes these lines; an exception is a key."""
+    """Implements `Lines` from a list; an exception stands for a key."""
 
     def __init__(self, lines: Sequence[str | type[BaseException]]) -> None:
         self._lines = list(lines)
@@ -86,14 +85,10 @@ async def test_what_is_stopped_is_kept_and_its_tool_is_over(serving: Serving) ->
         assert tool.noted == ["cancelled"]
         tool.gate.set()
         await session.run(Typed(["And now?", "/undo", "/undo", "/undo"]))
-        (request,) = [r.ids for r in client.agent.inference.requests if b"now" in _bytes(client, r.ids)][:1]
-    assert "(stopped)" in out.getvalue()
-    assert "First." in client.agent.chat.decode(request)
+        prompts = [client.agent.chat.decode(request.ids) for request in client.agent.inference.requests]
+    assert any("First." in prompt and "And now?" in prompt for prompt in prompts)
+    assert "(stopped)" in out.getvalue() and "taken back: And now?" in out.getvalue()
     assert "nothing to undo" in out.getvalue() and not session.history.messages
-
-
-def _bytes(client: Client, ids: Sequence[int]) -> bytes:
-    return client.agent.chat.decode(ids).encode()
 
 
 async def test_several_samples_vote(serving: Serving) -> None:
@@ -101,7 +96,7 @@ async def test_several_samples_vote(serving: Serving) -> None:
     script = lambda request: texts[int(request.request_id[-1])]  # noqa: E731
     async with serving(script, keeps=True) as client, chatting(client) as (session, out):
         await session.run(Typed(["/n 3", "2+2?", "/good", "/n 0"]))
-    assert "2 of 3: 4\n1 of 3: 5" in out.getvalue() and "noted: up" in out.getvalue()
+    assert "...\n2 of 3: 4\n1 of 3: 5" in out.getvalue() and "noted: up" in out.getvalue()
     assert session.history.messages[-1]["content"] == "\\boxed{4}"
     assert "give a number from 1 to 128" in out.getvalue()
 
@@ -113,30 +108,15 @@ async def test_a_talk_is_saved_and_loaded(serving: Serving, tmp_path: Path) -> N
             Typed(["/system Be brief.", "2+2?", f"/save {path}", "/new", f"/load {path}", "/nope"])
         )
         saved = session.history.messages
-        await session.run(
-            Typed(
-                [
-                    "/load nowhere",
-                    "/save ~nobody.here/x",
-                    "/n " + "9" * 5000,
-                    "/bad",
-                    "/help",
-                    "/system",
-                    "/quit",
-                    "never",
-                ]
-            )
-        )
+        wrong = ["/load nowhere", "/save ~nobody.here/x", "/save /nowhere/talk", "/n " + "9" * 5000, "/bad"]
+        await session.run(Typed([*wrong, "/help", "/system", "/quit", "never"]))
     assert saved == session.history.messages == json.loads(path.read_text())["messages"]
     assert [m["role"] for m in saved] == ["system", "user", "assistant"]
-    for payload in (
-        "/nope is not a command",
-        "'nowhere' cannot be read",
-        "no such user",
-        "no finished answer",
-        "Alt-Enter",
-    ):
-        assert payload in out.getvalue()
+    shown = re.sub(r"\s+", " ", out.getvalue())
+    assert f"saved in {path}" in shown and "system: Be brief. user: 2+2? assistant: é" in shown
+    assert "/nope is not a command" in shown and "'nowhere' cannot be read" in shown
+    assert "no such user" in shown and "'/nowhere/talk' cannot be written: No such file" in shown
+    assert "no finished answer" in shown and "Alt-Enter" in shown
 
 
 async def test_a_talk_that_goes_on_by_its_tokens_keeps_every_one(serving: Serving, tmp_path: Path) -> None:
@@ -188,13 +168,12 @@ async def test_an_endpoint_that_refuses_is_told(serving: Serving) -> None:
             assert "error: the prompt has" in out.getvalue() and not session.history.messages
         async with ChatClient(url="http://127.0.0.1:1/v1") as nobody:
             with pytest.raises(ChatClientError, match="/v1: "):
-                async for _ in nobody.ask([]):
-                    pass
+                await anext(nobody.ask([]))
 
 
 @asynccontextmanager
 async def answering(*pieces: bytes, status: int = 200, ends: bool = True) -> AsyncIterator[str]:
-    """The URL of somebody else's endpoint, which says these pieces to whatever it is asked."""
+    """Run an endpoint that answers any request with these pieces."""
     head = b"HTTP/1.1 %d X\r\nContent-Type: text/event-stream\r\n\r\n" % status
     over = asyncio.Event()
 
@@ -213,22 +192,23 @@ async def answering(*pieces: bytes, status: int = 200, ends: bool = True) -> Asy
 
 
 @pytest.mark.parametrize(
-    ("piece", "payload"),
+    ("event", "payload"),
     [
-        (b'data: {"error": "out of memory"}\n\n', "out of memory"),
-        (b'data: {"error": {"message": "no room"}}\n\n', "no room"),
-        (b'data: {"error": null, "choices": [7]}\n\n', "unknown event"),
-        (b'data: {"choices": [{"index": null}]}\n\n', "unknown event"),
-        (b'data: {"choices": 7}\n\n', "unknown event"),
-        (b'data: {"server_tool_event": {"type": "tool_use", "name": 7}}\n\n', "unknown event"),
-        (b'data: {"choices": [{"index": Infinity}]}\n\n', "unknown event"),
-        (b'data: {"server_tool_event": {"type": "tool_use", "arguments": 5}}\n\n', "unknown event"),
-        (b"data: 7\n\n", "not an object"),
-        (b"data: {\n\n", "invalid JSON"),
-        (b"", "ended its stream early"),
+        (b'{"error": "out of memory"}', "out of memory"),
+        (b'{"error": {"message": "no room"}}', "no room"),
+        (b'{"error": null, "choices": [7]}', "unknown event"),
+        (b'{"choices": [{"index": null}]}', "unknown event"),
+        (b'{"choices": 7}', "unknown event"),
+        (b'{"server_tool_event": {"type": "tool_use", "name": 7}}', "unknown event"),
+        (b'{"choices": [{"index": Infinity}]}', "unknown event"),
+        (b'{"server_tool_event": {"type": "tool_use", "arguments": 5}}', "unknown event"),
+        (b"7", "not an object"),
+        (b"{", "invalid JSON"),
+        (None, "ended its stream early"),
     ],
 )
-async def test_what_is_no_answer_is_one_message(piece: bytes, payload: str) -> None:
+async def test_what_is_no_answer_is_one_message(event: bytes | None, payload: str) -> None:
+    piece = b"" if event is None else b"data: " + event + b"\n\n"
     async with answering(piece) as url, ChatClient(url=url) as client:
         shown, out = screen()
         await ChatSession(client, shown).ask("2+2?")
@@ -236,23 +216,21 @@ async def test_what_is_no_answer_is_one_message(piece: bytes, payload: str) -> N
 
 
 async def test_an_endpoint_that_says_nothing_is_left() -> None:
-    """Whether it begins no answer, none with a refusal, or does not go on."""
-    cases = [
-        ((), 200, "did not begin"),
-        ((b"no",), 500, "did not begin"),
-        ((b": ping\n",), 200, "sent nothing"),
-    ]
-    for pieces, status, payload in cases:
-        async with answering(*pieces, status=status, ends=False) as url:
-            async with ChatClient(
-                url=url, begin_s=0.05 if "begin" in payload else 60.0, silence_s=0.05
-            ) as client:
-                with pytest.raises(ChatClientError, match=payload):
-                    async for _ in client.ask([]):
-                        pass
-                if status == 500:
-                    with pytest.raises(ChatClientError, match=payload):
-                        await client.thumb("i", 0, "up")
+    """Without a response, with an error response that does not end, with a stream that does not continue."""
+    for pieces, status, begin_s, expected in (
+        ((), 200, 0.05, "did not begin"),
+        ((b"no",), 500, 0.05, "did not begin"),
+        ((b": ping\n",), 200, 60.0, "sent nothing"),
+    ):
+        async with (
+            answering(*pieces, status=status, ends=False) as url,
+            ChatClient(url=url, begin_s=begin_s, silence_s=0.05) as client,
+        ):
+            with pytest.raises(ChatClientError, match=expected):
+                await anext(client.ask([]))
+            if status == 500:
+                with pytest.raises(ChatClientError, match=expected):
+                    await client.thumb("i", 0, "up")
 
 
 async def test_who_is_cancelled_asks_no_more(serving: Serving) -> None:
@@ -277,8 +255,11 @@ async def test_prompts_that_nobody_types(serving: Serving, capsys: pytest.Captur
         client, shown = session.client, session.screen
         assert await answer_all(client, ["2+2?"], num_choices=1, as_json=False, screen=shown)
         assert await answer_all(client, ["a", "b"], num_choices=2, as_json=True, screen=shown)
+        assert await answer_all(client, ["c"], num_choices=1, as_json=True, screen=shown)
     assert out.getvalue().endswith("So \\boxed{4}\n")
-    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    first, second, single = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (single["content"], single["finish_reason"]) == ("So \\boxed{4}", "stop")
+    assert "seed" in single and "choices" not in single
     assert (first["prompt"], second["prompt"], first["content"]) == ("a", "b", "So \\boxed{4}")
     assert first["votes"] == {"4": 2} and first["usage"]["turns"] == 4 and len(first["choices"]) == 2
 
@@ -297,7 +278,7 @@ def test_nothing_that_a_policy_writes_steers_the_terminal() -> None:
 
 
 def test_code_keeps_its_lines_and_has_the_colours_of_the_terminal() -> None:
-    """A line that is broken here could not be run; a colour of ours may be that of a person's background."""
+    """A broken line cannot be run; a colour outside the terminal's palette may equal its background."""
     out = io.StringIO()
     console = Console(file=out, width=40, force_terminal=True, color_system="truecolor", highlight=False)
     code = "if True:\n    print('é')  # a comment that is longer than its terminal is wide\n\n"
@@ -329,19 +310,6 @@ def test_answers_are_compared_by_what_they_box() -> None:
     assert final_answer("x \\boxed{1} so \\boxed{\\frac{1}{2}}") == "\\frac{1}{2}"
     assert final_answer("one\ntwo \n") == "two" and final_answer("") == ""
     assert count_votes(["\\boxed{1}", "2", "it is \\boxed{1}"]) == [("1", 2), ("2", 1)]
-
-
-def test_an_answer_for_a_program() -> None:
-    answer = ReceivedAnswer()
-    for payload in (
-        TextPart(0, "content", "4"),
-        ChoiceEnd(0, "stop"),
-        AnswerEnd("i", {"turns": 1}, {"seed": 2}),
-    ):
-        answer.receive(payload)
-    told_json = answer.as_json("q")
-    assert (told_json["content"], told_json["finish_reason"], told_json["seed"]) == ("4", "stop", 2)
-    assert "choices" not in told_json
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""`rocstar chat` as a person has it: keys pressed in a terminal of 40 columns, and what stands on its screen.
+"""`rocstar chat` in a terminal of 40 columns: keys are pressed, and the screen is compared.
 
-The endpoint runs here and follows a script; the chat is a process in tmux, without colours.
+The endpoint runs in this process with a script; the chat is a process in tmux, without colours.
 """
 
 import json
@@ -17,7 +17,7 @@ from tests.fakes.scripted_policy import Reply
 
 from ...tmux import Terminal, TmuxServer, tmux_server
 from ...warm_python import warm
-from .conftest import Client, Serving, SlowTool, call, scripted
+from .conftest import Client, Serving, SlowTool, call, ready_tool, scripted
 
 ROCSTAR = "import sys; from rocstar.train.cli import main; sys.exit(main())"
 LONG = "a comment that is longer than the forty columns of this terminal"
@@ -45,9 +45,9 @@ def tmux() -> Iterator[TmuxServer]:
 async def chatting(
     tmux: TmuxServer, client: Client, *, columns: int = 40, cold: bool = False, **environment: str | None
 ) -> AsyncIterator[Terminal]:
-    """A terminal with a chat that waits for its first question; it has left when the block ends well.
+    """Start a chat and wait for its prompt; at the end of the block leave it by Ctrl-C twice.
 
-    cold: a Python of its own, which reads its settings and has the terminal to itself, as a fork has not.
+    cold: start a new interpreter, which reads its environment, instead of a fork of a warm one.
     """
     rocstar = [sys.executable, "-c", ROCSTAR] if cold else [str(warm().executable.with_name("rocstar"))]
     command = [*rocstar, "chat", f"{client.listening.url}/v1"]
@@ -108,24 +108,6 @@ async def test_an_answer_comes_word_by_word_at_any_width_until_ctrl_c(
     assert "word word" in request(client)[-1] and "typed meanwhile" in request(client)[-1]
 
 
-async def test_ctrl_c_ends_a_tool_and_keeps_the_turn(tmux: TmuxServer, serving: Serving) -> None:
-    tool = SlowTool()
-    async with (
-        serving(scripted(["First. " + call("1"), "Second."]), tool=tool) as client,
-        chatting(tmux, client) as terminal,
-    ):
-        await terminal.type("2+2?", "Enter")
-        await terminal.ending("> calc\n1")
-        await terminal.type("C-c")
-        text = await terminal.ending("(stopped)\nyou>")
-        await client.conversations._idle.wait()
-        tool.gate.set()
-        await terminal.type("And now?", "Enter")
-        await terminal.ending("Second.\nyou>")
-    assert tool.noted[0] == "cancelled" and "^C" not in text
-    assert any("First." in read and "And now?" in read for read in request(client))
-
-
 async def test_ctrl_c_ends_a_command_and_not_the_chat(tmux: TmuxServer, serving: Serving) -> None:
     """A thumb waits for the disk, where the server has much to write."""
     gate = threading.Event()
@@ -148,31 +130,6 @@ async def test_ctrl_c_ends_a_command_and_not_the_chat(tmux: TmuxServer, serving:
             gate.set()
         await terminal.type("Enter")
         await terminal.ending("(stopped)\nyou> /good\nnoted: up\nyou>")
-
-
-async def test_every_command(tmux: TmuxServer, serving: Serving, tmp_path: Path) -> None:
-    texts = ["\\boxed{5}", *["\\boxed{4}"] * 7]
-    script = lambda request: texts[request.sibling] if request.turn > 1 else call("1")  # noqa: E731
-    async with serving(script) as client, chatting(tmux, client, columns=80) as terminal:
-
-        async def do(line: str, payload: str) -> None:
-            await terminal.type(line, "Enter")
-            await terminal.ending(f"{payload}\nyou>")
-
-        await do("/system Be brief.", "system: Be brief.")
-        await do("/n 8", "you> /n 8")
-        await do("What?", "........\n7 of 8: 4\n1 of 8: 5")
-        await do("/tools", "> calc\n1\n| 4")
-        await do(f"/save {tmp_path / 'talk.json'}", f"saved in {tmp_path / 'talk.json'}")
-        await do("/undo", "taken back: What?")
-        await do("/undo", "error: there is nothing to undo")
-        await do(f"/load {tmp_path / 'talk.json'}", "system: Be brief.\nuser: What?\nassistant: \\boxed{4}")
-        await do("/n 1", "you> /n 1")
-        await do("/save /nowhere/talk", "error: '/nowhere/talk' cannot be written: No such file or directory")
-        await do("More?", "> calc\n1\n| 4\n\\boxed{5}")
-    saved = json.loads((tmp_path / "talk.json").read_text())
-    assert [one["role"] for one in saved["messages"]] == ["system", "user", "assistant"]
-    assert all(text in request(client)[-1] for text in ("Be brief.", "What?", "\\boxed{4}", "More?"))
 
 
 async def test_what_was_asked_comes_back_and_pasted_lines_are_one_message(
@@ -204,7 +161,7 @@ async def test_a_terminal_that_can_do_nothing(tmux: TmuxServer, serving: Serving
         payload |= {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     replies = [call("print('é → 年')"), "é → 年 \\boxed{4}"]
     async with (
-        serving(scripted(replies), tool=_opened(SlowTool(text="é → 年"))) as client,
+        serving(scripted(replies), tool=ready_tool("é → 年")) as client,
         chatting(tmux, client, cold=is_ascii, **payload) as terminal,
     ):
         await terminal.type("2+2?", "Enter")
@@ -212,11 +169,6 @@ async def test_a_terminal_that_can_do_nothing(tmux: TmuxServer, serving: Serving
     letters = "? ? ?" if is_ascii else "é → 年"
     expected = f"you> 2+2?\n> calc\nprint('{letters}')\n| {letters}\n{letters} \\boxed{{4}}\nyou>"
     assert text[text.index("you>") :] == expected
-
-
-def _opened(tool: SlowTool) -> SlowTool:
-    tool.gate.set()
-    return tool
 
 
 async def test_without_a_person(tmux: TmuxServer, serving: Serving) -> None:

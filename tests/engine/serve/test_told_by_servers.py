@@ -1,26 +1,21 @@
-"""A turn that another server writes is streamed while it is written, and says what it says at once."""
+"""Turns from another server: they are streamed as they arrive, and equal the whole response."""
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 
 from rocstar.engine.inference.openai import OpenAIEndpoint
 from rocstar.engine.inference.openai_formats import EndpointFormat
-from rocstar.engine.serve.endpoint import ServeOptions
-from rocstar.engine.serve.server import open_endpoint
 from tests.fakes.openai_endpoint import STOP, TOKENIZER, VOCAB, Endpoint
-from tests.fakes.scripted_policy import Request
 
 from ...servers.asking import Asking, check_leaving, unending
-from .conftest import QUESTION, Client, SlowTool, events, make_agent, of_stream, scripted
+from .conftest import Client, SlowTool, events, make_agent, of_stream, opened, scripted
 
 SAID = "<think>I add two and two.</think> So it is four, no more STOP and no less."
 
@@ -41,19 +36,17 @@ class SaysIds(Endpoint):
 
 @asynccontextmanager
 async def served_over(server: Endpoint) -> AsyncIterator[Client]:
+    async with server.serve() as url, in_front_of(url, "m") as client:
+        yield client
+
+
+@asynccontextmanager
+async def in_front_of(url: str, model: str) -> AsyncIterator[Client]:
     tool = SlowTool()
-    agent = make_agent(scripted([]), tool)
-    async with server.serve() as url:
-        endpoint = OpenAIEndpoint(url, model="m", vocab_size=VOCAB, codec=TOKENIZER)
-        async with endpoint:
-            agent = dataclasses.replace(agent, inference=endpoint)
-            async with open_endpoint(agent, ServeOptions(), note=lambda line: None) as listening:
-                async with aiohttp.ClientSession() as session:
-                    yield Client(session=session, listening=listening, tool=tool, agent=agent, notes=[])
-
-
-def halves(length: int) -> list[int]:
-    return sorted({max(1, length // 2), length})
+    async with OpenAIEndpoint(url, model=model, vocab_size=VOCAB, codec=TOKENIZER) as endpoint:
+        agent = dataclasses.replace(make_agent(scripted([]), tool), inference=endpoint)
+        async with opened(agent, tool) as client:
+            yield client
 
 
 @pytest.mark.parametrize("with_ids", [True, False])
@@ -76,12 +69,11 @@ async def test_a_stream_put_together_is_the_answer_at_once(with_ids: bool, stop:
 async def test_what_was_written_is_shown_before_the_rest_is(until: Any) -> None:
     """And a client that goes away ends it there, too."""
     server = SaysIds(with_ids=True)
-    server.cuts = halves
+    server.cuts = lambda length: sorted({max(1, length // 2), length})
     async with served_over(server) as client:
         await client.stream()
         server.release.clear()
-        body = {"model": "rocstar-agent", "messages": [QUESTION], "stream": True}
-        async with client.post("/v1/chat/completions", body) as response:
+        async with client.streaming() as response:
             thought = ""
             async for chunk in events(response):
                 thought += chunk["choices"][0]["delta"].get("reasoning_content", "")
@@ -126,20 +118,11 @@ async def test_what_is_checked_with_real_servers_when_a_client_goes_away() -> No
 async def test_one_of_our_own_serves_another() -> None:
     """Text alone, word by word: the model behind /v1/completions of a second `rocstar serve`."""
     tool = SlowTool()
-
-    def says(request: Request) -> str:
-        return SAID
-
-    async with open_endpoint(make_agent(says, tool), ServeOptions(), note=lambda line: None) as below:
-        url = f"{below.url}/v1"
-        async with OpenAIEndpoint(url, model="rocstar-raw", vocab_size=VOCAB, codec=TOKENIZER) as endpoint:
-            agent = dataclasses.replace(make_agent(scripted([]), tool), inference=endpoint)
-            async with open_endpoint(agent, ServeOptions(), note=lambda line: None) as listening:
-                async with aiohttp.ClientSession() as session:
-                    client = Client(session=session, listening=listening, tool=tool, agent=agent, notes=[])
-                    whole, chunks = await client.chat(), await client.stream()
-                    assert of_stream(chunks) == whole["choices"][0]["message"]
-                    told = [c for c in chunks if not isinstance(c, str) and c["choices"]]
-                    assert len(told) > 10, "word by word"
-                    assert endpoint._streams and endpoint.form is EndpointFormat.TEXT
-                    await asyncio.sleep(0)
+    async with opened(make_agent(lambda request: SAID, tool), tool) as below:
+        async with in_front_of(f"{below.listening.url}/v1", "rocstar-raw") as client:
+            whole, chunks = await client.chat(), await client.stream()
+            endpoint = client.agent.inference
+            assert isinstance(endpoint, OpenAIEndpoint)
+            assert endpoint._streams and endpoint.form is EndpointFormat.TEXT
+    assert of_stream(chunks) == whole["choices"][0]["message"]
+    assert len([c for c in chunks if not isinstance(c, str) and c["choices"]]) > 10, "word by word"

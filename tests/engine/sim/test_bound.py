@@ -1,11 +1,7 @@
 """The lower bound lies below every schedule, and is not idle talk: simple cases reach it."""
 
-import importlib.util
 import math
 import random
-import sys
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -16,19 +12,7 @@ from rocstar.engine.sim.cost import MI300X_14B, Cluster, CostModel, ReplicaModel
 from rocstar.engine.sim.flight import Flight
 from rocstar.engine.sim.simulate import simulate
 from rocstar.engine.sim.workload import TrajectoryWork, TurnWork, Workload, generate
-
-
-def neighbour(name: str) -> ModuleType:
-    """A module of this folder: the tests' import mode puts no folder on the path."""
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-        assert spec is not None and spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-cases = neighbour("sim_cases")
+from tests.engine.sim import sim_cases as cases
 
 
 @pytest.mark.parametrize("mixed", [False, True])

@@ -1,27 +1,12 @@
 """The closed forms and incremental books give the schedule of a simulator that has neither, to 1e-9."""
 
-import importlib.util
 import random
-import sys
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from rocstar.engine.sim.flight import Flight
-
-
-def neighbour(name: str) -> ModuleType:
-    """A module of this folder: the tests' import mode puts no folder on the path."""
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-        assert spec is not None and spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-cases, reference = neighbour("sim_cases"), neighbour("sim_reference")
+from tests.engine.sim import sim_cases as cases
+from tests.engine.sim import sim_reference as reference
 
 
 @pytest.mark.parametrize("mixed", [False, True])

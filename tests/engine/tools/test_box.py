@@ -14,7 +14,7 @@ from rocstar.engine.types import ToolCall, ToolResult
 from rocstar.sandbox import testing as fake
 from rocstar.sandbox.testing import FakeSandbox
 from rocstar.sandbox.types import Limits, SandboxError, Status
-from tests.fakes.scripted_policy import VirtualClockLoop, run_virtual
+from tests.fakes.scripted_policy import VirtualClockLoop, on_virtual_time, run_virtual
 
 from ..tool_calls import execute
 
@@ -176,15 +176,13 @@ def test_a_tools_own_limit_comes_before_that_of_all() -> None:
     assert run_virtual(execute(Dispatcher(tools=[patient], timeout_s=3.0), ask()))[0].text == "late"
 
 
-def test_the_deadline_of_the_trajectory_is_no_timeout_of_the_tool() -> None:
-    async def work() -> None:
-        box = Dispatcher(tools=[Own(act=lambda q: asyncio.Event().wait())], timeout_s=30.0)
-        async with box.open(seed=0) as tools:
-            with pytest.raises(TimeoutError):
-                await tools.execute([ask()], turn=1, deadline=5.0)
-        assert asyncio.get_running_loop().time() == pytest.approx(5.0)
-
-    run_virtual(work())
+@on_virtual_time
+async def test_the_deadline_of_the_trajectory_is_no_timeout_of_the_tool() -> None:
+    box = Dispatcher(tools=[Own(act=lambda q: asyncio.Event().wait())], timeout_s=30.0)
+    async with box.open(seed=0) as tools:
+        with pytest.raises(TimeoutError):
+            await tools.execute([ask()], turn=1, deadline=5.0)
+    assert asyncio.get_running_loop().time() == pytest.approx(5.0)
 
 
 def test_a_deadline_that_passed_while_our_loop_stood_still_is_no_verdict() -> None:
@@ -375,13 +373,11 @@ class Broken(Own):
         ("slow_open", "its session was not opened in time", 4.0),
     ],
 )
-def test_a_session_that_fails_fails_its_trajectory(name: str, words: str, after_s: float) -> None:
-    async def work() -> None:
-        with pytest.raises(ToolFailure, match=words):
-            await execute(Dispatcher(tools=[Broken(name)]), ask(name=name))
-        assert asyncio.get_running_loop().time() == pytest.approx(after_s)
-
-    run_virtual(work())
+@on_virtual_time
+async def test_a_session_that_fails_fails_its_trajectory(name: str, words: str, after_s: float) -> None:
+    with pytest.raises(ToolFailure, match=words):
+        await execute(Dispatcher(tools=[Broken(name)]), ask(name=name))
+    assert asyncio.get_running_loop().time() == pytest.approx(after_s)
 
 
 async def test_what_ended_a_trajectory_is_told_and_not_what_closing_said_to_it() -> None:

@@ -1,7 +1,6 @@
 """The notebook tool over the real sandbox: state over three turns, and every way to lose it."""
 
 import asyncio
-import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -10,26 +9,20 @@ from typing import Any
 import pytest
 
 from rocstar.engine.chat.chat import ChatFormat, load_template
-from rocstar.engine.inference.base import Sampling
 from rocstar.engine.rollout.group import run_group
-from rocstar.engine.rollout.rollout import Agent, RolloutLimits, run_trajectory
+from rocstar.engine.rollout.rollout import Agent, run_trajectory
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.jupyter import JUPYTER_SCHEMA, JUPYTER_TOOL, JupyterTool
-from rocstar.engine.types import Attempt, Outcome, Scored, Task, Trajectory, TrajectoryKey
+from rocstar.engine.types import Scored, Task, Trajectory, TrajectoryKey
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import Limits
-from tests.fakes.scripted_policy import ByteTokenizer, ScriptedPolicy, check_trajectory
+from tests.fakes.agents import TOKENIZER, make_agent, tool_call
+from tests.fakes.scripted_policy import check_trajectory
 
-TOKENIZER = ByteTokenizer()
 CHAT = ChatFormat(TOKENIZER, load_template("compact", None), [JUPYTER_SCHEMA])
 TASK = Task(id="t", source="s", question="q", answer="42")
 KEY = TrajectoryKey(seed=1, step=0, task_id="t", sibling=0)
 LIMITS = Limits(wall_s=10.0, memory_bytes=256 << 20)
-
-
-class Judge:
-    async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
-        return Scored(reward=float(attempt.text.endswith(attempt.task.answer)), method="fake")
 
 
 @pytest.fixture
@@ -39,21 +32,14 @@ async def pool() -> AsyncIterator[SandboxPool]:
 
 
 def call(code: str) -> str:
-    return f"<tool_call>{json.dumps({'name': JUPYTER_TOOL, 'arguments': {'code': code}})}</tool_call>"
+    return tool_call(code, JUPYTER_TOOL)
 
 
 def agent(sandbox: Any, script: Any, *, style: Any = "plain", limits: Limits = LIMITS) -> Agent:
-    return Agent(
-        inference=ScriptedPolicy(script, TOKENIZER),
-        chat=CHAT,
-        tools=Dispatcher(
-            tools=[JupyterTool(limits=limits, flavour="stdlib", style=style)],
-            sandbox=sandbox,
-            max_parallel_calls=4,
-        ),
-        judge=Judge(),
-        limits=RolloutLimits(max_response_tokens=9000, max_turns=9, max_tool_tokens=2000, timeout_s=60.0),
-        sampling=Sampling(),
+    tool = JupyterTool(limits=limits, flavour="stdlib", style=style)
+    tools = Dispatcher(tools=[tool], sandbox=sandbox, max_parallel_calls=4)
+    return make_agent(
+        script, chat=CHAT, tools=tools, max_response_tokens=9000, max_turns=9, max_tool_tokens=2000
     )
 
 

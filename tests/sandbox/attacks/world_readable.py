@@ -31,16 +31,17 @@ def world_readable_python() -> Iterator[Path | None]:
     with tempfile.TemporaryDirectory(prefix="rocstar-python-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        subprocess.run([base, "-m", "venv", "--without-pip", folder / "venv"], check=True)
-        packages = next((folder / "venv" / "lib").glob("python3*")) / "site-packages"
-        copy_packages(packages)
+        copy_packages(make_environment(folder / "venv", base))
         yield folder / "venv" / "bin" / "python"
 
 
+def copy_sandbox(target: Path) -> None:
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(rocstar.sandbox.__file__).parent, target / "rocstar" / "sandbox", ignore=ignore)
+
+
 def copy_packages(target: Path) -> None:
-    ours = Path(rocstar.sandbox.__file__).parent
-    ignore = shutil.ignore_patterns("__pycache__", "tests")
-    shutil.copytree(ours, target / "rocstar" / "sandbox", ignore=ignore)
+    copy_sandbox(target)
     numpy = find_spec("numpy")
     if numpy is None or numpy.origin is None:
         return
@@ -68,3 +69,9 @@ def find_python() -> str | None:
 
 def is_public(path: str) -> bool:
     return all(parent.stat().st_mode & 0o001 for parent in (Path(path), *Path(path).parents))
+
+
+def make_environment(folder: Path, base: str | Path) -> Path:
+    """Makes a virtual environment without pip. Returns its folder of packages."""
+    subprocess.run([base, "-m", "venv", "--without-pip", folder], check=True)
+    return next((folder / "lib").glob("python3*")) / "site-packages"

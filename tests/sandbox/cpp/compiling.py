@@ -1,19 +1,15 @@
 """What the tests of C++ programs share: how one is run, what a compilation leaves, and slow sources."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from rocstar.sandbox import proctree
 from rocstar.sandbox.child import cpp
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Status
 
 from ...needs import COMPILER
-from ...patience import PATIENCE_S
-from ..watching import own_processes
 
 MARKS = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -54,18 +50,6 @@ def runner(pool: SandboxPool) -> Run:
         return await pool.run(request)
 
     return run
-
-
-def compilers(pool: SandboxPool) -> list[int]:
-    """Processes of the pool that are neither its supervisor nor a zygote."""
-    known = own_processes(pool)
-    return [process.pid for process in proctree.tree([pool.supervisor_pid]) if process.pid not in known]
-
-
-async def until(true: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not true():  # noqa: ASYNC110 (the end of a process that is not ours to wait for)
-            await asyncio.sleep(0.005)
 
 
 def is_compile_error(result: ExecResult) -> bool:

@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,8 @@ from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, SandboxError, Status
 
 from ...patience import PATIENCE_S
-from .compiling import MARKS, SLOW_TO_COMPILE, Run, compilers, is_compile_error, runner, until
+from ..watching import is_alive, started_by, until
+from .compiling import MARKS, SLOW_TO_COMPILE, Run, is_compile_error, runner
 
 pytestmark = MARKS
 
@@ -77,7 +77,7 @@ async def test_a_compilation_that_takes_too_long_is_an_error_and_leaves_nothing(
     result = await runner(quick)(SLOW_TO_COMPILE)
     assert is_compile_error(result), result
     assert "compilation stopped: it took more than 600 ms" in result.stderr
-    await until(lambda: not compilers(quick))
+    await until(lambda: not started_by(quick))
     async with asyncio.timeout(PATIENCE_S):  # on a busy machine a short one takes as long, too
         while is_compile_error(result := await runner(quick)("int main() { return 0; }")):
             assert "took more than" in result.stderr
@@ -86,11 +86,11 @@ async def test_a_compilation_that_takes_too_long_is_an_error_and_leaves_nothing(
 
 async def test_a_cancelled_compilation_leaves_nothing(pool: SandboxPool) -> None:
     call = asyncio.create_task(pool.run(ExecRequest(code=SLOW_TO_COMPILE, flavour="cpp")))
-    await until(lambda: len(compilers(pool)) >= 2)
+    await until(lambda: len(started_by(pool)) >= 2)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    await until(lambda: not compilers(pool))
+    await until(lambda: not started_by(pool))
 
 
 async def test_a_deadline_ends_a_compilation(pool: SandboxPool) -> None:
@@ -98,14 +98,14 @@ async def test_a_deadline_ends_a_compilation(pool: SandboxPool) -> None:
     with pytest.raises(SandboxError) as raised:
         await pool.run(ExecRequest(code=SLOW_TO_COMPILE, flavour="cpp"), deadline=deadline)
     assert raised.value.kind == "deadline"
-    await until(lambda: not compilers(pool))
+    await until(lambda: not started_by(pool))
 
 
 async def test_a_supervisors_death_ends_a_compilation() -> None:
     async with SandboxPool(("cpp",), max_live=2, compile_s=PATIENCE_S) as pool:
         call = asyncio.create_task(pool.run(ExecRequest(code=SLOW_TO_COMPILE, flavour="cpp")))
-        await until(lambda: len(compilers(pool)) >= 2)
-        orphans = compilers(pool)
+        await until(lambda: len(started_by(pool)) >= 2)
+        orphans = started_by(pool)
         os.kill(pool.supervisor_pid, signal.SIGKILL)
         await until(lambda: not any(is_alive(pid) for pid in orphans))
         call.cancel()
@@ -113,18 +113,10 @@ async def test_a_supervisors_death_ends_a_compilation() -> None:
             await call
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
 async def test_a_zygotes_death_loses_no_call(pool: SandboxPool) -> None:
     code = '#include <cstdio>\nint main() { puts("done"); }'
     calls = [asyncio.create_task(pool.run(ExecRequest(code=code, flavour="cpp"))) for _ in range(4)]
-    await until(lambda: compilers(pool))
+    await until(lambda: started_by(pool))
     os.kill(pool.zygotes["cpp"][-1], signal.SIGKILL)
     assert [result.stdout for result in await asyncio.gather(*calls)] == ["done\n"] * 4
 

@@ -1,9 +1,7 @@
 """Bounds of the fabric's client and of Redis, who is counted, and what is left when somebody goes."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,12 +15,10 @@ from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
 
 from ...patience import PATIENCE_S
-from .messages import encode_entry
+from .harness import Programs, RedisServer, client, dying, encode_entry, gather, redis_server, until, working
 
 
-async def test_a_full_stream_refuses_new_calls_and_no_others(
-    redis: Any, programs: Any, working: Any, client: Any, gather: Any, until: Any
-) -> None:
+async def test_a_full_stream_refuses_new_calls_and_no_others(redis: RedisServer, programs: Programs) -> None:
     async with client(redis.url, entry_calls=1, max_queued_entries=3) as fabric:
         waiting = asyncio.create_task(gather(fabric, [f"say {n}" for n in range(3)]))
         await until(lambda: fabric.counters()["entries"] == 3)
@@ -35,7 +31,7 @@ async def test_a_full_stream_refuses_new_calls_and_no_others(
             assert await fabric.run(ExecRequest(code="say 9")) == ok("9")
 
 
-async def test_one_client_has_its_own_bounds(redis: Any, client: Any, gather: Any, until: Any) -> None:
+async def test_one_client_has_its_own_bounds(redis: RedisServer) -> None:
     async with client(redis.url, max_calls=2) as fabric:
         waiting = asyncio.create_task(gather(fabric, ["say 1", "say 2"]))
         await until(lambda: len(fabric._open_calls.calls) == 2)
@@ -77,9 +73,7 @@ async def test_others_have_turns_while_a_large_batch_is_opened() -> None:
     assert opened[:4] == [OPENED_AT_ONCE * part for part in (1, 2, 3, 4)]
 
 
-async def test_of_a_large_batch_few_calls_are_open(
-    redis: Any, programs: Any, working: Any, client: Any
-) -> None:
+async def test_of_a_large_batch_few_calls_are_open(redis: RedisServer, programs: Programs) -> None:
     number, seen, most = 4 * AHEAD_CALLS, set(), 0
     requests = [ExecRequest(code=f"say {n}") for n in range(number)]
     async with working(redis.url, programs), client(redis.url) as fabric:
@@ -91,9 +85,7 @@ async def test_of_a_large_batch_few_calls_are_open(
     assert SMALLEST_WINDOW < most <= AHEAD_CALLS + SMALLEST_WINDOW
 
 
-async def test_outputs_that_nobody_reads_hold_up_their_batch(
-    redis: Any, programs: Any, working: Any, client: Any, until: Any
-) -> None:
+async def test_outputs_that_nobody_reads_hold_up_their_batch(redis: RedisServer, programs: Programs) -> None:
     requests = [ExecRequest(code=f"say {n} " + "x" * (MAX_HELD // 5)) for n in range(9)]
     async with working(redis.url, programs, capacity=16), client(redis.url) as fabric:
         outcomes = fabric.run_batch(requests)
@@ -103,10 +95,8 @@ async def test_outputs_that_nobody_reads_hold_up_their_batch(
         assert {first} | {index async for index, _ in outcomes} == set(range(9))
 
 
-async def test_redis_without_memory_is_full(
-    start_redis: Callable[..., AbstractContextManager[Any]], client: Any
-) -> None:
-    with start_redis("--maxmemory", "3mb", "--maxmemory-policy", "noeviction") as redis:
+async def test_redis_without_memory_is_full() -> None:
+    with redis_server("--maxmemory", "3mb", "--maxmemory-policy", "noeviction") as redis:
         async with client(redis.url) as fabric:
             redis.cli("config", "set", "maxmemory", "1")
             with pytest.raises(SandboxError, match="out of memory") as caught:
@@ -114,9 +104,7 @@ async def test_redis_without_memory_is_full(
             assert (caught.value.kind, caught.value.retryable) == ("full", True)
 
 
-async def test_workers_are_counted_while_they_live(
-    redis: Any, programs: Any, working: Any, dying: Any, client: Any, until: Any
-) -> None:
+async def test_workers_are_counted_while_they_live(redis: RedisServer, programs: Programs) -> None:
     async with client(redis.url) as fabric:
         assert await fabric.workers() == []
         async with working(redis.url, programs, capacity=3, name="a"):
@@ -135,7 +123,7 @@ async def test_workers_are_counted_while_they_live(
         assert await fabric.workers() == []
 
 
-async def test_calls_of_a_closed_client_end(redis: Any, client: Any, gather: Any, until: Any) -> None:
+async def test_calls_of_a_closed_client_end(redis: RedisServer) -> None:
     async with client(redis.url) as fabric:
         waiting = asyncio.create_task(gather(fabric, ["say 1"]))
         await until(lambda: fabric.counters()["entries"] == 1)
@@ -146,9 +134,7 @@ async def test_calls_of_a_closed_client_end(redis: Any, client: Any, gather: Any
     assert redis.cli("xlen", f"{PREFIX}:calls:stdlib") == "0\n"
 
 
-async def test_nothing_stays_that_does_not_expire(
-    redis: Any, programs: Any, working: Any, client: Any, gather: Any
-) -> None:
+async def test_nothing_stays_that_does_not_expire(redis: RedisServer, programs: Programs) -> None:
     async with working(redis.url, programs), client(redis.url) as fabric:
         await gather(fabric, [f"say {n}" for n in range(50)])
         keys = redis.cli("keys", "*").split()
@@ -160,9 +146,7 @@ async def test_nothing_stays_that_does_not_expire(
     assert redis.cli("xinfo", "consumers", f"{PREFIX}:calls:stdlib", "workers").split() == []
 
 
-async def test_answers_are_trimmed_while_the_client_lives(
-    redis: Any, programs: Any, working: Any, client: Any, gather: Any, until: Any
-) -> None:
+async def test_answers_are_trimmed_while_the_client_lives(redis: RedisServer, programs: Programs) -> None:
     async with working(redis.url, programs), client(redis.url) as fabric:
         for _ in range(3):
             await gather(fabric, [f"say {n}" for n in range(64)])
@@ -170,9 +154,7 @@ async def test_answers_are_trimmed_while_the_client_lives(
         await until(lambda: int(redis.cli("xlen", reply)) <= 1)
 
 
-async def test_the_calls_of_a_dead_client_are_not_run(
-    redis: Any, programs: Any, working: Any, until: Any
-) -> None:
+async def test_the_calls_of_a_dead_client_are_not_run(redis: RedisServer, programs: Programs) -> None:
     """An entry that is older than a client's lease, of a client that has none."""
     call = WireCall(id=1, request=ExecRequest(code="say 1"), remaining_s=None)
     server_ms = int(redis.cli("time").split()[0]) * 1000
@@ -185,7 +167,7 @@ async def test_the_calls_of_a_dead_client_are_not_run(
 
 
 async def test_an_entry_that_cannot_be_read_is_refused_and_goes(
-    redis: Any, programs: Any, working: Any, client: Any, until: Any
+    redis: RedisServer, programs: Programs
 ) -> None:
     key = f"{PREFIX}:calls:stdlib"
     redis.cli("xadd", key, "*", "client", "someone", "calls", "nonsense")
@@ -195,9 +177,7 @@ async def test_an_entry_that_cannot_be_read_is_refused_and_goes(
         await until(lambda: redis.cli("xlen", key) == "0\n")
 
 
-async def test_a_mistake_in_the_caller_is_its_own(
-    redis: Any, programs: Any, working: Any, client: Any
-) -> None:
+async def test_a_mistake_in_the_caller_is_its_own(redis: RedisServer, programs: Programs) -> None:
     async with working(redis.url, programs), client(redis.url) as fabric:
         with pytest.raises(TypeError, match="Pass a str"):
             await fabric.run(ExecRequest(code=b"print(1)"))  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
 from ...patience import PATIENCE_S
+from .harness import Programs, RedisServer, client, dying, gather, until, worker_process, working
 
 
 async def load(fabric: RedisFabric, batches: int, size: int = 32) -> AsyncIterator[dict[int, Any]]:
@@ -37,9 +38,7 @@ async def complete(fabric: RedisFabric, batches: int, size: int = 32) -> int:
     return sum([len(outcomes) async for outcomes in load(fabric, batches, size)])
 
 
-async def test_a_worker_process_is_killed_under_load(
-    redis: Any, worker_process: Any, client: Any, until: Any
-) -> None:
+async def test_a_worker_process_is_killed_under_load(redis: RedisServer) -> None:
     with worker_process(redis.url) as first, worker_process(redis.url) as second:
         async with client(redis.url, audit_s=0.5) as fabric:
             jobs = [asyncio.create_task(complete(fabric, 5)) for _ in range(4)]
@@ -52,7 +51,7 @@ async def test_a_worker_process_is_killed_under_load(
 
 
 async def test_a_worker_that_is_cut_off_loses_its_calls_to_another(
-    redis: Any, programs: Any, dying: Any, working: Any, client: Any, gather: Any, until: Any
+    redis: RedisServer, programs: Programs
 ) -> None:
     async with client(redis.url) as fabric:
         async with dying(redis.url, programs, capacity=8):
@@ -68,9 +67,7 @@ async def test_a_worker_that_is_cut_off_loses_its_calls_to_another(
     assert programs.runs == {"say 0": 1, "say 2": 1, "wait door": 2}
 
 
-async def test_a_worker_with_a_long_queue_still_takes_over(
-    redis: Any, programs: Any, dying: Any, working: Any, client: Any, gather: Any, until: Any
-) -> None:
+async def test_a_worker_with_a_long_queue_still_takes_over(redis: RedisServer, programs: Programs) -> None:
     async with client(redis.url, entry_calls=1) as fabric:
         async with dying(redis.url, programs, capacity=1, prefetch=0):
             call = asyncio.create_task(fabric.run(ExecRequest(code="wait door")))
@@ -84,9 +81,7 @@ async def test_a_worker_with_a_long_queue_still_takes_over(
             queue.cancel()
 
 
-async def test_an_entry_is_acknowledged_only_with_its_answers(
-    redis: Any, programs: Any, dying: Any, working: Any, client: Any, until: Any
-) -> None:
+async def test_an_entry_is_acknowledged_only_with_its_answers(redis: RedisServer, programs: Programs) -> None:
     """The worker dies between running the program and storing the result."""
     async with client(redis.url) as fabric:
         async with dying(redis.url, programs) as worker:
@@ -100,7 +95,7 @@ async def test_an_entry_is_acknowledged_only_with_its_answers(
     assert programs.runs["say 1"] == 2
 
 
-async def test_an_entry_is_gone_with_its_last_answer(redis: Any, working: Any, client: Any) -> None:
+async def test_an_entry_is_gone_with_its_last_answer(redis: RedisServer) -> None:
     """Also when its batch takes a moment longer to end."""
     ends = asyncio.Event()
 
@@ -120,9 +115,7 @@ async def never(*_: Any) -> None:
     await asyncio.Event().wait()
 
 
-async def test_a_stopped_worker_hands_its_calls_back_at_once(
-    redis: Any, programs: Any, working: Any, client: Any, gather: Any, until: Any
-) -> None:
+async def test_a_stopped_worker_hands_its_calls_back_at_once(redis: RedisServer, programs: Programs) -> None:
     async with client(redis.url) as fabric:
         async with working(redis.url, programs, claim_idle_s=3600.0):
             running = asyncio.create_task(gather(fabric, ["wait door", "say 1"]))
@@ -132,9 +125,7 @@ async def test_a_stopped_worker_hands_its_calls_back_at_once(
             assert await running == {0: ok("door"), 1: ok("1")}
 
 
-async def test_a_stopping_worker_finishes_what_it_can(
-    redis: Any, programs: Any, working: Any, client: Any, until: Any
-) -> None:
+async def test_a_stopping_worker_finishes_what_it_can(redis: RedisServer, programs: Programs) -> None:
     async with client(redis.url) as fabric:
         async with working(redis.url, programs, drain_s=20.0) as worker:
             call = asyncio.create_task(fabric.run(ExecRequest(code="wait door")))
@@ -145,9 +136,7 @@ async def test_a_stopping_worker_finishes_what_it_can(
     assert programs.runs["wait door"] == 1
 
 
-async def test_a_long_program_stays_with_its_worker(
-    redis: Any, programs: Any, working: Any, client: Any, until: Any
-) -> None:
+async def test_a_long_program_stays_with_its_worker(redis: RedisServer, programs: Programs) -> None:
     """Its heartbeat keeps the entry from a second worker that looks for silent ones all the time."""
 
     def looks() -> int:
@@ -167,9 +156,7 @@ async def test_a_long_program_stays_with_its_worker(
     assert programs.runs["wait door"] == 1
 
 
-async def test_a_worker_that_stood_still_does_no_harm(
-    redis: Any, programs: Any, working: Any, client: Any, until: Any
-) -> None:
+async def test_a_worker_that_stood_still_does_no_harm(redis: RedisServer, programs: Programs) -> None:
     """Another took its entry over and both answer: the caller sees one result."""
     async with (
         working(redis.url, programs, name="slow") as slow,
@@ -191,9 +178,7 @@ async def test_a_worker_that_stood_still_does_no_harm(
     assert programs.ended["wait door"] == 2
 
 
-async def test_what_is_delivered_twice_is_settled_once(
-    redis: Any, programs: Any, working: Any, client: Any, gather: Any, until: Any
-) -> None:
+async def test_what_is_delivered_twice_is_settled_once(redis: RedisServer, programs: Programs) -> None:
     async with working(redis.url, programs) as worker, client(redis.url) as fabric:
         store = worker._redis.store
 
@@ -207,9 +192,7 @@ async def test_what_is_delivered_twice_is_settled_once(
         assert len(fabric._open_calls.calls) == 0
 
 
-async def test_a_worker_that_stood_still_has_not_died(
-    redis: Any, programs: Any, working: Any, client: Any, until: Any
-) -> None:
+async def test_a_worker_that_stood_still_has_not_died(redis: RedisServer, programs: Programs) -> None:
     """It claims its own entry back, which counts as often as before: none fails of deaths that never were."""
     async with working(redis.url, programs) as worker, client(redis.url) as fabric:
         call = asyncio.create_task(fabric.run(ExecRequest(code="wait door")))
@@ -225,9 +208,7 @@ async def test_a_worker_that_stood_still_has_not_died(
     assert programs.runs["wait door"] == 1
 
 
-async def test_a_poison_entry_ends_with_an_error(
-    redis: Any, programs: Any, dying: Any, working: Any, client: Any, until: Any
-) -> None:
+async def test_a_poison_entry_ends_with_an_error(redis: RedisServer, programs: Programs) -> None:
     async with client(redis.url) as fabric:
         call = asyncio.create_task(fabric.run(ExecRequest(code="wait never")))
         for deaths in range(1, 3):
@@ -245,7 +226,7 @@ async def test_a_poison_entry_ends_with_an_error(
 
 @pytest.mark.parametrize("durable", [False, True])
 async def test_redis_is_killed_and_restarted_under_load(
-    request: pytest.FixtureRequest, worker_process: Any, client: Any, until: Any, durable: bool
+    request: pytest.FixtureRequest, durable: bool
 ) -> None:
     redis = request.getfixturevalue("durable_redis" if durable else "redis")
     with worker_process(redis.url), worker_process(redis.url):
@@ -263,9 +244,7 @@ async def test_redis_is_killed_and_restarted_under_load(
             assert fabric.counters()["reconnects"] >= 1
 
 
-async def test_what_redis_forgot_is_sent_again(
-    redis: Any, programs: Any, working: Any, client: Any, gather: Any, until: Any
-) -> None:
+async def test_what_redis_forgot_is_sent_again(redis: RedisServer, programs: Programs) -> None:
     """Calls that wait, calls that run, and a consumer group: all gone, and only the client remembers."""
     async with client(redis.url, entry_calls=2) as fabric:
         waiting = asyncio.create_task(gather(fabric, [f"say {n}" for n in range(20)]))
@@ -285,7 +264,7 @@ async def test_what_redis_forgot_is_sent_again(
 
 
 async def test_a_flushed_redis_is_noticed_without_a_broken_connection(
-    redis: Any, programs: Any, working: Any, client: Any, gather: Any, until: Any
+    redis: RedisServer, programs: Programs
 ) -> None:
     async with working(redis.url, programs, capacity=1, prefetch=0), client(redis.url) as fabric:
         waiting = asyncio.create_task(gather(fabric, ["wait door", *[f"say {n}" for n in range(30)]]))
@@ -295,9 +274,7 @@ async def test_a_flushed_redis_is_noticed_without_a_broken_connection(
         assert len(await waiting) == 31
 
 
-async def test_answers_that_get_lost_are_asked_for_again(
-    redis: Any, programs: Any, working: Any, client: Any, until: Any
-) -> None:
+async def test_answers_that_get_lost_are_asked_for_again(redis: RedisServer, programs: Programs) -> None:
     """The reply stream is gone before the client has read it, although Redis never went away."""
     async with working(redis.url, programs), client(redis.url) as fabric:
         may_read, read = asyncio.Event(), fabric._redis.read
@@ -326,7 +303,7 @@ async def fabric_is_between_reads(redis: Any, until: Any) -> None:
 
 
 async def test_answers_of_a_foreign_version_do_not_stop_the_client(
-    redis: Any, programs: Any, working: Any, client: Any, until: Any
+    redis: RedisServer, programs: Programs
 ) -> None:
     async with client(redis.url) as fabric:
         (lease,) = redis.cli("keys", "*:client:*").split()
@@ -343,14 +320,7 @@ async def test_answers_of_a_foreign_version_do_not_stop_the_client(
 
 @pytest.mark.parametrize("how", ["kill", "pause"])
 async def test_a_redis_that_is_gone_for_good_is_an_error(
-    redis: Any,
-    programs: Any,
-    dying: Any,
-    client: Any,
-    gather: Any,
-    until: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    how: str,
+    redis: RedisServer, programs: Programs, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr("rocstar.sandbox.fabric.redis_connection.ANSWER_TIMEOUT_S", 1.5)
     async with dying(redis.url, programs), client(redis.url, patience_s=0.5) as fabric:
@@ -368,7 +338,7 @@ async def test_a_redis_that_is_gone_for_good_is_an_error(
         assert len(fabric._open_calls.calls) == 0
 
 
-async def test_without_workers_the_wait_ends_with_an_error(redis: Any, client: Any) -> None:
+async def test_without_workers_the_wait_ends_with_an_error(redis: RedisServer) -> None:
     async with client(redis.url, patience_s=0.3) as fabric:
         with pytest.raises(SandboxError, match="no worker of flavour numeric") as caught:
             await fabric.run(ExecRequest(code="say 1", flavour="numeric"))
@@ -376,7 +346,7 @@ async def test_without_workers_the_wait_ends_with_an_error(redis: Any, client: A
     assert redis.cli("xlen", f"{PREFIX}:calls:numeric") == "0\n"
 
 
-async def test_a_redis_that_takes_no_writes_is_an_error(redis: Any, client: Any) -> None:
+async def test_a_redis_that_takes_no_writes_is_an_error(redis: RedisServer) -> None:
     """Reads go on, one a second, and would look like success."""
     async with client(redis.url, patience_s=1.5) as fabric:
         redis.cli("replicaof", "127.0.0.1", "1")
@@ -385,7 +355,7 @@ async def test_a_redis_that_takes_no_writes_is_an_error(redis: Any, client: Any)
         assert caught.value.kind == "fabric"
 
 
-async def test_a_client_needs_redis_to_start(redis: Any, client: Any) -> None:
+async def test_a_client_needs_redis_to_start(redis: RedisServer) -> None:
     redis.kill()
     with pytest.raises(SandboxError, match="has not served this node") as caught:
         async with client(redis.url, patience_s=0.2):
@@ -393,7 +363,7 @@ async def test_a_client_needs_redis_to_start(redis: Any, client: Any) -> None:
     assert (caught.value.kind, caught.value.retryable) == ("fabric", True)
 
 
-async def test_a_worker_gives_up_on_a_redis_that_stays_away(redis: Any, programs: Any, dying: Any) -> None:
+async def test_a_worker_gives_up_on_a_redis_that_stays_away(redis: RedisServer, programs: Programs) -> None:
     from rocstar.sandbox.fabric import RedisWorker, as_batch
 
     worker = RedisWorker(redis.url, as_batch(programs), 2, patience_s=0.3)
@@ -408,7 +378,7 @@ async def test_a_worker_gives_up_on_a_redis_that_stays_away(redis: Any, programs
         await RedisWorker(redis.url, as_batch(programs), 2, patience_s=0.1).run()
 
 
-async def test_a_mistake_inside_ends_every_call(redis: Any, client: Any, gather: Any, until: Any) -> None:
+async def test_a_mistake_inside_ends_every_call(redis: RedisServer) -> None:
     """No caller waits for a client that has crashed, and the crash is not hidden."""
 
     async def broken(*_: Any, **__: Any) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +14,8 @@ from rocstar.sandbox.fabric.redis_connection import PREFIX
 from rocstar.sandbox.fabric.wire import LIGHT
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
+
+from .harness import Programs, RedisServer, client, gather, redis_server, until, working
 
 FILE = bytes(range(256)) * (5 * CHUNK_BYTES // 256)
 CODE = "é漢" * CHUNK_BYTES
@@ -53,9 +54,9 @@ class Watched:
 
 
 @pytest.fixture
-def narrow_redis(start_redis: Callable[..., AbstractContextManager[Any]]) -> Any:
+def narrow_redis() -> Any:
     """It refuses values that are larger than a chunk."""
-    with start_redis("--proto-max-bulk-len", str(CHUNK_BYTES)) as server:
+    with redis_server("--proto-max-bulk-len", str(CHUNK_BYTES)) as server:
         yield server
 
 
@@ -64,7 +65,7 @@ def left(redis: Any) -> str:
 
 
 async def test_what_is_long_goes_in_pieces_and_beside_the_loop(
-    narrow_redis: Any, working: Any, client: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+    narrow_redis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = replace(ok("\ud800" * CHUNK_BYTES, value=CODE), files={"f": FILE})
     seen: list[ExecRequest] = []
@@ -84,9 +85,7 @@ async def test_what_is_long_goes_in_pieces_and_beside_the_loop(
     assert watched.beside > 2 * (len(CODE) + len(FILE)), "both ways"
 
 
-async def test_a_long_call_that_is_cancelled_leaves_nothing(
-    redis: Any, programs: Any, working: Any, client: Any, gather: Any, until: Any
-) -> None:
+async def test_a_long_call_that_is_cancelled_leaves_nothing(redis: RedisServer, programs: Programs) -> None:
     async with client(redis.url) as fabric:
         waiting = fabric.run_batch([ExecRequest(code="wait " + CODE, flavour="stdlib")])
         reading = asyncio.ensure_future(anext(waiting))
@@ -97,7 +96,7 @@ async def test_a_long_call_that_is_cancelled_leaves_nothing(
 
 
 async def test_a_long_call_whose_pieces_are_lost_is_tried_again(
-    redis: Any, programs: Any, working: Any, client: Any, until: Any
+    redis: RedisServer, programs: Programs
 ) -> None:
     async with client(redis.url) as fabric:
         call = asyncio.create_task(fabric.run(ExecRequest(code="say " + CODE, flavour="stdlib")))
@@ -109,7 +108,7 @@ async def test_a_long_call_whose_pieces_are_lost_is_tried_again(
 
 
 async def test_a_long_result_whose_pieces_are_lost_is_asked_for_again(
-    redis: Any, programs: Any, working: Any, client: Any, until: Any
+    redis: RedisServer, programs: Programs
 ) -> None:
     async with working(redis.url, programs) as worker, client(redis.url) as fabric:
         store = worker._redis.store
@@ -126,7 +125,7 @@ async def test_a_long_result_whose_pieces_are_lost_is_asked_for_again(
 
 
 async def test_a_result_beyond_all_bounds_is_an_error_of_its_own_call(
-    redis: Any, programs: Any, working: Any, client: Any, monkeypatch: pytest.MonkeyPatch
+    redis: RedisServer, programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rocstar.sandbox.fabric.pending_answers.MAX_MESSAGE_BYTES", CHUNK_BYTES)
     async with working(redis.url, programs), client(redis.url) as fabric:
@@ -136,7 +135,7 @@ async def test_a_result_beyond_all_bounds_is_an_error_of_its_own_call(
         assert await fabric.run(ExecRequest(code="say 1")) == ok("1")
 
 
-async def test_redis_has_no_memory_for_a_long_program(redis: Any, programs: Any, client: Any) -> None:
+async def test_redis_has_no_memory_for_a_long_program(redis: RedisServer, programs: Programs) -> None:
     async with client(redis.url) as fabric:
         redis.cli("config", "set", "maxmemory", "1")
         with pytest.raises(SandboxError, match="out of memory") as caught:
@@ -145,9 +144,7 @@ async def test_redis_has_no_memory_for_a_long_program(redis: Any, programs: Any,
 
 
 @pytest.mark.parametrize("result", [ok("1"), ok(CODE)], ids=["short", "long"])
-async def test_redis_that_is_full_is_emptied_by_answers(
-    redis: Any, working: Any, client: Any, gather: Any, result: Any
-) -> None:
+async def test_redis_that_is_full_is_emptied_by_answers(redis: RedisServer, result: Any) -> None:
     """An answer frees more than it takes, but for a long result: that is an error, and others have theirs."""
 
     def act(request: ExecRequest) -> Any:

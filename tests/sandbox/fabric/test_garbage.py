@@ -14,7 +14,7 @@ from rocstar.sandbox.fabric.wire import Answer, WireCall, WorkerInfo, decode_wor
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
 
-from .messages import encode_entry
+from .harness import Programs, RedisServer, client, encode_entry, gather, until, working
 
 CALLS = f"{PREFIX}:calls:stdlib"
 NESTED = b"[" * 200_000
@@ -54,9 +54,7 @@ ENTRIES = {
 
 
 @pytest.mark.parametrize("fields", ENTRIES.values(), ids=ENTRIES.keys())
-async def test_an_entry_of_nobody_ends_no_worker(
-    redis: Any, programs: Any, working: Any, client: Any, until: Any, fields: Any
-) -> None:
+async def test_an_entry_of_nobody_ends_no_worker(redis: RedisServer, programs: Programs, fields: Any) -> None:
     Redis(unix_socket_path=str(redis.socket)).xadd(CALLS, fields)
     async with working(redis.url, programs), client(redis.url) as fabric:
         assert await fabric.run(ExecRequest(code="say 2")) == ok("2")
@@ -102,9 +100,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("fields", ANSWERS.values(), ids=ANSWERS.keys())
-async def test_answers_of_nobody_end_no_client(
-    redis: Any, programs: Any, working: Any, client: Any, until: Any, fields: Any
-) -> None:
+async def test_answers_of_nobody_end_no_client(redis: RedisServer, programs: Programs, fields: Any) -> None:
     """The call that they name is one that waits."""
     async with client(redis.url) as fabric:
         call = asyncio.create_task(fabric.run(ExecRequest(code="say 1")))
@@ -118,7 +114,7 @@ async def test_answers_of_nobody_end_no_client(
 
 
 async def test_a_reply_stream_that_is_none_holds_up_nobody_else(
-    redis: Any, programs: Any, working: Any, client: Any, gather: Any, until: Any
+    redis: RedisServer, programs: Programs
 ) -> None:
     """Answers of several clients are stored in one step."""
     async with client(redis.url) as harmed, working(redis.url, programs) as worker:
@@ -151,11 +147,12 @@ MEMBERS = {
 
 @pytest.mark.parametrize("fields", MEMBERS.values(), ids=MEMBERS.keys())
 def test_workers_of_nobody_are_left_out(fields: Any) -> None:
-    assert decode_workers([json.dumps(fields).encode(), NESTED, encode_worker(KNOWN).encode()]) == [KNOWN]
+    garbage = (json.dumps(fields).encode(), NESTED, b"{}", b"[1]", b"nonsense")
+    assert decode_workers([*garbage, encode_worker(KNOWN).encode()]) == [KNOWN]
 
 
 async def test_a_list_of_workers_that_nobody_wrote_ends_no_client(
-    redis: Any, programs: Any, working: Any, client: Any, until: Any
+    redis: RedisServer, programs: Programs
 ) -> None:
     members = [json.dumps(fields) for fields in MEMBERS.values()]
     direct = Redis(unix_socket_path=str(redis.socket))

@@ -166,9 +166,9 @@ class LedgerMachine(RuleBasedStateMachine):
                 call.request.owner for call in here if call.state in (CallState.SENDING, CallState.ENTRY)
             )
             assert turns.out == out.total()
-            assert {name: one.out for name, one in turns._owners.items() if one.out} == out
-            assert set(turns._owners) == {call.request.owner for call in here}
-            assert turns._total_weight == sum(one.weight for one in turns._owners.values())
+            assert {name: one.out for name, one in turns.owners.items() if one.out} == out
+            assert set(turns.owners) == {call.request.owner for call in here}
+            assert turns._total_weight == sum(one.weight for one in turns.owners.values())
 
     @invariant()
     def only_open_batches_have_a_pace(self) -> None:

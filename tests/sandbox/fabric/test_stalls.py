@@ -12,12 +12,12 @@ from rocstar.sandbox.fabric.redis_connection import LONGEST_STEP_S, PREFIX, Redi
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest
 
+from .harness import Programs, RedisServer, client, dying, gather, until, working
+
 CALLS = f"{PREFIX}:calls:stdlib"
 
 
-async def test_workers_that_were_stopped_have_not_died(
-    redis: Any, programs: Any, working: Any, client: Any, until: Any
-) -> None:
+async def test_workers_that_were_stopped_have_not_died(redis: RedisServer, programs: Programs) -> None:
     async with client(redis.url) as fabric:
         call = asyncio.create_task(fabric.run(ExecRequest(code="wait door")))
         for times in range(1, 5):
@@ -29,7 +29,7 @@ async def test_workers_that_were_stopped_have_not_died(
 
 
 async def test_without_a_worker_no_more_is_in_redis_than_with_few(
-    redis: Any, programs: Any, dying: Any, client: Any, gather: Any, until: Any
+    redis: RedisServer, programs: Programs
 ) -> None:
     """What Redis has it gives out in order, whosever it is: another's call waits for all of it."""
 

@@ -17,15 +17,12 @@ from rocstar.sandbox.fabric.wire import (
     EntryDraft,
     WireCall,
     WireError,
-    WorkerInfo,
-    decode_workers,
     encode_answers,
-    encode_worker,
 )
 from rocstar.sandbox.testing import ok, timeout
 from rocstar.sandbox.types import Display, ExecRequest, ExecResult, Limits, SandboxError, Status
 
-from .messages import decode_answers, decode_entry, encode_entry
+from .harness import decode_answers, decode_entry, encode_entry
 
 # Lone surrogates, NULs and pairs of surrogates that JSON's escapes would join are all text to us.
 texts = st.text(st.characters(), max_size=30) | st.sampled_from(["\ud83d\ude00", "\x00", "\udcff", "é\u2028"])
@@ -204,9 +201,3 @@ def test_what_is_long_travels_alone() -> None:
     found = list(split_answers([*short[:50], long, *short[50:]]))
     assert [answer for portion in found for answer in portion] == [*short[:50], long, *short[50:]]
     assert [portion for portion in found if long in portion] == [[long]]
-
-
-def test_workers_of_another_version_are_left_out() -> None:
-    info = WorkerInfo(name="a", capacity=3, flavours=("stdlib", "numeric"))
-    members = [encode_worker(info).encode(), b"{}", b"nonsense", b"[1]"]
-    assert decode_workers(members) == [info]

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ from rocstar.sandbox.fabric.redis_connection import PREFIX
 from rocstar.sandbox.types import ExecRequest, SandboxError, Status
 
 from ...patience import PATIENCE_S
+from .harness import RedisServer, client, redis_server, until, worker_process
 
 SECRET = "correct-horse-battery"
 
@@ -45,8 +45,8 @@ def parse(*arguments: str) -> argparse.Namespace:
     return parser.parse_args(["worker", *arguments])
 
 
-async def test_a_program_learns_nothing_of_redis(start_redis: Any, worker_process: Any, client: Any) -> None:
-    with start_redis("--requirepass", SECRET) as redis:
+async def test_a_program_learns_nothing_of_redis() -> None:
+    with redis_server("--requirepass", SECRET) as redis:
         url = redis.url.replace("unix://", f"unix://:{SECRET}@")
         with worker_process(url):
             async with client(url) as fabric:
@@ -59,8 +59,8 @@ async def test_a_program_learns_nothing_of_redis(start_redis: Any, worker_proces
         assert text not in result.stderr
 
 
-async def test_a_wrong_password_is_refused_at_once_and_never_shown(start_redis: Any, client: Any) -> None:
-    with start_redis("--requirepass", SECRET) as redis:
+async def test_a_wrong_password_is_refused_at_once_and_never_shown() -> None:
+    with redis_server("--requirepass", SECRET) as redis:
         for url in (redis.url, redis.url.replace("unix://", "unix://:wrong-horse@")):
             with pytest.raises(SandboxError, match="refuses this node") as caught:
                 async with asyncio.timeout(PATIENCE_S), client(url, patience_s=600.0):
@@ -69,9 +69,7 @@ async def test_a_wrong_password_is_refused_at_once_and_never_shown(start_redis: 
             assert "horse" not in str(caught.value)
 
 
-async def test_a_signal_ends_the_worker_when_its_calls_are_answered(
-    redis: Any, worker_process: Any, client: Any, until: Any
-) -> None:
+async def test_a_signal_ends_the_worker_when_its_calls_are_answered(redis: RedisServer) -> None:
     with worker_process(redis.url, "--max-live", "2", "--name", "w") as process:
         async with client(redis.url) as fabric:
             (info,) = await fabric.workers()

@@ -6,7 +6,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -16,6 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from rocstar.sandbox.http.guard import Owner, Owners
 from rocstar.sandbox.service.app import Service, ServiceOptions
 from rocstar.sandbox.service.validation import ServiceLimits
+from rocstar.sandbox.testing import FakeSandbox, ok
+from rocstar.sandbox.types import ExecRequest, ExecResult
 
 from ...patience import PATIENCE_S
 
@@ -29,6 +31,14 @@ class Running:
     service: Service
     http: aiohttp.ClientSession
     port: int
+
+    async def send(
+        self, sent: bytes, limit: int = 1 << 16
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a connection and write to it. `limit`: of the client's buffer."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=limit)
+        writer.write(sent)
+        return reader, writer
 
     async def post(
         self, path: str, body: Any = None, *, data: bytes | None = None, headers: Any = ()
@@ -52,13 +62,53 @@ class Running:
         return next((s.value for s in samples if (s.name, s.labels) == (wanted, labels)), None)
 
 
-def make_rules(**fields: Any) -> ServiceLimits:
-    return ServiceLimits(flavours=FLAVOURS, **fields)
+def request_bytes(path: str, body: Any = None, *lines: str, method: str = "POST") -> bytes:
+    """Return a request with a JSON body, or with none."""
+    sent = b"" if body is None else json.dumps(body).encode()
+    length = () if body is None else (f"Content-Length: {len(sent)}",)
+    return (
+        "\r\n".join((f"{method} {path} HTTP/1.1", "Host: localhost", *length, *lines, "", "")).encode() + sent
+    )
+
+
+@dataclass(eq=False)
+class HeldSandbox(FakeSandbox):
+    """Programs wait for `gate`. running: the number that wait; most: its maximum; killed: cancelled ones."""
+
+    script: Any = field(default_factory=dict)
+    otherwise: Any = field(default_factory=lambda: ok("1\n"))
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    running: int = 0
+    most: int = 0
+    killed: int = 0
+
+    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
+        await self._wait(1)
+        return await super().run(request, deadline=deadline)
+
+    async def run_batch(self, requests: Any, *, deadline: float | None = None) -> Any:
+        await self._wait(len(requests))
+        async for outcome in super().run_batch(requests, deadline=deadline):
+            yield outcome
+
+    async def _wait(self, number: int) -> None:
+        self.running += number
+        self.most = max(self.most, self.running)
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.killed += number
+            raise
+        finally:
+            self.running -= number
+
+    async def until_running(self, number: int) -> None:
+        await until(lambda: self.running == number)
 
 
 @asynccontextmanager
 async def serving(sandbox: Any, **options: Any) -> AsyncIterator[Running]:
-    options.setdefault("service_limits", make_rules())
+    options.setdefault("service_limits", ServiceLimits(flavours=FLAVOURS))
     if token := options.pop("token", None):
         options["owners"] = Owners((Owner(name="", token=token),))
     service = Service(sandbox, ServiceOptions(**options))
@@ -72,9 +122,9 @@ async def serving(sandbox: Any, **options: Any) -> AsyncIterator[Running]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Lets everything else run until `condition` holds."""
+    """Run other tasks until the condition holds."""
     async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110  # what is waited for has no event of its own
+        while not condition():  # noqa: ASYNC110  # no event tells it
             await asyncio.sleep(0)
 
 
@@ -96,8 +146,3 @@ def serve_module() -> Serve:
 @pytest.fixture(name="until")
 def until_fixture() -> Callable[[Callable[[], object]], Awaitable[None]]:
     return until
-
-
-@pytest.fixture
-def service_limits() -> ServiceLimits:
-    return make_rules()

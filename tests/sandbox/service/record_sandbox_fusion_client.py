@@ -9,7 +9,9 @@ Its requests go into recordings/sandbox_fusion_client.json as they were sent; no
 import importlib.metadata
 import json
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +19,36 @@ RECORDING = Path(__file__).parent / "recordings" / "sandbox_fusion_client.json"
 FILES = {"in/a.txt": "aGVsbG8="}
 
 
-def main() -> None:
-    import sandbox_fusion as client  # type: ignore[import-not-found]
-
+@contextmanager
+def recording_server(answer: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield the address of a server that answers each POST with this JSON, and the list of its requests."""
     seen: list[dict[str, Any]] = []
+    sent = json.dumps(answer).encode()
 
     class Server(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            kind = self.headers["Content-Type"]
-            seen.append({"path": self.path, "content_type": kind, "body": json.loads(body)})
-            answer = json.dumps({"status": "Success", "message": ""}).encode()
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            seen.append({"path": self.path, "headers": dict(self.headers), "body": body})
             self.send_response(200)
-            self.send_header("Content-Length", str(len(answer)))
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(sent)))
             self.end_headers()
-            self.wfile.write(answer)
+            self.wfile.write(sent)
 
         def log_message(self, *_: object) -> None: ...
 
-    with HTTPServer(("127.0.0.1", 0), Server) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        where = f"http://127.0.0.1:{server.server_port}"
+        yield f"http://127.0.0.1:{server.server_port}", seen
+        server.shutdown()
+
+
+def main() -> None:
+    import sandbox_fusion as client  # type: ignore[import-not-found]
+
+    with recording_server({"status": "Success", "message": ""}) as (where, seen):
         run, notebook = client.RunCodeRequest, client.RunJupyterRequest
         for request in (
             run(code="print(1)", language="python"),
@@ -52,11 +63,13 @@ def main() -> None:
             notebook(cells=["x"], files=FILES, cell_timeout=2),
         ):
             client.run_jupyter(request, endpoint=where)
-        server.shutdown()
+    requests = [
+        {"path": one["path"], "content_type": one["headers"]["Content-Type"], "body": one["body"]}
+        for one in seen
+    ]
     version = importlib.metadata.version("sandbox-fusion")
-    RECORDING.write_text(
-        json.dumps({"client": f"sandbox-fusion {version}", "requests": seen}, indent=1) + "\n"
-    )
+    recorded = {"client": f"sandbox-fusion {version}", "requests": requests}
+    RECORDING.write_text(json.dumps(recorded, indent=1) + "\n")
 
 
 if __name__ == "__main__":

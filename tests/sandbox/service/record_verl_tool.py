@@ -15,15 +15,15 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import time
 import uuid
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
+
+from .record_sandbox_fusion_client import recording_server
 
 RECORDING = Path(__file__).parent / "recordings" / "verl_tool.json"
 
@@ -64,51 +64,26 @@ def main() -> None:
     import requests
 
     checkout = Path(sys.argv[1])
-    seen: list[dict[str, Any]] = []
-
-    class Server(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            headers = {name: self.headers[name] for name in SENT_HEADERS if name in self.headers}
-            seen.append({"path": self.path, "headers": headers, "body": body})
-            answer = json.dumps({"observations": ["x"], "dones": [0], "valids": [1]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: object) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Server) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        where = f"http://127.0.0.1:{server.server_port}"
+    with recording_server({"observations": ["x"], "dones": [0], "valids": [1]}) as (where, seen):
         asyncio.run(loop_sends(checkout, where))
         tool = taken(checkout / TOOL, {"_execute_in_sandbox"}, {"requests": requests})
         for language, code in (("python", "print(6 * 7)"), ("bash", "echo $((6 * 7))")):
             tool["_execute_in_sandbox"](SimpleNamespace(sandbox_url=where, timeout=10), code, language)
-        server.shutdown()
+    for one in seen:
+        one["headers"] = {name: one["headers"][name] for name in SENT_HEADERS if name in one["headers"]}
     commit = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
     version = subprocess.run(commit, check=True, capture_output=True, text=True).stdout.strip()
-    told = {"client": f"verl-tool at commit {version}", "requests": seen}
-    RECORDING.write_text(json.dumps(told, indent=1) + "\n")
+    recorded = {"client": f"verl-tool at commit {version}", "requests": seen}
+    RECORDING.write_text(json.dumps(recorded, indent=1) + "\n")
 
 
 async def loop_sends(checkout: Path, where: str) -> None:
     import numpy
 
     names: dict[str, Any] = {
-        **{"asyncio": asyncio, "aiohttp": aiohttp, "json": json, "logging": logging, "os": os, "time": time},
-        **{
-            "uuid": uuid,
-            "re": re,
-            "np": numpy,
-            "Image": SimpleNamespace(Image=Never),
-            "logger": logging.getLogger("verl-tool"),
-            "MAX_OBS_LENGTH": 1 << 20,
-        },
+        **{module.__name__: module for module in (asyncio, aiohttp, json, logging, os, time, uuid, re)},
+        **{"np": numpy, "Image": SimpleNamespace(Image=Never), "MAX_OBS_LENGTH": 1 << 20},
+        "logger": logging.getLogger("verl-tool"),
     }
     wanted = {"sanitize_request", "_aiohttp_request", "send_batch_requests_async"}
     found = taken(checkout / LOOP, {*wanted, "interact_with_tool_server", "close_traj_tool_threads"}, names)

@@ -15,7 +15,7 @@ from rocstar.sandbox.testing import FakeSandbox, ok
 from ... import crooked_http
 from ...crooked_http import CHUNKS, LAST, LENGTHS, LINES, said
 from ...patience import PATIENCE_S
-from .test_guard import Hanging
+from .conftest import HeldSandbox
 
 ONE, TWO = "0123456789abcdef-one", "0123456789abcdef-two"
 OWNERS = Owners((Owner(name="one", token=ONE), Owner(name="two", token=TWO)))
@@ -26,6 +26,10 @@ ACCEPTED = frozenset(("an extension without end",))
 
 def by(token: str, **more: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}", **more}
+
+
+async def first_status(service: Any, request: bytes) -> int:
+    return (await said(service.port, request + LAST))[0][0]
 
 
 async def refused(serve: Any, request: bytes) -> None:
@@ -95,8 +99,7 @@ async def test_methods_that_nobody_knows(serve: Any, name: str, owners: Owners) 
     fake = FakeSandbox({}, otherwise=ok())
     async with serve(fake, owners=owners) as service:
         async with asyncio.timeout(PATIENCE_S):
-            reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
-            writer.write(METHODS[name])
+            reader, writer = await service.send(METHODS[name])
             assert re.match(rb"HTTP/1\.[01] 4", await reader.readline())
             writer.close()
         assert (await service.get("/healthz"))[0] == 200
@@ -124,25 +127,14 @@ async def test_tokens_of_odd_bytes(serve: Any, header: bytes) -> None:
     fake = FakeSandbox({}, otherwise=ok())
     async with serve(fake, owners=OWNERS) as service:
         more = b"Authorization: Bearer " + header + b"\r\n"
-        first, *_ = (await said(service.port, crooked_http.of_target(RUN, b"POST", more) + LAST))[0]
-        assert first in (400, 401)
+        assert await first_status(service, crooked_http.of_target(RUN, b"POST", more)) in (400, 401)
     assert fake.requests == []
 
 
 CLIMBING = (
     *("..", "../x", "a/../../x", "%2e%2e/x", "%2e%2e%2fx", "%252e%252e%252fx", "..%5cx", "a%00b", "%00", "."),
-    *(
-        "a//b",
-        "/etc/passwd",
-        "%2fetc%2fpasswd",
-        "~root",
-        "a%0ab",
-        "a%1b[2J",
-        "a%ff",
-        "%c0%ae%c0%ae/x",
-        "a" * 300,
-    ),
-    *("%ed%a0%80", ".display/0", "con", "a" * 7000),
+    *("a//b", "/etc/passwd", "%2fetc%2fpasswd", "~root", "a%0ab", "a%1b[2J", "a%ff", "%c0%ae%c0%ae/x"),
+    *("%ed%a0%80", ".display/0", "con", "a" * 300, "a" * 7000),
 )
 PLAIN = frozenset(
     ("%252e%252e%252fx", "..%5cx", "~root", "con", ".display/0", "a%ff", "%c0%ae%c0%ae/x", "%ed%a0%80")
@@ -158,9 +150,7 @@ async def test_names_that_climb(serve: Any, name: str) -> None:
         _, opened = await service.post("/v1/sessions", {})
         for path in (f"/v1/sessions/{opened['id']}/files/{name}", f"/v1/sessions/{name}/files/x"):
             for method in (b"GET", b"PUT"):
-                first, *_ = (await said(service.port, crooked_http.of_target(path.encode(), method) + LAST))[
-                    0
-                ]
+                first = await first_status(service, crooked_http.of_target(path.encode(), method))
                 taken = name in PLAIN and path.endswith(name) and method == b"PUT"
                 assert first == 204 if taken else 400 <= first < 500, (path, method, first)
     names = [file for request in fake.requests for file in (*request.files, *request.fetch)]
@@ -181,9 +171,8 @@ async def test_every_route_with_the_session_of_another(serve: Any) -> None:
                 async with asked as answer:
                     answers.append((answer.status, (await answer.text()).replace(identity, "ID")))
             assert answers[0] == answers[1] and 400 <= answers[0][0] < 500, (method, path, answers)
-        assert (await service.post(f"/v1/sessions/{mine['id']}/run", {"code": "x"}, headers=by(ONE)))[
-            0
-        ] == 200
+        path = f"/v1/sessions/{mine['id']}/run"
+        assert (await service.post(path, {"code": "x"}, headers=by(ONE)))[0] == 200
     assert {request.owner for request in fake.requests} == {"one"}
 
 
@@ -244,27 +233,25 @@ async def test_keys_of_odd_bytes(serve: Any, key: bytes) -> None:
     async with serve(fake, owners=OWNERS) as service:
         for token, owner in ((ONE, "one"), (TWO, "two")):
             more = b"Authorization: Bearer %s\r\nIdempotency-Key: %s\r\n" % (token.encode(), key)
-            request = crooked_http.of_target(RUN, b"POST", more)
-            first, *_ = (await said(service.port, request + LAST))[0]
+            first = await first_status(service, crooked_http.of_target(RUN, b"POST", more))
             assert first in (200, 400)
             assert first == 400 or fake.requests[-1].owner == owner
 
 
 async def test_half_closed_and_reset(serve: Any, until: Any) -> None:
-    hanging = Hanging()
-    async with serve(hanging, max_held_bytes=1 << 20) as service:
+    held = HeldSandbox()
+    async with serve(held, max_held_bytes=1 << 20) as service:
         whole = crooked_http.of_target(RUN)
         for cut in (1, 20, len(whole) - 10, len(whole)):
             for resets in (True, False):
-                _, writer = await asyncio.open_connection("127.0.0.1", service.port)
-                writer.write(whole[:cut])
+                _, writer = await service.send(whole[:cut])
                 if cut == len(whole):
-                    await hanging.until_running(1)
+                    await held.until_running(1)
                 if resets:
                     writer.transport.abort()
                 else:
                     writer.write_eof()
-                await hanging.until_running(0)
+                await held.until_running(0)
                 await until(lambda: len(service.service.connections) <= 1)
                 writer.close()
         assert service.service.admission.held.taken == 0
@@ -322,15 +309,14 @@ async def test_hosts_and_origins(serve: Any, host: str) -> None:
     async with serve(fake) as service:
         sent = host.encode("latin-1")
         request = crooked_http.of_target(RUN).replace(b"Host: localhost", b"Host: " + sent)
-        first, *_ = (await said(service.port, request + LAST))[0]
+        first = await first_status(service, request)
         assert first == 200 if host in HOSTS else first in (400, 403), first
-        for origin in (b"null", b"http://" + sent + b".evil.example", b"https://" + sent, b"file://", b""):
-            more = b"Origin: " + origin + b"\r\n"
-            first, *_ = (await said(service.port, crooked_http.of_target(RUN, b"POST", more) + LAST))[0]
-            assert first in (400, 403), origin
-        for site in (b"cross-site", b"same-site", b"x"):
-            more = b"Sec-Fetch-Site: " + site + b"\r\n"
-            assert (await said(service.port, crooked_http.of_target(RUN, b"POST", more) + LAST))[0][0] == 403
+        origins = (b"null", b"http://" + sent + b".evil.example", b"https://" + sent, b"file://", b"")
+        pages = [(b"Origin: " + origin, (400, 403)) for origin in origins]
+        pages += [(b"Sec-Fetch-Site: " + site, (403,)) for site in (b"cross-site", b"same-site", b"x")]
+        for header, statuses in pages:
+            page = crooked_http.of_target(RUN, b"POST", header + b"\r\n")
+            assert await first_status(service, page) in statuses, header
     assert len(fake.requests) == (host in HOSTS)
 
 
@@ -339,11 +325,11 @@ async def test_drops_of_a_request(serve: Any, until: Any) -> None:
     fake = FakeSandbox({}, otherwise=ok())
     whole = crooked_http.of_target(RUN).replace(b"Length: 16", b"Length: 9999")
     async with serve(fake, max_connections=32, header_timeout_s=0.5, body_timeout_s=0.5) as service:
-        open_ones = [await asyncio.open_connection("127.0.0.1", service.port) for _ in range(40)]
         dripping = []
-        for number, (reader, writer) in enumerate(open_ones):
-            writer.write(whole[: whole.index(b"\r\n\r\n") + 4 if number % 2 else 1])
-            dripping.append(asyncio.create_task(drip(reader, writer, b" " if number % 2 else b"x")))
+        for number in range(40):
+            head, drop = (b"\r\n\r\n", b" ") if number % 2 else (whole[:1], b"x")
+            reader, writer = await service.send(whole[: whole.index(head) + len(head)])
+            dripping.append(asyncio.create_task(drip(reader, writer, drop)))
         for _ in range(5):
             assert (await service.post("/v1/run", {"code": "x"}))[0] == 200
         async with asyncio.timeout(PATIENCE_S):

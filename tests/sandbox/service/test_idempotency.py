@@ -1,4 +1,4 @@
-"""One execution per key, whatever clients do."""
+"""Idempotency keys: one execution per key, its budget, and the stored responses."""
 
 import asyncio
 import json
@@ -13,32 +13,24 @@ from rocstar.sandbox.http.owner_budget import OwnerBudget
 from rocstar.sandbox.http.responses import HttpResponse
 from rocstar.sandbox.service.idempotency import FORGOTTEN_AT_ONCE, Execution, IdempotencyStore, owner_key
 from rocstar.sandbox.testing import FakeSandbox, ok
-from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+from rocstar.sandbox.types import SandboxError
 
 from ...patience import PATIENCE_S
+from .conftest import HeldSandbox, request_bytes
 
 KEY = {"Idempotency-Key": "k1"}
 
 
-class Gated(FakeSandbox):
-    """Programs end when `gate` opens; each prints how many ran before it."""
+def numbered() -> HeldSandbox:
+    """Each program prints its number."""
+    sandbox = HeldSandbox(lambda request: ok(f"{len(sandbox.requests)}\n"))
+    return sandbox
 
-    def __init__(self) -> None:
-        super().__init__({})
-        self.gate = asyncio.Event()
-        self.started = asyncio.Event()
-        self.cancelled = 0
 
-    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
-        self.requests.append(request)
-        number = len(self.requests)
-        self.started.set()
-        try:
-            await self.gate.wait()
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-        return ok(f"{number}\n")
+def free() -> HeldSandbox:
+    sandbox = numbered()
+    sandbox.gate.set()
+    return sandbox
 
 
 BODIES: list[tuple[str, dict[str, Any]]] = [
@@ -51,65 +43,55 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
 async def test_retries_while_running_share_the_execution(
     serve: Any, until: Any, path: str, body: Any
 ) -> None:
-    gated = Gated()
-    async with serve(gated) as service:
+    sandbox = numbered()
+    async with serve(sandbox) as service:
         waiting = [asyncio.create_task(service.post(path, body, headers=KEY)) for _ in range(5)]
-        await gated.started.wait()
+        await until(lambda: sandbox.running)
         await until(lambda: service.service.keys.hits == 4)
-        gated.gate.set()
+        sandbox.gate.set()
         answers = await asyncio.gather(*waiting)
         assert all(answer == answers[0] for answer in answers)
         later = await service.post(path, body, headers=KEY)
     assert later == answers[0]
-    assert len(gated.requests) == len(body.get("requests", [0]))
+    assert len(sandbox.requests) == len(body.get("requests", [0]))
 
 
 @pytest.mark.parametrize(("path", "body"), BODIES)
 async def test_without_a_key_every_request_runs(serve: Any, path: str, body: Any) -> None:
-    gated = Gated()
-    gated.gate.set()
-    async with serve(gated) as service:
+    async with serve(free()) as service:
         assert await service.post(path, body) != await service.post(path, body)
 
 
 async def test_a_key_for_another_request_is_a_422(serve: Any) -> None:
-    gated = Gated()
-    gated.gate.set()
-    async with serve(gated) as service:
+    sandbox = free()
+    async with serve(sandbox) as service:
         assert (await service.post("/v1/run", {"code": "x"}, headers=KEY))[0] == 200
         for path, body in (("/v1/run", {"code": "y"}), ("/v1/batch", {"requests": [{"code": "x"}]})):
             status, answer = await service.post(path, body, headers=KEY)
             assert (status, answer["error"]["kind"]) == (422, "idempotency_key_reused")
-    assert len(gated.requests) == 1
+    assert len(sandbox.requests) == 1
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a\tb"])
 async def test_a_key_must_be_usable(serve: Any, key: str) -> None:
-    async with serve(Gated()) as service:
+    async with serve(numbered()) as service:
         status, answer = await service.post("/v1/run", {"code": "x"}, headers={"Idempotency-Key": key})
     assert (status, answer["error"]["field"]) == (400, "Idempotency-Key")
 
 
 async def test_a_client_that_lost_its_connection_finds_its_execution_again(serve: Any, until: Any) -> None:
-    gated = Gated()
-    async with serve(gated) as service:
-        data = json.dumps({"code": "x"}).encode()
-        _, writer = await asyncio.open_connection("127.0.0.1", service.port)
-        writer.write(
-            b"POST /v1/run HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k1\r\nContent-Length: %d\r\n\r\n"
-            % len(data)
-            + data
-        )
-        await gated.started.wait()
+    sandbox = numbered()
+    async with serve(sandbox) as service:
+        _, writer = await service.send(request_bytes("/v1/run", {"code": "x"}, "Idempotency-Key: k1"))
+        await until(lambda: sandbox.running)
         writer.close()
         await until(lambda: service.service.metrics.disconnects)
-        assert gated.cancelled == 0
-        # The same bytes: a key stands for a body, not for what the body means.
-        again = asyncio.create_task(service.post("/v1/run", data=data, headers=KEY))
+        assert sandbox.killed == 0
+        again = asyncio.create_task(service.post("/v1/run", {"code": "x"}, headers=KEY))  # equal bytes
         await until(lambda: service.service.keys.hits)
-        gated.gate.set()
+        sandbox.gate.set()
         assert (await again)[1]["stdout"] == "1\n"
-    assert len(gated.requests) == 1
+    assert len(sandbox.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -119,19 +101,19 @@ async def test_a_client_that_lost_its_connection_finds_its_execution_again(serve
 async def test_a_body_counts_as_held_until_its_execution_has_ended(
     serve: Any, until: Any, path: str, body: Any
 ) -> None:
-    """A client that went away had its count back, and could send the next, while all of them still ran."""
-    gated = Gated()
-    async with serve(gated) as service:
+    """Also when its client has disconnected."""
+    sandbox = numbered()
+    async with serve(sandbox) as service:
         body_reader, data = service.service._body_reader, json.dumps(body).encode()
         waiting = asyncio.create_task(service.post(path, data=data, headers=KEY))
-        await gated.started.wait()
+        await until(lambda: sandbox.running)
         waiting.cancel()
         await until(lambda: service.service.metrics.disconnects)
         assert body_reader.held.taken == len(data)
         again = asyncio.create_task(service.http.post(path, data=data, headers=KEY))
         await until(lambda: service.service.keys.hits)
         assert body_reader.held.taken == 2 * len(data)
-        gated.gate.set()
+        sandbox.gate.set()
         async with await again as answer:
             assert answer.status == 200 and await answer.read()
         await until(lambda: not body_reader.held.taken)
@@ -140,30 +122,23 @@ async def test_a_body_counts_as_held_until_its_execution_has_ended(
 
 
 async def test_an_execution_that_nobody_waits_for_ends_after_its_grace(serve: Any, until: Any) -> None:
-    gated = Gated()
-    async with serve(gated, idempotency_grace_s=0.01) as service:
+    sandbox = numbered()
+    async with serve(sandbox, idempotency_grace_s=0.01) as service:
         waiting = asyncio.create_task(service.post("/v1/run", {"code": "x"}, headers=KEY))
-        await gated.started.wait()
+        await until(lambda: sandbox.running)
         waiting.cancel()
-        await until(lambda: gated.cancelled)
+        await until(lambda: sandbox.killed)
         await asyncio.wait_for(service.service.admission.drained(), PATIENCE_S)
-        gated.gate.set()
-        assert (await service.post("/v1/run", {"code": "x"}, headers=KEY))[1]["stdout"] == "2\n"
+        sandbox.gate.set()
+        assert (await service.post("/v1/run", {"code": "x"}, headers=KEY))[1]["stdout"] == "1\n"
 
 
-async def test_a_failure_of_ours_is_not_kept(serve: Any) -> None:
+async def test_neither_a_failure_of_ours_nor_a_refusal_is_kept(serve: Any) -> None:
     fake = FakeSandbox({"x": SandboxError("died", kind="zygote_died", retryable=True)})
     async with serve(fake) as service:
-        assert (await service.post("/v1/run", {"code": "x"}, headers=KEY))[0] == 503
+        for body, status in (({"code": "x"}, 503), ({"code": "x", "limits": {"wall_s": -1}}, 400)):
+            assert (await service.post("/v1/run", body, headers=KEY))[0] == status
         fake.script = {"x": ok("1")}
-        assert (await service.post("/v1/run", {"code": "x"}, headers=KEY))[0] == 200
-
-
-async def test_a_refusal_is_not_kept(serve: Any) -> None:
-    fake = FakeSandbox({"x": ok("1")})
-    async with serve(fake) as service:
-        body = {"code": "x", "limits": {"wall_s": -1}}
-        assert (await service.post("/v1/run", body, headers=KEY))[0] == 400
         assert (await service.post("/v1/run", {"code": "x"}, headers=KEY))[0] == 200
 
 
@@ -233,7 +208,7 @@ async def test_many_keys_of_one_owner_take_none_of_anothers() -> None:
 
 
 async def test_streams_of_one_owner_cut_nothing_of_anothers() -> None:
-    """A stream that had said much and did not end had all others' lines be heads."""
+    """Even while it runs."""
     store, gate = IdempotencyStore(OwnerBudget(1000, {"one": 1, "two": 1})), asyncio.Event()
     said = asyncio.Event()
 
@@ -252,7 +227,7 @@ async def test_streams_of_one_owner_cut_nothing_of_anothers() -> None:
 
 
 async def test_many_answers_whose_time_is_over_are_forgotten_a_few_at_a_time() -> None:
-    """60,000 of one minute, ten minutes later, took a tenth of a second of everybody's."""
+    """Removing 60,000 in one step would block the event loop for a tenth of a second."""
     store = IdempotencyStore(OwnerBudget(256 << 20), ttl_s=0.0, max_keys=10_000)
     for number in range(4 * FORGOTTEN_AT_ONCE):
         key = str(number)
@@ -291,13 +266,6 @@ async def test_an_owners_oldest_answer_is_not_looked_for_among_all() -> None:
         await store.run_once(owner_key("few", str(number)), b"f", large)
         await asyncio.sleep(0)
     assert len(store) == 102 and seen < 100
-
-
-async def test_kept_answers_are_forgotten_after_their_time() -> None:
-    store = IdempotencyStore(OwnerBudget(256 << 20), ttl_s=0.0)
-    await store.run_once("a", b"f", answer)
-    await store.run_once("a", b"other", answer)
-    assert store.hits == 0
 
 
 async def test_an_exception_reaches_every_waiter_and_is_not_kept() -> None:

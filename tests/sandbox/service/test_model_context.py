@@ -1,4 +1,4 @@
-"""The tools by the Model Context Protocol, from the SDK's own client: over pipes and over HTTP."""
+"""The Model Context Protocol server with the SDK's client, over pipes and over HTTP."""
 
 import argparse
 import asyncio
@@ -32,9 +32,10 @@ from rocstar.sandbox.http import malformed
 from rocstar.sandbox.http.guard import Owner, Owners
 from rocstar.sandbox.http.listening import Address, bind, listen
 from rocstar.sandbox.service.model_context import guard, server
-from rocstar.sandbox.service.model_context.tools import to_call_result
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import Display, Status
+
+from .conftest import request_bytes
 
 SECONDS = 120.0
 VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -57,8 +58,8 @@ async def test_a_hundred_cells_in_ten_sessions_and_a_figure() -> None:
     async with asyncio.timeout(SECONDS), mcp.Client(process) as client:
         offered = {tool.name for tool in (await client.list_tools()).tools}
         assert offered == {"run_python", "run_cell", "write_file", "read_file", "close_session"}
-        schemas = [tool.input_schema for tool in (await client.list_tools()).tools]
-        assert all(schema["additionalProperties"] is False for schema in schemas)
+        for tool in (await client.list_tools()).tools:
+            assert tool.input_schema["additionalProperties"] is False and tool.annotations.title
 
         async def ten_cells(number: int) -> list[str]:
             answer = await client.call_tool("run_cell", {"code": f"x = {number}\nx"})
@@ -182,6 +183,10 @@ async def listening(owners: Owners, sandbox: Any = None) -> AsyncIterator[str]:
         await asyncio.wait((serving,))
 
 
+def port_of(address: str) -> int:
+    return int(address.split(":")[2].partition("/")[0])
+
+
 @asynccontextmanager
 async def client_of(address: str, token: str = "", **headers: str) -> AsyncIterator[Any]:
     if token:
@@ -197,8 +202,7 @@ async def client_of(address: str, token: str = "", **headers: str) -> AsyncItera
 async def test_a_body_of_two_lengths_hides_no_request(name: str) -> None:
     """The SDK's server takes chunks beside a length; what a proxy takes for the body was the next request."""
     async with listening(Owners()) as address:
-        port = int(address.split(":")[2].partition("/")[0])
-        statuses, _ = await said(port, of_length(b"/mcp", name) + LAST)
+        statuses, _ = await said(port_of(address), of_length(b"/mcp", name) + LAST)
     assert statuses == [400]
 
 
@@ -213,24 +217,18 @@ async def test_over_http_a_session_is_its_owners() -> None:
                 assert "unknown" in text_of(await other.call_tool("run_cell", own))
 
 
+WITHOUT_TOKEN = ({}, {"Authorization": f"Bearer {FIRST}x"}, {"Authorization": f"Basic {FIRST}"})
+OF_A_PAGE = ({"Origin": "http://evil.example"}, {"Host": "evil.example"}, {"Sec-Fetch-Site": "cross-site"})
+
+
 @pytest.mark.parametrize(
-    ("owners", "headers", "status"),
-    [
-        (OWNERS, {}, 401),
-        (OWNERS, {"Authorization": f"Bearer {FIRST}x"}, 401),
-        (OWNERS, {"Authorization": f"Basic {FIRST}"}, 401),
-        (Owners(), {"Origin": "http://evil.example.com"}, 403),
-        (Owners(), {"Host": "evil.example.com"}, 403),
-        (Owners(), {"Sec-Fetch-Site": "cross-site"}, 403),
-    ],
+    ("owners", "refused", "status"), [(OWNERS, WITHOUT_TOKEN, 401), (Owners(), OF_A_PAGE, 403)]
 )
-async def test_who_may_not_call_is_told_so(
-    owners: Owners,
-    headers: dict[str, str],
-    status: int,
-) -> None:
-    async with listening(owners) as address, httpx2.AsyncClient() as http:
-        assert (await http.post(address, json={}, headers=headers)).status_code == status
+async def test_who_may_not_call_is_told_so(owners: Owners, refused: Any, status: int) -> None:
+    async with listening(owners) as address:
+        for headers in refused:
+            async with httpx2.AsyncClient() as http:
+                assert (await http.post(address, json={}, headers=headers)).status_code == status
 
 
 def test_an_address_that_others_reach_needs_a_token() -> None:
@@ -242,16 +240,11 @@ def test_an_address_that_others_reach_needs_a_token() -> None:
         server.run(options)
 
 
-HELLO = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-03-26",
-        "capabilities": {},
-        "clientInfo": {"name": "x", "version": "1"},
-    },
+PARAMS = {
+    **{"protocolVersion": "2025-03-26", "capabilities": {}},
+    "clientInfo": {"name": "x", "version": "1"},
 }
+HELLO = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": PARAMS}
 TAKES = {"Accept": "application/json, text/event-stream"}
 
 
@@ -262,10 +255,10 @@ async def hello(address: str, token: str) -> int:
 
 
 async def test_who_says_nothing_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """256 connections of anybody's, without a byte, and everybody had a 503 for as long as they stayed."""
+    """Connections that send no byte."""
     monkeypatch.setattr(server, "MAX_CONNECTIONS", 16)
     async with listening(OWNERS) as address:
-        port = int(address.split(":")[2].split("/")[0])
+        port = port_of(address)
         assert await hello(address, FIRST) == 200
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
         assert await hello(address, FIRST) == 200
@@ -276,19 +269,18 @@ async def test_who_says_nothing_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_one_owners_clients_leave_room_for_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each that began held a session of the SDK's for half an hour, of 256 for all owners."""
+    """Also sessions of the SDK, which live for half an hour."""
     monkeypatch.setattr(server, "MAX_CONNECTIONS", 16)
     async with listening(OWNERS) as address:
         for _ in range(40):
             await hello(address, FIRST)
         assert await hello(address, SECOND) == 200
-        port = int(address.split(":")[2].split("/")[0])
+        port = port_of(address)
         kept, statuses = [], []
         for _ in range(20):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            body = b'{"jsonrpc":"2.0","id":1,"method":"ping"'
-            head = f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {FIRST}\r\n"
-            writer.write(head.encode() + b"Content-Length: %d\r\n\r\n" % (len(body) + 1) + body)
+            whole = request_bytes("/mcp", {"method": "ping"}, f"Authorization: Bearer {FIRST}")
+            writer.write(whole[:-1])
             kept.append((reader, writer))
         for reader, _ in reversed(kept):
             line = await reader.readline()
@@ -315,10 +307,8 @@ async def test_the_sdk_parses_no_large_body(monkeypatch: pytest.MonkeyPatch) -> 
     code, stdin, text, content = "x = 1\n" * 20_000, "é" * 100_000, "\n" * 300_000, os.urandom(200_000)
     async with listening(OWNERS, sandbox) as address, client_of(address, FIRST) as client:
         files = {"a": text, "b": "short"}
-        assert (
-            text_of(await client.call_tool("run_python", {"code": code, "stdin": stdin, "files": files}))
-            == "ran"
-        )
+        given = {"code": code, "stdin": stdin, "files": files}
+        assert text_of(await client.call_tool("run_python", given)) == "ran"
         request = sandbox.requests[-1]
         assert (request.code, request.stdin) == (code, stdin)
         assert request.files == {"a": text.encode(), "b": b"short"}
@@ -355,7 +345,8 @@ FLOOD = "head " + "x" * 3_000_000 + " tail\n"
 
 
 async def test_an_answer_fits_a_model_and_is_never_empty() -> None:
-    answers = {"flood": ok(FLOOD), "silent": ok(""), "blank": ok("\n \n"), "print(1)": ok("1\n")}
+    drawn = dataclasses.replace(ok(""), displays=(Display("image/png", PNG),))
+    answers = {"flood": ok(FLOOD), "silent": ok(""), "blank": ok("\n \n"), "drawn": drawn}
     async with listening(OWNERS, FakeSandbox(answers)) as address, client_of(address, FIRST) as client:
         flood = await client.call_tool("run_python", {"code": "flood"})
         assert len(flood.model_dump_json()) < 30_000
@@ -369,6 +360,8 @@ async def test_an_answer_fits_a_model_and_is_never_empty() -> None:
                 await other.read_resource(link.uri)
         for code in ("silent", "blank"):
             assert text_of(await client.call_tool("run_python", {"code": code})) == "[no output]"
+        drawn = await client.call_tool("run_python", {"code": "drawn"})
+        assert [part.type for part in drawn.content] == ["image"]  # which needs no text
 
 
 async def test_what_is_no_http_has_the_form_of_other_errors(
@@ -377,14 +370,9 @@ async def test_what_is_no_http_has_the_form_of_other_errors(
     monkeypatch.setattr(malformed, "LOG_EVERY_S", 0.0)
     told = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "the request is not HTTP"}}
     async with listening(OWNERS) as address:
-        line, body = await answer_to(int(address.split(":")[2].split("/")[0]))
+        line, body = await answer_to(port_of(address))
     assert " 400 " in line and json.loads(body) == told
     assert capfd.readouterr().err.count("is not HTTP") == 1
-
-
-def test_a_picture_needs_no_text() -> None:
-    drawn = dataclasses.replace(ok(""), displays=(Display("image/png", PNG),))
-    assert [part.type for part in to_call_result(drawn).content] == ["image"]
 
 
 async def test_a_cell_that_ends_its_session_says_so() -> None:
@@ -412,17 +400,12 @@ async def test_probes_need_no_token_and_refusals_have_one_form(caplog: pytest.Lo
         ]
         assert [one.status_code for one in refused] == [401, 404, 405]
         assert all(one.json()["error"]["message"] for one in refused)
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(base.rpartition(":")[2]))
-        head = f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {FIRST}\r\n"
-        writer.write(f"{head}Content-Length: 999999999\r\nExpect: 100-continue\r\n\r\n".encode())
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(address))
+        lines = (f"Authorization: Bearer {FIRST}", "Content-Length: 999999999", "Expect: 100-continue")
+        writer.write(request_bytes("/mcp", None, *lines))
         assert b" 413 " in await reader.readline()
         writer.close()
         prompt = {"jsonrpc": "2.0", "id": 1, "method": "prompts/get", "params": {"name": "none"}}
         told = (await http.post(address, json=prompt, headers=own)).text
         assert "this server has no prompts" in told
     assert not any(record.exc_info for record in caplog.records)
-
-
-async def test_the_server_and_its_tools_say_what_they_are() -> None:
-    async with listening(Owners()) as address, client_of(address) as client:
-        assert all(tool.annotations.title for tool in (await client.list_tools()).tools)

@@ -1,7 +1,6 @@
-"""Whose a request is, and that no owner's requests become another's or take what is kept for it."""
+"""Owners of requests: token files, separate keys and sessions, and shares of each budget."""
 
 import asyncio
-import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest
 
 from ...patience import PATIENCE_S
+from .conftest import HeldSandbox, request_bytes
 from .conftest import until as until_true
-from .test_guard import Hanging
 
 ONE, TWO = "0123456789abcdef-one", "0123456789abcdef-two"
 OWNERS = Owners((Owner(name="one", token=ONE), Owner(name="two", token=TWO, weight=3)))
@@ -94,8 +93,8 @@ POSTS: list[tuple[str, dict[str, Any]]] = [
 async def test_every_call_is_its_tokens_owners(serve: Any, path: str, body: Any) -> None:
     fake = FakeSandbox({}, otherwise=ok())
     async with serve(fake, owners=OWNERS) as service:
-        for token in (ONE, TWO):
-            assert (await service.post(path, body, headers=by(token)))[0] == 200
+        for token in (ONE, TWO):  # the name of a run says nothing beside a token
+            assert (await service.post(path, body, headers=by(token, Rocstar_Run="other")))[0] == 200
         assert (await service.post(path, body, headers=by(ONE + "x")))[0] == 401
     assert [request.owner for request in fake.requests] == ["one", "two"]
 
@@ -110,44 +109,37 @@ async def test_without_tokens_a_run_is_the_owner(serve: Any) -> None:
     assert [request.owner for request in fake.requests] == ["run-7", ""]
 
 
-async def test_a_name_of_a_run_is_not_heard_where_tokens_tell(serve: Any) -> None:
-    fake = FakeSandbox({}, otherwise=ok())
-    async with serve(fake, owners=OWNERS) as service:
-        await service.post("/v1/run", {"code": "x"}, headers=by(ONE, Rocstar_Run="two"))
-    assert fake.requests[0].owner == "one"
-
-
 async def test_a_full_service_has_room_for_who_has_less_than_its_share(serve: Any) -> None:
-    hanging = Hanging()
-    async with serve(hanging, owners=OWNERS, max_calls=16) as service:
+    held = HeldSandbox()
+    async with serve(held, owners=OWNERS, max_calls=16) as service:
         batch = {"requests": [{"code": "x"}] * 10}
         flood = asyncio.create_task(service.post("/v1/batch", batch, headers=by(ONE)))
-        await hanging.until_running(10)
+        await held.until_running(10)
         assert (await service.post("/v1/run", {"code": "x"}, headers=by(ONE)))[0] == 429
         few = asyncio.create_task(
             service.post("/v1/batch", {"requests": [{"code": "x"}] * 6}, headers=by(TWO))
         )
-        await hanging.until_running(16)
+        await held.until_running(16)
         for task in (flood, few):
             task.cancel()
-        await hanging.until_running(0)
+        await held.until_running(0)
 
 
 async def test_bodies_of_one_owner_leave_room_for_anothers(serve: Any) -> None:
-    hanging = Hanging()
-    async with serve(hanging, owners=OWNERS, max_held_bytes=16_000) as service:
-        held = asyncio.create_task(service.post("/v1/run", {"code": "x" * 9000}, headers=by(ONE)))
-        await hanging.until_running(1)
+    held = HeldSandbox()
+    async with serve(held, owners=OWNERS, max_held_bytes=16_000) as service:
+        mine = asyncio.create_task(service.post("/v1/run", {"code": "x" * 9000}, headers=by(ONE)))
+        await held.until_running(1)
         assert (await service.post("/v1/run", {"code": "x" * 2000}, headers=by(ONE)))[0] == 429
         other = asyncio.create_task(service.post("/v1/run", {"code": "x" * 5000}, headers=by(TWO)))
-        await hanging.until_running(2)
-        for task in (held, other):
+        await held.until_running(2)
+        for task in (mine, other):
             task.cancel()
-        await hanging.until_running(0)
+        await held.until_running(0)
 
 
 async def test_a_key_is_its_owners(serve: Any) -> None:
-    """The second asker got the first one's session, and could read its variables."""
+    """Another owner with the same key gets another session."""
     fake = FakeSandbox(lambda request: ok(request.owner))
     async with serve(fake, owners=OWNERS) as service:
         key = {"Idempotency_Key": "k1"}
@@ -187,18 +179,11 @@ async def test_sessions_of_one_owner_do_not_take_anothers(serve: Any) -> None:
         path = f"/v1/sessions/{mine['id']}/run"
         assert (await service.post(path, {"code": "x"}, headers=by(TWO)))[0] == 200
         assert len(service.service.sessions) == 6  # two more are kept for the other
-
-
-async def test_a_session_opens_as_its_owners(serve: Any) -> None:
-    fake = FakeSandbox({}, otherwise=ok())
-    async with serve(fake, owners=OWNERS) as service:
-        _, opened = await service.post("/v1/sessions", {}, headers=by(TWO))
-        await service.post(f"/v1/sessions/{opened['id']}/run", {"code": "x"}, headers=by(TWO))
     assert fake.requests == [ExecRequest(code="x", flavour="stdlib", owner="two")]
 
 
 async def test_output_of_one_owner_shortens_none_of_anothers(serve: Any) -> None:
-    """What waits for its batch is bounded, and beyond that cut: another's output must not do that to mine."""
+    """The outputs that wait for the rest of their batch have a budget, and are truncated beyond it."""
     gate = asyncio.Event()
 
     class Loud(FakeSandbox):
@@ -229,10 +214,7 @@ async def unread(service: Any, path: str, body: Any, headers: dict[str, str]) ->
     number = len(service.service.connections) + 1
     _, writer = await asyncio.open_connection(sock=plain, limit=1024)
     await until_true(lambda: len(service.service.connections) >= number)
-    sent = json.dumps(body).encode()
-    lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(sent)}"]
-    lines += [f"{name}: {text}" for name, text in headers.items()]
-    writer.write("\r\n".join([*lines, "", ""]).encode() + sent)
+    writer.write(request_bytes(path, body, *(f"{name}: {text}" for name, text in headers.items())))
     for connection in service.service.connections._of.values():  # else the kernel would take a megabyte
         connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     return writer
@@ -241,7 +223,7 @@ async def unread(service: Any, path: str, body: Any, headers: dict[str, str]) ->
 async def test_kept_answers_that_an_owner_does_not_take_cut_nothing_of_anothers(
     serve: Any, until: Any
 ) -> None:
-    """They were counted, however many they were, and then all others' outputs were cut to their heads."""
+    """However many of them wait."""
     size = 16 << 20
     fake = FakeSandbox(lambda request: ok("x" * (size if request.code == "much" else 50_000)))
     async with serve(fake, owners=OWNERS, max_held_bytes=3 * size) as service:
@@ -267,18 +249,14 @@ async def test_kept_answers_that_an_owner_does_not_take_cut_nothing_of_anothers(
 
 
 async def test_an_answer_that_is_not_taken_counts_though_it_is_not_long(serve: Any, until: Any) -> None:
-    """Up to a megabyte nothing was counted, on each of thousands of connections."""
+    """On each of thousands of connections."""
     fake = FakeSandbox({}, otherwise=ok("x" * 900_000))
     async with serve(fake, max_held_bytes=1 << 22) as service:
         held, clients = service.service.admission.held, []
-        for _ in range(64):
-            if not held.fits("", 0):
-                break
+        while held.fits("", 0) and len(clients) < 64:
             clients.append(await unread(service, "/v1/run", {"code": "x"}, {}))
-            number = len(fake.requests) + 1
-            await until(lambda number=number: len(fake.requests) == number)
+            await until(lambda: len(fake.requests) == len(clients))
             await asyncio.sleep(0)
-        assert not held.fits("", 0)
         assert len((await service.post("/v1/run", {"code": "x"}))[1]["stdout"]) == 4096
         for writer in clients:
             writer.transport.abort()

@@ -1,4 +1,4 @@
-"""The page at `/`: complete in itself, and no way into it for what programs or clients write."""
+"""The page at `/`: complete in itself, and closed to the text of programs and clients."""
 
 import base64
 import hashlib
@@ -41,10 +41,8 @@ async def test_its_policy_lets_its_own_script_run_and_no_other(serve: Any) -> No
 
 
 def test_what_a_program_wrote_becomes_text_only() -> None:
-    assert "textContent" in SCRIPT
-    assert not re.search(
-        r"innerHTML|outerHTML|insertAdjacent|document\.write|eval|Function\(|\.src|\.href", SCRIPT
-    )
+    unsafe = r"innerHTML|outerHTML|insertAdjacent|document\.write|eval|Function\(|\.src|\.href"
+    assert "textContent" in SCRIPT and not re.search(unsafe, SCRIPT)
 
 
 @pytest.mark.parametrize(
@@ -68,17 +66,14 @@ async def test_with_a_token_the_page_is_open_and_asks_for_it(serve: Any) -> None
 
 async def test_its_form_may_run_programs_and_another_page_may_not(serve: Any) -> None:
     async with serve(FakeSandbox({}, otherwise=ok("1\n"))) as service:
-        own = f"http://127.0.0.1:{service.port}"
-        for origin, status in ((own, 200), ("http://127.0.0.1:1", 403), ("null", 403), ("http://evil", 403)):
+        for origin, status in ((f"http://127.0.0.1:{service.port}", 200), ("http://127.0.0.1:1", 403)):
             assert (await service.post("/v1/run", {"code": "x"}, headers={"Origin": origin}))[0] == status
-        # A name of theirs that they let stand for 127.0.0.1: origin and host agree.
-        headers = {"Origin": f"http://evil:{service.port}", "Host": f"evil:{service.port}"}
-        assert (await service.post("/v1/run", {"code": "x"}, headers=headers))[0] == 403
 
 
 @pytest.mark.parametrize(
     ("headers", "host", "taken"),
     [
+        ({"Origin": "http://evil:8088"}, "evil:8088", False),  # a name that points at loopback
         ({"Origin": "http://localhost:8088"}, "localhost:8088", True),
         ({"Origin": "http://[::1]:8088"}, "[::1]:8088", True),
         ({"Origin": "http://127.0.0.1:8088"}, "localhost:8088", False),

@@ -1,4 +1,4 @@
-"""Responses: in one write as aiohttp would send them, or in chunks with the same bytes beside the loop."""
+"""Responses: one write with the bytes of aiohttp, or chunks that are encoded outside the event loop."""
 
 import asyncio
 import json
@@ -17,6 +17,8 @@ from rocstar.sandbox.service.dialects.verl_tool import InvalidAction, Observatio
 from rocstar.sandbox.service.results import Failure, FailureFields
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import Display, ExecResult, Status
+
+from .conftest import request_bytes
 
 PIECE = 20
 TEXTS = st.text(
@@ -101,7 +103,6 @@ def test_no_call_of_the_encoder_takes_a_long_text(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_a_long_answer_is_written_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a short one at once."""
     asked: list[Any] = []
     monkeypatch.setattr(responses, "encode_in_chunks", lambda value: asked.append(value) or b"pieces")
     assert await responses.encode_json({"a": 1}, responses.LONG_CHARS - 1) == b'{"a":1}' and not asked
@@ -121,7 +122,7 @@ ASKED = {
 async def test_an_answer_that_is_sent_in_pieces_is_the_same(
     serve: Any, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """The server would copy a long one while nobody else has a turn."""
+    """aiohttp would copy a long one whole."""
     writes = 0
 
     async def watched(response: Any, content: bytes, timeout_s: float) -> None:
@@ -142,24 +143,18 @@ async def test_an_answer_that_is_sent_in_pieces_is_the_same(
     assert whole == (status, answer) and status == 200 and writes == 1
 
 
-# --- in one write ------------------------------------------------------------------------------------------
-
-BODY = b'{"code": "1"}'
-
-
-async def ask(port: int, version: str, *more: str) -> tuple[bytes, dict[str, bytes], bytes, bool]:
-    """Status line, headers, body, and whether the connection goes on."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    lines = (f"POST /v1/run HTTP/{version}", "Host: localhost", f"Content-Length: {len(BODY)}", *more, "", "")
+async def ask(service: Any, version: str, *more: str) -> tuple[bytes, dict[str, bytes], bytes, bool]:
+    """Return the status line, headers, body, and whether the connection goes on."""
+    sent = request_bytes("/v1/run", {"code": "1"}, *more).replace(b"HTTP/1.1", f"HTTP/{version}".encode())
+    reader, writer = await service.send(sent)
     try:
-        writer.write("\r\n".join(lines).encode() + BODY)
         status, *rest = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[:-2]
         pairs = (line.split(b": ", 1) for line in rest)
         headers = {name.decode().lower(): value for name, value in pairs}
         body = await reader.readexactly(int(headers["content-length"]))
         if headers.get("connection") == b"close":
             return status, headers, body, await reader.read(1) != b""
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        writer.write(request_bytes("/healthz", method="GET"))
         return status, headers, body, b"200 OK" in await reader.readline()
     finally:
         writer.close()
@@ -169,10 +164,10 @@ async def ask(port: int, version: str, *more: str) -> tuple[bytes, dict[str, byt
     ("version", "more"), [("1.1", "Connection: close"), ("1.0", "Connection: keep-alive")]
 )
 async def test_it_is_aiohttps_own_answer(serve: Any, version: str, more: str) -> None:
-    """The same in a way that aiohttp's own takes, but for when, and for what is said of the connection."""
+    """All but the date and the header of the connection."""
     async with serve(FakeSandbox({"1": ok("\u00e9" * 20_000 + "\n")})) as service:
-        status, headers, body, goes_on = await ask(service.port, "1.1")
-        other_status, other_headers, other_body, other_goes_on = await ask(service.port, version, more)
+        status, headers, body, goes_on = await ask(service, "1.1")
+        other_status, other_headers, other_body, other_goes_on = await ask(service, version, more)
     assert goes_on and other_goes_on is ("close" not in more)
     assert (status.split(b" ", 1)[1], body) == (other_status.split(b" ", 1)[1], other_body)
     assert len(headers["date"]) == len(other_headers["date"])
@@ -182,23 +177,16 @@ async def test_it_is_aiohttps_own_answer(serve: Any, version: str, more: str) ->
 
 
 async def test_a_body_that_waits_to_be_asked_for_is(serve: Any) -> None:
+    head, end, body = request_bytes("/v1/run", {"code": "1"}, "Expect: 100-continue").partition(b"\r\n\r\n")
     async with serve(FakeSandbox({"1": ok("one\n")})) as service:
-        reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
-        head = f"POST /v1/run HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(BODY)}\r\nExpect: "
-        writer.write(head.encode() + b"100-continue\r\n\r\n")
-        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        writer.write(BODY)
+        reader, writer = await service.send(head + end)
+        assert await reader.readuntil(end) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(body)
         assert b"200 OK" in await reader.readline()
-        await reader.readuntil(b"\r\n\r\n")
         writer.close()
-        for expected, status in ((b"a-miracle", b"417"), (b"", b"200 OK")):
-            reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
-            writer.write(head.encode() + expected + b"\r\n\r\n" + BODY)
-            assert status in await reader.readline()
-            writer.close()
-
-
-# --- a part at a time --------------------------------------------------------------------------------------
+        reader, writer = await service.send(head.removesuffix(b"100-continue") + end + body)
+        assert b"200 OK" in await reader.readline()
+        writer.close()
 
 
 async def test_others_have_a_turn_once_the_time_of_a_piece_is_over() -> None:

@@ -1,4 +1,4 @@
-"""`rocstar sandbox serve` as a shell and a supervisor of processes see it."""
+"""`rocstar sandbox serve` as a process: options, signals, tokens and the access log."""
 
 import asyncio
 import json
@@ -21,6 +21,7 @@ from rocstar.sandbox.command_line import require_own_users
 from rocstar.sandbox.http.guard import Owner, Owners, require_token_unless_loopback
 
 from ...patience import PATIENCE_S
+from .conftest import request_bytes
 
 COMMAND = [
     sys.executable,
@@ -32,10 +33,16 @@ SMALL = ["--port", "0", "--flavours", "stdlib"]
 
 
 @asynccontextmanager
-async def started(*options: str, **environment: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
-    """The process and its port."""
+async def started(
+    *options: str, stderr: int | None = None, **environment: str
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
+    """Start the service in its own session. Yields the process and its port."""
     process = await asyncio.create_subprocess_exec(
-        *COMMAND, *SMALL, *options, env={**os.environ, **environment}, stdout=asyncio.subprocess.PIPE
+        *(*COMMAND, *SMALL, *options),
+        env={**os.environ, **environment},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=stderr,
+        start_new_session=True,
     )
     assert process.stdout is not None
     try:
@@ -50,67 +57,53 @@ async def started(*options: str, **environment: str) -> AsyncIterator[tuple[asyn
         await process.communicate()
 
 
-async def exchange(port: int, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-    """One request on a connection of its own."""
-    data = b"" if body is None else json.dumps(body).encode()
+async def ended(process: asyncio.subprocess.Process) -> int:
+    return await asyncio.wait_for(process.wait(), PATIENCE_S)
+
+
+async def fetch(port: int, path: str, body: Any = None, *lines: str) -> tuple[int, bytes]:
+    """Send one request on its own connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
-    head += [f"Content-Length: {len(data)}", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
-    writer.write("\r\n".join(head).encode() + data)
+    method = "GET" if body is None else "POST"
+    writer.write(request_bytes(path, body, "Connection: close", *lines, method=method))
     async with asyncio.timeout(PATIENCE_S):
-        answer = await reader.read()
+        head, _, text = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
-    before, _, after = answer.partition(b"\r\n\r\n")
-    return int(before.split()[1]), json.loads(after)
+    return int(head.split()[1]), text
 
 
-async def test_it_serves_until_sigterm_and_ends_with_0() -> None:
-    async with started(MAX_EXECUTION_TIME="1") as (process, port):
-        assert await exchange(port, "/ping") == (200, "pong")
-        status, answer = await exchange(port, "/run", {"type": "python", "solution": "while True: pass"})
-        assert (status, answer["reason"]) == (200, "worker_timeout")
-        process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
+async def exchange(port: int, path: str, body: Any = None, *lines: str) -> tuple[int, Any]:
+    status, text = await fetch(port, path, body, *lines)
+    return status, json.loads(text)
 
 
 async def until_in_flight(port: int, number: int) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while True:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            text = await reader.read()
-            writer.close()
-            if b"\nrocstar_sandbox_in_flight %.1f\n" % number in text:
-                return
+        while b"\nrocstar_sandbox_in_flight %.1f\n" % number not in (await fetch(port, "/metrics"))[1]:
+            pass
 
 
-async def test_calls_in_flight_end_before_it_does() -> None:
-    async with started() as (process, port):
+async def test_at_sigterm_calls_end_an_arriving_body_is_refused_and_the_status_is_0() -> None:
+    async with started(MAX_EXECUTION_TIME="1") as (process, port), asyncio.timeout(PATIENCE_S):
+        assert await exchange(port, "/ping") == (200, "pong")
+        status, answer = await exchange(port, "/run", {"type": "python", "solution": "while True: pass"})
+        assert (status, answer["reason"]) == (200, "worker_timeout")
         slow = {"code": "import time; time.sleep(3); print(1)"}
         call = asyncio.create_task(exchange(port, "/v1/run", slow))
         await until_in_flight(port, 1)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request_bytes("/v1/run", None, "Content-Length: 1000", "Expect: 100-continue"))
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b'{"code": ')
         process.send_signal(signal.SIGTERM)
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 ") and b"\r\nRetry-After: 1" in head
+        failure = json.loads(await reader.readuntil(b"}}"))["error"]
+        assert (failure["kind"], failure["retryable"]) == ("closed", True)
+        writer.close()
         status, answer = await call
         assert (status, answer["stdout"]) == (200, "1\n")
-        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
-
-
-async def test_a_body_that_is_on_its_way_is_answered_when_it_ends() -> None:
-    async with started() as (process, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"POST /v1/run HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n")
-        writer.write(b"Expect: 100-continue\r\n\r\n")
-        async with asyncio.timeout(PATIENCE_S):
-            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-            writer.write(b'{"code": ')
-            process.send_signal(signal.SIGTERM)
-            before = await reader.readuntil(b"\r\n\r\n")
-            length = re.search(rb"\r\nContent-Length: (\d+)", before)
-            assert before.startswith(b"HTTP/1.1 503 ") and b"\r\nRetry-After: 1" in before and length
-            failure = json.loads(await reader.readexactly(int(length[1])))["error"]
-            writer.close()
-            assert await process.wait() == 0
-        assert (failure["kind"], failure["retryable"]) == ("closed", True)
+        assert await process.wait() == 0
 
 
 async def test_calls_that_take_too_long_fail_with_an_answer() -> None:
@@ -125,7 +118,7 @@ async def test_calls_that_take_too_long_fail_with_an_answer() -> None:
         (status, answer), (batch_status, batch) = await asyncio.gather(*calls)
         assert (status, answer["error"]["kind"]) == (503, "closed")
         assert (batch_status, [r["error"]["kind"] for r in batch["results"]]) == (200, ["closed"] * 2)
-        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
+        assert await ended(process) == 0
 
 
 async def test_a_second_signal_hurries() -> None:
@@ -136,41 +129,38 @@ async def test_a_second_signal_hurries() -> None:
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
         assert (await call)[0] == 503
-        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
+        assert await ended(process) == 0
 
 
-async def test_the_token_is_needed_and_never_reaches_a_program(tmp_path: Path) -> None:
+async def test_the_token_is_needed_and_reaches_neither_a_program_nor_the_access_log() -> None:
     token = "0123456789abcdef0123"
-    async with started(ROCSTAR_SANDBOX_TOKEN=token) as (_, port):
+    pipe = asyncio.subprocess.PIPE
+    async with started("--access-log", stderr=pipe, ROCSTAR_SANDBOX_TOKEN=token) as (process, port):
         body = {"code": "import os; print(sorted(os.environ))"}
         assert (await exchange(port, "/v1/run", body))[0] == 401
-        status, answer = await exchange(port, "/v1/run", body, Authorization=f"Bearer {token}")
+        status, answer = await exchange(port, "/v1/run", body, f"Authorization: Bearer {token}")
         assert (status, "ROCSTAR" in answer["stdout"], token in answer["stdout"]) == (200, False, False)
-    file = tmp_path / "token"
-    file.write_text(token + "\n")
-    async with started("--token-file", str(file)) as (_, port):
-        assert (await exchange(port, "/v1/run", {"code": ""}))[0] == 401
-        assert (await exchange(port, "/v1/run", {"code": ""}, Authorization=f"Bearer {token}"))[0] == 200
+        process.send_signal(signal.SIGTERM)
+        _, log = await asyncio.wait_for(process.communicate(), PATIENCE_S)
+    line = (
+        rb'\d{4}-\d\d-\d\dT[\d:]+\+\d{4} 127\.0\.0\.1 - "POST /v1/run HTTP/1\.1" 200 \d+ \d+\.\d{3} "-" "-"\n'
+    )
+    assert re.search(line, log) and token.encode() not in log
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_loopback_goes_without_a_token(host: str) -> None:
-    require_token_unless_loopback([host], Owners())
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.1", "fe80::1", "8.8.8.8"])
-def test_any_other_address_needs_one(host: str) -> None:
-    with pytest.raises(ValueError, match="token is needed"):
+def test_any_address_but_loopback_needs_a_token() -> None:
+    owners = Owners((Owner(name="", token="0123456789abcdef"),))
+    for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost"):
         require_token_unless_loopback([host], Owners())
-    require_token_unless_loopback([host], Owners((Owner(name="", token="0123456789abcdef"),)))
+    for host in ("0.0.0.0", "::", "", "10.0.0.1", "fe80::1", "8.8.8.8"):
+        with pytest.raises(ValueError, match="token is needed"):
+            require_token_unless_loopback([host], Owners())
+        require_token_unless_loopback([host], owners)
 
 
 @pytest.mark.parametrize(
     ("options", "environment", "message"),
     [
-        (["--host", "0.0.0.0"], {}, "a token is needed"),
-        (["--host", "::"], {}, "a token is needed"),
-        (["--host", "192.0.2.1"], {}, "a token is needed"),
         (["--host", "no-such-host.invalid"], {}, "--host no-such-host.invalid"),
         (["--host", "0.0.0.0"], {"ROCSTAR_SANDBOX_TOKEN": "short"}, "at least 16"),
         (["--token-file", "/nowhere/token"], {}, "/nowhere/token"),
@@ -226,29 +216,6 @@ def test_a_port_that_is_taken_is_exit_2(capsys: pytest.CaptureFixture[str]) -> N
     ), "it is told before the sandbox starts"
 
 
-async def test_the_access_log_is_a_line_per_request_without_the_token() -> None:
-    token = "0123456789abcdef0123"
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND,
-        *SMALL,
-        "--access-log",
-        env={**os.environ, "ROCSTAR_SANDBOX_TOKEN": token},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE_S):
-        line = await process.stdout.readline()
-    port = int(line.rsplit(b":", 1)[1])
-    assert (await exchange(port, "/v1/run", {"code": ""}, Authorization=f"Bearer {token}"))[0] == 200
-    process.send_signal(signal.SIGTERM)
-    _, said = await asyncio.wait_for(process.communicate(), PATIENCE_S)
-    line = (
-        rb'\d{4}-\d\d-\d\dT[\d:]+\+\d{4} 127\.0\.0\.1 - "POST /v1/run HTTP/1\.1" 200 \d+ \d+\.\d{3} "-" "-"\n'
-    )
-    assert re.search(line, said) and token.encode() not in said
-
-
 ANN, ANN_LATER, BOB = "ann-0123456789abcdef", "ann-later-0123456789", "bob-0123456789abcdef"
 
 
@@ -256,79 +223,58 @@ async def test_tokens_are_read_again_and_sessions_live_on(short_path: Path) -> N
     file, path = short_path / "tokens", short_path / "socket"
     file.write_text(f"ann {ANN}\nbob {BOB}\n")
     file.chmod(0o600)
-    process = await asyncio.create_subprocess_exec(
-        *(*COMMAND, "--flavours", "stdlib", "--access-log", "--token-file", str(file)),
-        *("--unix", str(path), "--host", "127.0.0.1", "--port", "0"),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
-    assert process.stdout is not None and process.stderr is not None
-    said = b""
+    log = b""
 
-    async def until_said(words: bytes) -> None:
-        nonlocal said
-        assert process.stderr is not None
-        while words not in said:
+    async def until_logged(words: bytes) -> None:
+        nonlocal log
+        while words not in log:
             line = await process.stderr.readline()
-            assert line, said
-            said += line
+            assert line, log
+            log += line
 
-    async def send(method: str, target: str, token: str, body: Any = None) -> tuple[int, Any]:
+    async def send(target: str, token: str, body: Any) -> tuple[int, Any]:
         async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as http:
             headers = {"Authorization": f"Bearer {token}", "X-Forwarded-For": "198.51.100.7"}
-            async with http.request(method, f"http://rocstar{target}", json=body, headers=headers) as answer:
+            async with http.post(f"http://rocstar{target}", json=body, headers=headers) as answer:
                 return answer.status, await answer.json()
 
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            names = [await process.stdout.readline() for _ in range(2)]
-            assert names[1] == b"rocstar sandbox: serving on unix:%s\n" % os.fsencode(path)
-            session = (await send("POST", "/v1/sessions", ANN, {}))[1]["id"]
-            await send("POST", f"/v1/sessions/{session}/run", ANN, {"code": "x = 6"})
-            for text, line in (
-                (f"ann {ANN_LATER}\ncarol {BOB}\n", b"; new carol; gone bob\n"),
-                ("ann short\n", b"the tokens stay as they were"),
-            ):
-                file.write_text(text)
-                os.killpg(process.pid, signal.SIGHUP)  # as of a terminal that is closed
-                os.killpg(process.pid, signal.SIGUSR1)
-                await until_said(line)
-                assert (await send("POST", "/v1/run", ANN, {"code": ""}))[0] == 401
-                cell = {"code": "x * 7"}
-                status, answer = await send("POST", f"/v1/sessions/{session}/run", ANN_LATER, cell)
-                assert (status, answer["value"]) == (200, "42")
-                assert (await send("POST", f"/v1/sessions/{session}/run", BOB, cell))[0] == 410
-            process.terminate()
-            said += await process.stderr.read()
-            assert await process.wait() == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert re.search(rb' 198\.51\.100\.7 ann "POST /v1/sessions HTTP/1\.1" 201 ', said)
-    assert not any(token.encode() in said for token in (ANN, ANN_LATER, BOB))
+    options = ("--access-log", "--token-file", str(file), "--unix", str(path), "--host", "127.0.0.1")
+    async with (
+        started(*options, stderr=asyncio.subprocess.PIPE) as (process, _),
+        asyncio.timeout(PATIENCE_S),
+    ):
+        assert process.stdout is not None and process.stderr is not None
+        assert await process.stdout.readline() == b"rocstar sandbox: serving on unix:%s\n" % os.fsencode(path)
+        cells = f"/v1/sessions/{(await send('/v1/sessions', ANN, {}))[1]['id']}/run"
+        await send(cells, ANN, {"code": "x = 6"})
+        for text, line in (
+            (f"ann {ANN_LATER}\ncarol {BOB}\n", b"; new carol; gone bob\n"),
+            ("ann short\n", b"the tokens stay as they were"),
+        ):
+            file.write_text(text)
+            os.killpg(process.pid, signal.SIGHUP)  # as a closed terminal sends it
+            os.killpg(process.pid, signal.SIGUSR1)
+            await until_logged(line)
+            assert (await send("/v1/run", ANN, {"code": ""}))[0] == 401
+            status, answer = await send(cells, ANN_LATER, {"code": "x * 7"})
+            assert (status, answer["value"]) == (200, "42")
+            assert (await send(cells, BOB, {"code": "x * 7"}))[0] == 410
+        process.terminate()
+        log += await process.stderr.read()
+        assert await process.wait() == 0
+    assert re.search(rb' 198\.51\.100\.7 ann "POST /v1/sessions HTTP/1\.1" 201 ', log)
+    assert not any(token.encode() in log for token in (ANN, ANN_LATER, BOB))
 
 
 async def test_a_service_whose_terminal_is_gone_ends_as_any_other() -> None:
     own, terminal = os.openpty()
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND, *SMALL, stdout=asyncio.subprocess.PIPE, stderr=terminal, start_new_session=True
-    )
-    os.close(terminal)
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            port = int((await process.stdout.readline()).rsplit(b":", 1)[1])
-            os.close(own)
-            os.killpg(process.pid, signal.SIGHUP)
-            assert (await exchange(port, "/v1/run", {"code": "print(1)"}))[0] == 200
-            process.send_signal(signal.SIGTERM)
-            assert await process.wait() == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    async with started(stderr=terminal) as (process, port):
+        os.close(terminal)
+        os.close(own)
+        os.killpg(process.pid, signal.SIGHUP)
+        assert (await exchange(port, "/v1/run", {"code": "print(1)"}))[0] == 200
+        process.send_signal(signal.SIGTERM)
+        assert await ended(process) == 0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The service over the real pool: what clients of each dialect see of real programs."""
+"""The service over a real pool: real programs in each dialect."""
 
 import asyncio
 import base64
@@ -23,6 +23,7 @@ from rocstar.sandbox.service.validation import ServiceLimits
 
 from ... import needs
 from ...patience import PATIENCE_S
+from .conftest import request_bytes
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -123,13 +124,8 @@ async def test_streamed_results_do_not_wait_for_the_slowest(service: Any) -> Non
 
 
 async def test_a_client_that_goes_away_frees_the_sandbox(service: Any, until: Any) -> None:
-    data = json.dumps(
-        {"requests": [{"code": "while True: pass", "limits": {"wall_s": 600.0, "cpu_s": 600}}] * 30}
-    ).encode()
-    _, writer = await asyncio.open_connection("127.0.0.1", service.port)
-    writer.write(
-        b"POST /v1/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(data) + data
-    )
+    endless = {"code": "while True: pass", "limits": {"wall_s": 600.0, "cpu_s": 600}}
+    _, writer = await service.send(request_bytes("/v1/batch", {"requests": [endless] * 30}))
     await until(lambda: service.service.metrics.in_flight == 30)
     writer.close()
     await asyncio.wait_for(service.service.admission.drained(), PATIENCE_S)
@@ -215,47 +211,33 @@ async def test_sandbox_fusion_runs_programs_and_notebooks(service: Any) -> None:
 
 
 async def test_files_of_sandbox_fusion_go_in_and_out(service: Any) -> None:
+    """A traceback shows nothing of a large file."""
     _, probe = await service.post("/v1/run", {"code": "open('a', 'w').close()"})
     if probe["status"] != "ok":
         needs.LANDLOCK.skip()  # without it programs have no scratch directory
-    code = "\n".join(
-        (
-            "print(open('in/a.txt').read())",
-            "with open('é.bin', 'wb') as file:",
-            "    file.write(bytes(range(256)))",
-        )
-    )
-    files = {"in/a.txt": "aGVsbG8="}
+    files = {"in/a.txt": "aGVsbG8=", "large": base64.b64encode(b"x" * (9 << 20)).decode()}
+    code = """
+import os
+print(open('in/a.txt').read(), os.path.getsize('large'))
+with open('é.bin', 'wb') as file:
+    file.write(bytes(range(256)))
+1 / 0"""
     body = {"code": code, "language": "python", "files": files, "fetch_files": ["é.bin", "nowhere"]}
     _, answer = await service.post("/run_code", body)
-    assert (answer["status"], answer["run_result"]["stdout"]) == ("Success", "hello\n")
-    assert list(answer["files"]) == ["é.bin"]
-    body = {"cells": ["print(open('in/a.txt').read())"], "files": files, "fetch_files": ["in/a.txt"]}
-    _, answer = await service.post("/run_jupyter", body)
-    assert (answer["cells"][0]["stdout"], answer["files"]) == ("hello\n", files)
-
-
-async def test_a_large_file_arrives_and_the_programs_mistakes_show_nothing_of_it(service: Any) -> None:
-    _, probe = await service.post("/v1/run", {"code": "open('a', 'w').close()"})
-    if probe["status"] != "ok":
-        pytest.skip("programs have no scratch directory without Landlock")
-    files = {"large": base64.b64encode(b"x" * (9 << 20)).decode()}
-    body = {"code": "import os\nprint(os.path.getsize('large'))\n1 / 0", "language": "python", "files": files}
-    _, answer = await service.post("/run_code", body)
     result = answer["run_result"]
-    assert (result["stdout"], result["return_code"]) == (f"{9 << 20}\n", 1)
+    assert (result["stdout"], result["return_code"]) == (f"hello {9 << 20}\n", 1)
     assert len(result["stderr"]) < 300 and "ZeroDivisionError" in result["stderr"], result["stderr"][:1000]
-    cells = ["import os", "os.path.getsize('large')"]
-    _, answer = await service.post("/run_jupyter", {"cells": cells, "files": files})
+    assert list(answer["files"]) == ["é.bin"]
+    cells = ["import os; print(open('in/a.txt').read())", "os.path.getsize('large')"]
+    body = {"cells": cells, "files": files, "fetch_files": ["in/a.txt"]}
+    _, answer = await service.post("/run_jupyter", body)
+    assert (answer["cells"][0]["stdout"], answer["files"]) == ("hello\n", {"in/a.txt": "aGVsbG8="})
     assert answer["cells"][1]["display"] == [{"text/plain": str(9 << 20)}]
 
 
-async def test_the_pools_numbers_are_in_the_metrics(service: Any) -> None:
+async def test_the_pools_numbers_are_in_the_metrics_and_it_is_ready(service: Any) -> None:
     for name in ("restarts_total", "evictions_total", "pool_sessions"):
         assert await service.metric(name) is not None
-
-
-async def test_readiness_runs_a_program(service: Any) -> None:
     assert await service.get("/readyz") == (200, {"ready": True})
 
 
@@ -296,12 +278,11 @@ async def test_a_cell_takes_no_more_calls_of_functions_than_it_did(service: Any)
             called[f"{path}:{frame.f_code.co_qualname}"] += 1
 
     _, opened = await service.post("/v1/sessions", {})
-    reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
-    body = b'{"code": "print(6 * 7)"}'
-    head = f"POST /v1/sessions/{opened['id']}/run HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
+    cell_request = request_bytes(f"/v1/sessions/{opened['id']}/run", {"code": "print(6 * 7)"})
+    reader, writer = await service.send(b"")
 
     async def cell() -> bytes:
-        writer.write(head.encode() + b"\r\n\r\n" + body)
+        writer.write(cell_request)
         answered = await reader.readuntil(b"\r\n\r\n")
         length = int(answered.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
         return await reader.readexactly(length)

@@ -11,9 +11,7 @@ import pytest
 
 from rocstar.train.cli import main
 
-from ..test_own_data_guide import BLOCK
-
-GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "data.md"
+from ..test_guides import BLOCK, GUIDES
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -23,8 +21,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def test_the_first_build_prints_what_the_guide_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    blocks = BLOCK.findall(GUIDE.read_text(encoding="utf-8"))
-    (_, script), (_, shown), (_, row), (_, again) = blocks[1:5]
+    blocks = BLOCK.findall((GUIDES / "data.md").read_text(encoding="utf-8"))
+    script, shown, row, again = (text for _, _, text in blocks[1:5])
     *files, command = script.rpartition("rocstar ")[0], script.strip().splitlines()[-1]
     subprocess.run(["bash", "-e", "-c", files[0]], cwd=tmp_path, check=True)
     monkeypatch.chdir(tmp_path)

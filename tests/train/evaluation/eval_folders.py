@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.engine.types import (
+    Attempt,
     FinishReason,
     Group,
     Outcome,
@@ -40,6 +41,11 @@ def short_attempt(
     """An attempt of one prompt token and one response token."""
     changed = {"turns": turns, "finish_reason": finish, "outcome": outcome}
     return make_trajectory(task=task, sibling=sibling, step=0, **changed)
+
+
+def attempt_at(task: Task, text: str, *, is_truncated: bool = False) -> Attempt:
+    turn = Turn(start=0, end=1, text=text, stopped=not is_truncated)
+    return Attempt(task=task, turns=(turn,), is_truncated=is_truncated)
 
 
 def short_group(task: Task, *outcomes: Outcome) -> Group:

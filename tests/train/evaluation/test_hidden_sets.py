@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rocstar.engine.types import HIDDEN
-from rocstar.train.evaluation.benchmarks.registry import load_set
 from rocstar.train.evaluation.evaluation_folder import EvaluationFolder
 from rocstar.train.reading.view.sample import sample_listing
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
-from rocstar.train.recipe.eval_config import EvalConfig
 
 from .eval_folders import MadeSet, make_folder
-
-COLUMNS = ("Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
-
-
-def test_the_tasks_of_a_hidden_set_are_marked(tmp_path: Path) -> None:
-    path = tmp_path / "gpqa_diamond.csv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        writer.writerows(
-            [f"How heavy is parsnip {k}?", *(f"{k + j} g" for j in range(4))] for k in range(198)
-        )
-    tasks = load_set(EvalConfig(set="gpqa_diamond", path=str(path))).tasks
-    assert len(tasks) == 198 and all(task.meta[HIDDEN] is True for task in tasks)
-    assert all("options" in task.meta for task in tasks)
 
 
 def test_numbers_name_no_text_of_a_hidden_set(tmp_path: Path) -> None:

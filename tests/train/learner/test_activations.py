@@ -9,38 +9,29 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Co
 
 from rocstar.train.learner import activations
 from rocstar.train.learner.batch import pack
-from rocstar.train.learner.example import Example
 from rocstar.train.learner.policy_model import PolicyModel, checkpoint_activations
 from rocstar.train.learner.sharding import runs_layers_again
 from rocstar.train.learner.world import World
 from rocstar.train.recipe.model_config import ModelConfig
 
-torch.set_num_threads(1)
+from ...fakes.tiny import SIZES as TINY
+from ...fakes.tiny import make_example
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 64,
-    "hidden_size": 64,
-    "intermediate_size": 192,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-}
+SIZES = TINY | {"hidden_size": 64, "intermediate_size": 192, "head_dim": 32}
 FAMILIES = {"qwen3": (Qwen3Config, Qwen3ForCausalLM), "llama": (LlamaConfig, LlamaForCausalLM)}
 
 
 def made(family: str, num_layers: int) -> PreTrainedModel:
     config, kind = FAMILIES[family]
     torch.manual_seed(0)
-    model: PreTrainedModel = kind(config(**SIZES, num_hidden_layers=num_layers)).bfloat16()
+    model: PreTrainedModel = kind(config(**SIZES | {"num_hidden_layers": num_layers})).bfloat16()
     return model
 
 
 def kept(model: PreTrainedModel, num_tokens: int) -> int:
     """Bytes of the storages, weights aside, that autograd keeps of one row."""
-    ids = torch.randint(64, (num_tokens + 1,), generator=torch.Generator().manual_seed(0)).tolist()
-    ones = [0, *[1] * num_tokens]
-    example = Example(ids=ids, mask=ones, weights=ones, rollout_logprobs=[-1.0] * len(ids), advantage=1.0)
-    (micro,) = pack([example], tokens_per_microbatch=num_tokens)
+    ids = torch.randint(60, (num_tokens + 1,), generator=torch.Generator().manual_seed(0)).tolist()
+    (micro,) = pack([make_example(ids, [0, *[1] * num_tokens])], tokens_per_microbatch=num_tokens)
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     found: dict[int, int] = {}
     alive = []

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,11 +20,9 @@ from rocstar.train.learner import adapters, checkpoint, packed_layers
 from rocstar.train.learner.adapters import Adapters, MergedWeights
 from rocstar.train.learner.batch import MicroBatch, pack
 from rocstar.train.learner.claims import check_folder
-from rocstar.train.learner.example import Example
 from rocstar.train.learner.gather import planned
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.load_parts import load_learner
-from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.weight_file import write_owned
 from rocstar.train.learner.world import World
@@ -34,13 +30,9 @@ from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.recipe.model_config import LoraConfig
 
-from ...fakes.tiny import SCRATCH
-from ...warm_python import warm
-
-torch.set_num_threads(1)
+from ...fakes.tiny import ADAMW, SCRATCH, assert_same_weights, make_example
 
 LORA = LoraConfig(rank=4, alpha=12)
-ADAMW = OptimSpec(kind="adamw", lr=1e-2, weight_decay=0.1, grad_clip=1.0, warmup_steps=0)
 
 
 def made(config: LoraConfig = LORA, *, is_trained: bool = True, dtype: torch.dtype = torch.float32) -> Any:
@@ -57,15 +49,8 @@ def made(config: LoraConfig = LORA, *, is_trained: bool = True, dtype: torch.dty
 
 
 def micros(ids: list[int], prompt: int) -> list[MicroBatch]:
-    written = len(ids) - prompt
-    example = Example(
-        ids=ids,
-        mask=[0] * prompt + [1] * written,
-        weights=[0.0] * prompt + [0.25] * written,
-        rollout_logprobs=[None] * len(ids),
-        advantage=1.0,
-    )
-    return pack([example], tokens_per_microbatch=64)
+    mask = [k >= prompt for k in range(len(ids))]
+    return pack([make_example(ids, mask, weight=0.25)], tokens_per_microbatch=64)
 
 
 ROW = micros([3, 9, 4, 7, 7, 1, 20, 33], 2)
@@ -168,8 +153,7 @@ def test_a_seed_gives_the_adapters_and_leaves_the_generator() -> None:
     before = torch.random.get_rng_state()
     one, two = made(is_trained=False), made(is_trained=False)
     assert torch.equal(torch.random.get_rng_state(), before)
-    for (name, a), b in zip(one.named_parameters(), two.parameters(), strict=True):
-        assert torch.equal(a, b), name
+    assert_same_weights(one, two)
     assert all(not p.any() for name, p in one.named_parameters() if "lora_B" in name), (
         "nothing is changed yet"
     )
@@ -193,8 +177,7 @@ def test_what_is_saved_is_read_by_peft_and_by_us(tmp_path: Path) -> None:
         torch.testing.assert_close(theirs(input_ids=ids).logits, expected, atol=1e-5, rtol=1e-5)
     ours = made(is_trained=False)
     adapters.load_adapters(tmp_path / "adapter", ours)
-    for (name, a), b in zip(model.named_parameters(), ours.parameters(), strict=True):
-        assert torch.equal(a, b), name
+    assert_same_weights(model, ours)
     other = made(LoraConfig(rank=2))
     with pytest.raises(ConfigError, match="another rank"):
         adapters.load_adapters(tmp_path / "adapter", other)
@@ -282,8 +265,7 @@ def test_a_learner_gets_its_frozen_weights_back_before_a_forward(monkeypatch: py
     learner.imitation_step(ROW)
     stays.imitation_step(ROW)
     assert sent == ["away", "back", "away", "back"]
-    for a, b in zip(model.parameters(), other.parameters(), strict=True):
-        assert torch.equal(a, b)
+    assert_same_weights(model, other)
 
 
 def test_targets_that_are_not_there_are_named() -> None:
@@ -307,22 +289,10 @@ def test_a_recipe_that_cannot_be_is_refused(values: dict[str, Any], why: str) ->
 
 
 @pytest.fixture(scope="session")
-def over_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What one process and two ranks learned; see ranks/adapt.py."""
-    out = tmp_path_factory.mktemp("adapted")
-    script = Path(__file__).parents[1] / "ranks" / "adapt.py"
-    hidden = ("PYTEST_", "COV_", "PYTHONWARNINGS")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
-    ended = subprocess.run(
-        [str(warm().executable), str(script), str(out)],
-        env=environment | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300.0,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr[-4000:]
-    return out
+def over_ranks(run_ranks: Any) -> Path:
+    """The results of one process and of two ranks; see ranks/adapt.py."""
+    folder: Path = run_ranks("adapt.py")
+    return folder
 
 
 def test_two_ranks_learn_what_one_process_learns_and_stay_alike(over_ranks: Path) -> None:

@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from rocstar.engine.types import (
-    Group,
-    Trajectory,
-)
+from rocstar.engine.types import Group, Trajectory
 from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select

@@ -9,6 +9,8 @@ from rocstar.train.learner.balance import Cost, balance, efficiency
 from rocstar.train.learner.batch import TOKENS, empty_microbatch, pack, share_out
 from rocstar.train.learner.example import Example
 
+from ...fakes.tiny import make_example
+
 LIKE_14B = Cost(per_token=2 * 13.2e9, per_pair=4.0 * 40 * 5120, per_target=2.0 * 5120 * 151936)
 
 
@@ -37,8 +39,7 @@ def test_rounds_of_64_ranks_waste_little(mean: int, cap: int) -> None:
 
 
 def rows(num: int, length: int) -> list[Example]:
-    mask = [0] + [1] * (length - 1)
-    return [Example(ids=range(k, k + length), mask=mask, weights=mask, advantage=1.0) for k in range(num)]
+    return [make_example(range(k, k + length), [0] + [1] * (length - 1)) for k in range(num)]
 
 
 def test_a_small_batch_keeps_every_rank_busy() -> None:
@@ -74,10 +75,7 @@ def test_no_rows_and_no_work() -> None:
 
 def test_a_log_prob_that_is_not_a_number_stays_so() -> None:
     """A missing one is nothing to correct for; one that is not finite must be refused later."""
-    logprobs = [None, None, float("nan")]
-    (micro,) = pack(
-        [Example(ids=[1, 2, 3], mask=[0, 1, 1], weights=[0, 1, 1], rollout_logprobs=logprobs, advantage=1.0)],
-        tokens_per_microbatch=8,
-    )
+    row = make_example([1, 2, 3], [0, 1, 1], rollout_logprobs=[None, None, float("nan")])
+    (micro,) = pack([row], tokens_per_microbatch=8)
     assert micro.rollout_logprobs_T[0] == 0 and micro.rollout_logprobs_T[1].isnan()
     assert micro.unusable(10) == ["rollout_logprobs"]

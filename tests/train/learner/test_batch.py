@@ -9,10 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.engine.types import (
-    Origin,
-    Trajectory,
-)
+from rocstar.engine.types import Origin, Trajectory
 from rocstar.train.learner.batch import (
     MicroBatch,
     empty_microbatch,
@@ -22,6 +19,7 @@ from rocstar.train.learner.batch import (
     split_updates,
 )
 from rocstar.train.learner.example import Example
+from tests.fakes.tiny import make_example
 from tests.fakes.trajectories import FakeTurn, make_trajectory
 
 masks = st.lists(st.booleans(), min_size=1, max_size=30).map(lambda rest: [0, *map(int, rest)])
@@ -143,16 +141,7 @@ def test_what_rows_begin_with_in_common_is_computed_once_and_every_target_keeps_
 
 def test_siblings_pay_for_their_prompt_once() -> None:
     prompt = list(range(50))
-    rows = [
-        Example(
-            ids=[*prompt, 60 + k, 70, 71],
-            mask=[0] * 50 + [1, 1, 0],
-            weights=[0.0] * 50 + [0.1, 0.1, 0.0],
-            rollout_logprobs=[None] * 53,
-            advantage=1.0,
-        )
-        for k in range(4)
-    ]
+    rows = [make_example([*prompt, 60 + k, 70, 71], [0] * 50 + [1, 1, 0]) for k in range(4)]
     (micro,) = pack(rows, tokens_per_microbatch=60)
     assert (micro.lengths_S, micro.shared_S) == ([51, 1, 1, 1], [0, 50, 50, 50])
     assert micro.rows_T.tolist() == [49, 50, 49, 51, 49, 52, 49, 53], "one prompt's end predicts all four"
@@ -216,16 +205,17 @@ def test_only_what_the_policy_wrote_has_weight_and_the_weights_sum_to_one(
     assert len({w for example in examples for w in example.weights if w}) == 1
 
 
-def test_lists_of_different_lengths_are_refused() -> None:
-    with pytest.raises(ValueError, match="one entry per token"):
-        Example(ids=[1, 2], mask=[0], weights=[0, 0], rollout_logprobs=[None, None], advantage=0.0)
-
-
-@pytest.mark.parametrize("mask", [[1, 1], [0]])
-def test_the_first_token_is_predicted_by_nothing(mask: list[int]) -> None:
-    zeros = [0.0] * len(mask)
-    with pytest.raises(ValueError, match="two tokens or more, the first without loss"):
-        Example(ids=[7] * len(mask), mask=mask, weights=zeros, rollout_logprobs=zeros, advantage=0.0)
+@pytest.mark.parametrize(
+    ("ids", "mask", "words"),
+    [
+        ([1, 2], [0], "one entry per token"),
+        ([7, 7], [1, 1], "two tokens or more, the first without loss"),
+        ([7], [0], "two tokens or more, the first without loss"),
+    ],
+)
+def test_columns_that_are_no_example_are_refused(ids: list[int], mask: list[int], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make_example(ids, mask)
 
 
 def test_one_advantage_per_trajectory() -> None:

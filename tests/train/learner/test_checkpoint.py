@@ -21,21 +21,17 @@ from rocstar.train.learner.batch import MicroBatch, pack
 from rocstar.train.learner.checkpoint import CheckpointError, step_directory
 from rocstar.train.learner.checkpoint_writer import CheckpointWriter, Order
 from rocstar.train.learner.claims import check_folder
-from rocstar.train.learner.example import Example
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.optim import Optimizers, OptimSpec
 from rocstar.train.learner.scratch import build_model, train_tokenizer
 from rocstar.train.recipe.errors import ConfigError
 
-from ...fakes.tiny import SCRATCH
+from ...fakes import tiny
+from ...fakes.tiny import SCRATCH, assert_same_weights, make_example
 from ...patience import PATIENCE_S
 
-torch.set_num_threads(1)
-
-ADAMW = OptimSpec(kind="adamw", lr=1e-2, weight_decay=0.1, grad_clip=1.0, warmup_steps=6)
-MUON = OptimSpec(
-    kind="muon", lr=1e-2, weight_decay=0.0, grad_clip=1.0, warmup_steps=2, total_steps=8, decay_fraction=0.5
-)
+ADAMW = replace(tiny.ADAMW, warmup_steps=6)
+MUON = replace(ADAMW, kind="muon", weight_decay=0.0, warmup_steps=2, total_steps=8, decay_fraction=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +48,7 @@ def learner(spec: OptimSpec, model: PreTrainedModel | None = None) -> Learner:
 def micro(seed: int) -> list[MicroBatch]:
     ids = torch.randint(60, (9,), generator=torch.Generator().manual_seed(seed)).tolist()
     mask = [0, 0, 1, 1, 1, 1, 0, 1, 1]
-    weights = [m / 7 for m in mask]
-    example = Example(ids=ids, mask=mask, weights=weights, rollout_logprobs=[None] * 9, advantage=1.0)
-    return pack([example], tokens_per_microbatch=64)
+    return pack([make_example(ids, mask, weight=1 / 7)], tokens_per_microbatch=64)
 
 
 def run(made: Learner, seeds: range) -> list[float]:
@@ -95,8 +89,7 @@ def test_training_goes_on_bit_for_bit(write: Callable[..., Path], spec: OptimSpe
     resumed = learner(spec, loaded)
     checkpoint.load_optimizer(directory, resumed)
     assert run(resumed, range(steps_before, steps_before + 4)) == norms
-    expected = weights_of(whole)
-    assert all(torch.equal(p, expected[name]) for name, p in weights_of(resumed).items())
+    assert_same_weights(resumed.model, whole.model)
 
 
 def test_a_checkpoint_with_one_parameter_group_goes_on_in_the_groups_of_the_recipe(
@@ -131,8 +124,7 @@ def test_saving_changes_nothing(write: Callable[..., Path], spec: OptimSpec, ste
         made.optimizers.zero_grad()
     write(saved, steps_before)
     assert run(saved, range(2, 5)) == run(other, range(2, 5))
-    expected = weights_of(other)
-    assert all(torch.equal(p, expected[name]) for name, p in weights_of(saved).items())
+    assert_same_weights(saved.model, other.model)
 
 
 def test_the_directory_is_for_transformers_too(write: Callable[..., Path]) -> None:
@@ -143,7 +135,7 @@ def test_the_directory_is_for_transformers_too(write: Callable[..., Path]) -> No
     loaded = AutoModelForCausalLM.from_pretrained(directory)
     ids = torch.arange(10)[None]
     assert loaded(input_ids=ids).logits.shape == (1, 10, 60)
-    assert all(torch.equal(p, weights_of(made)[n]) for n, p in loaded.named_parameters())
+    assert_same_weights(loaded, made.model)
     assert AutoTokenizer.from_pretrained(directory).decode([20]) is not None
     assert checkpoint.load_progress(directory) == {"note": "x", "cursor": {"epoch": 2}}
     assert made.model.config._attn_implementation == "rocstar", "the learner goes on with its own attention"
@@ -204,34 +196,35 @@ def test_a_crash_before_the_rename_is_no_checkpoint(write: Callable[..., Path], 
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step_1"]
 
 
-def test_latest_wants_the_highest_complete_step(tmp_path: Path) -> None:
+def folders(tmp_path: Path, *steps: int | str) -> Path:
+    """Complete checkpoints of these steps."""
+    for step in steps:
+        (tmp_path / "checkpoints" / f"step_{step}" / "state").mkdir(parents=True)
+        (tmp_path / "checkpoints" / f"step_{step}" / "COMPLETE").touch()
+    return tmp_path / "checkpoints"
+
+
+def test_latest_is_the_highest_complete_step(tmp_path: Path) -> None:
     assert checkpoint.latest(tmp_path) is None
-    for name, complete in (("step_9", True), ("step_10", True), ("step_11", False), ("step_x", True)):
-        (tmp_path / "checkpoints" / name).mkdir(parents=True)
-        if complete:
-            (tmp_path / "checkpoints" / name / "COMPLETE").touch()
+    (folders(tmp_path, 9, 10, 11, "x") / "step_11" / "COMPLETE").unlink()
     assert checkpoint.latest(tmp_path) == step_directory(tmp_path, 10)
 
 
 @pytest.mark.parametrize(
-    ("keep", "left"), [(1, ["step_0", "step_12"]), (2, ["step_0", "step_12", "step_9"]), (9, None)]
+    ("steps", "keep", "more", "left"),
+    [
+        ([0, 2, 9, 12], 1, {}, {0, 12}),
+        ([0, 2, 9, 12], 2, {}, {0, 9, 12}),
+        ([0, 2, 9, 12], 9, {}, {0, 2, 9, 12}),
+        (range(0, 26, 3), 1, {"keep_every": 6, "always": 3}, {0, 3, 6, 12, 18, 24}),
+    ],
 )
-def test_prune_keeps_the_newest_and_the_first(tmp_path: Path, keep: int, left: list[str] | None) -> None:
-    names = ["step_0", "step_12", "step_2", "step_9"]
-    for name in names:
-        (tmp_path / "checkpoints" / name / "state").mkdir(parents=True)
-        (tmp_path / "checkpoints" / name / "COMPLETE").touch()
-    checkpoint.prune(tmp_path, keep)
-    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == (left or names)
-
-
-def test_prune_keeps_every_so_many_for_good(tmp_path: Path) -> None:
-    for step in range(0, 26, 3):
-        (tmp_path / "checkpoints" / f"step_{step}").mkdir(parents=True)
-        (tmp_path / "checkpoints" / f"step_{step}" / "COMPLETE").touch()
-    checkpoint.prune(tmp_path, 1, keep_every=6, always=3)
-    left = {int(p.name.removeprefix("step_")) for p in (tmp_path / "checkpoints").iterdir()}
-    assert left == {0, 3, 6, 12, 18, 24}
+def test_prune_keeps_the_newest_the_first_and_every_nth(
+    tmp_path: Path, steps: list[int], keep: int, more: dict[str, int], left: set[int]
+) -> None:
+    kept = folders(tmp_path, *steps)
+    checkpoint.prune(tmp_path, keep, **more)
+    assert {int(path.name.removeprefix("step_")) for path in kept.iterdir()} == left
 
 
 def test_saving_a_step_again_replaces_it(write: Callable[..., Path], tmp_path: Path) -> None:
@@ -283,36 +276,35 @@ def test_weights_that_this_user_may_not_write_are_told(write: Callable[..., Path
 # ---- beside the training ----
 
 
-class Held:
-    """Stops a writer before the first file of a write until it is let go."""
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """A writer stops before the first file of a write: events of its arrival and of its release."""
+    reached, go_on = threading.Event(), threading.Event()
+    real = checkpoint._save_optimizer
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.reached, self.go_on = threading.Event(), threading.Event()
-        real = checkpoint._save_optimizer
+    def wait(*arguments: Any) -> None:
+        reached.set()
+        assert go_on.wait(PATIENCE_S)
+        real(*arguments)
 
-        def wait(directory: Path, snap: checkpoint.Snapshot, group: Any) -> None:
-            self.reached.set()
-            assert self.go_on.wait(PATIENCE_S)
-            real(directory, snap, group)
-
-        monkeypatch.setattr(checkpoint, "_save_optimizer", wait)
+    monkeypatch.setattr(checkpoint, "_save_optimizer", wait)
+    return reached, go_on
 
 
 def test_what_is_written_is_the_state_at_the_begin(
-    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, held: tuple[threading.Event, threading.Event]
 ) -> None:
-    """Three more steps are made while the write waits; it holds what was before them."""
-    made = learner(ADAMW)
+    """Three more steps are made while the write waits."""
+    made, (reached, go_on) = learner(ADAMW), held
     run(made, range(2))
     expected = weights_of(made)
-    held = Held(monkeypatch)
     with CheckpointWriter() as writer:
         writer.use_tokenizer(tokenizer)
         writer.begin(order(tmp_path, 2), made)
-        assert held.reached.wait(PATIENCE_S)
+        assert reached.wait(PATIENCE_S)
         norms = run(made, range(2, 5))
         assert checkpoint.latest(tmp_path) is None, "a checkpoint that is being written does not exist"
-        held.go_on.set()
+        go_on.set()
         writer.finish()
     directory = step_directory(tmp_path, 2)
     loaded = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
@@ -323,17 +315,17 @@ def test_what_is_written_is_the_state_at_the_begin(
 
 
 def test_the_next_checkpoint_waits_for_the_one_before(
-    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, held: tuple[threading.Event, threading.Event]
 ) -> None:
-    made, held = learner(ADAMW), Held(monkeypatch)
+    made, (reached, go_on) = learner(ADAMW), held
     with CheckpointWriter() as writer:
         writer.use_tokenizer(tokenizer)
         writer.begin(order(tmp_path, 1), made)
-        assert held.reached.wait(PATIENCE_S)
+        assert reached.wait(PATIENCE_S)
         second = threading.Thread(target=lambda: writer.begin(order(tmp_path, 2, keep_last=1), made))
         second.start()
         assert checkpoint.latest(tmp_path) is None
-        held.go_on.set()
+        go_on.set()
         second.join(PATIENCE_S)
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step_2"]
 
@@ -361,29 +353,3 @@ def test_a_failed_write_is_raised_once(
             again()
         again()
     assert not list((tmp_path / "checkpoints").glob("*.partial"))
-
-
-def test_a_checkpoint_in_transformers_has_the_learners_logprobs(write: Callable[..., Path]) -> None:
-    """Plain attention, no packing, one padded row at a time: log-probs to 1e-5."""
-    made = learner(ADAMW)
-    with torch.no_grad():
-        for parameter in made.model.parameters():
-            if parameter.ndim == 2:
-                parameter.mul_(8.0)
-    run(made, range(3))
-    plain = AutoModelForCausalLM.from_pretrained(write(made, 3), dtype=torch.float32)
-    assert plain.config.tie_word_embeddings == made.model.config.tie_word_embeddings
-    rows = [[5, 9, 33, 2, 41, 7], [8, 8, 1], [50, 51, 52, 53, 54, 55, 56, 57, 58]]
-    examples = [
-        Example(ids=ids, mask=[0] + [1] * (len(ids) - 1), weights=[0.0] * len(ids),
-                rollout_logprobs=[None] * len(ids), advantage=0.0)
-        for ids in rows
-    ]  # fmt: skip
-    micros = pack(examples, tokens_per_microbatch=100)
-    found = made.logprobs(micros, 0.8)[0].tolist()
-    expected: list[float] = []
-    for ids in sorted(rows):
-        logits = plain(input_ids=torch.tensor([ids])).logits[0, :-1].detach() / 0.8
-        expected += logits.log_softmax(-1).gather(-1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
-    assert found == pytest.approx(expected, abs=1e-5)
-    assert max(found) - min(found) > 1.0, "not uniform"

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rocstar.engine.chat.chat import ChatFormat, load_template
-from rocstar.engine.tools.python import PYTHON_SCHEMA
+from rocstar.engine.chat.chat import ChatFormat
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.cold_start import run_cold_start
 from rocstar.train.learner.model_io import load_model
-from rocstar.train.learner.scratch import build_model, train_tokenizer
+from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.learner.world import World
 from rocstar.train.loop import tell_saved
@@ -31,9 +28,7 @@ from rocstar.train.record.metrics import MetricsWriter, read_metrics
 from rocstar.train.record.run_directory import cold_start_of
 from rocstar.train.tasks.chat_format import conversation_format
 
-from ...fakes.tiny import SCRATCH
-
-torch.set_num_threads(1)
+from ...fakes.tiny import SCRATCH, assert_same_weights
 
 ROWS = [
     {
@@ -56,19 +51,6 @@ class Console:
     def on_cold_start(self, step: int, total: int, metrics: Any) -> None:
         if step == self.dies_at:
             raise KeyboardInterrupt
-
-
-@pytest.fixture(scope="module")
-def chat() -> ChatFormat:
-    template = load_template("compact", None)
-    tokenizer: Any = train_tokenizer(["1 + 1 <answer>2</answer>"], vocab_size=300, template=template)
-    return ChatFormat(tokenizer, template, [PYTHON_SCHEMA])
-
-
-@pytest.fixture
-def thread() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(1) as made:
-        yield made
 
 
 async def learn(
@@ -123,8 +105,7 @@ async def test_it_goes_on_with_the_same_bits(
     assert [path.name for path in saved.parent.iterdir()] == ["step_6"], "the one before is gone"
     assert len(read_metrics(broken / "metrics.jsonl")) == 7
     found = await learn(chat, broken, thread, optimizer=optimizer, saved=saved)
-    for one, other in zip(found.parameters(), expected.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert_same_weights(found, expected)
     rows = [read_metrics(folder / "metrics.jsonl") for folder in (broken, whole)]
     for row, other_row in zip(*rows, strict=True):
         assert row | {"time_s": 0} == other_row | {"time_s": 0}

@@ -3,17 +3,20 @@
 import os
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from rocstar.train.learner.batch import pack
 from rocstar.train.learner.determinism import deterministic_torch
 from rocstar.train.learner.example import Example
 from rocstar.train.learner.learner import Learner
-from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.recipe.model_config import ScratchConfig
+
+from ...fakes.tiny import ADAMW, assert_same_weights, make_example
 
 CPU = torch.device("cpu")
 VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
@@ -38,33 +41,25 @@ def examples() -> list[Example]:
     for k in range(TOKENS // 50):
         ids = prompt[: 40 - k % 3] + [rng.randrange(VOCAB) for _ in range(50)]
         mask = [0] * 40 + [t % 7 > 1 for t in range(len(ids) - 40)]
-        rows.append(
-            Example(
-                ids=ids,
-                mask=[int(m) for m in mask],
-                weights=[m / TOKENS for m in mask],
-                rollout_logprobs=[-5.0] * len(ids),
-                advantage=rng.choice([-1.0, 1.0]),
-            )
-        )
+        advantage = rng.choice([-1.0, 1.0])
+        rows.append(make_example(ids, mask, weight=1 / TOKENS, advantage=advantage))
     return rows
 
 
-def weights_after(steps: int) -> dict[str, torch.Tensor]:
+def model_after(steps: int) -> PreTrainedModel:
     learner = Learner(build_model(ScratchConfig(), VOCAB, seed=0))
-    learner.use(OptimSpec(kind="muon", lr=1e-2, weight_decay=0.0, grad_clip=1.0, warmup_steps=0))
+    learner.use(replace(ADAMW, kind="muon"))
     for _ in range(steps):
         learner.imitation_step(pack(examples(), tokens_per_microbatch=8192))
-    return {name: parameter.detach().clone() for name, parameter in learner.model.named_parameters()}
+    return learner.model
 
 
 def test_updates_have_the_same_bits_however_threads_are_scheduled() -> None:
     """Without the setting the weights differ after the first step or two."""
     with deterministic_torch(True, CPU):
-        expected = weights_after(3)
+        expected = model_after(3)
         for _ in range(2):
-            found = weights_after(3)
-            assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+            assert_same_weights(model_after(3), expected)
 
 
 @pytest.mark.parametrize("wanted", [True, False])

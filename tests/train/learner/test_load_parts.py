@@ -23,16 +23,9 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.model_config import ModelConfig
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 50,
-    "hidden_size": 32,
-    "intermediate_size": 50,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "pad_token_id": 0,
-}
+from ...fakes.tiny import SIZES as TINY
+
+SIZES = TINY | {"vocab_size": 50, "intermediate_size": 50}
 
 
 @pytest.fixture

@@ -88,13 +88,11 @@ def test_a_batch_that_the_gate_stopped_is_marked_as_measured() -> None:
 
 def test_marks_are_written_beside_the_work_and_settled_before_the_next(tmp_path: Path) -> None:
     place, writer = MarksPlace(folder=tmp_path / "trajectories", step=7), MarksWriter(1, 2)
-    made, marks = learner(), TokenMarks()
-    made.marks = marks
-    made.policy_step([pack(examples(), tokens_per_microbatch=16)], SETTINGS)
+    made = learner()
+    expected = marked(made, [pack(examples(), tokens_per_microbatch=16)])["2"]
     assert not writer.settle()
-    writer.begin(place, marks)
+    writer.begin(place, made.marks)
     assert not writer.settle() and learned_path(place.folder, 7, 1).is_file()
-    expected = marks.by_name()["2"]
     writer.close()
     other = MarksWriter(0, 2)
     other.begin(place, TokenMarks())

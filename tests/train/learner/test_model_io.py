@@ -1,5 +1,6 @@
 """Models from disk: what is missing is named before anything is loaded."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -96,18 +97,12 @@ def test_what_is_missing_is_named(directory: Path, missing: str, words: str) -> 
         check_model_path(str(directory))
 
 
-def test_a_model_that_only_the_current_directory_has_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("path", ["./gone", "/gone", "~/gone", "a/b/c", "/mine/model"])
+def test_a_local_path_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"does not exist, but 'model' does in the current directory"):
-        check_model_path(str(tmp_path / "mine" / "model"))
-
-
-@pytest.mark.parametrize("path", ["./gone", "/gone", "~/gone", "a/b/c"])
-def test_a_local_path_must_exist(path: str) -> None:
-    with pytest.raises(ConfigError, match=f"{path}' does not exist"):
+    error = f"{path}' does not exist" + ", but 'model' does in the current" * path.endswith("model")
+    with pytest.raises(ConfigError, match=error):
         check_model_path(path)
 
 
@@ -118,13 +113,6 @@ def test_a_hub_name_is_left_to_loading() -> None:
             load("nobody/nothing")
 
 
-def test_a_file_that_is_no_model_is_told_in_one_line(directory: Path) -> None:
-    (directory / "model.safetensors").write_bytes(b"no weights at all")
-    with pytest.raises(ConfigError, match="cannot be loaded") as refused:
-        load_model(str(directory), "float32")
-    assert "\n" not in str(refused.value)
-
-
 @pytest.mark.parametrize(("rows", "is_refused"), [(299, True), (300, False), (512, False)])
 def test_every_token_needs_a_row_of_the_head(tmp_path: Path, rows: int, is_refused: bool) -> None:
     """A head padded beyond the tokenizer is usual; one too small is another model's."""
@@ -132,10 +120,8 @@ def test_every_token_needs_a_row_of_the_head(tmp_path: Path, rows: int, is_refus
     tokenizer.save_pretrained(tmp_path)
     rows += len(tokenizer) - 300
     build_model(SCRATCH, rows, seed=0).config.save_pretrained(tmp_path)
-    if not is_refused:
-        assert len(load_tokenizer(str(tmp_path))) == len(tokenizer)
-        return
-    with pytest.raises(ConfigError, match=rf"has id {len(tokenizer) - 1}, the model only {rows} rows; take"):
+    error = rf"has id {len(tokenizer) - 1}, the model only {rows} rows; take"
+    with pytest.raises(ConfigError, match=error) if is_refused else contextlib.nullcontext():
         load_tokenizer(str(tmp_path))
 
 
@@ -152,10 +138,7 @@ def test_a_file_and_a_run_are_told_from_a_model(tmp_path: Path) -> None:
     ("answer", "words"),
     [
         (False, "the hub shows no such model to this user; give a Hugging Face directory"),
-        (
-            hub.Unreachable("no network"),
-            r"the hub cannot be asked \(no network\); give a Hugging",
-        ),
+        (hub.Unreachable("no network"), r"the hub cannot be asked \(no network\); give a Hugging"),
     ],
 )
 def test_a_name_that_nobody_has_is_asked_for_once(

@@ -1,6 +1,8 @@
 """Learning rates over the steps, and which optimizer holds which parameter."""
 
 import itertools
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,16 +12,17 @@ from torch import nn
 
 from rocstar.train.learner.optim import OptimSpec, build
 from rocstar.train.learner.scratch import build_model
-from rocstar.train.learner.settings import stage_optimizer
+from rocstar.train.learner.settings import loss_settings, stage_optimizer
+from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import parse_recipe
+from rocstar.train.recipe.rl_config import RlConfig
 
-from ...fakes.tiny import SCRATCH
+from ...fakes.tiny import ADAMW, SCRATCH
 
 
-def spec(**changes: float) -> OptimSpec:
-    values = {"lr": 1e-2, "weight_decay": 0.0, "grad_clip": 1.0, "warmup_steps": 0} | changes
-    return OptimSpec(kind="adamw", **values)  # type: ignore[arg-type]
+def spec(**changes: Any) -> OptimSpec:
+    return replace(ADAMW, weight_decay=0.0, **changes)
 
 
 def rates(made: OptimSpec, steps: int) -> list[float]:
@@ -72,9 +75,9 @@ def test_the_schedule_goes_on_where_it_was_saved() -> None:
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
-def test_every_parameter_is_in_one_optimizer(kind: str) -> None:
+def test_every_parameter_is_in_one_optimizer(kind: Any) -> None:
     model = build_model(SCRATCH, 40, seed=0)
-    made = build(model, OptimSpec(kind=kind, lr=1, weight_decay=0, grad_clip=1, warmup_steps=0))  # type: ignore[arg-type]
+    made = build(model, spec(kind=kind))
     held = [[id(p) for group in o.param_groups for p in group["params"]] for o in made.optimizers]
     assert sorted(itertools.chain(*held)) == sorted(id(p) for p in model.parameters())
     if kind == "muon":
@@ -84,12 +87,12 @@ def test_every_parameter_is_in_one_optimizer(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 @pytest.mark.parametrize("tied", [False, True])
-def test_matrices_decay_and_norms_and_embeddings_do_not(kind: str, tied: bool) -> None:
+def test_matrices_decay_and_norms_and_embeddings_do_not(kind: Any, tied: bool) -> None:
     """Without gradient a step of a decayed weight is its decay alone."""
     model = build_model(SCRATCH, 40, seed=0)
     if not tied:
         model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
-    made = build(model, OptimSpec(kind=kind, lr=0.1, weight_decay=0.5, grad_clip=1, warmup_steps=0))  # type: ignore[arg-type]
+    made = build(model, replace(ADAMW, kind=kind))
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -111,3 +114,15 @@ def test_frozen_parameters_are_left_out() -> None:
     module = nn.Linear(2, 2)
     module.bias.requires_grad_(False)
     assert build(module, spec()).optimizers[0].param_groups[0]["params"] == [module.weight]
+
+
+def test_the_warm_up_is_counted_in_steps_of_rollouts() -> None:
+    spec = stage_optimizer(Recipe(rl=RlConfig(warmup_steps=5, num_updates_per_batch=2, lr=1e-3)))
+    assert (spec.kind, spec.lr, spec.warmup_steps, spec.decay_fraction) == ("adamw", 1e-3, 10, 0.0)
+    assert [spec.rate(k) for k in (0, 9, 10_000)] == [0.1, 1.0, 1.0]
+
+
+def test_the_distance_to_the_start_is_measured_every_so_many_steps() -> None:
+    recipe = Recipe(rl=RlConfig(start_kl_every=3))
+    assert [k for k in range(10) if loss_settings(recipe, k).measures_start] == [3, 6, 9]
+    assert not any(loss_settings(Recipe(), k).measures_start for k in range(10))

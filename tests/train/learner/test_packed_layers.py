@@ -23,18 +23,9 @@ from rocstar.engine.inference.embedded import attention
 from rocstar.train.learner import packed_layers
 from rocstar.train.learner.packed_attention import PackedAttention
 
-torch.set_num_threads(1)
+from ...fakes.tiny import SIZES as TINY
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 60,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 64,
-}
+SIZES = TINY | {"num_hidden_layers": 2, "max_position_embeddings": 64}
 FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "llama": (LlamaConfig, LlamaForCausalLM, {}),
     "llama with biases": (LlamaConfig, LlamaForCausalLM, {"attention_bias": True, "mlp_bias": True}),

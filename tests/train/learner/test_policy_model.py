@@ -23,30 +23,10 @@ from transformers import (
 
 from rocstar.train.learner import packed_layers
 from rocstar.train.learner.batch import pack
-from rocstar.train.learner.example import Example
 from rocstar.train.learner.policy_model import PolicyModel, check_head, checkpoint_activations
 from rocstar.train.recipe.errors import ConfigError
 
-torch.set_num_threads(1)
-
-SIZES: dict[str, Any] = {
-    "vocab_size": 50,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "pad_token_id": 0,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
-
-
-def with_bias() -> PreTrainedModel:
-    model = LlamaForCausalLM(LlamaConfig(**SIZES))
-    model.lm_head = nn.Linear(32, 50)
-    return model
+from ...fakes.tiny import SIZES, make_example
 
 
 class Capped(nn.Linear):
@@ -56,16 +36,12 @@ class Capped(nn.Linear):
         return torch.tanh(super().forward(hidden) / 30) * 30
 
 
-def with_more() -> PreTrainedModel:
+@pytest.mark.parametrize("head", [nn.Linear(32, 60), Capped(32, 60, bias=False)])
+def test_a_head_that_does_more_than_multiply_is_refused(head: nn.Module) -> None:
     model = LlamaForCausalLM(LlamaConfig(**SIZES))
-    model.lm_head = Capped(32, 50, bias=False)
-    return model
-
-
-@pytest.mark.parametrize("make", [with_bias, with_more])
-def test_a_head_that_does_more_than_multiply_is_refused(make: Any) -> None:
+    model.lm_head = head
     with pytest.raises(ConfigError, match=r"has a bias|not the product"):
-        PolicyModel(make())
+        PolicyModel(model)
 
 
 @pytest.mark.parametrize(
@@ -115,13 +91,7 @@ def test_checkpointed_layers_run_again_in_backward_and_change_no_gradient(
     config: Any, kind: Any, is_packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All but the last, inside their hooks, for any number of `PolicyModel`s of the model."""
-    example = Example(
-        ids=[3, 9, 4, 7, 7, 1],
-        mask=[0, 0, 1, 1, 0, 1],
-        weights=[0.0] * 6,
-        rollout_logprobs=[None] * 6,
-        advantage=0.0,
-    )
+    example = make_example([3, 9, 4, 7, 7, 1], [0, 0, 1, 1, 0, 1], weight=0.0)
     (micro,) = pack([example], tokens_per_microbatch=100)
     gradients = []
     for checkpointed in (False, True):

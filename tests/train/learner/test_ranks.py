@@ -1,8 +1,6 @@
 """One, two and four ranks learn the same: losses, gradient norms, weights, and what stops a step."""
 
 import math
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +11,20 @@ from transformers import AutoModelForCausalLM
 from rocstar.engine.record.learned import LearnedStep
 from rocstar.train.learner.claims import check_folder
 
-from ...warm_python import warm
-
-SCRIPT = Path(__file__).parents[1] / "ranks" / "learn.py"
-DEADLINE_S = 300.0
+Learned = dict[tuple[str, int], Any]
 
 
 @pytest.fixture(scope="session")
-def learned(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Any]:
-    """What rank 0 saved, by case and number of ranks."""
-    out = tmp_path_factory.mktemp("ranks")
-    hidden = ("PYTEST_", "COV_", "PYTHONWARNINGS")
-    ended = subprocess.run(
-        [str(warm().executable), str(SCRIPT), str(out)],
-        env={k: v for k, v in os.environ.items() if not k.startswith(hidden)} | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert ended.returncode == 0 and "Warning" not in ended.stderr, ended.stderr[-4000:]
-    return {
-        (path.stem.rsplit(" ", 1)[0], int(path.stem.rsplit(" ", 1)[1])): torch.load(path, weights_only=False)
-        for path in out.glob("*.pt")
-    }
+def learned(run_ranks: Any) -> Learned:
+    """The results of rank 0, by case and number of ranks; see ranks/learn.py."""
+    found = {}
+    for path in run_ranks("learn.py").glob("*.pt"):
+        name, _, size = path.stem.rpartition(" ")
+        found[name, int(size)] = torch.load(path, weights_only=False)
+    return found
 
 
-def test_what_goes_to_servers_bucket_by_bucket_is_the_weights(learned: dict[tuple[str, int], Any]) -> None:
+def test_what_goes_to_servers_bucket_by_bucket_is_the_weights(learned: Learned) -> None:
     for found in learned.values():
         assert list(found["streamed"]) == list(found["weights"])
         assert all(torch.equal(found["streamed"][name], w) for name, w in found["weights"].items())
@@ -59,9 +44,7 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any], *, atol: float)
 @pytest.mark.parametrize(
     ("name", "size"), [("qwen3 tied", 2), ("qwen3 tied", 4), ("llama", 2), ("llama tied", 2)]
 )
-def test_ranks_learn_what_one_process_learns(
-    learned: dict[tuple[str, int], Any], name: str, size: int
-) -> None:
+def test_ranks_learn_what_one_process_learns(learned: Learned, name: str, size: int) -> None:
     expected = learned[name, 1]
     assert len(expected["grad_norms"]) == 5 and min(expected["grad_norms"]) > 0.01
     assert_same(learned[name, size], expected, atol=1e-5)
@@ -69,7 +52,7 @@ def test_ranks_learn_what_one_process_learns(
 
 @pytest.mark.parametrize(("name", "size"), [("qwen3 tied", 4), ("llama", 2)])
 def test_each_rank_writes_what_it_learned_and_together_it_is_what_one_learns(
-    learned: dict[tuple[str, int], Any], name: str, size: int
+    learned: Learned, name: str, size: int
 ) -> None:
     folders = [Path(learned[name, ranks]["learned"]) for ranks in (1, size)]
     assert [len(list(folder.glob("*.learned"))) for folder in folders] == [2, 2 * size]
@@ -83,17 +66,13 @@ def test_each_rank_writes_what_it_learned_and_together_it_is_what_one_learns(
             assert other.entropies == pytest.approx(one.entropies, abs=0.1)
 
 
-def test_copies_of_the_weights_on_two_nodes_learn_what_one_process_learns(
-    learned: dict[tuple[str, int], Any],
-) -> None:
+def test_copies_of_the_weights_on_two_nodes_learn_what_one_process_learns(learned: Learned) -> None:
     """Parted over two ranks and copied to two nodes, parted over four, and whole."""
     for expected in (learned["qwen3 tied", 1], learned["qwen3 tied", 4]):
         assert_same(learned["over nodes", 4], expected, atol=1e-5)
 
 
-def test_published_and_saved_weights_are_the_learners_and_no_rank_writes_all(
-    learned: dict[tuple[str, int], Any],
-) -> None:
+def test_published_and_saved_weights_are_the_learners_and_no_rank_writes_all(learned: Learned) -> None:
     for (name, size), result in learned.items():
         saved = (result["saved"], torch.bfloat16 if size == 2 else torch.float32)
         for files, dtype in ((result["published"], torch.bfloat16), saved):
@@ -105,7 +84,7 @@ def test_published_and_saved_weights_are_the_learners_and_no_rank_writes_all(
                 assert torch.equal(weight, result["weights"][key].to(dtype)), (name, size, key)
 
 
-def test_a_checkpoint_of_several_files_is_for_transformers_too(learned: dict[tuple[str, int], Any]) -> None:
+def test_a_checkpoint_of_several_files_is_for_transformers_too(learned: Learned) -> None:
     result = learned["over nodes", 4]
     assert len(result["saved"]) > 1
     check_folder(Path(result["folder"]))
@@ -114,14 +93,12 @@ def test_a_checkpoint_of_several_files_is_for_transformers_too(learned: dict[tup
         assert torch.equal(parameter, result["weights"][name]), name
 
 
-def test_what_is_given_back_is_counted(learned: dict[tuple[str, int], Any]) -> None:
+def test_what_is_given_back_is_counted(learned: Learned) -> None:
     for (name, size), result in learned.items():
         assert result["freed"].gradients == result["gradients"] > 0, (name, size)
 
 
-def test_every_rank_adds_the_distance_to_the_start_policy_of_its_tokens(
-    learned: dict[tuple[str, int], Any],
-) -> None:
+def test_every_rank_adds_the_distance_to_the_start_policy_of_its_tokens(learned: Learned) -> None:
     """Of the weights at the batch start; `test_ranks_learn_what_one_process_learns` compares the sums."""
     for (name, size), result in learned.items():
         sft, first, second = result["stats"]
@@ -132,15 +109,13 @@ def test_every_rank_adds_the_distance_to_the_start_policy_of_its_tokens(
         assert (0.0 < first["start_kl"] < second["start_kl"]) == is_measured, (name, size)
 
 
-def test_activation_checkpointing_and_the_distance_to_the_start_change_no_number(
-    learned: dict[tuple[str, int], Any],
-) -> None:
+def test_activation_checkpointing_and_the_distance_to_the_start_change_no_number(learned: Learned) -> None:
     found, expected = learned["checkpointing", 2], learned["qwen3 tied", 2]
     assert found["grad_norms"] == expected["grad_norms"]
     assert all(torch.equal(w, expected["weights"][name]) for name, w in found["weights"].items())
 
 
-def test_bfloat16_is_of_the_forward_alone(learned: dict[tuple[str, int], Any]) -> None:
+def test_bfloat16_is_of_the_forward_alone(learned: Learned) -> None:
     """Two ranks agree with one to float32's rounding, both with float32 to bfloat16's."""
     half, full = learned["bfloat16", 1], learned["qwen3 tied", 1]
     assert_same(learned["bfloat16", 2], half, atol=1e-4)
@@ -153,9 +128,7 @@ def test_bfloat16_is_of_the_forward_alone(learned: dict[tuple[str, int], Any]) -
     assert not torch.equal(some, some.bfloat16().float()), "the weights are no rounded ones"
 
 
-def test_what_is_not_finite_stops_all_ranks_and_rank_0_has_every_microbatch(
-    learned: dict[tuple[str, int], Any],
-) -> None:
+def test_what_is_not_finite_stops_all_ranks_and_rank_0_has_every_microbatch(learned: Learned) -> None:
     for (name, size), result in learned.items():
         stopped = result["stopped"]
         assert stopped["names"] == [f"0/{k}" for k in range(7)], (name, size)
@@ -163,9 +136,7 @@ def test_what_is_not_finite_stops_all_ranks_and_rank_0_has_every_microbatch(
         assert all(math.isnan(norm) for norm in stopped["norms"])
 
 
-def test_what_one_rank_alone_cannot_use_stops_all_of_them_before_any_work(
-    learned: dict[tuple[str, int], Any],
-) -> None:
+def test_what_one_rank_alone_cannot_use_stops_all_of_them_before_any_work(learned: Learned) -> None:
     """The value lies in a microbatch of the last rank; rank 0 names it and has the microbatches of all."""
     for (name, size), result in learned.items():
         for what, stopped in zip(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalLM
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from rocstar.train.learner.scratch import (
     CONTROL_TOKENS,
@@ -22,6 +22,8 @@ from rocstar.train.learner.scratch import (
 )
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.model_config import ScratchConfig
+
+from ...fakes.tiny import assert_same_weights
 
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 
@@ -80,11 +82,7 @@ def test_merges_cross_spaces_and_shorten_what_is_frequent(tokenizer: PreTrainedT
     texts = [str(tokenizer.decode([i])) for i in range(len(SPECIAL_TOKENS), len(tokenizer))]
     assert any(" " in text.strip() for text in texts)
     assert len(encode(tokenizer, TEXTS[0])) < 0.3 * len(TEXTS[0])
-
-
-def test_no_merge_was_wasted_on_a_special_token(tokenizer: PreTrainedTokenizerFast) -> None:
-    texts = [str(tokenizer.decode([i])) for i in range(len(SPECIAL_TOKENS), len(tokenizer))]
-    assert not any("im_start" in text or "tool_call" in text for text in texts)
+    assert not any("im_start" in text or "tool_call" in text for text in texts), "a wasted merge"
 
 
 @pytest.mark.parametrize("text", TEXTS[:5])
@@ -115,22 +113,16 @@ def test_a_tokenizer_needs_text() -> None:
 SMALL = ScratchConfig(hidden_size=32, num_layers=2, num_heads=4, num_kv_heads=2, intermediate_size=48)
 
 
-def test_weights_depend_on_the_seed_and_on_nothing_else() -> None:
+def test_weights_depend_on_the_seed_alone_and_the_global_generator_is_unchanged() -> None:
     torch.manual_seed(1)
-    first = build_model(SMALL, 300, seed=5).state_dict()
+    first = build_model(SMALL, 300, seed=5)
     torch.manual_seed(2)
-    second = build_model(SMALL, 300, seed=5).state_dict()
-    other = build_model(SMALL, 300, seed=6).state_dict()
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert not torch.equal(first["model.embed_tokens.weight"], other["model.embed_tokens.weight"])
-
-
-def test_the_global_generator_is_left_as_it_was() -> None:
-    torch.manual_seed(3)
-    expected = torch.rand(1)
-    torch.manual_seed(3)
-    build_model(SMALL, 300, seed=0)
-    assert torch.equal(torch.rand(1), expected)
+    assert_same_weights(first, build_model(SMALL, 300, seed=5))
+    found = torch.rand(1)
+    torch.manual_seed(2)
+    assert torch.equal(torch.rand(1), found)
+    other = build_model(SMALL, 300, seed=6)
+    assert not torch.equal(first.lm_head.weight, other.lm_head.weight)
 
 
 def test_weights_have_the_stated_spread() -> None:
@@ -154,17 +146,6 @@ def test_the_configuration_is_the_asked_one() -> None:
     assert (config.eos_token_id, config.pad_token_id) == (2, 0)
     assert model.lm_head.weight is model.model.embed_tokens.weight
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
-
-
-def test_the_model_loads_back_as_it_was_saved(tmp_path: Path) -> None:
-    model = build_model(SMALL, 300, seed=0)
-    model.train(False)
-    model.save_pretrained(tmp_path)
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
-    assert isinstance(loaded, Qwen3ForCausalLM)
-    ids = torch.arange(20)[None]
-    with torch.no_grad():
-        torch.testing.assert_close(loaded(ids).logits, model(ids).logits)
 
 
 @pytest.mark.parametrize(

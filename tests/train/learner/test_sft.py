@@ -3,19 +3,15 @@
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.engine.chat.chat import ChatFormat, load_template
-from rocstar.engine.tools.python import PYTHON_SCHEMA
-from rocstar.train.learner.scratch import build_model, train_tokenizer
+from rocstar.engine.chat.chat import ChatFormat
+from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.sft import (
     Conversation,
     batches,
@@ -30,8 +26,6 @@ from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.sft_config import SftConfig
 
 from ...fakes.tiny import SCRATCH
-
-torch.set_num_threads(1)
 
 
 def conversation(length: int, *, digits: int = 0) -> Conversation:
@@ -85,13 +79,6 @@ def test_weights_are_the_mean_plus_the_mean_over_digits(sizes: list[int], digits
 TALK = [{"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": "<answer>2</answer>"}]
 
 
-@pytest.fixture(scope="module")
-def chat() -> ChatFormat:
-    template = load_template("compact", None)
-    tokenizer: Any = train_tokenizer(["1 + 1 <answer>2</answer>"], vocab_size=300, template=template)
-    return ChatFormat(tokenizer, template, [PYTHON_SCHEMA])
-
-
 def test_rows_are_read_and_blank_lines_skipped(tmp_path: Path) -> None:
     path = tmp_path / "chat.jsonl"
     separator = "a\u2028b"  # a line break for str.splitlines, not for JSONL
@@ -136,13 +123,14 @@ def test_a_row_without_tools_shows_those_of_the_recipe_or_none(tmp_path: Path, c
     assert [name in text for text in shown] == [True, False]
 
 
-def test_a_file_that_is_empty_or_no_text(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("\n\n")
-    with pytest.raises(ConfigError, match="holds no conversation"):
-        read_conversations(tmp_path / "a")
-    (tmp_path / "b").write_bytes(b"\xff\xfe{}")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_conversations(tmp_path / "b")
+@pytest.mark.parametrize(
+    ("content", "words"), [(b"\n\n", "holds no conversation"), (b"\xff\xfe{}", "cannot be read")]
+)
+def test_a_file_that_is_empty_or_no_text(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "chat.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=words):
+        read_conversations(path)
 
 
 def test_long_and_silent_conversations_are_skipped_and_counted(chat: ChatFormat) -> None:
@@ -159,13 +147,8 @@ def test_long_and_silent_conversations_are_skipped_and_counted(chat: ChatFormat)
 # ---- training ----
 
 
-@pytest.fixture
-def team() -> Iterator[LearnerTeam]:
-    with ThreadPoolExecutor(1) as thread:
-        yield LearnerTeam(build_model(SCRATCH, 40, seed=0), World(rank=0, size=1), thread)
-
-
-async def test_the_loss_falls_and_every_step_is_told(team: LearnerTeam) -> None:
+async def test_the_loss_falls_and_every_step_is_told(thread: ThreadPoolExecutor) -> None:
+    team = LearnerTeam(build_model(SCRATCH, 40, seed=0), World(rank=0, size=1), thread)
     told: list[tuple[int, float, float]] = []
     await cold_start(
         team,

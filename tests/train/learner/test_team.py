@@ -1,6 +1,7 @@
 """One process needs no collectives; a rank's place and threads come from torchrun's environment."""
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,40 +30,45 @@ from rocstar.train.publish.rank_commands import (
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.model_config import ModelConfig
 
-from ...fakes.tiny import SCRATCH
+from ...fakes.tiny import ADAMW, SCRATCH
 from ...patience import PATIENCE_S
 
 ALONE = World(rank=0, size=1)
 
 
-async def test_one_process_shares_its_weights_with_the_engine() -> None:
-    with ThreadPoolExecutor(1) as thread:
-        team = LearnerTeam(build_model(SCRATCH, 40, seed=0), ALONE, thread)
-        await team.use(OptimSpec(kind="adamw", lr=1.0, weight_decay=0.0, grad_clip=1.0, warmup_steps=0))
-        assert await weight_source(team, 1) is None
-        await team.stop()
+@pytest.fixture
+def team_of(thread: ThreadPoolExecutor) -> Callable[..., LearnerTeam]:
+    return lambda *config, **options: LearnerTeam(
+        build_model(SCRATCH, 40, seed=0), ALONE, thread, *config, **options
+    )
 
 
-async def test_learner_work_leaves_the_event_loop_free() -> None:
-    with ThreadPoolExecutor(1) as thread:
-        team = LearnerTeam(build_model(SCRATCH, 40, seed=0), ALONE, thread)
-        begun, go_on = asyncio.Event(), asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        def use(_: OptimSpec) -> None:
-            loop.call_soon_threadsafe(begun.set)
-            asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(timeout=PATIENCE_S)
-
-        team.rank.learner.use = use  # type: ignore[method-assign]
-        spec = OptimSpec(kind="adamw", lr=1.0, weight_decay=0.0, grad_clip=1.0, warmup_steps=0)
-        work = asyncio.create_task(team.use(spec))
-        await begun.wait()  # the learner works, and the loop got here
-        go_on.set()
-        await work
+async def test_one_process_shares_its_weights_with_the_engine(team_of: Callable[..., LearnerTeam]) -> None:
+    team = team_of()
+    await team.use(ADAMW)
+    assert await weight_source(team, 1) is None
+    await team.stop()
 
 
-def test_every_rank_learns_that_a_node_does_not_serve_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second of two nodes, in one process: what it tells the other comes back to both."""
+async def test_learner_work_leaves_the_event_loop_free(team_of: Callable[..., LearnerTeam]) -> None:
+    team, begun, go_on = team_of(), asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def use(_: OptimSpec) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(timeout=PATIENCE_S)
+
+    team.rank.learner.use = use  # type: ignore[method-assign]
+    work = asyncio.create_task(team.use(ADAMW))
+    await begun.wait()  # the learner works, and the loop got here
+    go_on.set()
+    await work
+
+
+def test_every_rank_learns_that_a_node_does_not_serve_the_weights(
+    team_of: Callable[..., LearnerTeam], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of two nodes, in one process: its message to the other comes back to both."""
     served: list[int] = []
 
     def all_gather_object(found: list[str | None], problem: str | None) -> None:
@@ -73,8 +79,7 @@ def test_every_rank_learns_that_a_node_does_not_serve_the_weights(monkeypatch: p
         assert dict(weights).keys() == dict(team.learner.model.named_parameters()).keys()
         return "ValueError: too late" if version == 4 else None
 
-    with ThreadPoolExecutor(1) as thread:
-        team = LearnerTeam(build_model(SCRATCH, 40, seed=0), ALONE, thread)
+    team = team_of()
     team.rank.world = World(rank=1, size=2, local_size=1)
     team.learner.attach(LocalEngine(serve=serve))
     monkeypatch.setattr(rank_commands.dist, "all_gather_object", all_gather_object)
@@ -90,9 +95,10 @@ class Move(NodeCommand):
     how: str
 
 
-def test_what_a_node_answers_to_a_command_or_why_it_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second of two nodes, in one process: what it replies is gathered; a learner without a node to serve
-    replies nothing."""
+def test_what_a_node_answers_to_a_command_or_why_it_cannot(
+    team_of: Callable[..., LearnerTeam], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of two nodes, in one process; a learner without a node to serve has no reply."""
     told: list[Any] = []
 
     def gather(self: World, value: Any) -> list[Any]:
@@ -106,12 +112,7 @@ def test_what_a_node_answers_to_a_command_or_why_it_cannot(monkeypatch: pytest.M
         return f"{command.how}: done"
 
     monkeypatch.setattr(World, "gather", gather)
-    with ThreadPoolExecutor(1) as thread:
-        teams = [
-            LearnerTeam(build_model(SCRATCH, 40, seed=0), ALONE, thread, execute_on_node=one)
-            for one in (None, execute)
-        ]
-    without, team = teams
+    teams = without, team = team_of(), team_of(execute_on_node=execute)
     assert without.command_nodes(Move("walk")) == [] and not told, "one process has no others"
     for one in teams:
         one.rank.world = World(rank=1, size=2, local_size=1)
@@ -122,38 +123,33 @@ def test_what_a_node_answers_to_a_command_or_why_it_cannot(monkeypatch: pytest.M
 
 
 async def test_weights_go_bucket_by_bucket_into_the_stream_of_this_rank(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    team_of: Callable[..., LearnerTeam], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(gather, "BUCKET_BYTES", 1)
-    with ThreadPoolExecutor(1) as thread:
-        config = ModelConfig(dtype="bfloat16")
-        team = LearnerTeam(build_model(SCRATCH, 40, seed=0), ALONE, thread, config)
-        assert await team.run(SendWeights(None)) == [], "no engine takes them here"
-        stream = WeightStream(weight_shapes(team), kept=DiskWeights(tmp_path))
-        sending = asyncio.create_task(team.run(SendWeights(stream)))
-        got = [(name, tensor) async for bucket in stream for name, tensor in bucket]
-        stream.settle(False)
-        assert await sending == [RankReply(rank=0, answer=False)]
+    team = team_of(ModelConfig(dtype="bfloat16"))
+    assert await team.run(SendWeights(None)) == [], "no engine takes them here"
+    stream = WeightStream(weight_shapes(team), kept=DiskWeights(tmp_path))
+    sending = asyncio.create_task(team.run(SendWeights(stream)))
+    got = [(name, tensor) async for bucket in stream for name, tensor in bucket]
+    stream.settle(False)
+    assert await sending == [RankReply(rank=0, answer=False)]
     own = dict(team.learner.model.named_parameters())
     assert [name for name, _ in got] == list(own)
     assert all(torch.equal(tensor, own[name].bfloat16()) for name, tensor in got)
 
 
-async def test_what_goes_wrong_where_the_weights_are_served_is_the_reply(tmp_path: Path) -> None:
+async def test_what_goes_wrong_where_the_weights_are_served_is_the_reply(
+    team_of: Callable[..., LearnerTeam], tmp_path: Path
+) -> None:
     """Rank 0 knows its own failure; that of another rank ends the run. The stream is the node's answer."""
-
-    def execute(_: NodeCommand) -> WeightStream:
-        return stream
-
-    with ThreadPoolExecutor(1) as thread:
-        team = LearnerTeam(build_model(SCRATCH, 40, seed=0), ALONE, thread, execute_on_node=execute)
-        for rank in (0, 1):
-            team.rank.world = World(rank=rank, size=1)
-            stream = WeightStream(weight_shapes(team), kept=DiskWeights(tmp_path))
-            assert team.command_nodes(Move("open")) == [RankReply(rank=rank)]
-            stream.let_go()
-            stream.settle(False, TrainingStopped("no server took it"))
-            replies = await team.run(SendWeights(None))
-            assert replies == [RankReply(rank=rank, problem="TrainingStopped: no server took it")]
-        with pytest.raises(NodeCommandError, match="rank 1: TrainingStopped: no server took it"):
-            check_replies(replies)
+    team = team_of(execute_on_node=lambda _: stream)
+    for rank in (0, 1):
+        team.rank.world = World(rank=rank, size=1)
+        stream = WeightStream(weight_shapes(team), kept=DiskWeights(tmp_path))
+        assert team.command_nodes(Move("open")) == [RankReply(rank=rank)]
+        stream.let_go()
+        stream.settle(False, TrainingStopped("no server took it"))
+        replies = await team.run(SendWeights(None))
+        assert replies == [RankReply(rank=rank, problem="TrainingStopped: no server took it")]
+    with pytest.raises(NodeCommandError, match="rank 1: TrainingStopped: no server took it"):
+        check_replies(replies)

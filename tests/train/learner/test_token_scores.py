@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rocstar.engine.types import (
-    Trajectory,
-)
+from rocstar.engine.types import Trajectory
 from rocstar.train.algorithm.off_policy import Correction
 from rocstar.train.learner.batch import MicroBatch, last_token, pack, policy_examples
 from rocstar.train.learner.learner import Learner, LossSettings
@@ -18,7 +16,7 @@ from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.token_scores import token_scores
 
-from ...fakes.tiny import SCRATCH
+from ...fakes.tiny import SCRATCH, scale_matrices
 from ...fakes.trajectories import TASK, FakeTurn, make_trajectory
 
 VOCAB, TEMPERATURE = 50, 0.7
@@ -26,10 +24,7 @@ VOCAB, TEMPERATURE = 50, 0.7
 
 def learner() -> Learner:
     model = build_model(SCRATCH, VOCAB, seed=1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.mul_(8.0)
+    scale_matrices(model)
     return Learner(model)
 
 
@@ -48,6 +43,8 @@ def trajectory(number: int) -> Trajectory:
 
 
 TRAJECTORIES = [trajectory(number) for number in (4, 0, 2, 5, 1, 3)]
+EXAMPLES = policy_examples(TRAJECTORIES, [0.5] * len(TRAJECTORIES))
+SETTINGS = LossSettings(temperature=TEMPERATURE, clip_low=0.2, clip_high=0.28, correction=Correction.none)
 
 
 @pytest.mark.parametrize("room", [16, 10_000])
@@ -71,11 +68,9 @@ def test_each_token_has_the_entropy_of_its_own_logits(room: int) -> None:
 def test_their_sum_is_what_the_learner_counts_when_it_learns() -> None:
     made = learner()
     scores = token_scores(made.policy, TRAJECTORIES, temperature=TEMPERATURE, tokens_per_microbatch=10_000)
-    settings = LossSettings(temperature=TEMPERATURE, clip_low=0.2, clip_high=0.28, correction=Correction.none)
-    examples = policy_examples(TRAJECTORIES, [0.5] * len(TRAJECTORIES))
     entropy = tokens = 0.0
-    for micro in pack(examples, tokens_per_microbatch=40):
-        stats, _ = made.policy_backward(micro, None, settings)
+    for micro in pack(EXAMPLES, tokens_per_microbatch=40):
+        stats, _ = made.policy_backward(micro, None, SETTINGS)
         entropy, tokens = entropy + stats.entropy, tokens + stats.tokens
     assert tokens == sum(len(one.entropy_N) for one in scores)
     assert sum(one.entropy_N.sum() for one in scores) / tokens == pytest.approx(entropy / tokens, abs=1e-5)
@@ -85,10 +80,8 @@ def test_their_sum_is_what_the_learner_counts_when_it_learns() -> None:
 def test_all_log_probs_are_of_logits_of_the_type_of_the_head(head_dtype: torch.dtype | None) -> None:
     """Of a bfloat16 model: those of float64 logits of the same hidden states to 1e-5, or not nearly so."""
     made, ids = Learner(learner().model.bfloat16(), head_dtype=head_dtype), TRAJECTORIES[0].ids[:5].tolist()
-    sequence = LossSettings(
-        temperature=TEMPERATURE, clip_low=0.2, clip_high=0.28, correction=Correction.sequence
-    )
-    (micro,) = pack(policy_examples(TRAJECTORIES, [0.5] * len(TRAJECTORIES)), tokens_per_microbatch=10_000)
+    sequence = dataclasses.replace(SETTINGS, correction=Correction.sequence)
+    (micro,) = pack(EXAMPLES, tokens_per_microbatch=10_000)
 
     def exact(of: MicroBatch, temperature: float) -> torch.Tensor:
         with torch.no_grad():

@@ -1,5 +1,6 @@
-"""Code of a recipe's author: found beside the recipe or on sys.path, and every way not to find it."""
+"""Code that a recipe names: beside the recipe or on sys.path, and each way not to find it."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,8 @@ from rocstar.train.recipe.toml_file import to_toml
 
 @pytest.fixture(autouse=True)
 def as_it_was() -> Iterator[None]:
-    """What these imports leave in the interpreter."""
+    """Undo what these imports leave in the interpreter."""
+    sys.modules.pop("own", None)
     path, modules = list(sys.path), set(sys.modules)
     yield
     sys.path[:] = path
@@ -35,6 +37,7 @@ def test_a_file_beside_the_recipe_comes_before_sys_path(tmp_path: Path) -> None:
     assert found("json:dumps") is not found("json:dumps", tmp_path), "and does not hide the one of all others"
     assert found("mine:Mine", tmp_path).value == 7, "with its neighbours"
     assert found("mine:Mine", tmp_path) is found(f"{tmp_path}/mine.py:Mine"), "imported once"
+    assert found("os.path:basename", tmp_path) is os.path.basename
 
 
 def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
@@ -76,8 +79,11 @@ def test_the_recipe_says_where_its_code_lies(tmp_path: Path, monkeypatch: pytest
     for each in (folder, here):
         each.mkdir()
         (each / "own.py").write_text("")
-    (folder / "r.toml").write_text('tools = ["python", "own:A", {kind = "json:B"}, {kind = "own.py:C"}]\n')
+    tools = 'tools = ["python", "own:A", {kind = "json:B"}, {kind = "own.py:C"}]\n'
+    (folder / "r.toml").write_text(f'{tools}[rl]\nadvantage = "own:F"\n')
     monkeypatch.chdir(here)
+    recipe = load_recipe(folder / "r.toml", ["--reward.kind=own:G"])
+    assert recipe.rl.advantage == f"{folder}/own.py:F" and recipe.reward.kind == f"{here}/own.py:G"
 
     def kinds(*options: str) -> list[str]:
         return [tool.kind for tool in load_recipe(folder / "r.toml", options).tools]
@@ -87,3 +93,31 @@ def test_the_recipe_says_where_its_code_lies(tmp_path: Path, monkeypatch: pytest
     assert kinds('--tools=["own:E"]') == [f"{here}/own.py:E"]
     (tmp_path / "config.toml").write_text(to_toml(load_recipe(folder / "r.toml")))
     assert [tool.kind for tool in load_recipe(tmp_path / "config.toml").tools] == kinds()
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        (
+            '[reward]\nkind = "maths"',
+            "reward: kind = 'maths' is neither 'math' nor of the form 'module:function'",
+        ),
+        ("[reward]\nargs = { a = 1 }", "kind = 'math' takes none"),
+        ("[reward]\ntimeout_s = 0", "reward.timeout_s = 0"),
+        ('[rl]\nadvantage = "ppo"', "advantage = 'ppo' is not one of grpo, dr_grpo, rloo, reinforce_pp"),
+    ],
+)
+def test_a_value_that_names_nothing_is_refused(tmp_path: Path, section: str, words: str) -> None:
+    (tmp_path / "r.toml").write_text(section)
+    with pytest.raises(ConfigError) as refused:
+        load_recipe(tmp_path / "r.toml")
+    assert words in str(refused.value)
+
+
+def test_arguments_are_written_back_as_they_were(tmp_path: Path) -> None:
+    args = '{ words = ["a", "b"], deep = { x = 1.5, on = true }, "a key" = "v" }'
+    (tmp_path / "r.toml").write_text(f'[reward]\nkind = "os.path:join"\nargs = {args}\n')
+    recipe = load_recipe(tmp_path / "r.toml")
+    assert recipe.reward.args == {"words": ["a", "b"], "deep": {"x": 1.5, "on": True}, "a key": "v"}
+    (tmp_path / "again.toml").write_text(to_toml(recipe))
+    assert load_recipe(tmp_path / "again.toml") == recipe

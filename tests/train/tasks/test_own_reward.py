@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from rocstar.engine.types import Attempt, Failed, Outcome, Scored, Task, ToolCall, ToolResult, Turn
-from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+from rocstar.sandbox.testing import FakeSandbox
+from rocstar.sandbox.types import SandboxError
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.reward_config import RewardConfig
 from rocstar.train.tasks import own_reward
@@ -22,11 +23,8 @@ from rocstar.train.tasks.own_reward import FunctionReward, Reward, as_reward, ch
 from rocstar.train.tasks.reward import MathJudge
 
 TASK = Task(id="t", source="s", question="q", answer="42", meta={"level": 3})
-
-
-class NoSandbox:
-    async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
-        raise SandboxError("the supervisor died", kind="supervisor_died", retryable=True)
+DIED = SandboxError("the supervisor died", kind="supervisor_died", retryable=True)
+NO_SANDBOX = FakeSandbox({}, otherwise=DIED)
 
 
 def attempt(*texts: str, truncated: bool = False) -> Attempt:
@@ -49,7 +47,7 @@ def own(tmp_path: Path) -> Callable[..., RewardConfig]:
 async def score(config: RewardConfig, tried: Attempt | None = None, *, left_s: float = math.inf) -> Outcome:
     check_reward(config)
     deadline = None if math.isinf(left_s) else asyncio.get_running_loop().time() + left_s
-    return await make_judge(config, NoSandbox()).score(tried or attempt("42"), deadline=deadline)
+    return await make_judge(config, NO_SANDBOX).score(tried or attempt("42"), deadline=deadline)
 
 
 @pytest.mark.parametrize(
@@ -76,17 +74,11 @@ def test_what_is_no_reward(given: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [
-        {"value": math.nan, "is_correct": True},
-        {"value": True, "is_correct": True},
-        {"value": 1.0, "is_correct": 1},
-        {"value": 1.0, "is_correct": True, "method": None},
-    ],
+    "change", [{"value": math.nan}, {"value": True}, {"is_correct": 1}, {"method": None}]
 )
-def test_a_reward_is_a_finite_number_and_a_bool(fields: Any) -> None:
+def test_a_reward_is_a_finite_number_and_a_bool(change: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
-        Reward(**fields)
+        Reward(**{"value": 1.0, "is_correct": True} | change)
 
 
 @pytest.mark.parametrize("prefix", ["", "async "])
@@ -138,7 +130,7 @@ async def test_a_function_that_fails_costs_its_trajectory(
 ) -> None:
     config = own(f"{prefix}def score(attempt):\n    {body}\n")
     with caplog.at_level(logging.WARNING, logger="rocstar"):
-        judge = make_judge(config, NoSandbox())
+        judge = make_judge(config, NO_SANDBOX)
         outcomes = [await judge.score(attempt(), deadline=None) for _ in range(3)]
     for outcome in outcomes:
         assert isinstance(outcome, Failed) and (outcome.kind, outcome.retryable) == ("reward_error", False)
@@ -205,7 +197,7 @@ async def test_hanging_threads_are_bounded(own: Any, monkeypatch: pytest.MonkeyP
     """A place that a hanging call has is free again when that ends."""
     monkeypatch.setattr(own_reward, "MAX_CALLS", 2)
     config = own(HANGING, timeout_s=0.05)
-    judge = make_judge(config, NoSandbox())
+    judge = make_judge(config, NO_SANDBOX)
     before = threading.active_count()
     outcomes = await asyncio.gather(*(judge.score(attempt(), deadline=None) for _ in range(8)))
     assert {o.kind for o in outcomes if isinstance(o, Failed)} == {"reward_timeout"} and len(outcomes) == 8
@@ -254,7 +246,7 @@ async def test_a_failure_of_the_sandbox_is_no_reward(own: Any) -> None:
 
 
 def test_the_default_is_the_mathematical_judge() -> None:
-    assert isinstance(make_judge(RewardConfig(), NoSandbox()), MathJudge)
+    assert isinstance(make_judge(RewardConfig(), NO_SANDBOX), MathJudge)
     check_reward(RewardConfig())
 
 

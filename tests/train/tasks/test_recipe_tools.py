@@ -9,7 +9,6 @@ import pytest
 
 from rocstar.engine.tools.python import PYTHON_SCHEMA
 from rocstar.train.cli import main
-from rocstar.train.plan.preflight import examine_recipe
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.load import parse_recipe
@@ -105,11 +104,6 @@ def test_all_that_is_wrong_is_told_and_a_name_that_two_tools_have(tmp_path: Path
 def test_demonstrations_use_the_first_tool_that_runs_programs(tmp_path: Path) -> None:
     recipe = recipe_of(tmp_path, RIGHT, {}, "jupyter", "python")
     assert demonstrated_tool(recipe).name == "jupyter_code"
-
-
-def test_preflight_finds_it(tmp_path: Path) -> None:
-    recipe = recipe_of(tmp_path, RIGHT, {"args": {"k": 0}})
-    assert [problem for problem in examine_recipe(recipe).problems if "k = 0" in problem]
 
 
 def test_a_dry_run_tells_it_without_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

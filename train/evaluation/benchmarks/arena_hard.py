@@ -36,7 +36,13 @@ from rocstar.train.evaluation.benchmarks.benchmark import (
     empty_answer,
     strip_thinking,
 )
-from rocstar.train.evaluation.benchmarks.judge_endpoint import EndpointOptions, JudgeEndpoint, JudgeFault
+from rocstar.train.evaluation.benchmarks.judge_endpoint import (
+    KEY_VARIABLE,
+    MAX_TOKENS,
+    TEMPERATURE,
+    JudgeEndpoint,
+    JudgeFault,
+)
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.rows import jsonl_rows
 
@@ -150,37 +156,22 @@ def _count(label: str) -> int:
     return STRONG if ">>" in label else 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArenaScore:
-    """Share of points, 0 to 1.
-
-    Invariant: `score`, `low` and `high` are the original's; `mean` is within `interval`.
-    """
-
-    score: float
-    low: float
-    high: float
-    mean: float
-    interval: tuple[float, float]
-    """95%, clustered by prompt"""
-
-
-def arena_score(points: Sequence[Sequence[float]], *, seed: int = 0) -> ArenaScore:
-    """Score prompts by their points. ValueError for none."""
-    if not points:
-        raise ValueError("no prompt was judged")
+def arena_score(points: Sequence[Sequence[float]], *, seed: int = 0) -> dict[str, float]:
+    """Return the scores of prompts by their points, in percent: `arena_score` and its quantiles are the
+    original's, `arena_mean` is the pooled mean with a 95% interval clustered by prompt."""
     flat = np.array([point for prompt in points for point in prompt])
     rng = np.random.default_rng(seed)
     means = [rng.choice(flat, flat.size).mean() for _ in range(BOOTSTRAPS)]
     low, high = np.quantile(means, BOOTSTRAP_TAILS)
-    mean = math.fsum(flat) / flat.size
-    return ArenaScore(
-        score=float(np.mean(means)),
-        low=float(low),
-        high=float(high),
-        mean=mean,
-        interval=clustered_interval(points),
-    )
+    mean_low, mean_high = clustered_interval(points)
+    return {
+        "arena_score": 100 * float(np.mean(means)),
+        "arena_score_p05": 100 * float(low),
+        "arena_score_p95": 100 * float(high),
+        "arena_mean": 100 * (math.fsum(flat) / flat.size),
+        "arena_mean_low": 100 * mean_low,
+        "arena_mean_high": 100 * mean_high,
+    }
 
 
 def clustered_interval(points: Sequence[Sequence[float]], *, level: float = 0.95) -> tuple[float, float]:
@@ -209,7 +200,8 @@ def clustered_interval(points: Sequence[Sequence[float]], *, level: float = 0.95
 NAME = "arena_hard"
 BASELINE = "gpt-4-0314"
 URL_VARIABLE, MODEL_VARIABLE = "ROCSTAR_JUDGE_URL", "ROCSTAR_JUDGE_MODEL"
-KEY_VARIABLE, PROMPT_VARIABLE = "ROCSTAR_JUDGE_KEY", "ROCSTAR_JUDGE_PROMPT"
+PROMPT_VARIABLE = "ROCSTAR_JUDGE_PROMPT"
+MODEL = "gpt-4-1106-preview"
 LOST = ("A>>B", "B>>A")
 """The games of a truncated or empty attempt."""
 
@@ -270,13 +262,12 @@ class ArenaJudge:
     @property
     def description(self) -> dict[str, Any]:
         """The inputs of a verdict besides the answers, for the manifest, without key or password."""
-        options = self._endpoint.options
-        url = urlsplit(options.url)
+        url = urlsplit(self._endpoint.url)
         return {
-            "judge": options.model,
+            "judge": self._endpoint.model,
             "url": f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}",
-            "temperature": options.temperature,
-            "max_tokens": options.max_tokens,
+            "temperature": TEMPERATURE,
+            "max_tokens": MAX_TOKENS,
             "prompt": self._prompt.origin,
             "prompt_digest": self._prompt.digest,
         }
@@ -307,19 +298,9 @@ def _outcome(first: str, second: str, *, why: str = "") -> Scored:
 
 
 def pooled(scored: Sequence[tuple[Task, Scored, Mapping[str, float]]]) -> Mapping[str, float]:
-    """Return the score over all games, by the original's rule and with a clustered interval, in percent."""
+    """Return the `arena_score` of all attempts."""
     games = [score_games(*outcome.method.split()[-2:]) for _, outcome, _ in scored]
-    if not games:
-        return {}
-    found = arena_score(games)
-    return {
-        "arena_score": 100 * found.score,
-        "arena_score_p05": 100 * found.low,
-        "arena_score_p95": 100 * found.high,
-        "arena_mean": 100 * found.mean,
-        "arena_mean_low": 100 * found.interval[0],
-        "arena_mean_high": 100 * found.interval[1],
-    }
+    return arena_score(games) if games else {}
 
 
 def build_judge(environment: Mapping[str, str]) -> ArenaJudge:
@@ -329,15 +310,11 @@ def build_judge(environment: Mapping[str, str]) -> ArenaJudge:
         raise ConfigError(
             f"the set {NAME!r} needs a judge, and {URL_VARIABLE} is {url!r}; set it to an OpenAI-compatible "
             f"endpoint up to /v1, its key to {KEY_VARIABLE}, and {MODEL_VARIABLE} if the judge is not "
-            f"{EndpointOptions(url='').model}"
+            f"{MODEL}"
         )
-    options = EndpointOptions(
-        url=url,
-        model=environment.get(MODEL_VARIABLE) or EndpointOptions(url="").model,
-        key_variable=KEY_VARIABLE,
-    )
+    endpoint = JudgeEndpoint(url, environment.get(MODEL_VARIABLE) or MODEL)
     words = environment.get(PROMPT_VARIABLE)
-    return ArenaJudge(JudgeEndpoint(options), load_prompt(Path(words)) if words else OUR_PROMPT)
+    return ArenaJudge(endpoint, load_prompt(Path(words)) if words else OUR_PROMPT)
 
 
 ARENA_HARD = Benchmark(

@@ -48,6 +48,10 @@ class Published:
     digest: str
     """SHA-256 over the canonical JSON of the tasks; "" if no copy was available"""
 
+    def is_known(self, digest: str) -> bool | None:
+        """True if tasks with this digest are those of published figures, None if that is unknown."""
+        return digest == self.digest if self.digest else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
@@ -57,6 +61,24 @@ class Defaults:
     temperature: float = 0.6
     max_response_tokens: int = 30_000
     max_turns: int = 30
+
+
+def answer_block(answer: str) -> str:
+    """Return the text of a final turn with this answer."""
+    return f"<answer>\\boxed{{{answer}}}</answer>"
+
+
+def gold_answer(task: Task) -> str | None:
+    return answer_block(task.answer) if task.answer else None
+
+
+def next_number(task: Task) -> str | None:
+    """Return the answer plus one in an answer block."""
+    answer = task.answer
+    if not answer:
+        return None
+    plain = answer.removeprefix("-")
+    return answer_block(str(int(answer) + 1) if plain.isdecimal() else f"({answer})+1")
 
 
 def no_measures(attempt: Attempt) -> Mapping[str, float]:
@@ -84,11 +106,10 @@ class Benchmark:
     describe: Callable[[], Mapping[str, Any]] | None = None
     """returns the inputs of a verdict besides code and answer, for the manifest: the judging model and its
     prompt"""
-    gold: Callable[[Task], str | Sequence[str]] | None = None
-    """returns a correct text, or one for each turn; None = the task's answer in the template's answer
-    block, or nothing for a task without an answer"""
-    near_miss: Callable[[Task], str | Sequence[str]] | None = None
-    """returns a slightly wrong text, or one for each turn; None = a number beside the answer"""
+    gold: Callable[[Task], str | Sequence[str] | None] = gold_answer
+    """returns a correct text, or one for each turn; None without a unique answer"""
+    near_miss: Callable[[Task], str | Sequence[str] | None] = next_number
+    """returns a slightly wrong text, or one for each turn"""
     counterpart: Callable[[], Counterpart] | None = None
     """makes the counterpart that answers the policy instead of tools: a simulated user, simulated
     functions"""

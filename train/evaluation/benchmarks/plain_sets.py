@@ -21,7 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.engine.types import Attempt, Outcome, Scored, Task
-from rocstar.train.evaluation.benchmarks.benchmark import Asking, Benchmark, Published, json_digest
+from rocstar.train.evaluation.benchmarks.benchmark import (
+    Asking,
+    Benchmark,
+    Published,
+    answer_block,
+    json_digest,
+    next_number,
+)
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.data import content_id
@@ -54,7 +61,7 @@ def plain_set(name: str) -> Benchmark:
         asking=Asking(row["prompt"]),
         load=partial(read_choices if has_choices else read_problems, name=name),
         judge=ChoiceJudge if has_choices else None,
-        near_miss=wrong_letter if has_choices else None,
+        near_miss=wrong_letter if has_choices else next_number,
         hidden=row.get("hidden", False),
     )
 
@@ -209,4 +216,4 @@ class ChoiceJudge:
 def wrong_letter(task: Task) -> str:
     """Return an answer block with the letter after the correct one."""
     other = LETTERS[(LETTERS.index(task.answer) + 1) % len(LETTERS)]
-    return f"<answer>\\boxed{{{other}}}</answer>"
+    return answer_block(other)

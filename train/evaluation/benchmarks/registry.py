@@ -9,11 +9,10 @@ import dataclasses
 import importlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from rocstar.engine.types import HIDDEN, Task
-from rocstar.train.evaluation.benchmarks.benchmark import Benchmark, tasks_digest
+from rocstar.train.evaluation.benchmarks.benchmark import Benchmark
 from rocstar.train.evaluation.benchmarks.plain_sets import ROWS, plain_set
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.eval_config import EvalConfig
@@ -31,21 +30,6 @@ NAMES = (*ROWS, *MODULES)
 """The names of all sets, as in train/recipe/eval_config.py."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedSet:
-    """A built-in set that was read from a file."""
-
-    benchmark: Benchmark
-    path: Path
-    tasks: list[Task]
-    digest: str
-
-    @property
-    def is_known(self) -> bool | None:
-        """True if the rows are those of published figures, None if their digest is unknown."""
-        return self.digest == self.benchmark.source.digest if self.benchmark.source.digest else None
-
-
 def find(name: str) -> Benchmark:
     """Return the set with that name. ConfigError if there is none, or this installation lacks its package."""
     if name in ROWS:
@@ -60,7 +44,7 @@ def find(name: str) -> Benchmark:
     return found
 
 
-def load_set(config: EvalConfig) -> LoadedSet:
+def load_tasks_of(config: EvalConfig) -> list[Task]:
     """Load the tasks of a built-in set, from its local copy or from the hub; those of a hidden one are
     marked.
 
@@ -82,12 +66,7 @@ def load_set(config: EvalConfig) -> LoadedSet:
         )
     if benchmark.hidden:
         tasks = [dataclasses.replace(task, meta={**task.meta, HIDDEN: True}) for task in tasks]
-    return LoadedSet(benchmark=benchmark, path=path, tasks=tasks, digest=tasks_digest(tasks))
-
-
-def load_tasks_of(config: EvalConfig) -> list[Task]:
-    """Return the tasks of a built-in set."""
-    return load_set(config).tasks
+    return tasks
 
 
 def copy_of(benchmark: Benchmark) -> Path:

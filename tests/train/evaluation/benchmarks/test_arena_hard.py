@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from rocstar.engine.types import Failed, Scored, Task
+from rocstar.engine.types import Failed, Outcome, Scored, Task
 from rocstar.train.evaluation.benchmarks.arena_hard import (
+    MODEL,
     OUR_PROMPT,
     ArenaJudge,
     build_judge,
@@ -23,7 +24,7 @@ from rocstar.train.evaluation.benchmarks.arena_hard import (
     load_tasks,
     pooled,
 )
-from rocstar.train.evaluation.benchmarks.judge_endpoint import EndpointOptions, JudgeEndpoint
+from rocstar.train.evaluation.benchmarks.judge_endpoint import TRIES, JudgeEndpoint
 from rocstar.train.evaluation.provenance import differences, judge_facts
 from rocstar.train.evaluation.sets import evaluation_sets
 from rocstar.train.recipe.config import Recipe
@@ -31,7 +32,7 @@ from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.eval_config import EvalConfig
 
 from .... import needs
-from .attempts import attempt_at
+from ..eval_folders import attempt_at
 
 KEY = "sk-secret-of-the-test"
 TASK = Task(
@@ -62,7 +63,7 @@ class FakeJudge:
 
 
 @asynccontextmanager
-async def judged_by(fake: FakeJudge, **options: Any) -> AsyncIterator[ArenaJudge]:
+async def judged_by(fake: FakeJudge) -> AsyncIterator[ArenaJudge]:
     app = web.Application()
     app.router.add_post("/v1/chat/completions", fake.answer)
     runner = web.AppRunner(app)
@@ -70,9 +71,7 @@ async def judged_by(fake: FakeJudge, **options: Any) -> AsyncIterator[ArenaJudge
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     host, port = runner.addresses[0][:2]
     try:
-        yield ArenaJudge(
-            JudgeEndpoint(EndpointOptions(url=f"http://{host}:{port}/v1/", **options), pause=fake.pause)
-        )
+        yield ArenaJudge(JudgeEndpoint(f"http://{host}:{port}/v1/", MODEL, pause=fake.pause))
     finally:
         await runner.cleanup()
 
@@ -87,111 +86,80 @@ def prefers(text: str) -> Callable[[str], str]:
     return says
 
 
+async def judged(fake: FakeJudge, text: str = "The Elbe.", *, is_truncated: bool = False) -> Outcome:
+    async with judged_by(fake) as judge:
+        return await judge.score(attempt_at(TASK, text, is_truncated=is_truncated), deadline=None)
+
+
 async def test_the_better_answer_wins_both_games_on_both_sides() -> None:
     fake = FakeJudge(prefers("Elbe"))
-    async with judged_by(fake) as judge:
-        won = await judge.score(attempt_at(TASK, "<think>hm</think>The Elbe."), deadline=None)
-        lost = await judge.score(attempt_at(TASK, "The {QUESTION}."), deadline=None)
+    won = await judged(fake, "<think>hm</think>The Elbe.")
     assert won == Scored(reward=1.0, method="B>>A A>>B", is_correct=True)
-    assert isinstance(lost, Scored)
+    assert isinstance(await judged(fake, "The {QUESTION}."), Scored)
     games = [body["messages"][1]["content"] for body in fake.asked]
     assert games[0].index("The Rhine.") < games[0].index("The Elbe.")
     assert games[1].index("The Elbe.") < games[1].index("The Rhine.")
-    assert "Name {a} river." in games[0]
-    assert "The {QUESTION}." in games[2]
-    assert "hm" not in games[0]
-    assert fake.asked[0] | {"messages": []} == {
-        "model": "gpt-4-1106-preview",
-        "messages": [],
-        "temperature": 0.0,
-        "max_tokens": 4096,
-    }
+    assert "Name {a} river." in games[0] and "The {QUESTION}." in games[2] and "hm" not in games[0]
+    settings = {"model": "gpt-4-1106-preview", "temperature": 0.0, "max_tokens": 4096}
+    assert fake.asked[0] | {"messages": []} == settings | {"messages": []}
 
 
-async def test_a_judge_that_always_takes_the_first_gives_a_draw() -> None:
-    fake = FakeJudge(lambda game: "[[A>>B]]")
-    async with judged_by(fake) as judge:
-        outcome = await judge.score(attempt_at(TASK, "The Elbe."), deadline=None)
-    assert outcome == Scored(reward=0.5, method="A>>B A>>B", is_correct=False)
+async def test_a_judge_that_always_prefers_the_first_gives_a_draw() -> None:
+    found = await judged(FakeJudge(lambda game: "[[A>>B]]"))
+    assert found == Scored(reward=0.5, method="A>>B A>>B", is_correct=False)
 
 
-async def test_a_passing_fault_is_asked_again_and_a_refusal_is_not() -> None:
-    answers: list[web.Response | str] = [
-        web.Response(status=503),
-        web.Response(status=429),
-        "[[A=B]]",
-        "[[A=B]]",
-    ]
+async def test_a_transient_fault_is_retried() -> None:
+    answers = [web.Response(status=503), web.Response(status=429), "[[A=B]]", "[[A=B]]"]
     fake = FakeJudge(lambda game: answers.pop(0))
-    async with judged_by(fake) as judge:
-        outcome = await judge.score(attempt_at(TASK, "The Elbe."), deadline=None)
-    assert outcome == Scored(reward=0.5, method="A=B A=B", is_correct=False)
+    assert await judged(fake) == Scored(reward=0.5, method="A=B A=B", is_correct=False)
     assert fake.pauses == [1.0, 2.0]
-
-    fake = FakeJudge(lambda game: web.Response(status=401, text="no such key"))
-    async with judged_by(fake) as judge:
-        refused = await judge.score(attempt_at(TASK, "The Elbe."), deadline=None)
-    assert isinstance(refused, Failed)
-    assert (refused.kind, refused.retryable, len(fake.asked)) == ("judge", False, 1)
-
-
-async def test_a_judge_that_stays_down_is_a_failure_of_ours() -> None:
-    fake = FakeJudge(lambda game: web.Response(status=500))
-    async with judged_by(fake, tries=3) as judge:
-        outcome = await judge.score(attempt_at(TASK, "The Elbe."), deadline=None)
-    assert isinstance(outcome, Failed)
-    assert (outcome.kind, outcome.retryable, len(fake.asked)) == ("judge", True, 3)
 
 
 @pytest.mark.parametrize(
-    "body", [b"{", b"[]", b'{"choices": []}', b'{"choices": [{"message": {"content": null}}]}']
+    ("status", "body", "expected"),
+    [
+        (401, "no such key", ("judge", False, 1)),
+        (500, "", ("judge", True, TRIES)),
+        (200, "{", ("judge", True, TRIES)),
+        (200, "[]", ("judge", True, TRIES)),
+        (200, '{"choices": []}', ("judge", True, TRIES)),
+        (200, '{"choices": [{"message": {"content": null}}]}', ("judge", True, TRIES)),
+        (200, '{"choices": [{"message": {"content": "I cannot decide."}}]}', ("no_label", False, 1)),
+    ],
 )
-async def test_an_answer_of_another_form_is_asked_again(body: bytes) -> None:
-    fake = FakeJudge(lambda game: web.Response(body=body))
-    async with judged_by(fake, tries=2) as judge:
-        outcome = await judge.score(attempt_at(TASK, "The Elbe."), deadline=None)
+async def test_an_attempt_without_a_judgement_failed(
+    status: int, body: str, expected: tuple[str, bool, int]
+) -> None:
+    fake = FakeJudge(lambda game: web.Response(status=status, text=body))
+    outcome = await judged(fake)
     assert isinstance(outcome, Failed)
-    assert outcome.retryable
-    assert len(fake.asked) == 2
-
-
-async def test_no_label_is_no_lost_game() -> None:
-    fake = FakeJudge(lambda game: "I cannot decide.")
-    async with judged_by(fake) as judge:
-        outcome = await judge.score(attempt_at(TASK, "The Elbe."), deadline=None)
-    assert isinstance(outcome, Failed)
-    assert outcome.kind == "no_label"
+    assert (outcome.kind, outcome.retryable, len(fake.asked)) == expected
 
 
 async def test_the_deadline_ends_the_wait_for_a_judge() -> None:
-    fake = FakeJudge(lambda game: "[[A=B]]")
-    async with judged_by(fake) as judge:
+    async with judged_by(FakeJudge(lambda game: "[[A=B]]")) as judge:
         past = asyncio.get_running_loop().time() - 1
         with pytest.raises(TimeoutError):
             await judge.score(attempt_at(TASK, "The Elbe."), deadline=past)
 
 
-async def test_the_key_is_sent_and_stands_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_key_is_sent_and_appears_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROCSTAR_JUDGE_KEY", KEY)
     fake = FakeJudge(lambda game: web.Response(status=403, text=f"bad key {KEY}"))
     async with judged_by(fake) as judge:
         outcome = await judge.score(attempt_at(TASK, "The Elbe."), deadline=None)
         assert KEY not in json.dumps(judge.description)
     assert fake.keys == [f"Bearer {KEY}"]
-    assert isinstance(outcome, Failed)
-    assert "403" in outcome.detail
-    assert KEY not in outcome.detail
+    assert isinstance(outcome, Failed) and "403" in outcome.detail and KEY not in outcome.detail
 
 
 @pytest.mark.parametrize(("text", "is_truncated"), [("The Elbe", True), ("  \n", False), ("<think>a", False)])
-async def test_what_was_cut_off_or_says_nothing_has_lost(text: str, is_truncated: bool) -> None:
+async def test_a_truncated_or_empty_attempt_lost(text: str, is_truncated: bool) -> None:
     fake = FakeJudge(lambda game: "[[A=B]]")
-    async with judged_by(fake) as judge:
-        outcome = await judge.score(attempt_at(TASK, text, is_truncated=is_truncated), deadline=None)
-    assert isinstance(outcome, Scored)
-    assert outcome.reward == 0.0
-    assert outcome.method.endswith("A>>B B>>A")
-    assert not fake.asked
+    outcome = await judged(fake, text, is_truncated=is_truncated)
+    assert isinstance(outcome, Scored) and not fake.asked
+    assert outcome.reward == 0.0 and outcome.method.endswith("A>>B B>>A")
 
 
 def test_scores_are_pooled_from_the_labels() -> None:

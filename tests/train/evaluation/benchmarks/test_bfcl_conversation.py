@@ -324,8 +324,8 @@ async def test_a_whole_conversation_through_the_engine(
     assert await verdict(again.task, again.turns, simulation) == "turns_match"
 
 
-def played(results: Sequence[str], due: Sequence[str], same_state: bool = True) -> MessageOutcome:
-    return MessageOutcome(results=results, due=due, same_state=same_state)
+def played(results: Sequence[str], due: Sequence[str]) -> MessageOutcome:
+    return MessageOutcome(results=[(text, False) for text in results], due=due, same_state=True)
 
 
 def test_a_result_counts_as_often_as_it_came() -> None:

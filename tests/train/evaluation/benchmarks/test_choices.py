@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from rocstar.engine.types import Scored, Task
+from rocstar.engine.types import HIDDEN, Scored, Task
+from rocstar.train.evaluation.benchmarks.benchmark import answer_block as boxed
 from rocstar.train.evaluation.benchmarks.plain_sets import (
     LETTERS,
     ChoiceJudge,
@@ -20,9 +21,11 @@ from rocstar.train.evaluation.benchmarks.plain_sets import (
     plain_set,
     wrong_letter,
 )
+from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.eval_config import EvalConfig
 
-from .attempts import attempt_at
+from ..eval_folders import attempt_at
 
 GPQA = plain_set("gpqa_diamond")
 COLUMNS = (
@@ -54,11 +57,8 @@ def write(path: Path, rows: list[dict[str, str]]) -> Path:
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Task]:
     rows = [made_up(number) for number in range(198)]
-    return GPQA.load(write(tmp_path_factory.mktemp("gpqa") / "gpqa_diamond.csv", rows))
-
-
-def boxed(answer: str) -> str:
-    return f"<answer>\\boxed{{{answer}}}</answer>"
+    path = write(tmp_path_factory.mktemp("gpqa") / "gpqa_diamond.csv", rows)
+    return load_tasks_of(EvalConfig(set="gpqa_diamond", path=str(path)))
 
 
 async def score(task: Task, text: str) -> float:
@@ -83,12 +83,11 @@ def test_an_order_depends_on_nothing_but_the_question(tmp_path: Path, tasks: Seq
     random.Random(1).shuffle(rows)
     again = GPQA.load(write(tmp_path / "other.csv", rows[:40]))
     known = {task.id: task for task in tasks}
-    assert all(known[task.id] == task for task in again)
-    # Recorded, so that a later version asks the same.
-    assert [order_of(f"made-up question {number}") for number in range(3)] == RECORDED_ORDERS
-
-
-RECORDED_ORDERS = [(0, 1, 3, 2), (3, 2, 1, 0), (1, 3, 0, 2)]
+    assert all(
+        (known[task.id].question, known[task.id].answer) == (task.question, task.answer) for task in again
+    )
+    recorded = [(0, 1, 3, 2), (3, 2, 1, 0), (1, 3, 0, 2)]
+    assert [order_of(f"made-up question {number}") for number in range(3)] == recorded
 
 
 async def test_the_gold_is_right_and_every_other_letter_wrong(tasks: Sequence[Task]) -> None:
@@ -100,39 +99,19 @@ async def test_the_gold_is_right_and_every_other_letter_wrong(tasks: Sequence[Ta
         assert right == f"{task.id.removeprefix('gpqa_diamond-rec')} gigaparsnips"
 
 
+NAMES_B = (
+    *("B", " b ", "(B)", "B.", "\\text{B}", "\\mathbf{(B)}", "$B$", "Option B", "20 m", "\\text{20 m}"),
+    *("B. 20 m", "(B) 20 m"),
+)
+NAMES_NONE = ("B: 10 m", "A or B", "A, B", "AB", "E", "20 km", "", "not B", "C D", "Β", "10 m")
+
+
 @pytest.mark.parametrize(
-    ("answer", "letter"),
-    [
-        ("B", "B"),
-        (" b ", "B"),
-        ("(B)", "B"),
-        ("B.", "B"),
-        ("\\text{B}", "B"),
-        ("\\mathbf{(B)}", "B"),
-        ("$B$", "B"),
-        ("Option B", "B"),
-        ("20 m", "B"),
-        ("\\text{20 m}", "B"),
-        ("B. 20 m", "B"),
-        ("(B) 20 m", "B"),
-        ("B: 10 m", None),
-        ("A or B", None),
-        ("A, B", None),
-        ("AB", None),
-        ("E", None),
-        ("20 km", None),
-        ("", None),
-        ("not B", None),
-        ("C D", None),
-        ("Β", None),
-    ],
+    ("answer", "letter"), [(answer, "B") for answer in NAMES_B] + [(answer, None) for answer in NAMES_NONE]
 )
 def test_a_letter_is_named_alone_with_its_option_or_by_it(answer: str, letter: str | None) -> None:
-    assert parse_letter(answer, ["10 m", "20 m", "30 m", "40 m"]) == letter
-
-
-def test_an_option_that_is_there_twice_names_no_letter() -> None:
-    assert parse_letter("10 m", ["10 m", "10 m", "30 m", "40 m"]) is None
+    """An option that occurs twice names no letter."""
+    assert parse_letter(answer, ["10 m", "20 m", "10 m", "40 m"]) == letter
 
 
 @given(st.text(max_size=30))
@@ -151,8 +130,7 @@ async def test_a_letter_outside_the_block_or_of_a_cut_attempt_is_none(tasks: Seq
 
 def test_the_canary_is_kept_and_the_questions_are_hidden(tasks: Sequence[Task]) -> None:
     assert {task.meta["canary"] for task in tasks} == {"no canary: made up"}
-    assert GPQA.hidden
-    assert not GPQA.source.repository
+    assert all(task.meta[HIDDEN] is True for task in tasks) and not GPQA.source.repository
 
 
 @pytest.mark.parametrize("name", ["Question", "Correct Answer", "Incorrect Answer 3"])
@@ -160,9 +138,6 @@ def test_a_file_that_lacks_a_column_is_refused(tmp_path: Path, name: str) -> Non
     path = write(tmp_path / "bad.csv", [made_up(1), made_up(2) | {name: " "}])
     with pytest.raises(ConfigError, match=f"row 2 has no '{name}'"):
         GPQA.load(path)
-
-
-def test_a_file_that_is_no_csv_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "bad.csv").write_bytes(b"\xff\xfe\x00")
+    path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="as CSV in UTF-8"):
-        GPQA.load(tmp_path / "bad.csv")
+        GPQA.load(path)

@@ -18,7 +18,7 @@ from rocstar.train.evaluation.benchmarks.ifeval.ifeval import (
 )
 from rocstar.train.recipe.errors import ConfigError
 
-from .attempts import attempt_at
+from ..eval_folders import attempt_at
 
 ROW = {
     "key": 7,

@@ -69,12 +69,12 @@ class SimulatedUser:
         number = len(turns[-1].calls)
         try:
             async with asyncio.timeout_at(deadline):
-                answer = await self._simulation.play(task.meta, called, due=False)
+                played = await self._simulation.play(task.meta, called, due=False)
         except CallHung as hung:
             return (ToolResult(status=TIMED_OUT, is_error=True, text=f"TimeoutError: {hung}"),) * number
         return tuple(
             ToolResult(status="error" if raised else "ok", is_error=raised, text=text)
-            for text, raised in answer.results[-1][-number:]
+            for text, raised in played[-1].results[-number:]
         )
 
 
@@ -109,10 +109,10 @@ class FunctionJudge:
         called = [[call for step in steps for call in step] for steps in messages]
         try:
             async with asyncio.timeout_at(deadline):
-                answer = await self._simulation.play(meta, called, due=True)
+                played = await self._simulation.play(meta, called, due=True)
         except CallHung:
             return False, "simulation_hung"
-        verdict = judge_conversation(messages, answer.played)
+        verdict = judge_conversation(messages, played)
         return verdict is Finding.right, verdict.value
 
 
@@ -200,7 +200,7 @@ def judge_conversation(
         return Finding.messages_missing
     seen: Counter[str] = Counter()
     for steps, message in zip(called, played, strict=True):
-        seen.update(message.results)
+        seen.update(text for text, _ in message.results)
         if not message.due:
             continue
         if not any(steps):

@@ -193,11 +193,21 @@ def _standard(value: Any) -> Any:
 
 
 _INTEGER = re.compile(r"-?\d+")
-_DECIMAL = re.compile(r"-?\d+(\.\d+)?")
-_SCIENTIFIC = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _JAVA_FLOAT = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?[fF]")
 _JAVA_LONG = re.compile(r"-?\d+[lL]")
-_BIG_INTEGER = re.compile(r"-?\d+n")
+_Number = tuple[re.Pattern[str], Callable[[str], Any]]
+"""The form of a literal, and its value."""
+_JAVA_NUMBERS: Mapping[str, _Number] = {
+    **dict.fromkeys(("byte", "short", "integer"), (_INTEGER, int)),
+    "float": (_JAVA_FLOAT, lambda digits: float(digits[:-1])),
+    "double": (re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?"), float),
+    "long": (_JAVA_LONG, lambda digits: int(digits[:-1])),
+}
+_JAVASCRIPT_NUMBERS: Mapping[str, _Number] = {
+    "integer": (_INTEGER, int),
+    "float": (re.compile(r"-?\d+(\.\d+)?"), float),
+    "Bigint": (re.compile(r"-?\d+n"), lambda digits: int(digits[:-1])),
+}
 
 _AS_LIST = re.compile(r"new\s+ArrayList<\w*>\(Arrays\.asList\((.+?)\)\)")
 _ADDED = re.compile(r"new\s+ArrayList<\w*>\(\)\s*\{\{\s*(.+?)\s*\}\}", re.DOTALL)
@@ -233,14 +243,8 @@ def java_value(text: str, kind: str, item: str | None = None) -> Any:
     """
     if kind in _JAVA_COLLECTIONS:
         return _JAVA_COLLECTIONS[kind](text, item) if _is_bounded(text) else text
-    if kind in ("byte", "short", "integer"):
-        return _parsed(text, _INTEGER, int)
-    if kind == "float":
-        return _parsed(text, _JAVA_FLOAT, lambda digits: float(digits[:-1]))
-    if kind == "double":
-        return _parsed(text, _SCIENTIFIC, float)
-    if kind == "long":
-        return _parsed(text, _JAVA_LONG, lambda digits: int(digits[:-1]))
+    if kind in _JAVA_NUMBERS:
+        return _parsed(text, *_JAVA_NUMBERS[kind])
     if kind == "boolean":
         return {"true": True, "false": False}.get(text, text)
     if kind in ("char", "String", "any"):
@@ -252,12 +256,8 @@ def javascript_value(text: str, kind: str, item: str | None = None) -> Any:
     """Return the value of a JavaScript literal, as `java_value`."""
     if kind == "String":
         return text[1:-1] if _is_quoted(text) else text
-    if kind == "integer":
-        return _parsed(text, _INTEGER, int)
-    if kind == "float":
-        return _parsed(text, _DECIMAL, float)
-    if kind == "Bigint":
-        return _parsed(text, _BIG_INTEGER, lambda digits: int(digits[:-1]))
+    if kind in _JAVASCRIPT_NUMBERS:
+        return _parsed(text, *_JAVASCRIPT_NUMBERS[kind])
     if kind == "Boolean":
         return {"true": True, "false": False}.get(text, text)
     if kind in ("dict", "array") and not _is_bounded(text):

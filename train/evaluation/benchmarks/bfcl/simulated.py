@@ -5,7 +5,7 @@ stdout.
 
     {"classes": {NAME: MODULE}, "config": {NAME: ..}, "long": bool, "messages": [[[FUNCTION, {..}], ..], ..],
      "due": [["function(x=1)", ..], ..] or null}
-    -> {"results": [[[TEXT, IS_ERROR], ..], ..], "due": [[TEXT, ..], ..], "same_state": [bool, ..]}
+    -> {"messages": [[[[TEXT, IS_ERROR], ..], [TEXT of a due call, ..], IS_SAME_STATE], ..]}
 
 It imports the standard library only and runs in its own process, which its parent kills if a call does not
 return. Each request starts with new objects, so a response depends on its request only. A function is looked
@@ -20,7 +20,7 @@ import json
 import resource
 import sys
 import types
-from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 REFUSED = {"kill", "exit", "quit", "remove", "unlink", "popen", "Popen", "run"}
@@ -93,20 +93,12 @@ def is_same(state: dict[str, dict[str, Any]], due: dict[str, dict[str, Any]]) ->
 
 def play(request: dict[str, Any]) -> dict[str, Any]:
     policy, truth = SimulatedObjects(request), SimulatedObjects(request)
-    results, due, same = [], [], []
-    for k in range(max(len(request["messages"]), len(request["due"] or ()))):
-        calls = request["messages"][k] if k < len(request["messages"]) else []
-        results.append([policy.call(name, [], arguments) for name, arguments in calls])
-        if request["due"] is not None:
-            texts = request["due"][k] if k < len(request["due"]) else []
-            due.append([truth.call(*parse_call(text))[0] for text in texts])
-            same.append(is_same(policy.state(), truth.state()))
-    return {"results": results, "due": due, "same_state": same}
-
-
-def answers(lines: Iterator[str]) -> Iterator[str]:
-    for line in lines:
-        yield json.dumps(play(json.loads(line)))
+    outcomes = []
+    for calls, texts in zip_longest(request["messages"], request["due"] or (), fillvalue=()):
+        results = [policy.call(name, [], arguments) for name, arguments in calls]
+        due = [truth.call(*parse_call(text))[0] for text in texts]
+        outcomes.append((results, due, request["due"] is None or is_same(policy.state(), truth.state())))
+    return {"messages": outcomes}
 
 
 def main() -> None:
@@ -116,8 +108,8 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     out = sys.stdout
     sys.stdout = sys.stderr  # keep the prints of the classes out of the responses
-    for answer in answers(iter(sys.stdin.readline, "")):
-        out.write(answer + "\n")
+    for line in iter(sys.stdin.readline, ""):
+        out.write(json.dumps(play(json.loads(line))) + "\n")
         out.flush()
 
 

@@ -1,6 +1,6 @@
 """The simulated classes in their own process, and the handling of calls that do not return.
 
-    Simulation.play --one line--> simulated.py --one line--> ReplayResult
+    Simulation.play --one line--> simulated.py --one line--> MessageOutcomes
 
 A trajectory or its judge waits for one request at a time. A request without a timely response kills the
 process, and the next one starts another. The process exits when its stdin closes, so with its parent.
@@ -35,20 +35,12 @@ class CallHung(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageOutcome:
-    """The outcome of one user message: its results and those of the due calls."""
+    """The outcome of one user message: its results, with True for a call that raised, and those of the due
+    calls."""
 
-    results: Sequence[str]
+    results: Sequence[tuple[str, bool]]
     due: Sequence[str]
     same_state: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayResult:
-    """The results of each user message, with True for a call that raised, and their comparison with the
-    due ones."""
-
-    results: Sequence[Sequence[tuple[str, bool]]]
-    played: Sequence[MessageOutcome]
 
 
 class Simulation:
@@ -70,7 +62,7 @@ class Simulation:
 
     async def play(
         self, meta: Mapping[str, Any], messages: Sequence[Sequence[Call]], *, due: bool
-    ) -> ReplayResult:
+    ) -> list[MessageOutcome]:
         """Execute the calls of each user message on new objects, and the due ones too if asked.
 
         Args:
@@ -93,14 +85,12 @@ class Simulation:
         package = str(meta[LOCAL]["package"])
         loop = asyncio.get_running_loop()
         response = await loop.run_in_executor(self._asking, self._answer, package, asked)
-        results = [[(text, bool(raised)) for text, raised in message] for message in response["results"]]
-        played = [
-            MessageOutcome(results=[text for text, _ in called], due=due_results, same_state=same)
-            for called, due_results, same in zip(
-                results, response["due"], response["same_state"], strict=False
+        return [
+            MessageOutcome(
+                results=[(text, raised) for text, raised in results], due=due_results, same_state=same
             )
+            for results, due_results, same in response["messages"]
         ]
-        return ReplayResult(results=results, played=played)
 
     def close(self) -> None:
         """Kill the process; the next request starts another."""

@@ -1,4 +1,4 @@
-"""What owners share: nobody takes what is kept for another."""
+"""Budgets of owners: none takes the reserve of another."""
 
 from hypothesis import given
 from hypothesis import strategies as st
