@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Task
-from rocstar.train.data.eval_questions import Learned
 from rocstar.train.groups.journal import Journal
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.team import LearnerTeam
@@ -17,6 +16,7 @@ from rocstar.train.publish.publisher import Measure, Publisher
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.record.callbacks import Listeners
+from rocstar.train.record.learned_questions import Learned
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.time_budget import LoopLag, TimeBudget
 

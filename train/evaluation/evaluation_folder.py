@@ -27,7 +27,6 @@ from typing import Any
 from rocstar.engine.record.files import whole_file
 from rocstar.engine.record.reading import VERSION, RecordError, Verdict, from_record, read_records, to_record
 from rocstar.engine.types import Group, Scored, Task, Trajectory
-from rocstar.train.data.eval_questions import FOUND, Learned
 from rocstar.train.evaluation.results import (
     Evaluation,
     group_by_question,
@@ -38,6 +37,7 @@ from rocstar.train.evaluation.results import (
 )
 from rocstar.train.evaluation.sets import EvaluationSet
 from rocstar.train.groups.selection import FAILED, penalty_of
+from rocstar.train.record.learned_questions import FOUND, Learned
 from rocstar.train.record.run_directory import replace_text
 from rocstar.train.tasks.verify import num_answers
 

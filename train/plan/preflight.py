@@ -16,7 +16,7 @@ from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.types import Task
 from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.extras import missing_extra_message
-from rocstar.train.data.eval_questions import EvalQuestions, Learned, Question
+from rocstar.train.data.eval_questions import EvalQuestions
 from rocstar.train.groups.advantages import check_advantage
 from rocstar.train.learner import hub
 from rocstar.train.learner.checkpoint import checkpoint_bytes
@@ -41,6 +41,7 @@ from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.eval_config import EvalConfig
 from rocstar.train.recipe.reward_config import RewardConfig
+from rocstar.train.record.learned_questions import Learned, Question
 from rocstar.train.record.listening import check_callbacks
 from rocstar.train.record.run_directory import check_claim, complete_checkpoints
 from rocstar.train.serving.agent import REDIS_VARIABLE, workers_url

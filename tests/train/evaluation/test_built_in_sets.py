@@ -20,7 +20,7 @@ from rocstar.engine.types import (
     Trajectory,
     Turn,
 )
-from rocstar.train.data.eval_questions import EvalQuestions, Learned
+from rocstar.train.data.eval_questions import EvalQuestions
 from rocstar.train.evaluation.benchmarks import plain_sets
 from rocstar.train.evaluation.benchmarks.benchmark import (
     answer_block,
@@ -33,6 +33,7 @@ from rocstar.train.evaluation.benchmarks.registry import NAMES, copy_of, find, l
 from rocstar.train.evaluation.rescore import Regrader
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.eval_config import SETS, EvalConfig
+from rocstar.train.record.learned_questions import Learned
 from rocstar.train.tasks.rows import DATA_DIR_VARIABLE
 
 from .eval_folders import short_attempt

@@ -21,7 +21,6 @@ from rocstar.engine.types import (
     Scored,
     Task,
 )
-from rocstar.train.data.eval_questions import Learned
 from rocstar.train.evaluation import during_training, evaluate_sets
 from rocstar.train.evaluation.evaluation_folder import EvaluationFolder, run_folder
 from rocstar.train.evaluation.provenance import file_digests
@@ -32,6 +31,7 @@ from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.eval_config import EvalConfig
 from rocstar.train.recipe.run_config import RunConfig
+from rocstar.train.record.learned_questions import Learned
 from rocstar.train.record.manifest import read_manifest
 from rocstar.train.record.time_budget import TimeBudget
 
