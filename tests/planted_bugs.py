@@ -158,7 +158,7 @@ BUGS = [
     Bug("LoopYielder.pause", "self.clock() - self._since_s >= self.piece_s", "False", "service/test_responses.py::test_others_have_a_turn_once_the_time_of_a_piece_is_over"),
     Bug("VerlTool._texts", "raise outcome", "continue", "service/test_verl_tool.py::test_a_failure_of_ours_is_no_observation"),
     Bug("ViewedRun._files", "records_of(self.path) if self._only is None else self._only", "records_of(self.path)", "view/test_report.py::test_only_the_files_of_both_ends_are_opened"),
-    Bug("RunWatcher.look_once", "self._seen.get(run) != stamp", "True", "view/test_web.py::test_the_watcher_tells_each_change_once"),
+    Bug("RunWatcher.poll", "self._seen.get(run) != stamp", "True", "view/test_web.py::test_the_watcher_tells_each_change_once"),
     Bug("Weight.whole", "torch.addmm(wide, b, a, alpha=self.layer.scaling[NAME])", "torch.addmm(wide, b, a)", "test_adapters.py::test_the_merge_adds_alpha_over_rank_times_the_product"),
     Bug("WeightSender._broadcast", "self._group = None", "pass", "test_sglang_publish.py::test_a_group_that_was_left_inside_a_collective_is_never_used_again"),
     Bug("WeightStream.__anext__", "self._left.pop() != name", "not self._left.pop()", "inference/test_weight_stream.py::test_weights_that_do_not_come_whole_are_an_error"),

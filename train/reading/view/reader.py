@@ -1,7 +1,7 @@
 """The requests of the page as methods that return plain values. Not thread-safe, see web.py.
 
-Raises NothingThereError for objects that do not exist (any more), FilterError and ConfigError for invalid
-requests, WithheldError for withheld tasks, and RecordError for incomplete files.
+Raises NothingThereError for objects that do not exist (any more), ConfigError for invalid requests,
+WithheldError for withheld tasks, and RecordError for incomplete files.
 """
 
 from __future__ import annotations
