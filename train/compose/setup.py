@@ -29,11 +29,10 @@ from rocstar.train.record.callbacks import Callback, Listeners
 from rocstar.train.record.console import Console
 from rocstar.train.record.console_log import ConsoleLog
 from rocstar.train.record.listening import listening
-from rocstar.train.record.loop_lag import LoopLag
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.run_directory import METRICS
 from rocstar.train.record.stall import guarded, stall_s
-from rocstar.train.record.time_budget import TimeBudget
+from rocstar.train.record.time_budget import LoopLag, TimeBudget
 from rocstar.train.run import Live, Run
 
 if TYPE_CHECKING:
