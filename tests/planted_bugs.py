@@ -116,7 +116,7 @@ BUGS = [
     Bug("OwnerFairQueue._cost", "max(ratio / ALIKE, min(1.0, ratio * ALIKE))", "1.0", "fabric/test_owner_queue.py::test_of_unlike_programs_the_time_is_shared"),
     Bug("PackedItems._item", "self._ends[place - 1] if place else 0", "self._ends[place - 1]", "service/test_packed_items.py::test_each_item_is_what_was_given"),
     Bug("PassRate.rejection_reason", "self.attempts >= rule.solved", "True", "test_difficulty.py::test_all_solved_of_enough_attempts_is_dropped"),
-    Bug("ProgramPaths.of", "linked = linked_packages([*layered, *sites])", "linked: list[str] = []", "test_private_home.py::test_a_package_that_is_a_link_into_a_home_is_imported"),
+    Bug("paths.path_options", "linked = linked_packages([*layered, *sites])", "linked: list[str] = []", "test_private_home.py::test_a_package_that_is_a_link_into_a_home_is_imported"),
     Bug("RedisWorker._answer", "call_id is not None and not entry.waiting", "call_id is None", "test_chaos.py::test_an_entry_is_gone_with_its_last_answer"),
     Bug("Regrader._of", "t.finish_reason is FinishReason.aborted", "False", "test_built_in_sets.py::test_another_judge_is_asked_about_each_attempt_that_reached_its_judge"),
     Bug("Ringing._look", "step - standing.last >= QUIET", "step > standing.last", "diagnosis/test_alarms.py::test_an_alarm_that_comes_back_soon_is_the_same"),

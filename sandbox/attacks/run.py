@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from importlib.util import find_spec
 from typing import IO, Any
 
 from rocstar.sandbox.attacks.host import (
@@ -32,6 +31,7 @@ from rocstar.sandbox.attacks.host import (
 from rocstar.sandbox.attacks.catalogue import GROUPS, Part, PartResult, Program, Variant, judge, load_programs
 from rocstar.sandbox.child import bash
 from rocstar.sandbox.command_line import run_command
+from rocstar.sandbox.extras import installed_flavours
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, Session, SessionLost
 
@@ -79,15 +79,11 @@ class AttackVerdict:
 # --- requirements of programs ----------------------------------------------------------------------------
 
 
-def has_numeric() -> bool:
-    return find_spec("numpy") is not None and find_spec("sympy") is not None
-
-
 def flavours_for(programs: Sequence[Program], without: Collection[str] = ()) -> list[str]:
     """Return the flavours that the programs need and this machine has; no bash without one of its layers."""
     wanted = frozenset[str]().union(*map(needs_of, programs))
     able = bash.offered() and not BASH_LAYERS.intersection(without)
-    here = {"numeric": has_numeric(), "bash": able}
+    here = {"numeric": "numeric" in installed_flavours(), "bash": able}
     return ["stdlib", *(name for name, installed in here.items() if installed and name in wanted)]
 
 
@@ -101,7 +97,7 @@ def facts_of(place: ExecResult, flavours: Sequence[str]) -> frozenset[str]:
         "ordinary": os.geteuid() != 0,
         "scratch": place.stdout.strip() != "/",
         "users": "uid" in place.isolation.split("+"),
-        "numeric": has_numeric(),
+        "numeric": "numeric" in installed_flavours(),
         "bash": "bash" in flavours,
         "userns": allows_user_namespace(),
     }
@@ -176,7 +172,7 @@ class Runner:
         self, program: Program, loosened: Mapping[str, float], untimed_s: float = UNTIMED_S
     ) -> list[PartResult]:
         """Return the result of each part. untimed_s: the wall clock of programs without one."""
-        if program.is_session:
+        if program.parts[0].kind == "cell":
             return await self._execute_session(program, make_limits(program.parts, loosened, untimed_s))
         results: list[PartResult] = []
         parts = list(program.parts)

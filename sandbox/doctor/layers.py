@@ -3,6 +3,7 @@
 What is active is not guessed: a trial pool has said it. Facts tell only why the rest is not there.
 """
 
+import re
 import resource
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
@@ -280,7 +281,7 @@ def limits_of(facts: Mapping[str, Any]) -> Iterator[Measure]:
         "" if pages in ("madvise", "always") else "a fork of a large flavour costs about twice as much",
         "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
     )
-    is_old = kernel_version(facts["kernel"]) < COLLAPSE_KERNEL
+    is_old = tuple(map(int, re.findall(r"\d+", facts["kernel"])[:2])) < COLLAPSE_KERNEL
     note = "heaps cannot be gathered into huge pages" if is_old else ""
     yield Measure("kernel", facts["kernel"], note, "boot Linux 6.1 or newer")
     absent = "; ".join(facts["flavours_left_out"])
@@ -297,8 +298,3 @@ def limits_of(facts: Mapping[str, Any]) -> Iterator[Measure]:
     yield Measure(
         "scratch", f"{free / 2**30:.1f} GiB free", "little room" if free < 1 << 30 else "", "free some"
     )
-
-
-def kernel_version(release: str) -> tuple[int, int]:
-    major, minor, *_ = [*release.split("."), "0"]
-    return int(major), int("".join(filter(str.isdigit, minor)) or 0)

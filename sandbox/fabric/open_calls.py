@@ -16,6 +16,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Literal
 
 from rocstar.sandbox.fabric.owner_queue import CallTimes, CallWindow, OwnerFairQueue, spare_calls
 from rocstar.sandbox.fabric.wire import Answer, Outcome, request_weight
@@ -29,13 +30,9 @@ class CallState(Enum):
     PARKED = auto()
 
 
-class Effect(Enum):
-    """The effect of an answer. SETTLED: the caller has it. RETRY: the call is parked for another attempt.
-    LATE: the call was already settled, or the error belongs to an earlier attempt."""
-
-    SETTLED = auto()
-    RETRY = auto()
-    LATE = auto()
+Effect = Literal["settled", "retry", "late"]
+"""The effect of an answer. settled: the caller has it. retry: the call is parked for another attempt. late:
+the call was already settled, or the error belongs to an earlier attempt."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -183,7 +180,7 @@ class OpenCalls:
             self._take_out(call)
             call.state = CallState.SENDING
             taken.append(call)
-        self._queues[key[0]].given(owner, len(taken))
+        self._queues[key[0]].charge(owner, len(taken))
         return taken
 
     def sent(self, calls: Iterable[OpenCall], ref: str) -> None:
@@ -213,7 +210,7 @@ class OpenCalls:
             self._to_outbox(call)
             if call.losses >= self.max_losses:
                 message = f"Redis lost this call {call.losses} times without an answer"
-                self._settle(call, SandboxError(message, kind="fabric", retryable=True), by=None)
+                self._settle(call, SandboxError(message, kind="fabric", retryable=True))
         return len(ids)
 
     def oldest(self, count: int) -> list[str]:
@@ -241,42 +238,42 @@ class OpenCalls:
     def _answer_one(self, ref: str, call_id: int, outcome: Outcome) -> Effect:
         call = self.calls.get(call_id)
         if call is None:
-            return Effect.LATE
+            return "late"
         if isinstance(outcome, ExecResult):
             self._call_times.of(call.request.flavour, call.batch).answered(outcome.wall_s)
             self._queues[call.request.flavour].answered(call.request.owner, outcome.wall_s)
             self._settle(call, outcome, by=ref)
-            return Effect.SETTLED
+            return "settled"
         # The answer can arrive before the reply to ENQUEUE that has the entry's ref.
         if call.state is not CallState.SENDING and (call.state is not CallState.ENTRY or call.ref != ref):
-            return Effect.LATE
+            return "late"
         call.attempts += 1
         if not outcome.retryable or outcome.kind == "deadline" or call.attempts >= self.max_attempts:
             self._settle(call, outcome, by=ref)
-            return Effect.SETTLED
+            return "settled"
         self._leave(call, by=ref)
         call.state = CallState.PARKED
-        return Effect.RETRY
+        return "retry"
 
     def drop(self, call_ids: Iterable[int]) -> None:
         """Forget calls whose callers no longer wait."""
         for call_id in call_ids:
             call = self.calls.get(call_id)
             if call is not None:
-                self._forget(call, by=None)
+                self._forget(call)
 
     def fail(self, call_ids: Iterable[int], error: SandboxError) -> None:
         """Settle calls with an error of the client."""
         for call_id in call_ids:
             call = self.calls.get(call_id)
             if call is not None:
-                self._settle(call, error, by=None)
+                self._settle(call, error)
 
-    def _settle(self, call: OpenCall, outcome: Outcome, *, by: str | None) -> None:
+    def _settle(self, call: OpenCall, outcome: Outcome, *, by: str | None = None) -> None:
         self._forget(call, by=by)
         call.settle(outcome)
 
-    def _forget(self, call: OpenCall, *, by: str | None) -> None:
+    def _forget(self, call: OpenCall, *, by: str | None = None) -> None:
         del self.calls[call.id]
         self.weight -= call.weight
         self.flavours[call.request.flavour] -= 1
@@ -320,7 +317,7 @@ class OpenCalls:
     def _mark_returned(self, call: OpenCall) -> None:
         """Record that the call is no longer in Redis, if it was."""
         if call.state in (CallState.SENDING, CallState.ENTRY):
-            self._queues[call.request.flavour].came_back(call.request.owner)
+            self._queues[call.request.flavour].release(call.request.owner)
 
     def _to_outbox(self, call: OpenCall) -> None:
         self._mark_returned(call)

@@ -167,7 +167,7 @@ class OwnerFairQueue:
         has_its_places = one.out >= places * one.weight // self._total_weight
         return math.inf if has_its_places else one.out / one.weight, one.next_tag
 
-    def given(self, owner: str, calls: int) -> None:
+    def charge(self, owner: str, calls: int) -> None:
         """Charge the owner for calls that are being sent."""
         one = self.owners[owner]
         tag = max(one.next_tag, self._virtual_time - OWED / one.weight)
@@ -176,7 +176,7 @@ class OwnerFairQueue:
         one.out += calls
         self.out += calls
 
-    def came_back(self, owner: str) -> None:
+    def release(self, owner: str) -> None:
         """Record that a sent call is no longer out."""
         self.owners[owner].out -= 1
         self.out -= 1

@@ -16,7 +16,7 @@ from redis import exceptions
 
 from rocstar.sandbox.fabric.chunks import MAX_MESSAGE_BYTES
 from rocstar.sandbox.fabric.redis_commands import DONE_TTL_S, FabricMessage, WorkerCommands, WorkerEntry
-from rocstar.sandbox.fabric.redis_connection import REDIS_ERRORS, ChunkStore
+from rocstar.sandbox.fabric.redis_connection import REDIS_ERRORS
 from rocstar.sandbox.fabric.wire import LIGHT, Answer, Outcome, encode_answers, weight
 from rocstar.sandbox.types import SandboxError
 
@@ -49,10 +49,8 @@ class PendingAnswers:
     """
 
     redis: WorkerCommands
-    stored: ChunkStore
     release: Callable[[WorkerEntry], None]
     _: KW_ONLY
-    worker: str
     store_s: float
     finished: list[WorkerEntry] = field(default_factory=list)
     _answers: deque[PendingAnswer] = field(default_factory=deque)
@@ -132,11 +130,11 @@ class PendingAnswers:
             limit = f"the fabric carries at most {MAX_MESSAGE_BYTES}. Lower output_bytes."
             message = f"the result has {size} bytes; {limit}"
             return _failed(answer, SandboxError(message, kind="fabric", retryable=False))
-        name = f"{self.worker}:{answer.ref}:{answer.call_id}"  # the same after a retry
+        name = f"{self.redis.info.name}:{answer.ref}:{answer.call_id}"  # the same after a retry
         try:
-            await self.stored.put(name, chunks, ttl_s=DONE_TTL_S)
+            await self.redis.put_chunks(name, chunks, ttl_s=DONE_TTL_S)
         except exceptions.OutOfMemoryError:
-            await self.stored.forget([name])
+            await self.redis.delete_chunks([name])
             message = f"Redis has no memory for a result of {size} bytes. Try again later."
             return _failed(answer, SandboxError(message, kind="full", retryable=True))
         return FabricMessage(blob=blob, chunks=name)

@@ -112,7 +112,7 @@ class Calls:
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self.sent)
+        return self._waiting.size + len(self.sent)
 
     def longest_s(self) -> float | None:
         """Return the longest time limit of the supervisor's calls, or None if it has none."""
@@ -265,7 +265,7 @@ class Calls:
         wait for the long calls of others."""
         if len(self.sent) < self.window:
             return True
-        return len(self.sent) < self.window + SPARE and self._waiting.next_is_idle()
+        return len(self.sent) < self.window + SPARE and self._waiting.idle_lanes > 0
 
     def deliver_output(self, call_id: int, stream: str, data: bytes) -> None:
         """Pass streamed output to the caller's function. Its exceptions become the call's outcome; otherwise

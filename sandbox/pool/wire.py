@@ -6,8 +6,7 @@ The pool encodes here and decodes with `_native.ResultReader`.
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import replace
 
 from rocstar.sandbox import files as program_files
 from rocstar.sandbox.types import LIMIT_BOUNDS, MAX_TEXT_BYTES, ExecRequest, Limits, SandboxError, Status
@@ -33,29 +32,6 @@ FAILURES = {
     9: "zygote_start",
 }
 GONE_REASONS = {1: "died", 2: "evicted", 3: "expired", 4: "closed"}
-
-NO_FILES: Mapping[str, bytes] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellOrder:
-    """A session's next cell. Raises TypeError or ValueError for invalid code, files or names."""
-
-    code: str
-    wall_s: float
-    files: Mapping[str, bytes] = field(default_factory=lambda: NO_FILES)
-    fetch: Sequence[str] = ()
-    displays: bool = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.code, str):
-            raise TypeError(f"code is of type {type(self.code).__name__}. Pass a str.")
-        if self.files is not NO_FILES:
-            program_files.check(self.files)
-        if self.fetch:
-            program_files.check_fetch(self.fetch)
-
-
 _HEADER = struct.Struct("=IB")
 _RUN = struct.Struct("=IBQQQQQQQBBQQIIIIB")  # with the header
 _CELL = struct.Struct("=QQQIIB")
@@ -163,12 +139,12 @@ def _run_head(
     )
 
 
-def encode_cell(call_id: int, session: int, cell: CellOrder, *, follows: bool = False) -> list[bytes]:
+def encode_cell(call_id: int, session: int, cell: ExecRequest, *, follows: bool = False) -> list[bytes]:
     text = encode_text("code", cell.code, "surrogatepass")
     code = program_files.pack(cell.files, text, displays=cell.displays)
     fetch = encode_fetch(cell.fetch)
     sizes, wants = (sum(map(len, code)), len(fetch)), wants_of(follows, cell.displays)
-    head = _CELL.pack(call_id, session, round(cell.wall_s * 1e6), *sizes, wants)
+    head = _CELL.pack(call_id, session, round(cell.limits.wall_s * 1e6), *sizes, wants)
     return [_HEADER.pack(len(head) + sum(sizes) + 1, CELL) + head, *code, fetch]
 
 

@@ -77,7 +77,7 @@ def test_a_program_says_what_it_got(program: Program) -> None:
     judged_otherwise = program.compare or any(map(is_judged_by_more, program.parts))
     if program.group == "benign":
         assert "BREACH" not in code
-    elif program.is_session or not ends_well or judged_otherwise:
+    elif program.parts[0].kind == "cell" or not ends_well or judged_otherwise:
         assert program.held_by
     else:
         assert "BREACH" in code or program.name in JUDGED_BY_THEIR_OUTPUT
