@@ -195,7 +195,7 @@ BUGS = [
     Bug("after_tool", "mask[:-1] & ~mask[1:]", "mask[:-1]", "train/test_batch.py"),
     Bug("decode_process.main", "stands_back = stands_back or lower_priority()", "stands_back = True", "service/test_decode_process.py::test_a_process_leads_a_session_of_its_own_and_stands_back"),
     Bug("requests.parse_request", "isinstance(value, bool) == isinstance(one, bool)", "True", "serve/test_openapi.py::test_what_is_described_is_taken_and_nothing_else"),
-    Bug("at_rest", "now.keys() <= set(lasting)", "True", "attacks/test_programs.py::test_a_pool_is_warm_when_its_own_processes_are_alone_and_nothing_changes"),
+    Bug("wait_until_idle", "now.keys() <= set(lasting)", "True", "attacks/test_programs.py::test_a_pool_is_warm_when_its_own_processes_are_alone_and_nothing_changes"),
     Bug("balance._filled", "used[b] += sizes[k]", "used[b] += 0 * sizes[k]", "learner/test_balance.py"),
     Bug("batch._column", "not INT32.min <= numbers.min() <= numbers.max() <= INT32.max", "False", "test_scatter_message.py::test_numbers_that_no_4_bytes_hold_come_as_they_were_too"),
     Bug("batch.perform_all", "await batch.add_texts(call)", "(batch.submitted.pop(call.index), await batch.add_texts(call))", "sandbox/test_calls.py::test_a_deadline_that_passes_while_a_text_is_made_is_told_of"),

@@ -132,8 +132,8 @@ class Calls:
             if self.room.try_take():
                 self._send_or_queue(call)
             else:
-                async with asyncio.timeout_at(deadline):
-                    await self.submit(call)
+                await self.accept(call, deadline)
+                self.send_more()
             if deadline is None:
                 await ended
             else:  # a timer costs a quarter of an `asyncio.timeout`
@@ -155,11 +155,6 @@ class Calls:
         finally:
             if not taken:
                 self.abandon(call)
-
-    async def submit(self, call: Call) -> None:
-        """Wait for a place; the call is sent as soon as the window has room."""
-        await self.accept(call)
-        self.send_more()
 
     def accept_now(self, call: Call) -> None:
         """As `accept`, without waiting: the caller has checked that there is room."""

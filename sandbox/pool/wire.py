@@ -56,23 +56,43 @@ def encode_text(name: str, text: str, errors: str) -> bytes:
 
 
 def encode_run(
-    call_id: int, request: ExecRequest, flavour: int, lane: int = 0, weight: int = 1, *, follows: bool = False
+    call_id: int,
+    request: ExecRequest,
+    flavour: int,
+    lane: int = 0,
+    weight: int = 1,
+    *,
+    follows: bool = False,
+    kind: int = RUN,
 ) -> list[bytes]:
-    """Return the pieces of a RUN frame. Lone surrogates in the code reach the child, which reports them as
-    Python does; in stdin they become "?". follows: True if output is streamed."""
+    """Return the pieces of a RUN frame, or of an OPEN frame, which has no texts. Lone surrogates in the code
+    reach the child, which reports them as Python does; in stdin they become "?". follows: True if output is
+    streamed."""
     text = encode_text("code", request.code, "surrogatepass")
     code = program_files.pack(request.files, text, displays=request.displays)
     stdin = encode_text("stdin", request.stdin, "replace") if request.stdin else b""
     limits = with_files(request.limits, request.files, displays=request.displays)
     fetch = encode_fetch(request.fetch)
     sizes = sum(map(len, code)), len(stdin), len(fetch)
-    wants = wants_of(follows, request.displays)
-    return [
-        _run_head(RUN, call_id, limits, flavour, request.seed, (lane, weight), sizes, wants),
-        *code,
-        stdin,
-        fetch,
-    ]
+    head = _RUN.pack(
+        _RUN.size - 4 + sum(sizes),
+        kind,
+        call_id,
+        round(limits.wall_s * 1e6),
+        limits.cpu_s,
+        limits.memory_bytes,
+        limits.output_bytes,
+        limits.file_bytes,
+        limits.files,
+        flavour,
+        request.seed is not None,
+        request.seed or 0,
+        lane,
+        weight,
+        *sizes,
+        wants_of(follows, request.displays),
+    )
+    return [head, *code, stdin, fetch]
 
 
 def encode_fetch(names: Sequence[str]) -> bytes:
@@ -100,42 +120,6 @@ def with_files(limits: Limits, files: Mapping[str, bytes], *, displays: bool = F
         memory_bytes=min(memory_bytes, LIMIT_BOUNDS["memory_bytes"][1]),
         file_bytes=max(limits.file_bytes, *map(len, files.values())),
         files=min(limits.files + program_files.created(files), LIMIT_BOUNDS["files"][1]),
-    )
-
-
-def encode_open(
-    call_id: int, limits: Limits, flavour: int, seed: int | None, lane: int = 0, weight: int = 1
-) -> bytes:
-    return _run_head(OPEN, call_id, limits, flavour, seed, (lane, weight), (0, 0, 0), 0)
-
-
-def _run_head(
-    kind: int,
-    call_id: int,
-    limits: Limits,
-    flavour: int,
-    seed: int | None,
-    lane: tuple[int, int],
-    sizes: tuple[int, int, int],
-    wants: int,
-) -> bytes:
-    """Return a RUN or OPEN frame without its texts. sizes: the lengths of the texts."""
-    return _RUN.pack(
-        _RUN.size - 4 + sum(sizes),
-        kind,
-        call_id,
-        round(limits.wall_s * 1e6),
-        limits.cpu_s,
-        limits.memory_bytes,
-        limits.output_bytes,
-        limits.file_bytes,
-        limits.files,
-        flavour,
-        seed is not None,
-        seed or 0,
-        *lane,
-        *sizes,
-        wants,
     )
 
 
