@@ -52,7 +52,7 @@ BUGS = [
     Bug("PoolBatch._may_submit", "len(self.submitted) < self._ahead", "True", "sandbox/test_calls.py::test_a_batch_runs_a_little_ahead_of_its_reader"),
     Bug("BodyModel.__init__", "msgspec.json.Decoder(exact or model)", "msgspec.json.Decoder(model)", "test_decode.py::test_a_hostile_body_of_61_kb_has_one_short_answer"),
     Bug("BroadcastGroup.is_of", "self._urls == [engine.api.url for engine in engines]", "True", "test_sglang_publish.py::test_a_server_that_was_started_again_is_in_no_group"),
-    Bug("OpenCalls._answer_one", "self._call_times.of(call.request.flavour, call.batch).answered(outcome.wall_s)", "pass", "fabric/test_open_calls.py::test_of_slow_calls_no_more_are_in_redis_than_workers_hold[1]"),
+    Bug("OpenCalls._answer_one", "self._call_times[call.request.flavour, call.batch].answered(outcome.wall_s)", "pass", "fabric/test_open_calls.py::test_of_slow_calls_no_more_are_in_redis_than_workers_hold[1]"),
     Bug("CallWindow.calls", "ahead = call_time.answers", "ahead = self.most", "fabric/test_open_calls.py::test_quick_calls_say_nothing_about_the_next_batch"),
     Bug("Calls._has_room", "self.window + SPARE", "self.window", "sandbox/test_calls.py::test_a_lane_with_nothing_under_way_does_not_wait_for_the_window"),
     Bug("Calls.deliver_output", "Exception", "SandboxError", "sandbox/test_call_output.py::test_what_a_callers_own_function_raises_is_its_alone[ZeroDivisionError]"),

@@ -25,7 +25,7 @@ from typing import Self
 from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.child.import_scan import select_flavour
 from rocstar.sandbox.fabric.batch_prefetch import AHEAD_CALLS, OPENED_AT_ONCE, PrefetchedBatch
-from rocstar.sandbox.fabric.open_calls import OpenCall, OpenCalls
+from rocstar.sandbox.fabric.open_calls import NO_BATCH, OpenCall, OpenCalls
 from rocstar.sandbox.fabric.receiver import UNSERVED, Receiver
 from rocstar.sandbox.fabric.redis_commands import ClientCommands
 from rocstar.sandbox.fabric.redis_connection import (
@@ -171,7 +171,7 @@ class RedisFabric:
                 future.set_result(outcome)
 
         share = self._share(self._entry_calls)
-        call_id = self._open(request, settle, deadline=deadline, batch=0, entry_calls=share)
+        call_id = self._open(request, settle, deadline=deadline, batch=NO_BATCH, entry_calls=share)
         try:
             async with asyncio.timeout_at(deadline):
                 outcome = await future

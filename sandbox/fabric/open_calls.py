@@ -18,9 +18,11 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Literal
 
-from rocstar.sandbox.fabric.owner_queue import CallTimes, CallWindow, OwnerFairQueue, spare_calls
+from rocstar.sandbox.fabric.owner_queue import CallWindow, MeanCallTime, OwnerFairQueue, spare_calls
 from rocstar.sandbox.fabric.wire import Answer, Outcome, request_weight
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+
+NO_BATCH = 0
 
 
 class CallState(Enum):
@@ -40,7 +42,7 @@ class OpenCall:
     """One call until it is settled.
 
     Args:
-        batch: calls of different batches never share an entry; batch 0 means no batch.
+        batch: calls of different batches never share an entry; or NO_BATCH.
         entry_calls: the maximum of calls in its entry.
         attempts: retryable errors so far.
         losses: the number of times that Redis lost it.
@@ -97,7 +99,8 @@ class OpenCalls:
     _torn: set[str] = field(default_factory=set)
     _outboxes: dict[tuple[str, bool], dict[str, OrderedDict[int, OpenCall]]] = field(default_factory=dict)
     _queues: dict[str, OwnerFairQueue] = field(default_factory=dict)  # by flavour; "" counts as an owner
-    _call_times: CallTimes = field(default_factory=CallTimes)
+    # By flavour and batch: batches do not predict each other. The mean of the calls without a batch is kept.
+    _call_times: dict[tuple[str, int], MeanCallTime] = field(default_factory=dict)
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def open(
@@ -107,7 +110,7 @@ class OpenCalls:
         *,
         deadline: float | None = None,
         opened_at: float = 0.0,
-        batch: int = 0,
+        batch: int = NO_BATCH,
         entry_calls: int = 16,
     ) -> OpenCall:
         call = OpenCall(
@@ -123,7 +126,7 @@ class OpenCalls:
         self.flavours[request.flavour] += 1
         self.weight += call.weight
         self._queues.setdefault(request.flavour, OwnerFairQueue()).opened(request.owner, request.weight)
-        self._call_times.opened(request.flavour, batch)
+        self._call_times.setdefault((request.flavour, batch), MeanCallTime()).open_calls += 1
         self._outbox(call)[call.id] = call
         return call
 
@@ -149,7 +152,7 @@ class OpenCalls:
     def _room(self, window: CallWindow, first: OpenCall) -> int:
         """Return the number of calls that the next owner may send; `first` is its oldest."""
         flavour, queue = first.request.flavour, self._queues[first.request.flavour]
-        room = window.calls(self._call_times.of(flavour, first.batch)) - queue.out
+        room = window.calls(self._call_times[flavour, first.batch]) - queue.out
         if room > 0 or queue.owners[first.request.owner].out:
             return room
         # As many as a worker takes beyond the calls that it holds; one at a time: then the owner is not idle.
@@ -240,7 +243,7 @@ class OpenCalls:
         if call is None:
             return "late"
         if isinstance(outcome, ExecResult):
-            self._call_times.of(call.request.flavour, call.batch).answered(outcome.wall_s)
+            self._call_times[call.request.flavour, call.batch].answered(outcome.wall_s)
             self._queues[call.request.flavour].answered(call.request.owner, outcome.wall_s)
             self._settle(call, outcome, by=ref)
             return "settled"
@@ -281,7 +284,10 @@ class OpenCalls:
             del self.flavours[call.request.flavour]
         self._leave(call, by=by)
         self._queues[call.request.flavour].closed(call.request.owner)
-        self._call_times.closed(call.request.flavour, call.batch)
+        call_time = self._call_times[call.request.flavour, call.batch]
+        call_time.open_calls -= 1
+        if not call_time.open_calls and call.batch != NO_BATCH:
+            del self._call_times[call.request.flavour, call.batch]
 
     def _leave(self, call: OpenCall, *, by: str | None) -> None:
         """Remove a call from its state. by: the entry whose answer settled it.

@@ -31,13 +31,6 @@ PendingAnswer = tuple[WorkerEntry, int | None, Outcome]
 """An answer to store; the call id is None if it is for all calls of the entry."""
 
 
-def to_storable(outcome: Outcome) -> Outcome:
-    """Make a `closed` error retryable: other workers may still run the call."""
-    if isinstance(outcome, SandboxError) and outcome.kind == "closed":
-        return SandboxError(str(outcome), kind="closed", retryable=True)
-    return outcome
-
-
 @dataclass(eq=False)
 class PendingAnswers:
     """Stores answers and acknowledges the entries that they complete.
@@ -59,6 +52,8 @@ class PendingAnswers:
 
     def add(self, entry: WorkerEntry, call_id: int | None, outcome: Outcome) -> None:
         """Add an answer. The call id is None if the outcome is for all calls of the entry."""
+        if isinstance(outcome, SandboxError) and outcome.kind == "closed":  # other workers may run the call
+            outcome = SandboxError(str(outcome), kind="closed", retryable=True)
         entry.pending += 1
         self._answers.append((entry, call_id, outcome))
         if self._timer is None:

@@ -146,11 +146,8 @@ class Receiver:
                 self._suspects[ref] = min(self._suspects.get(ref, newest), newest, key=id_order)
             if newest != "0-0" and id_order(newest) < id_order(self._cursor):
                 self._cursor = "0-0"  # a new stream of that name, whose clock is behind
-        self._resend_lost()
-
-    def _resend_lost(self) -> None:
-        """Resend the calls of lost entries. A missing entry was answered in a message that Redis already had;
-        once all of those are read, a missing entry without an answer is lost."""
+        # A missing entry was answered in a message that Redis already had; once all of those are read, a
+        # missing entry without an answer is lost, and its calls are sent again.
         for ref, newest in list(self._suspects.items()):
             if ref in self.open_calls.entries and id_order(self._cursor) < id_order(newest):
                 continue  # its answers may be unread

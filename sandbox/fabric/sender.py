@@ -63,7 +63,7 @@ class Sender:
         longest = NO_BOUND if again else self.max_queued_entries
         names: list[str] = []
         try:
-            drafts = [await self._drafted(calls, names) for calls in entries]
+            drafts = [await self._draft(calls, names) for calls in entries]
             now = asyncio.get_running_loop().time()
             messages = []
             for draft, name, calls in zip(drafts, names, entries, strict=True):
@@ -86,7 +86,7 @@ class Sender:
         self._refuse(refused, f"{self.max_queued_entries} entries of flavour {flavour} are waiting")
         await self.redis.delete_chunks(names[len(refs) :])
 
-    async def _drafted(self, calls: list[OpenCall], names: list[str]) -> EntryDraft:
+    async def _draft(self, calls: list[OpenCall], names: list[str]) -> EntryDraft:
         """Return the draft of an entry after writing its chunks. Append their name, or "", to `names`."""
         named = [(call.id, call.request) for call in calls]
         if entry_weight(calls) <= LIGHT:

@@ -22,7 +22,7 @@ from typing import cast
 from redis import exceptions
 
 from rocstar.sandbox.fabric.owner_queue import spare_calls
-from rocstar.sandbox.fabric.pending_answers import PendingAnswers, to_storable
+from rocstar.sandbox.fabric.pending_answers import PendingAnswers
 from rocstar.sandbox.fabric.redis_commands import LEASE_S, WorkerCommands, WorkerEntry, is_group_lost
 from rocstar.sandbox.fabric.redis_connection import (
     PREFIX,
@@ -264,7 +264,7 @@ class RedisWorker:
                 outcomes = self._sandbox.run_batch([call.request for call in due], deadline=deadline)
                 async with contextlib.aclosing(cast(AsyncGenerator[tuple[int, Outcome]], outcomes)):
                     async for index, outcome in outcomes:
-                        self._answer(entry, due[index].id, to_storable(outcome))
+                        self._answer(entry, due[index].id, outcome)
         except SandboxError as error:
             failure = error
         self._finish(entry, failure)
@@ -303,7 +303,7 @@ class RedisWorker:
         if entry.task is None:
             self._answer(entry, None, failure)
         for call_id in sorted(entry.waiting):
-            self._answer(entry, call_id, to_storable(failure))
+            self._answer(entry, call_id, failure)
         self._complete(entry)
 
     def _release(self, entry: WorkerEntry) -> None:

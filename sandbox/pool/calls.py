@@ -197,7 +197,7 @@ class Calls:
             self._unclaimed(call.outcome)
         call.outcome = NOT_WANTED
         if call.id in self.sent:
-            self._line.write(wire.encode_id(wire.CANCEL, call.id))
+            self._line.write(wire.encode_ids(wire.CANCEL, call.id))
         elif call.ticket:
             self._waiting.discard(call.lane, call.ticket)
             call.ticket = 0

@@ -341,7 +341,7 @@ class Supervisor(asyncio.BufferedProtocol):
             self._silent_s = self._stuck_s = 0.0  # wait as long before the next kill
             self.kill()
         else:
-            self._send(wire.encode_id(wire.PING, 0))
+            self._send(wire.encode_ids(wire.PING, 0))
         self._start_timer()
 
 

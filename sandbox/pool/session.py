@@ -74,7 +74,7 @@ class LiveSession:
 
     async def branch(self) -> "LiveSession":
         call = Call(
-            lambda call_id: [wire.encode_branch(call_id, self.number)],
+            lambda call_id: [wire.encode_ids(wire.BRANCH, call_id, self.number)],
             BRANCH_S,
             restartable=False,
             opens=self.limits,
@@ -134,7 +134,7 @@ class OpenSessions:
         """Close a session, also one whose caller was cancelled while it opened."""
         if self._living.pop(session.number, None) is not None:
             session.lost = "closed"
-            self.line.write(wire.encode_id(wire.CLOSE, session.number))
+            self.line.write(wire.encode_ids(wire.CLOSE, session.number))
 
     def opened(self, number: int, limits: Limits, lane: int, weight: int) -> LiveSession:
         self._living[number] = session = LiveSession(self, number, limits, lane, weight)

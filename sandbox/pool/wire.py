@@ -35,7 +35,6 @@ GONE_REASONS = {1: "died", 2: "evicted", 3: "expired", 4: "closed"}
 _HEADER = struct.Struct("=IB")
 _RUN = struct.Struct("=IBQQQQQQQBBQQIIIIB")  # with the header
 _CELL = struct.Struct("=QQQIIB")
-_BRANCH = struct.Struct("=QQ")
 _ID = struct.Struct("=Q")
 
 
@@ -43,9 +42,10 @@ def frame(kind: int, payload: bytes) -> bytes:
     return _HEADER.pack(len(payload) + 1, kind) + payload
 
 
-def encode_id(kind: int, number: int) -> bytes:
-    """CANCEL of a call, CLOSE of a session, PING with any number."""
-    return frame(kind, _ID.pack(number))
+def encode_ids(kind: int, *ids: int) -> bytes:
+    """Return a frame: CANCEL of a call, CLOSE of a session, BRANCH for a call of a session, PING with any
+    number."""
+    return frame(kind, struct.pack(f"={len(ids)}Q", *ids))
 
 
 def encode_text(name: str, text: str, errors: str) -> bytes:
@@ -130,10 +130,6 @@ def encode_cell(call_id: int, session: int, cell: ExecRequest, *, follows: bool 
     sizes, wants = (sum(map(len, code)), len(fetch)), wants_of(follows, cell.displays)
     head = _CELL.pack(call_id, session, round(cell.limits.wall_s * 1e6), *sizes, wants)
     return [_HEADER.pack(len(head) + sum(sizes) + 1, CELL) + head, *code, fetch]
-
-
-def encode_branch(call_id: int, session: int) -> bytes:
-    return frame(BRANCH, _BRANCH.pack(call_id, session))
 
 
 def decode_id(payload: bytes) -> int:
