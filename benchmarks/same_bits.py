@@ -13,7 +13,6 @@ times of a step, its updates, decoding and tool calls: this tree over the other.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -25,9 +24,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
 from hogs import cores, taken
-from report import ROOT, claim, finish
+from report import ROOT, claim, finish, result_parser
 
 from rocstar.engine.record.reading import export_lines
 
@@ -119,13 +117,10 @@ def pair(folder: Path, seed: int, steps: int, against: Path | None) -> dict[str,
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = result_parser(__doc__)
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--steps", type=int, default=3, help="RL steps of a run")
     parser.add_argument("--against", type=Path, metavar="TREE", help="a built checkout of another commit")
-    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     against = options.against and options.against.resolve()
     pairs = []

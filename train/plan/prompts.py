@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.chat.boundaries import ChatError, find_boundaries, load_template, rendering, shows_date
+from rocstar.engine.chat.boundaries import ChatError, Rendering, find_boundaries, load_template, shows_date
 from rocstar.engine.chat.callforms import schemas_of
 from rocstar.engine.chat.chat import token_names, turn_form
 from rocstar.engine.chat.readback import check_read_back, turn_text
@@ -82,11 +82,9 @@ class PromptCheck:
     def calls(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """ConfigError for a conversation of sft.data whose calls the policy's parser would not read back."""
         recipe, own = self._recipe, tool_box(self._recipe).schemas
-        template, names = self._template("sft.template" if recipe.sft.template else "model.template")
-        text = rendering(template, **names)
-        found = find_boundaries(template, own, thinking=recipe.model.thinking, **names)
-        form = turn_form(template, own, found, **names)
-        form = replace(form, skips_thoughts=recipe.model.thoughts == "skip")
+        text = self._rendering("sft.template" if recipe.sft.template else "model.template")
+        found = find_boundaries(text, own, thinking=recipe.model.thinking)
+        form = replace(turn_form(text, own, found), skips_thoughts=recipe.model.thoughts == "skip")
         for number, row in enumerate(rows, 1):
             tools = row.get("tools") or own
             for message in row["messages"]:
@@ -111,11 +109,10 @@ class PromptCheck:
 
     def _shown_by(self, field: str) -> ShownCheck:
         """Return the check of the template that `field` names."""
-        template, names = self._template(field)
-        return ShownCheck(template, tool_box(self._recipe).schemas, **names)
+        return ShownCheck(self._rendering(field), tool_box(self._recipe).schemas)
 
-    def _template(self, field: str) -> tuple[str, dict[str, str]]:
-        """Return the source of the template that `field` names, and the names it may use."""
+    def _rendering(self, field: str) -> Rendering:
+        """Return the template that `field` names."""
         recipe, names, own = self._recipe, {}, None
         name = template_name(recipe, field)
         if self._model == "scratch":
@@ -124,7 +121,7 @@ class PromptCheck:
             own = getattr(self._tokenizer, "chat_template", None)
             names = token_names(self._tokenizer)
         try:
-            return load_template(name, own), {**names, "date": recipe.model.date}
+            return Rendering(load_template(name, own), **names, date=recipe.model.date)
         except ChatError as error:
             raise template_refused(recipe, error, field=field) from None
 

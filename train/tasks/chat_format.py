@@ -8,7 +8,7 @@ from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
-from rocstar.engine.chat.boundaries import ChatError, Tool, find_boundaries
+from rocstar.engine.chat.boundaries import ChatError, Rendering, Tool, find_boundaries
 from rocstar.engine.chat.chat import ChatFormat, Tokenizer, load_template, turn_form
 from rocstar.engine.types import TurnForm
 from rocstar.train.recipe.config import Recipe
@@ -71,10 +71,9 @@ def check_scratch(recipe: Recipe) -> TurnForm:
     ConfigError if it cannot carry tool calls.
     """
     try:
-        template, tools = load_template(scratch_template(recipe), None), tool_box(recipe).schemas
-        date = recipe.model.date
-        found = find_boundaries(template, tools, thinking=recipe.model.thinking, date=date)
-        return turn_form(template, tools, found, date=date)
+        text = Rendering(load_template(scratch_template(recipe), None), date=recipe.model.date)
+        tools = tool_box(recipe).schemas
+        return turn_form(text, tools, find_boundaries(text, tools, thinking=recipe.model.thinking))
     except ChatError as error:
         raise template_refused(recipe, error) from None
 
