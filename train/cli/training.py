@@ -19,37 +19,26 @@ from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record.ending import run_interrupted
 
 
-def add_train(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `rocstar train`."""
-    parser.epilog = "Every field of a recipe: rocstar recipe."
+def add_train(parser: argparse.ArgumentParser, *, only_sft: bool = False) -> None:
+    """Add the options of `rocstar train`, or of `rocstar sft`."""
     parser.add_argument("recipe", help=RECIPE_HELP)
     parser.add_argument("--output-dir", help="run directory; default runs/NAME")
-    parser.add_argument("--resume", action="store_true", help="go on from the last complete checkpoint")
-    text = "learn from the trajectories of another run or of `rocstar rollout`; nothing is rolled out"
-    parser.add_argument("--from-rollouts", type=Path, metavar="PATH", help=text)
-    _add_dry_run(parser)
-    parser.set_defaults(only_sft=False)
-
-
-def add_sft(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `rocstar sft`."""
-    parser.add_argument("recipe", help=RECIPE_HELP)
-    parser.add_argument("--output-dir", help="run directory; default runs/NAME")
-    _add_dry_run(parser)
-    parser.set_defaults(resume=False, from_rollouts=None, only_sft=True)
-
-
-def _add_dry_run(parser: argparse.ArgumentParser) -> None:
+    if not only_sft:
+        parser.epilog = "Every field of a recipe: rocstar recipe."
+        parser.add_argument("--resume", action="store_true", help="go on from the last complete checkpoint")
+        text = "learn from the trajectories of another run or of `rocstar rollout`; nothing is rolled out"
+        parser.add_argument("--from-rollouts", type=Path, metavar="PATH", help=text)
     text = "check model, data, engine, output directory and disk, and print recipe and plan; build nothing"
     parser.add_argument("--dry-run", action="store_true", help=text)
     text = (
         "of --dry-run: nodes and GPUs on each, 8x8 for example, or 3x8+5x8 where the last five only serve; "
+        "default: this process, or torchrun's"
     )
-    text += "default: this process, or torchrun's"
     parser.add_argument("--world", metavar="NODESxGPUS", help=text)
     text = "of --dry-run: rehearse the learner on GPUs of M GiB that are not there; refuse what does not fit"
     parser.add_argument("--gpu-memory-gb", type=_memory, metavar="M", help=text)
     parser.add_argument("--json", action="store_true", help="of --dry-run: print one JSON object")
+    parser.set_defaults(only_sft=only_sft, **({"resume": False, "from_rollouts": None} if only_sft else {}))
 
 
 def _memory(text: str) -> float:
