@@ -142,12 +142,12 @@ def rollout(options: argparse.Namespace, rest: list[str]) -> int:
     recipe = load_recipe(options.recipe, rest)
     if options.dry_run:
         from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
-        from rocstar.train.plan.dry_run import dry_run_alone, what_rollout_needs
+        from rocstar.train.plan.dry_run import dry_run_alone
 
         return dry_run_alone(
             recipe,
             options.model,
-            what=what_rollout_needs,
+            evaluates=False,
             out=options.out,
             as_json=options.json,
             built_in=load_tasks_of,
