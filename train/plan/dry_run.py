@@ -58,11 +58,11 @@ def dry_run_of_training(
     else:
         found = Findings()
         examine_directory(recipe, run_dir, found, resume=resume, elsewhere=elsewhere)
-        found.of(lambda: Records.open(rollouts, recipe, run_dir))
-    machines = found.of(lambda: Machines.parse(world, recipe.engine)) or machines
-    found.of(lambda: check_lora(recipe, machines.all_nodes))
-    plan = found.of(lambda: describe_plan(recipe, name, machines)) or ""
-    rehearsed = found.of(lambda: learner(recipe, machines)) if learner else None
+        found.collect(lambda: Records.open(rollouts, recipe, run_dir))
+    machines = found.collect(lambda: Machines.parse(world, recipe.engine)) or machines
+    found.collect(lambda: check_lora(recipe, machines.all_nodes))
+    plan = found.collect(lambda: describe_plan(recipe, name, machines)) or ""
+    rehearsed = found.collect(lambda: learner(recipe, machines)) if learner else None
     if rehearsed is not None:
         found.problems += rehearsed.problems
     if as_json:
@@ -93,9 +93,9 @@ def dry_run_alone(
 ) -> int:
     """The dry run of `eval`, or of `rollout` unless `evaluates`: it checks the needs of that verb alone."""
     found = Findings()
-    path = found.of(lambda: chosen_model(recipe, model))
+    path = found.collect(lambda: chosen_model(recipe, model))
     if evaluates:
-        found.of(lambda: check_sets(recipe))
+        found.collect(lambda: check_sets(recipe))
     elif not recipe.stages:
         found.problems.append("the recipe has no [[stages]]: there are no limits to roll out under")
     if not found.problems:

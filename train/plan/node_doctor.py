@@ -88,12 +88,12 @@ def _needs(
         return {}, {}
     recipe = load_recipe(options.node, list(fields))
     found, ranks, named = Findings(), None, None
-    here = found.of(lambda: recipe_of_serving_node(recipe, gpus)) if options.serves else recipe
+    here = found.collect(lambda: recipe_of_serving_node(recipe, gpus)) if options.serves else recipe
     if here is not None:
-        found.of(lambda: check_engine(here, learns=True, nodes=options.nodes))
-    found.of(lambda: check_disk(recipe, options.output_dir or Path("runs") / recipe.run.name))
+        found.collect(lambda: check_engine(here, learns=True, nodes=options.nodes))
+    found.collect(lambda: check_disk(recipe, options.output_dir or Path("runs") / recipe.run.name))
     if not options.serves:
-        ranks = found.of(lambda: num_learner_gpus(recipe.engine, gpus)) if gpus else 1
+        ranks = found.collect(lambda: num_learner_gpus(recipe.engine, gpus)) if gpus else 1
         named = num_gpus_named(recipe.engine)
     needs = {"gpus": named, "recipe_problems": found.problems}
     return needs, {"ranks": ranks, "recipe": recipe.run.name}

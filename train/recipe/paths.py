@@ -70,7 +70,7 @@ def code_at(spec: str, folder: Path) -> str:
     return f"{os.path.abspath(file)}:{name}" if is_file else spec
 
 
-def elsewhere(path: Path) -> str:
+def missing_path_hint(path: Path) -> str:
     """Return a hint for a missing path that exists in the current directory."""
     parts = path.parts[1:] if path.is_absolute() else ()
     for k in range(len(parts)):
