@@ -52,7 +52,8 @@ def train(options: argparse.Namespace, rest: list[str]) -> int:
     """Train by a recipe, or with --dry-run print its plan."""
     recipe = load_recipe(options.recipe, rest)
     if options.only_sft:
-        recipe = without_stages(recipe)
+        # The evaluation keeps the limits of the last stage.
+        recipe = with_eval_limits(recipe).model_copy(update={"stages": []})
     directory = directory_of(options, recipe)
     if options.dry_run:
         from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
@@ -102,11 +103,6 @@ def _rehearsal(options: argparse.Namespace) -> Any:
             return rehearse_recipe(recipe, machines, options.gpu_memory_gb)
 
     return learner
-
-
-def without_stages(recipe: Recipe) -> Recipe:
-    """Return the recipe without its stages; its evaluation keeps the limits of the last stage."""
-    return with_eval_limits(recipe).model_copy(update={"stages": []})
 
 
 def interrupted(options: argparse.Namespace, rest: list[str], arguments: list[str]) -> str:

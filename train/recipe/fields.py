@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.data_config import DataConfig
-from rocstar.train.recipe.section import ForExperts, Unit
+from rocstar.train.recipe.section import FOR_EXPERTS, Unit
 
 NAMED = "tasks.NAME"
 """The table of a data source, under which its fields are described once."""
@@ -124,7 +124,7 @@ def _described(name: str, field: FieldInfo) -> FieldDoc:
         bounds=", ".join(bounds),
         unit=next((mark.name for mark in marks if isinstance(mark, Unit)), ""),
         description=field.description or "",
-        expert=any(isinstance(mark, ForExperts) for mark in marks),
+        expert=FOR_EXPERTS in marks,
     )
 
 
