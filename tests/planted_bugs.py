@@ -126,7 +126,7 @@ BUGS = [
     Bug("RunningLimit._beaten", "is_late and not is_last", "False", "test_running_time.py::test_an_answer_that_came_while_the_loop_stood_still_is_heard"),
     Bug("RunningTime.beat", "due_s if is_late else passed_s", "passed_s", "test_clock.py::test_a_limit_that_passes_while_our_loop_stands_still_is_no_verdict"),
     Bug("SandboxFusion._notebook", "held.take(count_chars(result))", "pass", "service/test_app.py::test_of_many_outputs_in_one_answer_those_beyond_what_may_be_held_are_heads"),
-    Bug("ScoreRequest._take", "self.ids[self._at + 1 : end + 1]", "self.ids[self._at : end]", "inference/test_embedded_scoring.py::test_scores_are_those_of_a_plain_forward"),
+    Bug("ScoreRequest.advance", "self.ids[self._at + 1 : end + 1]", "self.ids[self._at : end]", "inference/test_embedded_scoring.py::test_scores_are_those_of_a_plain_forward"),
     Bug("Scored.__post_init__", "self.reward == 1.0", "self.reward > 1.0", "engine/test_record.py::test_a_record_of_before_the_verdict_was_stored_is_read"),
     Bug("ScoringFleet.abort", "self._scoring.pop(request_id, None)", "self._scoring.get(request_id)", "fleet/test_scoring_fleet.py::test_a_refusal_an_abort_and_a_deadline_end_it"),
     Bug("Endpoint._authenticate", "request.path in OPEN_PATHS", "True", "serve/test_endpoint.py::test_who_may_ask"),
