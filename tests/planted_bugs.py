@@ -151,7 +151,7 @@ BUGS = [
     Bug("CallOutput.add_text", "decoder.decode(data)", "data.decode('utf-8', 'replace')", "sandbox/test_call_output.py::test_half_a_character_waits_for_the_other_half"),
     Bug("Tally.add", "task not in self._rows", "True", "analysis/test_statistics.py::test_siblings_that_are_alike_tell_no_more_than_one"),
     Bug("TokenMarks.hear", "None if is_first else current_T - old_T", "None", "test_marks.py::test_a_token_has_what_the_learner_thought_of_it_at_its_update"),
-    Bug("TokenStream._hear", "place == self._num", "True", "fleet/test_token_stream.py::test_a_turn_that_goes_on_elsewhere_is_told_once"),
+    Bug("TokenStream._deliver", "place == self._num", "True", "fleet/test_token_stream.py::test_a_turn_that_goes_on_elsewhere_is_told_once"),
     Bug("Learned.found", "in_texts if left_out else in_tasks | in_texts", "set() if left_out else in_tasks | in_texts", "test_built_in_sets.py::test_what_a_conversation_asks_is_learned_whatever_the_stages_leave_out"),
     Bug("Trajectory.loss_mask", "segment.origin is Origin.policy", "segment.origin is not Origin.prompt", "test_rollout.py"),
     Bug("FifoLock.give", "self.free += 1", "self.free = 1", "sandbox/test_fifo_lock.py::test_no_more_have_it_than_may_and_they_have_it_in_order"),
