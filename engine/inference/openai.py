@@ -21,6 +21,7 @@ from typing import Any
 
 import aiohttp
 
+from rocstar.engine.chat.chat import Tokenizer
 from rocstar.engine.inference.base import (
     BusyClock,
     Generation,
@@ -30,6 +31,7 @@ from rocstar.engine.inference.base import (
     KvLoad,
     Sampling,
     StopReason,
+    check_request,
 )
 from rocstar.engine.inference.events import read_events
 from rocstar.engine.inference.openai_formats import (
@@ -37,7 +39,6 @@ from rocstar.engine.inference.openai_formats import (
     STANDARD,
     STREAMED,
     STREAMED_WITH_USAGE,
-    Codec,
     EndpointFormat,
     Scored,
     StreamedChoice,
@@ -86,7 +87,7 @@ class OpenAIEndpoint(Inference):
         max_requests: int = 256,
         timeout_s: float = 60.0,
         gap_timeout_s: float = 120.0,
-        codec: Codec | None = None,
+        codec: Tokenizer | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
         self.url, self.version = url.rstrip("/"), 0
@@ -196,10 +197,9 @@ class OpenAIEndpoint(Inference):
     ) -> Generation:
         """Generate by the protocol. An aborted answer has its streamed tokens; without streaming the API
         returns none."""
-        if not ids or max_new_tokens < 1 or request_id in self._live:
-            raise InferenceError("bad_request", f"{len(ids)} ids, {max_new_tokens} new", retryable=False)
-        if min(ids) < 0 or max(ids) >= self._vocab_size:
-            raise InferenceError("bad_token", f"an id lies outside [0, {self._vocab_size})", retryable=False)
+        check_request(
+            ids, max_new_tokens, seed, request_id=request_id, live=self._live, vocab_size=self._vocab_size
+        )
         live = self._live[request_id] = _Live(len(ids))
         # The API's log-probs are of log_softmax(logits), whatever the temperature.
         is_scored = self.gives_logprobs and sampling.temperature == 1.0

@@ -24,8 +24,9 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
+from rocstar.engine.chat.chat import Tokenizer
 from rocstar.engine.inference.base import Heard, InferenceError, StopReason
 
 BETWEEN_WORDS = re.compile(r"(?<=\S)(?= \w)")
@@ -34,14 +35,6 @@ STEP = 64
 """A text is encoded anew when it has grown by this part of it: in all it costs so many times one encoding."""
 Scored = list[tuple[int, float]]
 """Ids, each with its log-prob; NaN where that is not known."""
-
-
-class Codec(Protocol):
-    """The tokenizer interface for an endpoint that returns text."""
-
-    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]: ...
-
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str: ...
 
 
 class SentIds:
@@ -78,7 +71,7 @@ class SpelledIds:
     Invariant: the ids before `_sure` spell the first `_sure_bytes` bytes of the text.
     """
 
-    def __init__(self, codec: Codec, *, with_logprobs: bool) -> None:
+    def __init__(self, codec: Tokenizer, *, with_logprobs: bool) -> None:
         self._codec, self._with_logprobs = codec, with_logprobs
         self._ids: Scored = []
         self._text = bytearray()
@@ -112,7 +105,7 @@ class WordIds:
     """Ids of a growing text, in whole words. They equal the codec's ids of the complete text, except for a
     tokenizer that joins text across a blank."""
 
-    def __init__(self, codec: Codec) -> None:
+    def __init__(self, codec: Tokenizer) -> None:
         self._codec, self._text = codec, ""
         self._ids: list[int] = []
         self._upto = 0
@@ -225,7 +218,7 @@ def build_request(
     form: EndpointFormat,
     ids: Sequence[int],
     stop_ids: frozenset[int],
-    codec: Codec | None,
+    codec: Tokenizer | None,
     neutral: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The fields of a request that depend on its form."""
@@ -245,7 +238,7 @@ def build_request(
     return {**neutral, **texts, "prompt": codec.decode(ids)}
 
 
-def ids_of(form: EndpointFormat, codec: Codec | None, *, with_logprobs: bool) -> ChoiceIds:
+def ids_of(form: EndpointFormat, codec: Tokenizer | None, *, with_logprobs: bool) -> ChoiceIds:
     """Return the converter from one answer to ids."""
     if form is EndpointFormat.SENT_IDS:
         return SentIds(with_logprobs=with_logprobs)

@@ -38,6 +38,7 @@ from rocstar.engine.inference.base import (
     PromptScores,
     Sampling,
     StopReason,
+    check_request,
 )
 from rocstar.engine.inference.embedded import attention
 from rocstar.engine.inference.embedded.decoder import forward_of
@@ -226,19 +227,15 @@ class EmbeddedEngine:
     def _check(self, ids: list[int], max_new_tokens: int, seed: int, request_id: str) -> None:
         if self._stopped is not None:
             raise InferenceError("engine_stopped", self._stopped, retryable=False)
-        if request_id in self._pending:
-            raise InferenceError("bad_request", f"{request_id!r} has a request already", retryable=False)
-        if not 0 <= seed < 1 << 64:
-            raise InferenceError("bad_request", f"seed {seed} lies outside [0, 2**64)", retryable=False)
-        if not ids or max_new_tokens < 1:
-            detail = f"{len(ids)} ids, {max_new_tokens} new tokens"
-            raise InferenceError("bad_request", detail, retryable=False)
-        most = min(self._model_length, self._kv.capacity)
-        if len(ids) + max_new_tokens > most:
-            detail = f"{len(ids)} + {max_new_tokens} tokens exceed the {most} that a row can have"
-            raise InferenceError("too_long", detail, retryable=False)
-        if min(ids) < 0 or max(ids) >= self._vocab_size:
-            raise InferenceError("bad_token", f"an id lies outside [0, {self._vocab_size})", retryable=False)
+        check_request(
+            ids,
+            max_new_tokens,
+            seed,
+            request_id=request_id,
+            live=self._pending,
+            vocab_size=self._vocab_size,
+            max_length=min(self._model_length, self._kv.capacity),
+        )
 
     def load(self) -> KvLoad:
         return KvLoad(
@@ -283,7 +280,7 @@ class EmbeddedEngine:
     async def rest(self) -> None:
         """Before an update: free the cache's memory on a GPU if no row decodes."""
         if self._device.type == "cuda":
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._rest)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._free_idle_cache)
 
     async def abort(self, request_id: str) -> None:
         if isinstance(scored := self._pending.get(request_id), ScoreRequest):
@@ -535,7 +532,7 @@ class EmbeddedEngine:
             torch.cuda.empty_cache()
         self._kv.capacity = self._capacity()
 
-    def _rest(self) -> None:
+    def _free_idle_cache(self) -> None:
         with self._reading:
             if not self._slots.num_active:
                 self._give_back()

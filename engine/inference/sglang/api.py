@@ -84,7 +84,7 @@ class Api:
     async def generate_streamed(
         self,
         body: dict[str, Any],
-        tell: Callable[[Sequence[int]], None],
+        deliver: Callable[[Sequence[int]], None],
         *,
         gap_s: float,
         excused: Callable[[], bool],
@@ -105,7 +105,7 @@ class Api:
                         event = _json(payload, "/generate")
                         if isinstance(event, dict) and "error" in event:  # refused, with status 200
                             raise _refusal("/generate", 400, payload.decode(errors="replace"))
-                        tell(streamed.add(event))
+                        deliver(streamed.add(event))
             except (aiohttp.ClientError, ConnectionError) as error:
                 raise self._lost("/generate", error) from error
         return _generated(streamed.reply())

@@ -205,7 +205,7 @@ class WeightSender:
         """
         passing = _passing(engines, source) if isinstance(source, WeightStream) else {}
         try:
-            if self._group is None or not self._group.is_of(engines):
+            if self._group is None or not self._group.has_members(engines):
                 await self._leave_group()
                 assert self._backend is not None
                 self._group = await BroadcastGroup(
