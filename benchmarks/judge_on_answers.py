@@ -23,8 +23,7 @@ from report import claim, finish
 
 from rocstar.engine.types import Attempt, Failed, Scored, Task, Turn
 from rocstar.sandbox.pool.pool import SandboxPool
-from rocstar.train.tasks.grader import VERIFIER_FLAVOUR
-from rocstar.train.tasks.reward import MathJudge
+from rocstar.train.tasks.reward import VERIFIER_FLAVOUR, MathJudge
 
 SEED = 0
 WALL_S = 6.0

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rocstar.engine.record.reading import RecordError, from_record, read_records, record_files
-from rocstar.train.algorithm.advantages import Advantage
 from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.selection import Selection
 from rocstar.train.learner import checkpoint
@@ -174,7 +173,7 @@ def _recorded(run_dir: Path, step: int) -> Selection:
     return Selection(kept=kept, advantages=advantages, verdicts=[], groups_used=0, groups_no_signal=0)
 
 
-def _finite(advantage: Any) -> Advantage:
+def _finite(advantage: Any) -> float | Sequence[float]:
     """The advantage of a record: a number, or one per loss token."""
     values = advantage if isinstance(advantage, list) else [advantage]
     if not all(isinstance(value, float) and math.isfinite(value) for value in values):

@@ -14,9 +14,8 @@ from rocstar.engine.chat.boundaries import Rendering
 from rocstar.engine.chat.callforms import FORMS
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.progress.progress import working
-from rocstar.engine.tools.results import result_text
 from rocstar.engine.types import Task, TurnForm
-from rocstar.sandbox.types import Limits, Sandbox
+from rocstar.sandbox.types import Sandbox
 from rocstar.train.learner.bad_batch import stops_run
 from rocstar.train.learner.checkpoint import load_progress, source_kind
 from rocstar.train.learner.checkpoint_writer import Order
@@ -43,16 +42,12 @@ async def conversations_for(
 
     `form`: how the policy's turns are read; it says whether a call may have text in front.
     """
-    tool = demonstrated_tool(recipe)
     rows = await make_demonstrations(
         tasks,
         recipe.sft.num_demonstrations,
         seed=recipe.run.seed,
         sandbox=sandbox,
-        tool_name=tool.name,
-        render_result=lambda result: result_text(result, tool.style),
-        limits=Limits(wall_s=tool.limits.wall_s, memory_bytes=tool.limits.memory_bytes),
-        flavour=tool.flavour,
+        tool=demonstrated_tool(recipe),
         speaks=not FORMS[form.calls].at_start,
     )
     listeners.note(f"cold start: {len(rows)} conversations, tool results from real executions")

@@ -81,7 +81,7 @@ class ServedModel:
     agent: Agent
     path: str
     isolation: str
-    """Of its tools, or "" if the sandbox does not report it."""
+    """The isolation of its tools, or "" if the sandbox does not report it."""
 
 
 def print_line(line: str) -> None:
