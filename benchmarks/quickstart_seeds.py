@@ -22,7 +22,8 @@ from statistics import fmean
 sys.path.insert(0, str(Path(__file__).parent))
 from report import ROOT, claim, finish
 
-from rocstar.engine.record.reading import read_records, record_files
+from rocstar.engine.record.files import record_files
+from rocstar.engine.record.reading import read_records
 
 
 def run(recipe: str, directory: Path, options: list[str]) -> float:

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from rocstar.engine.record.columns import FrameError, decode_frame, encode_frame, frame_key, frame_told
 from rocstar.engine.record.files import FRAMES, INDEX
-from rocstar.engine.record.reading import RecordError, Verdict
+from rocstar.engine.record.json_record import RecordError, Verdict
 from rocstar.engine.record.step_file import FrameFile, FramePlace, Judged, all_places
 from rocstar.engine.serve.conversation import UNJUDGED
 from rocstar.engine.types import Failed, Scored, Trajectory, TrajectoryKey, Turn
