@@ -16,12 +16,7 @@ from typing import Any
 
 from rocstar.engine.chat.toolcalls import tool_call_spans
 from rocstar.engine.rollout.rollout import Agent, run_trajectory
-from rocstar.engine.serve.recording_engine import (
-    ConversationOrder,
-    ConversationRecorder,
-    RecordingEngine,
-    RecordingTools,
-)
+from rocstar.engine.serve.recording_engine import ConversationOrder, RecordingEngine, RecordingTools
 from rocstar.engine.serve.responses import conversation_error
 from rocstar.engine.serve.stream_parts import Part, TextPart, merge_parts
 from rocstar.engine.types import (
@@ -57,7 +52,8 @@ class ServedConversation:
         self.ended = asyncio.Event()
         self._has_client_calls = order.served_model == "raw" and bool(order.functions)
         self.choices = [
-            ConversationRecorder(order, k, agent.chat, self._emit) for k in range(order.num_choices)
+            RecordingEngine(agent.inference, order, k, agent.chat, self._emit)
+            for k in range(order.num_choices)
         ]
         self._waited: set[int] = set()
         """The choices that got no slot in time."""
@@ -146,7 +142,7 @@ class ServedConversation:
         limits = dataclasses.replace(agent.limits, max_response_tokens=order.max_tokens)
         agent = dataclasses.replace(
             agent,
-            inference=RecordingEngine(agent.inference, recorder),
+            inference=recorder,
             tools=RecordingTools(agent.tools, recorder, max_tokens=limits.max_tool_tokens),
             judge=agent.judge if order.is_judged else Unjudged(),
             limits=limits,

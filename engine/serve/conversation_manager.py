@@ -13,7 +13,7 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from prometheus_client import Metric
 
@@ -22,25 +22,45 @@ from rocstar.engine.serve.conversation import ServedConversation
 from rocstar.engine.serve.conversation_store import CONVERSATION, ConversationStore
 from rocstar.engine.serve.recording_engine import ConversationOrder
 from rocstar.engine.types import Failed, Origin, Trajectory
+from rocstar.sandbox.http.access_log import Network
 from rocstar.sandbox.http.errors import RequestError
+from rocstar.sandbox.http.guard import Owners
 from rocstar.sandbox.http.metrics import SecondsHistogram, ServerMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationLimits:
-    """The limits of conversations.
+class ServeOptions:
+    """The settings of a server.
 
     Attributes:
+        owners: the owners of tokens; without any, requests on loopback need no token.
+        trusted_proxies: peers whose X-Forwarded-For the access log uses.
+        max_context: tokens of a prompt and its response together; None if the engine does not report it.
         max_choices: the maximum number in flight, running or waiting; more are rejected.
         queue_timeout_s: the maximum wait of a choice for its slot in the engine.
         grace_s: the time for a stopped conversation to end.
         max_unwritten: the number of ended conversations waiting for the disk above which none starts.
+        ping_s: the time without parts after which a stream sends a ping.
+        write_timeout_s: the maximum time that a client may not read its stream.
+        body_timeout_s: the time for a body to arrive.
+        max_body_bytes: the maximum size of a body.
+        max_connections: connections of clients; seven eighths are for authenticated clients.
+        isolation: the isolation of the tools, for the responses.
     """
 
+    owners: Owners = field(default_factory=Owners)
+    trusted_proxies: tuple[Network, ...] = ()
+    max_context: int | None = None
     max_choices: int = 1024
     queue_timeout_s: float = 120.0
     grace_s: float = 10.0
     max_unwritten: int = 256
+    ping_s: float = 10.0
+    write_timeout_s: float = 60.0
+    body_timeout_s: float = 30.0
+    max_body_bytes: int = 16 << 20
+    max_connections: int = 4096
+    isolation: str = ""
 
 
 class ConversationManager:
@@ -55,7 +75,7 @@ class ConversationManager:
         tasks: asyncio.TaskGroup,
         *,
         store: ConversationStore | None,
-        limits: ConversationLimits,
+        options: ServeOptions,
         metrics: ServeMetrics,
         note: Callable[[str], None],
     ) -> None:
@@ -63,11 +83,11 @@ class ConversationManager:
         agent: the agent, whose engine is open.
         tasks: the server's task group, for the conversations.
         store: stores the records; None to store none.
-        limits: the limits of conversations.
+        options: of the server.
         metrics: the counters.
         note: shows a line to the operator.
         """
-        self.agent, self.store, self.limits, self.metrics, self.note = agent, store, limits, metrics, note
+        self.agent, self.store, self.options, self.metrics, self.note = agent, store, options, metrics, note
         self.is_closing = False
         self._tasks = tasks
         self.in_flight = 0
@@ -83,11 +103,11 @@ class ConversationManager:
         """Raise RequestError if the choices cannot start now."""
         if self.is_closing:
             raise RequestError("the server is shutting down; ask another", status=503, kind="closing")
-        if self.in_flight + num_choices > self.limits.max_choices:
+        if self.in_flight + num_choices > self.options.max_choices:
             self.metrics.turned_away += 1
             raise RequestError(
                 f"{self.in_flight} choices are in flight and {num_choices} more were asked for; the server "
-                f"takes {self.limits.max_choices} at a time: ask again later",
+                f"takes {self.options.max_choices} at a time: ask again later",
                 status=429,
                 kind="queue_full",
             )
@@ -97,7 +117,7 @@ class ConversationManager:
         if self._disk_follows.is_set():
             return
         try:
-            async with asyncio.timeout(self.limits.queue_timeout_s):
+            async with asyncio.timeout(self.options.queue_timeout_s):
                 await self._disk_follows.wait()
         except TimeoutError:
             raise RequestError(
@@ -111,7 +131,7 @@ class ConversationManager:
         name = secrets.token_hex(8) if self.store is None else self.store.begin()
         task = replace(order.task, meta={**order.task.meta, CONVERSATION: name})
         order = replace(order, id=name, task=task)
-        conversation = ServedConversation(self.agent, order, queue_timeout_s=self.limits.queue_timeout_s)
+        conversation = ServedConversation(self.agent, order, queue_timeout_s=self.options.queue_timeout_s)
         self._going[conversation] = self._tasks.create_task(self._see_through(conversation))
         self.in_flight += order.num_choices
         self._idle.clear()
@@ -124,7 +144,7 @@ class ConversationManager:
         if task is None or conversation.ended.is_set():
             return
         conversation.stop()
-        timer = asyncio.get_running_loop().call_later(self.limits.grace_s, task.cancel)
+        timer = asyncio.get_running_loop().call_later(self.options.grace_s, task.cancel)
         task.add_done_callback(lambda _: timer.cancel())  # or it would hold the task for that long
 
     async def drain(self, timeout_s: float) -> bool:
@@ -172,7 +192,7 @@ class ConversationManager:
             self._see_disk()
 
     def _see_disk(self) -> None:
-        follows = self._unwritten < self.limits.max_unwritten
+        follows = self._unwritten < self.options.max_unwritten
         (self._disk_follows.set if follows else self._disk_follows.clear)()
 
 

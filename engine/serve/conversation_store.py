@@ -16,10 +16,10 @@ import asyncio
 import json
 import secrets
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -30,6 +30,7 @@ from rocstar.engine.record.json_record import RecordError, Verdict
 from rocstar.engine.record.step_file import FrameFile, FramePlace, Judged, all_places
 from rocstar.engine.serve.conversation import UNJUDGED
 from rocstar.engine.types import Failed, Scored, Trajectory, TrajectoryKey, Turn
+from rocstar.sandbox.http.errors import RequestError
 
 TRAJECTORIES, FEEDBACK = "trajectories", "feedback.jsonl"
 PER_FILE = 256
@@ -52,10 +53,6 @@ KNOWN_FILES = 64
 MAX_LOOKUPS = 256
 REWARDS = {"up": 1.0, "down": 0.0}
 T = TypeVar("T")
-
-
-class LookupsFull(Exception):
-    """Too many feedback lookups wait."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,8 +94,8 @@ class ConversationStore:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="served-names")
         self._looking_up = 0
         """Lookups of names that have not ended."""
-        self._names: OrderedDict[int, set[tuple[str, int]]] = OrderedDict()
-        """The contents of the most recently used closed files. Only the reader's thread uses it."""
+        # Only the reader's thread calls it.
+        self._names = lru_cache(maxsize=KNOWN_FILES)(lambda step: read_names(self._path(step)))
         self._open: dict[int, _OpenFile] = {}
         self._unsettled: set[int] = set()
         """Files with an index and thumbs that are not in it."""
@@ -146,12 +143,12 @@ class ConversationStore:
 
     async def feedback(self, name: str, choice: int, thumb: str, comment: str) -> bool:
         """Store the feedback of a person. Return False if the conversation has no such choice. Raises
-        LookupsFull if too many lookups wait."""
+        RequestError if too many lookups wait."""
         step = parse_step(name)
         if step is None or not 0 < step <= self._step:
             return False
         now = self._open.get(step)
-        names = now.names if now is not None else await self._names_of(step)
+        names = now.names if now is not None else await self._look_up(step)
         if (name, choice) not in names:
             return False
         payload = {"id": name, "index": choice, "thumb": thumb, "comment": comment, "time": time.time()}
@@ -160,29 +157,22 @@ class ConversationStore:
             self._unsettled.add(step)
         return True
 
-    async def _names_of(self, step: int) -> Collection[tuple[str, int]]:
-        """Conversations and choices of a file that is closed. LookupsFull where too many wait."""
+    async def _look_up(self, step: int) -> set[tuple[str, int]]:
+        """Return the conversation and choice of each record of a closed file. Raises RequestError."""
         if self._looking_up >= MAX_LOOKUPS:
-            raise LookupsFull(f"{self._looking_up} verdicts wait for their lookup")
+            raise RequestError(
+                f"{self._looking_up} verdicts wait for their lookup; ask again later",
+                status=429,
+                kind="queue_full",
+            )
         self._looking_up += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._reader, self._find_names, step)
+            return await asyncio.get_running_loop().run_in_executor(self._reader, self._names, step)
         finally:
             self._looking_up -= 1
 
     async def _do(self, work: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
-
-    # ---- in the reader's thread ----
-
-    def _find_names(self, step: int) -> Collection[tuple[str, int]]:
-        found = self._names.get(step)
-        if found is None:
-            found = self._names[step] = set(_iter_names(self._path(step)))
-            if len(self._names) > KNOWN_FILES:
-                self._names.popitem(last=False)
-        self._names.move_to_end(step)
-        return found
 
     # ---- in the writer's thread ----
 
@@ -281,15 +271,17 @@ class ConversationStore:
         return Judged(trajectory=t, verdict=verdict, num_answers=answers, place=place)
 
 
-def _iter_names(path: Path) -> Iterator[tuple[str, int]]:
-    """Conversation and choice of each record of a file; no token column is opened."""
+def read_names(path: Path) -> set[tuple[str, int]]:
+    """Return the conversation and choice of each record of a file; no token column is opened."""
+    found = set()
     for place in all_places(path):
         try:
             frame = place.read()
             payload = json.loads(frame_told(frame))
-            yield str(payload["task"]["meta"][CONVERSATION]), frame_key(frame).sibling
+            found.add((str(payload["task"]["meta"][CONVERSATION]), frame_key(frame).sibling))
         except (FrameError, RecordError, KeyError, TypeError, ValueError):  # damaged, or not of a server
             continue
+    return found
 
 
 def _conversation_of(t: Trajectory) -> str:

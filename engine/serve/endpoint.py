@@ -13,7 +13,6 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -21,8 +20,8 @@ from pydantic import BaseModel
 
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.serve.conversation import ServedConversation
-from rocstar.engine.serve.conversation_manager import ConversationLimits, ConversationManager, ServeMetrics
-from rocstar.engine.serve.conversation_store import ConversationStore, LookupsFull
+from rocstar.engine.serve.conversation_manager import ConversationManager, ServeMetrics, ServeOptions
+from rocstar.engine.serve.conversation_store import ConversationStore
 from rocstar.engine.serve.openapi import HEADERS, HTML, build_document, render_page
 from rocstar.engine.serve.recording_engine import ConversationOrder
 from rocstar.engine.serve.request_builder import RequestBuilder, check_model, split_prompts
@@ -45,10 +44,9 @@ from rocstar.engine.serve.response_stream import (
     encode_json,
 )
 from rocstar.engine.serve.responses import error_object
-from rocstar.sandbox.http.access_log import Network
 from rocstar.sandbox.http.connections import ConnectionLimiter, ConnectionsExhausted
 from rocstar.sandbox.http.errors import RequestError
-from rocstar.sandbox.http.guard import Owners, authenticate
+from rocstar.sandbox.http.guard import authenticate
 from rocstar.sandbox.http.metrics import CONTENT_TYPE
 from rocstar.sandbox.http.printable import printable_line
 from rocstar.sandbox.http.responses import JSON, client_gone_response, send_continue
@@ -80,35 +78,6 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 M = TypeVar("M", bound=BaseModel)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeOptions:
-    """The settings of a server.
-
-    Attributes:
-        owners: the owners of tokens; without any, requests on loopback need no token.
-        trusted_proxies: peers whose X-Forwarded-For the access log uses.
-        max_context: tokens of a prompt and its response together; None if the engine does not report it.
-        conversations: the limits of conversations.
-        ping_s: the time without parts after which a stream sends a ping.
-        write_timeout_s: the maximum time that a client may not read its stream.
-        body_timeout_s: the time for a body to arrive.
-        max_body_bytes: the maximum size of a body.
-        max_connections: connections of clients; seven eighths are for authenticated clients.
-        isolation: the isolation of the tools, for the responses.
-    """
-
-    owners: Owners = field(default_factory=Owners)
-    trusted_proxies: tuple[Network, ...] = ()
-    max_context: int | None = None
-    conversations: ConversationLimits = field(default_factory=ConversationLimits)
-    ping_s: float = 10.0
-    write_timeout_s: float = 60.0
-    body_timeout_s: float = 30.0
-    max_body_bytes: int = 16 << 20
-    max_connections: int = 4096
-    isolation: str = ""
-
-
 class Endpoint:
     """The HTTP API of one agent. `app` is the application of the server."""
 
@@ -126,21 +95,21 @@ class Endpoint:
             agent: whose engine is open.
             tasks: the server's: conversations are tasks in it.
             options: of the server.
-            kept: takes the records; None = nothing is kept.
+            store: stores the records; None to store none.
             note: shows the operator a line.
         """
         self.agent, self.options, self._store = agent, options, store
         self._note_line = note
         self.metrics = ServeMetrics(self._gauges)
         self.conversations = ConversationManager(
-            agent, tasks, store=store, limits=options.conversations, metrics=self.metrics, note=note
+            agent, tasks, store=store, options=options, metrics=self.metrics, note=note
         )
         self._builder = RequestBuilder(agent, options.max_context)
         self._reader = RequestReader(
             limits_for_tokenizer(
                 agent.chat.tokenizer,
                 max_tokens=options.max_context,
-                max_choices=options.conversations.max_choices,
+                max_choices=options.max_choices,
             )
         )
         self.connections = ConnectionLimiter.shared(options.max_connections)
@@ -151,6 +120,8 @@ class Endpoint:
         self._noted_clients: set[str] = set()
         self._started = int(time.time())
         self.app = self._build()
+        self.url = ""
+        """The first address, without /v1, once the server listens; unix:PATH if it has no TCP address."""
 
     def _note(self, line: str) -> None:
         """Show the operator a line, which may quote a client."""
@@ -353,12 +324,8 @@ class Endpoint:
             raise RequestError(
                 "nothing is kept here: start the server with --out", status=501, kind="not_kept"
             )
-        try:
-            conversation = body.id.removeprefix("chatcmpl-").removeprefix("cmpl-")
-            is_kept = await self._store.feedback(conversation, body.index, body.thumb, body.comment)
-        except LookupsFull as full:
-            raise RequestError(f"{full}; ask again later", status=429, kind="queue_full") from None
-        if not is_kept:
+        conversation = body.id.removeprefix("chatcmpl-").removeprefix("cmpl-")
+        if not await self._store.feedback(conversation, body.index, body.thumb, body.comment):
             raise RequestError(
                 f"there is no choice {body.index} of {body.id[:80]!r}; give `id` and `index` of an answer",
                 status=404,

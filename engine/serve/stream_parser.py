@@ -213,22 +213,6 @@ class StreamParser:
         yield kind, said
 
 
-class RawStreamParser:
-    """Emits the text of a turn unchanged, in place of `StreamParser`."""
-
-    def begin_turn(self, opening: str) -> None:
-        """Do nothing: a turn has no special parts."""
-
-    def add(self, text: str) -> Iterator[tuple[Kind, str]]:
-        """The text."""
-        if text:
-            yield "content", text
-
-    def end_turn(self) -> Iterator[tuple[Kind, str]]:
-        """Yield nothing: no text was held back."""
-        yield from ()
-
-
 def _find_first(text: str, tags: Sequence[str]) -> tuple[int, str]:
     """The first of the tags in the text, and its place; -1 and nothing if there is none."""
     return min(((at, tag) for tag in tags if (at := text.find(tag)) >= 0), default=(-1, ""))

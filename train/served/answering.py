@@ -17,10 +17,10 @@ from pathlib import Path
 from rocstar.engine.progress.progress import working
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.serve.conversation_manager import ConversationLimits
+from rocstar.engine.serve.conversation_manager import ServeOptions
 from rocstar.engine.serve.conversation_store import ConversationStore
-from rocstar.engine.serve.endpoint import ServeOptions
-from rocstar.engine.serve.server import ANY_PORT, RunningServer, open_endpoint, serve_until_signal
+from rocstar.engine.serve.endpoint import Endpoint
+from rocstar.engine.serve.server import ANY_PORT, open_endpoint, serve_until_signal
 from rocstar.sandbox.http.access_log import Network, access_log
 from rocstar.sandbox.http.guard import Owners, reload_on_sighup
 from rocstar.sandbox.http.listening import Address
@@ -96,17 +96,17 @@ def serve(order: ServeOrder) -> None:
 
     async def work() -> None:
         with reload_on_sighup(order.owners, order.note):
-            async with open_served(order) as (served, listening):
+            async with open_served(order) as (served, endpoint):
                 guard = "token required" if order.owners else "no token, loopback only"
-                order.note(f"serving {served.path} at {listening.url}/v1 ({guard})")
+                order.note(f"serving {served.path} at {endpoint.url}/v1 ({guard})")
                 order.note(f"models rocstar-agent and rocstar-raw; {records}; Ctrl-C ends it")
-                await serve_until_signal(listening.endpoint, order.drain_s, order.note)
+                await serve_until_signal(endpoint, order.drain_s, order.note)
 
     run_to_end(work())
 
 
 @contextlib.asynccontextmanager
-async def open_served(order: ServeOrder) -> AsyncIterator[tuple[ServedModel, RunningServer]]:
+async def open_served(order: ServeOrder) -> AsyncIterator[tuple[ServedModel, Endpoint]]:
     """The endpoint over the model, while the block runs."""
     order = dataclasses.replace(order, recipe=dated(order.recipe, former=order.out))
     stages = order.recipe.stages
@@ -140,9 +140,8 @@ async def open_served(order: ServeOrder) -> AsyncIterator[tuple[ServedModel, Run
             owners=order.owners,
             trusted_proxies=order.trusted_proxies,
             max_context=max_context,
-            conversations=ConversationLimits(
-                max_choices=order.max_choices, queue_timeout_s=order.queue_timeout_s
-            ),
+            max_choices=order.max_choices,
+            queue_timeout_s=order.queue_timeout_s,
             isolation=isolation,
         )
         access = access_log(order.access_log, "rocstar.serve.access")
@@ -150,10 +149,10 @@ async def open_served(order: ServeOrder) -> AsyncIterator[tuple[ServedModel, Run
             agent, options, address=order.address, access=access, store=store, note=order.note
         )
         try:
-            listening = await stack.enter_async_context(opening)
+            endpoint = await stack.enter_async_context(opening)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        yield ServedModel(agent=agent, path=recipe.model.path, isolation=isolation), listening
+        yield ServedModel(agent=agent, path=recipe.model.path, isolation=isolation), endpoint
 
 
 @contextlib.contextmanager

@@ -68,11 +68,11 @@ def chat_locally(order: ChatOrder, serving: ServeOrder) -> int:
 
     async def work() -> None:
         quiet = dataclasses.replace(serving, note=lambda line: None)
-        async with opened(quiet) as (served, listening):
+        async with opened(quiet) as (served, endpoint):
             if order.start is not None:
                 order.start.check_tokens(served.agent.chat.decode)
             token = serving.owners.known[0].token
-            client = ChatClient(url=f"{listening.url}/v1", token=token, fields=order.fields)
+            client = ChatClient(url=f"{endpoint.url}/v1", token=token, fields=order.fields)
             tools = f"tools in {served.isolation}" if served.isolation else "tools"
             codes.append(await _chat(order, client, f"{_short(served.path)}, {tools}"))
 

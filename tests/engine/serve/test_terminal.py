@@ -37,7 +37,7 @@ def screen(width: int = 40) -> tuple[Screen, io.StringIO]:
 @asynccontextmanager
 async def chatting(client: Client, **fields: Any) -> AsyncIterator[tuple[ChatSession, io.StringIO]]:
     shown, out = screen()
-    async with ChatClient(url=f"{client.listening.url}/v1", fields=fields) as client:
+    async with ChatClient(url=f"{client.endpoint.url}/v1", fields=fields) as client:
         yield ChatSession(client, shown), out
 
 
