@@ -20,8 +20,8 @@ from rocstar.engine.rollout.rollout import run_trajectory
 from rocstar.engine.serve.conversation_manager import ServeOptions
 from rocstar.engine.serve.server import open_endpoint, serve_until_signal
 from rocstar.engine.types import Origin, Task, TrajectoryKey
-from rocstar.sandbox.http.listening import Address
 from rocstar.sandbox.http.guard import load_owners, reload_on_sighup
+from rocstar.sandbox.http.listening import Address
 from tests.fakes.scripted_policy import Reply, Request, ScriptedPolicy, logprob_of
 
 from ...patience import PATIENCE_S
