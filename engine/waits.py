@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -101,9 +102,7 @@ class WaitBoard:
     def table(self, limit: int = 30) -> str:
         """The oldest waits, a line each, and how many there are of each kind."""
         now, entries = self.clock(), self.entries
-        kinds: dict[str, int] = {}
-        for wait in entries:
-            kinds[wait.kind] = kinds.get(wait.kind, 0) + 1
+        kinds = Counter(wait.kind for wait in entries)
         lines = [", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "nobody waits"]
         lines += [wait.line(now) for wait in entries[:limit]]
         if len(entries) > limit:

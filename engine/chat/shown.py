@@ -119,10 +119,10 @@ def _find_all(messages: Sequence[Message], text: str, how: str) -> None:
     """Raise ChatError unless the texts of the messages occur in `text` in order."""
     at = 0
     for number, message in enumerate(messages, 1):
-        for said in _said(message):
-            ends = [begin + len(form) for form in said if (begin := text.find(form, at)) >= 0]
+        for forms in _text_forms(message):
+            ends = [begin + len(form) for form in forms if (begin := text.find(form, at)) >= 0]
             if not ends:
-                shown = repr(said[0])
+                shown = repr(forms[0])
                 raise ChatError(
                     f"the chat template shows message {number} of {len(messages)} ({message['role']}) {how}: "
                     f"{shown if len(shown) <= 80 else shown[:77] + '...'}"
@@ -130,7 +130,7 @@ def _find_all(messages: Sequence[Message], text: str, how: str) -> None:
             at = min(ends)
 
 
-def _said(message: Message) -> Iterator[list[str]]:
+def _text_forms(message: Message) -> Iterator[list[str]]:
     """Each text of a message in the forms in which a template may write it."""
     for key in _TEXTS:
         if isinstance(message.get(key), str):

@@ -55,10 +55,10 @@ class ServedConversation:
             RecordingEngine(agent.inference, order, k, agent.chat, self._emit)
             for k in range(order.num_choices)
         ]
-        self._waited: set[int] = set()
+        self._queue_timeouts: set[int] = set()
         """The choices that got no slot in time."""
         self._parts: list[Part] = []
-        self._news: asyncio.Future[None] | None = None
+        self._new_parts: asyncio.Future[None] | None = None
 
     # ---- for the response writer ----
 
@@ -66,13 +66,13 @@ class ServedConversation:
         """Return the parts since the last call as soon as there are some; [] at the timeout; None at the
         end."""
         if not self._parts and not self.ended.is_set():
-            self._news = asyncio.get_running_loop().create_future()
+            self._new_parts = asyncio.get_running_loop().create_future()
             timer = asyncio.get_running_loop().call_later(timeout_s, self._wake)
             try:
-                await self._news
+                await self._new_parts
             finally:
                 timer.cancel()
-                self._news = None
+                self._new_parts = None
         parts, self._parts = self._parts, []
         return None if not parts and self.ended.is_set() else merge_parts(parts)
 
@@ -91,7 +91,7 @@ class ServedConversation:
         """Return the error that replaces the choices, or None."""
         for k, trajectory in enumerate(self.trajectories):
             outcome = trajectory.outcome
-            if k in self._waited:
+            if k in self._queue_timeouts:
                 detail = f"{self._queue_timeout_s:g} s were not enough; ask again later"
                 return conversation_error("queue_timeout", detail, retryable=True)
             if trajectory.finish_reason is FinishReason.aborted and isinstance(outcome, Failed):
@@ -158,7 +158,7 @@ class ServedConversation:
             patience.cancel()
 
     def _give_up(self, choice: int) -> None:
-        self._waited.add(choice)
+        self._queue_timeouts.add(choice)
         self.choices[choice].stop()
 
     def _emit_calls(self, choice: int, trajectory: Trajectory) -> None:
@@ -180,8 +180,8 @@ class ServedConversation:
         self._wake()
 
     def _wake(self) -> None:
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+        if self._new_parts is not None and not self._new_parts.done():
+            self._new_parts.set_result(None)
 
 
 def _is_calling(trajectory: Trajectory) -> bool:

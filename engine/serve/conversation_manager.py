@@ -92,12 +92,12 @@ class ConversationManager:
         self._tasks = tasks
         self.in_flight = 0
         """Choices that have begun and not ended."""
-        self._going: dict[ServedConversation, asyncio.Task[None]] = {}
+        self._active: dict[ServedConversation, asyncio.Task[None]] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._unwritten = 0
-        self._disk_follows = asyncio.Event()
-        self._disk_follows.set()
+        self._disk_keeps_up = asyncio.Event()
+        self._disk_keeps_up.set()
 
     def check_room(self, num_choices: int) -> None:
         """Raise RequestError if the choices cannot start now."""
@@ -112,13 +112,13 @@ class ConversationManager:
                 kind="queue_full",
             )
 
-    async def until_disk_follows(self) -> None:
+    async def wait_for_disk(self) -> None:
         """Wait until few enough conversations wait for the disk. Raises RequestError at the timeout."""
-        if self._disk_follows.is_set():
+        if self._disk_keeps_up.is_set():
             return
         try:
             async with asyncio.timeout(self.options.queue_timeout_s):
-                await self._disk_follows.wait()
+                await self._disk_keeps_up.wait()
         except TimeoutError:
             raise RequestError(
                 f"{self._unwritten} conversations wait for the disk, which takes no records; ask again later",
@@ -132,7 +132,7 @@ class ConversationManager:
         task = replace(order.task, meta={**order.task.meta, CONVERSATION: name})
         order = replace(order, id=name, task=task)
         conversation = ServedConversation(self.agent, order, queue_timeout_s=self.options.queue_timeout_s)
-        self._going[conversation] = self._tasks.create_task(self._see_through(conversation))
+        self._active[conversation] = self._tasks.create_task(self._run(conversation))
         self.in_flight += order.num_choices
         self._idle.clear()
         self.metrics.conversations[(order.served_model,)] += 1
@@ -140,7 +140,7 @@ class ConversationManager:
 
     def stop(self, conversation: ServedConversation) -> None:
         """Stop the conversation of a client that disconnected, and cancel it after the grace period."""
-        task = self._going.get(conversation)
+        task = self._active.get(conversation)
         if task is None or conversation.ended.is_set():
             return
         conversation.stop()
@@ -156,12 +156,12 @@ class ConversationManager:
                 await self._idle.wait()
         except TimeoutError:
             ended = False
-            for conversation in list(self._going):
+            for conversation in list(self._active):
                 self.stop(conversation)
             await self._idle.wait()
         return ended
 
-    async def _see_through(self, conversation: ServedConversation) -> None:
+    async def _run(self, conversation: ServedConversation) -> None:
         name, num_choices = conversation.order.id, conversation.order.num_choices
         try:
             await conversation.run()
@@ -169,7 +169,7 @@ class ConversationManager:
             self.metrics.ended(conversation)
             trajectories = conversation.trajectories
             # While waiting for the disk, hold only the trajectories.
-            del self._going[conversation], conversation
+            del self._active[conversation], conversation
             try:
                 await self._keep(name, trajectories)
             finally:
@@ -181,7 +181,7 @@ class ConversationManager:
         if self.store is None:
             return
         self._unwritten += 1
-        self._see_disk()
+        self._check_disk()
         try:
             await self.store.keep(name, trajectories)
         except OSError as error:
@@ -189,11 +189,11 @@ class ConversationManager:
             self.note(f"a conversation's record was not written: {error}; make room on the disk")
         finally:
             self._unwritten -= 1
-            self._see_disk()
+            self._check_disk()
 
-    def _see_disk(self) -> None:
+    def _check_disk(self) -> None:
         follows = self._unwritten < self.options.max_unwritten
-        (self._disk_follows.set if follows else self._disk_follows.clear)()
+        (self._disk_keeps_up.set if follows else self._disk_keeps_up.clear)()
 
 
 FIRST_BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)

@@ -101,7 +101,7 @@ class ConversationStore:
         """Files with an index and thumbs that are not in it."""
 
     async def __aenter__(self) -> ConversationStore:
-        await self._do(self._recover)
+        await self._run_in_writer(self._recover)
         self._open[self._step] = _OpenFile()
         return self
 
@@ -109,7 +109,7 @@ class ConversationStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._do(self._settle, sorted({*self._open, *self._unsettled}))
+            await self._run_in_writer(self._settle, sorted({*self._open, *self._unsettled}))
         finally:
             await asyncio.to_thread(self._thread.shutdown)
             self._reader.shutdown(wait=False, cancel_futures=True)
@@ -134,11 +134,11 @@ class ConversationStore:
             if trajectories:
                 # before the write, because the client may send feedback earlier
                 now.names.update((name, t.key.sibling) for t in trajectories)
-                await self._do(self._append, now, step, trajectories)
+                await self._run_in_writer(self._append, now, step, trajectories)
         finally:
             now.pending -= 1
             if step != self._step and not now.pending:
-                await self._do(self._settle, [step])
+                await self._run_in_writer(self._settle, [step])
                 del self._open[step]
 
     async def feedback(self, name: str, choice: int, thumb: str, comment: str) -> bool:
@@ -152,7 +152,7 @@ class ConversationStore:
         if (name, choice) not in names:
             return False
         payload = {"id": name, "index": choice, "thumb": thumb, "comment": comment, "time": time.time()}
-        await self._do(self._append_feedback, payload)
+        await self._run_in_writer(self._append_feedback, payload)
         if step not in self._open:  # now: it may have been closed meanwhile
             self._unsettled.add(step)
         return True
@@ -171,7 +171,7 @@ class ConversationStore:
         finally:
             self._looking_up -= 1
 
-    async def _do(self, work: Callable[..., T], *args: Any) -> T:
+    async def _run_in_writer(self, work: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
     # ---- in the writer's thread ----
@@ -197,12 +197,12 @@ class ConversationStore:
     def _append(self, now: _OpenFile, step: int, trajectories: Sequence[Trajectory]) -> None:
         if now.frames is None:
             now.frames = FrameFile(self._path(step), ABOUT)
-        now.frames.append([self._frame(self._fit(t)) for t in trajectories])
+        now.frames.append([self._frame(self._check_temperature(t)) for t in trajectories])
 
     def _frame(self, t: Trajectory) -> bytes:
         return encode_frame(t, [self._decode(t.ids[s.start : s.end].tolist()) for s in t.segments])
 
-    def _fit(self, t: Trajectory) -> Trajectory:
+    def _check_temperature(self, t: Trajectory) -> Trajectory:
         """Remove the reward of a trajectory sampled at another temperature: its log-probs are not those of
         training."""
         given = t.task.meta.get(TEMPERATURE, self._temperature)
@@ -255,20 +255,20 @@ class ConversationStore:
                     place = file.append([self._frame(rewarded)])[0]
                 if t.key not in found or isinstance(rewarded.outcome, Scored):
                     found[t.key] = rewarded, place
-            file.seal([self._judged(t, place) for t, place in found.values()], stage=STAGE)
+            judged = []
+            for t, place in found.values():
+                bucket = "served" if isinstance(t.outcome, Scored) else "failed"
+                verdict = Verdict(bucket=bucket, penalty_error=None, penalty_format=None, advantage=None)
+                answers = self._num_answers(t.turns)
+                judged.append(Judged(trajectory=t, verdict=verdict, num_answers=answers, place=place))
+            file.seal(judged, stage=STAGE)
 
     def _rewarded(self, t: Trajectory, thumbs: Mapping[tuple[str, int], str]) -> Trajectory:
         thumb = thumbs.get((_conversation_of(t), t.key.sibling))
         if thumb is None or (isinstance(t.outcome, Failed) and t.outcome.kind != UNJUDGED):
             return t
         outcome = Scored(reward=REWARDS[thumb], method="feedback")
-        return t if t.outcome == outcome else self._fit(replace(t, outcome=outcome))
-
-    def _judged(self, t: Trajectory, place: FramePlace) -> Judged:
-        bucket = "served" if isinstance(t.outcome, Scored) else "failed"
-        verdict = Verdict(bucket=bucket, penalty_error=None, penalty_format=None, advantage=None)
-        answers = self._num_answers(t.turns)
-        return Judged(trajectory=t, verdict=verdict, num_answers=answers, place=place)
+        return t if t.outcome == outcome else self._check_temperature(replace(t, outcome=outcome))
 
 
 def read_names(path: Path) -> set[tuple[str, int]]:

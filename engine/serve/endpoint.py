@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -116,7 +115,7 @@ class Endpoint:
         self._held_bytes = 0
         """The size of bodies that are arriving or being parsed."""
         self._noted_fields: set[str] = set()
-        self._seeds: OrderedDict[tuple[str, str, int], str] = OrderedDict()
+        self._seeds: dict[tuple[str, str, int], None] = {}
         self._noted_clients: set[str] = set()
         self._started = int(time.time())
         self.app = self._build()
@@ -133,18 +132,20 @@ class Endpoint:
 
     def _build(self) -> web.Application:
         app = web.Application(
-            middlewares=[self._answered],
+            middlewares=[self._handle],
             client_max_size=self.options.max_body_bytes,
             handler_args={"handler_cancellation": True},
         )
-        app.router.add_post("/v1/chat/completions", self.chat, expect_handler=self._expected)
-        app.router.add_post("/v1/completions", self.complete, expect_handler=self._expected)
-        app.router.add_post("/v1/feedback", self.feedback, expect_handler=self._expected)
+        app.router.add_post("/v1/chat/completions", self.chat, expect_handler=self._check_expectation)
+        app.router.add_post("/v1/completions", self.complete, expect_handler=self._check_expectation)
+        app.router.add_post("/v1/feedback", self.feedback, expect_handler=self._check_expectation)
         app.router.add_get("/v1/models", self.models)
         app.router.add_get("/v1/models/{model}", self.model)
         for prefix in ("", "/v1"):
-            app.router.add_post(f"{prefix}/tokenize", self.tokenize, expect_handler=self._expected)
-            app.router.add_post(f"{prefix}/detokenize", self.detokenize, expect_handler=self._expected)
+            app.router.add_post(f"{prefix}/tokenize", self.tokenize, expect_handler=self._check_expectation)
+            app.router.add_post(
+                f"{prefix}/detokenize", self.detokenize, expect_handler=self._check_expectation
+            )
             app.router.add_get(f"{prefix}/tokenizer_info", self.tokenizer_info)
         for path in ("/health", "/readyz"):
             app.router.add_get(path, self.health)
@@ -161,7 +162,7 @@ class Endpoint:
             return None
         return authenticate(self.options.owners, request.headers, request.host)
 
-    async def _expected(self, request: web.Request) -> web.StreamResponse | None:
+    async def _check_expectation(self, request: web.Request) -> web.StreamResponse | None:
         """Answer an `Expect` header: an error before the body is sent, or `100 Continue`."""
         try:
             self._authenticate(request)
@@ -174,7 +175,7 @@ class Endpoint:
         return None
 
     @web.middleware
-    async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         connection = request.protocol
         try:
             owner = self._authenticate(request)
@@ -225,7 +226,7 @@ class Endpoint:
         (conversation,) = await self._begin(
             request, body, lambda: [self._builder.chat(body)], body.num_choices
         )
-        self._notice_seed(request, body, conversation.order)
+        self._note_repeated_seed(request, body, conversation.order)
         response = ChatResponse(
             conversation, body.model, self.options.isolation, with_token_ids=body.return_token_ids
         )
@@ -249,8 +250,8 @@ class Endpoint:
         num_choices: int,
     ) -> list[ServedConversation]:
         """Build the orders in a thread and start them. Raises RequestError."""
-        self._notice(request, body)
-        await self.conversations.until_disk_follows()
+        self._note_unknown_fields(request, body)
+        await self.conversations.wait_for_disk()
         self.conversations.check_room(num_choices)
         orders = await self._reader.run(build)
         self.conversations.check_room(num_choices)  # others may have begun meanwhile
@@ -266,7 +267,9 @@ class Endpoint:
         """Send the response, whole or as a stream, and end the conversations with it."""
         try:
             if body.stream:
-                return await self._stream(request, conversations[0], response, with_usage=body.includes_usage)
+                options = body.stream_options
+                with_usage = options is not None and options.include_usage
+                return await self._stream(request, conversations[0], response, with_usage=with_usage)
             parts = [await conversation.all_parts() for conversation in conversations]
         finally:
             for conversation in conversations:
@@ -454,7 +457,7 @@ class Endpoint:
             return b"".join(chunks)
         return await asyncio.to_thread(b"".join, chunks)  # joining releases the interpreter's lock
 
-    def _notice(self, request: web.Request, body: GenerationRequest) -> None:
+    def _note_unknown_fields(self, request: web.Request, body: GenerationRequest) -> None:
         """Note each unknown field once for the operator."""
         unknown = sorted(set(body.model_extra or {}) - KNOWN)
         new = [name for name in unknown if name[:MAX_FIELD_CHARS] not in self._noted_fields]
@@ -464,7 +467,9 @@ class Endpoint:
             more = f" and {len(new) - MAX_NOTED_FIELDS} more" if len(new) > MAX_NOTED_FIELDS else ""
             self._note(f"{_client_name(request)} sends {names}{more}, which nothing here reads")
 
-    def _notice_seed(self, request: web.Request, body: GenerationRequest, order: ConversationOrder) -> None:
+    def _note_repeated_seed(
+        self, request: web.Request, body: GenerationRequest, order: ConversationOrder
+    ) -> None:
         """Tell the operator once of a client that asks the same with the same seed: it gets the same."""
         client = _client_name(request)
         if body.seed is None or order.temperature == 0 or client in self._noted_clients:
@@ -477,9 +482,9 @@ class Endpoint:
                 f"{client} asks the same again with seed {body.seed}, and gets the same again; for other "
                 "samples leave the seed out, or ask for several choices with n"
             )
-        self._seeds[asking] = ""
-        while len(self._seeds) > REMEMBERED:
-            self._seeds.popitem(last=False)
+        self._seeds[asking] = None
+        if len(self._seeds) > REMEMBERED:
+            del self._seeds[next(iter(self._seeds))]
 
 
 def error_response(refusal: RequestError) -> web.Response:

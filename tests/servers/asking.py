@@ -52,7 +52,7 @@ class Asking:
         """Go away in the middle of streams, as soon as one has begun; how many requests ran then on the
         server of the model."""
         async with contextlib.AsyncExitStack() as streams:
-            began = [asyncio.create_task(self._begun(streams, path, body)) for body in bodies]
+            began = [asyncio.create_task(self._post(streams, path, body)) for body in bodies]
             done, _ = await asyncio.wait(began, return_when=asyncio.FIRST_COMPLETED)
             seen = await running()
             for task in done:
@@ -62,7 +62,7 @@ class Asking:
             await asyncio.wait(began)
         return seen
 
-    async def _begun(self, streams: contextlib.AsyncExitStack, path: str, body: dict[str, Any]) -> None:
+    async def _post(self, streams: contextlib.AsyncExitStack, path: str, body: dict[str, Any]) -> None:
         """Return when the first piece has come; the stream goes on until `streams` are closed."""
         response = await self.session.post(self.endpoint.url + path, json=body | {"stream": True})
         streams.callback(response.close)

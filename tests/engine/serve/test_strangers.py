@@ -188,7 +188,7 @@ async def test_a_verdict_on_nothing_reads_a_file_once_and_keeps_no_writer(
         for name in names:
             await records.keep(name, [])
         busy = threading.Event()
-        writing = asyncio.create_task(records._do(busy.wait, PATIENCE_S))
+        writing = asyncio.create_task(records._run_in_writer(busy.wait, PATIENCE_S))
         for k in range(50):
             assert not await records.feedback(f"1-{k:016x}", 0, "up", "")
         busy.set()
