@@ -55,9 +55,6 @@ class Wait:
         self.timeout.reschedule(asyncio.get_running_loop().time())
         return True
 
-    def line(self, now: float) -> str:
-        return f"{self.who} waits for {self.whom} ({self.kind}) since {now - self.since:.1f} s"
-
 
 class WaitBoard:
     """The waits of one event loop.
@@ -104,7 +101,8 @@ class WaitBoard:
         now, entries = self.clock(), self.entries
         kinds = Counter(wait.kind for wait in entries)
         lines = [", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "nobody waits"]
-        lines += [wait.line(now) for wait in entries[:limit]]
+        for wait in entries[:limit]:
+            lines.append(f"{wait.who} waits for {wait.whom} ({wait.kind}) since {now - wait.since:.1f} s")
         if len(entries) > limit:
             lines.append(f"... and {len(entries) - limit} more")
         return "\n".join(lines)

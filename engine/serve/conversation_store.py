@@ -184,15 +184,18 @@ class ConversationStore:
         (self.folder / TRAJECTORIES).mkdir(parents=True, exist_ok=True)
         files = (self.folder / TRAJECTORIES).glob(f"step_*{FRAMES}")
         steps = sorted(int(path.stem[5:]) for path in files if path.stem[5:].isdecimal())
-        self._settle([step for step in steps if not self._is_settled(step)])
+        # An index that is newer than all thumbs has them.
+        thumbs = self.folder / FEEDBACK
+        changed_ns = thumbs.stat().st_mtime_ns if thumbs.is_file() else 0
+        indices = {step: self._path(step).with_suffix(INDEX) for step in steps}
+        self._settle(
+            [
+                step
+                for step, index in indices.items()
+                if not index.is_file() or index.stat().st_mtime_ns <= changed_ns
+            ]
+        )
         self._step = max(steps, default=0) + 1
-
-    def _is_settled(self, step: int) -> bool:
-        """Return True if the file has an index that is newer than all thumbs."""
-        index, thumbs = self._path(step).with_suffix(INDEX), self.folder / FEEDBACK
-        if not index.is_file():
-            return False
-        return not thumbs.is_file() or thumbs.stat().st_mtime_ns < index.stat().st_mtime_ns
 
     def _append(self, now: _OpenFile, step: int, trajectories: Sequence[Trajectory]) -> None:
         if now.frames is None:
