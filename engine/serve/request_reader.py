@@ -199,7 +199,7 @@ class RequestReader:
     def __init__(self, bounds: RequestLimits) -> None:
         self._bounds = bounds
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="requests")
-        self._apart = DecodePool(bounds, RequestError)
+        self._apart = DecodePool(bounds)
         self._jobs: list[Future[Any]] = []
         """Jobs that ran or waited when the last one came. Only the event loop uses the list."""
 

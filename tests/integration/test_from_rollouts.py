@@ -176,7 +176,7 @@ def test_one_file_is_one_step(workshop: Any, finished: Path, tmp_path: Path, rea
 def test_rollouts_are_not_written_over(workshop: Any, rolled_out: Path, finished: Path) -> None:
     for options, words in (
         (["--steps=3"], "pass --resume"),
-        (["--steps=3", "--resume", "--rl.temperature=0.5"], "another recipe or model"),
+        (["--steps=3", "--resume", "--rl.temperature=0.5"], "another recipe, model or options"),
         (["--resume"], "needs --steps"),
     ):
         ended = rollout(workshop, finished, rolled_out, *options)

@@ -122,7 +122,7 @@ class _Version(argparse.Action):
     """Print the version and exit. Runs git only when --version is given."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
-        from rocstar.train.record.version import describe
+        from rocstar.train.record.version import describe_version
 
-        print(describe())
+        print(describe_version())
         parser.exit()

@@ -92,7 +92,7 @@ def _write_eval_page(folder: Path) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from rocstar.train.reading.view.report import ReportError, write_eval_report, write_report
+    from rocstar.train.reading.view.report import write_eval_report, write_report
     from rocstar.train.record.metrics import MetricsFileError
 
     if (options.run / "results.json").is_file():
@@ -107,7 +107,7 @@ def _report(options: argparse.Namespace) -> int:
         raise ConfigError("--reveal is for the folder of an evaluation; a run's report shows its own tasks")
     try:
         print(write_report(options.run))
-    except (ReportError, MetricsFileError) as error:
+    except MetricsFileError as error:
         raise ConfigError(str(error)) from None
     return 0
 

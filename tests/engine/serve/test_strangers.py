@@ -16,8 +16,8 @@ from rocstar.engine.serve.request_builder import RequestBuilder
 from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.guard import is_local_name
 
+from ...malformed_http import answer_to
 from ...patience import PATIENCE_S
-from ...raw_http import answer_to
 from .conftest import QUESTION, TOKENIZER, Client, Serving, SlowTool, keeping, make_agent, scripted
 
 TOO_LONG = "context_length_exceeded"

@@ -142,6 +142,6 @@ def test_other_nodes_use_the_date_of_rank_0(monkeypatch: pytest.MonkeyPatch, onl
     monkeypatch.setattr(nodes, "LearnerTeam", lambda *_: None)
     for name in ("_serve", "_serve_alone"):
         monkeypatch.setattr(nodes, name, note)
-    monkeypatch.setattr(nodes, "_until_told", lambda _: None)
+    monkeypatch.setattr(nodes, "_wait_for_stop", lambda _: None)
     (nodes.serve_alone if only_serves else nodes.follow)(started, world)
     assert used == ["2026-11-26"]
