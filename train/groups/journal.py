@@ -29,7 +29,7 @@ from rocstar.engine.record.files import (
     learned_files,
     record_files,
 )
-from rocstar.engine.record.reading import RecordError, Verdict
+from rocstar.engine.record.json_record import RecordError, Verdict
 from rocstar.engine.record.step_file import FrameFile, FramePlace, Judged, StepFile, is_about, read_places
 from rocstar.engine.types import Failed, Group, Task, Trajectory
 from rocstar.engine.waits import waiting
