@@ -11,7 +11,7 @@ from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 T = TypeVar("T")
 PACKED_FROM = 2048
@@ -93,13 +93,16 @@ class PackedItems(_Items[T]):
 
 @dataclass(slots=True, eq=False)
 class SelectedItems(_Items[T]):
-    """A selection of another sequence, by indices; items are created on access."""
+    """A selection of another sequence by indices: its items, or one attribute of each."""
 
-    places: Sequence[int]
-    find: Callable[[int], T]
+    items: Sequence[Any]
+    indices: Sequence[int]
+    attribute: str = ""
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.indices)
 
     def _item(self, place: int) -> T:
-        return self.find(self.places[place])
+        item = self.items[self.indices[place]]
+        found: T = getattr(item, self.attribute) if self.attribute else item
+        return found

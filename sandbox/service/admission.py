@@ -8,7 +8,7 @@ programs.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import NoReturn, cast
@@ -19,7 +19,7 @@ from rocstar.sandbox.service.metrics import ServiceMetrics
 from rocstar.sandbox.types import BatchSandbox, ExecRequest, ExecResult, SandboxError, Status
 
 Outcome = ExecResult | SandboxError
-_Outcomes = AsyncGenerator[tuple[int, Outcome], None]
+Outcomes = AsyncGenerator[tuple[int, Outcome], None]
 MAX_CALL_S = 7200.0
 """Deadline of a call whose caller gave none: no call outlives its client's patience for ever."""
 
@@ -47,7 +47,7 @@ class Admission:
 
     async def run_batch(
         self, requests: Sequence[ExecRequest], deadline_s: float | None = None, *, entered: bool = False
-    ) -> AsyncIterator[tuple[int, Outcome]]:
+    ) -> Outcomes:
         """Yield (index, outcome) as calls end, each index exactly once; a call without an outcome of the
         sandbox yields a SandboxError. Raises RequestError before anything runs, unless the caller has called
         `enter`."""
@@ -57,7 +57,7 @@ class Admission:
         waits = bytearray(b"\1" * len(requests))  # by index, 1 while the outcome is pending
         failure = SandboxError("the sandbox gave this call no outcome", kind="lost", retryable=True)
         try:
-            given = cast(_Outcomes, self.sandbox.run_batch(requests, deadline=self.deadline(deadline_s)))
+            given = cast(Outcomes, self.sandbox.run_batch(requests, deadline=self.deadline(deadline_s)))
             try:
                 async with aclosing(given) as outcomes:
                     async for index, outcome in outcomes:
@@ -66,7 +66,7 @@ class Admission:
                             if isinstance(outcome, ExecResult):
                                 self.metrics.saw_result(requests[index].flavour, outcome)
                             else:
-                                self.failed(outcome)
+                                self.metrics.failures[(outcome.kind,)] += 1
                             self.leave(1, owner)
                             yield index, outcome
             except SandboxError as error:
@@ -74,7 +74,7 @@ class Admission:
             for index, waiting in enumerate(waits):
                 if waiting:
                     waits[index] = 0
-                    self.failed(failure)
+                    self.metrics.failures[(failure.kind,)] += 1
                     self.leave(1, owner)
                     yield index, failure
         finally:
@@ -119,10 +119,6 @@ class Admission:
             self._idle.set()
             self._idle = None
 
-    def failed(self, error: SandboxError) -> None:
-        """A call has no result."""
-        self.metrics.failures[(error.kind,)] += 1
-
     @staticmethod
     def deadline(deadline_s: float | None) -> float:
         """Absolute `loop.time()`."""
@@ -142,7 +138,7 @@ class AdmittedCall:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.admission.leave(1, self.owner)
         if isinstance(error, SandboxError):
-            self.admission.failed(error)
+            self.admission.metrics.failures[(error.kind,)] += 1
 
 
 READY_S = 10.0
@@ -158,24 +154,21 @@ class ReadinessProbe:
     sandbox: BatchSandbox
     flavour: str
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _looked_s: float = field(default_factory=lambda: float("-inf"))
+    _probed_s: float = float("-inf")
     _problem: str = ""
 
     async def problem(self) -> str:
         """Return why the sandbox cannot run a program, or ""."""
         async with self._lock:
-            now_s = asyncio.get_running_loop().time()
-            if now_s - self._looked_s > READY_KEPT_S:
-                self._problem = await self._probe(now_s + READY_S)
-                self._looked_s = asyncio.get_running_loop().time()
+            loop = asyncio.get_running_loop()
+            if loop.time() - self._probed_s > READY_KEPT_S:
+                request = ExecRequest(code="print(1)", flavour=self.flavour, owner=READINESS)
+                try:
+                    result = await self.sandbox.run(request, deadline=loop.time() + READY_S)
+                except SandboxError as error:
+                    self._problem = f"{error.kind}: {error}"
+                else:
+                    is_right = result.status is Status.OK and result.stdout == "1\n"
+                    self._problem = "" if is_right else f"print(1) gave {result.status}"
+                self._probed_s = loop.time()
             return self._problem
-
-    async def _probe(self, deadline: float) -> str:
-        request = ExecRequest(code="print(1)", flavour=self.flavour, owner=READINESS)
-        try:
-            result = await self.sandbox.run(request, deadline=deadline)
-        except SandboxError as error:
-            return f"{error.kind}: {error}"
-        if result.status is Status.OK and result.stdout == "1\n":
-            return ""
-        return f"print(1) gave {result.status}"

@@ -154,6 +154,8 @@ class Service:
         tools = VerlTool(admission, service_limits, bodies)
         return [
             *(*native.routes(), *judge.routes(), *fusion.routes(), *tools.routes()),
+            HttpRoute("GET", "/ping", self.ping),
+            HttpRoute("GET", "/v1/ping", self.ping),
             HttpRoute("GET", "/healthz", self.healthz),
             HttpRoute("GET", "/readyz", self.readyz),
             HttpRoute("GET", "/metrics", self.show_metrics),
@@ -252,6 +254,9 @@ class Service:
         if self.draining and request.method == "POST":
             raise shutting_down()
         return owner
+
+    async def ping(self, request: HttpRequest) -> web.Response:
+        return json_response("pong")
 
     async def healthz(self, request: HttpRequest) -> web.Response:
         return json_response(HealthBody())

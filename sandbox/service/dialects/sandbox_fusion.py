@@ -21,7 +21,7 @@ from rocstar.sandbox.http.bodies import BodyReader
 from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.responses import json_response, send_json
 from rocstar.sandbox.http.routes import HttpRequest, HttpRoute
-from rocstar.sandbox.pool.wire import NO_FILES, with_files
+from rocstar.sandbox.pool.wire import with_files
 from rocstar.sandbox.service.admission import Admission
 from rocstar.sandbox.service.results import (
     MAX_JSON_FILES_BYTES,
@@ -191,12 +191,7 @@ def decode_run_code(body: bytes, service_limits: ServiceLimits, owner: str = "")
     stdin = run.stdin or ""
     is_script = run.language not in OWN_FLAVOURS
     code = run.code + SCRIPT_END if is_script else run.code
-    found = [
-        *_check_texts({("code",): code, ("stdin",): stdin}),
-        *_check_given_files(files),
-        *_check_fetched_names(run.fetch_files),
-    ]
-    raise_field_errors(found)
+    _check_inputs({("code",): code, ("stdin",): stdin}, files, run.fetch_files)
     program = ExecRequest(
         code=code,
         stdin=stdin,
@@ -214,23 +209,10 @@ def decode_run_jupyter(body: bytes, service_limits: ServiceLimits) -> tuple[Note
     _, model = fusion_bodies(service_limits)
     run = parse_body(body, model)
     cells = {("cells", index): cell for index, cell in enumerate(run.cells)}
-    raise_field_errors(
-        [*_check_texts(cells), *_check_given_files(run.files), *_check_fetched_names(run.fetch_files)]
-    )
+    _check_inputs(cells, run.files, run.fetch_files)
     return run, _to_limits(
         run.cell_timeout or run.total_timeout, run, service_limits, cpu_s=run.total_timeout
     )
-
-
-def _check_texts(texts: Mapping[Any, str]) -> list[FieldError]:
-    """Return the errors of texts, by their locations."""
-    found = []
-    for loc, text in texts.items():
-        try:
-            check_text(text, ".".join(map(str, loc)))
-        except RequestError as error:
-            found.append(field_error(str(error), *loc))
-    return found
 
 
 def _to_limits(
@@ -248,9 +230,16 @@ def _to_limits(
     )
 
 
-def _check_given_files(files: Mapping[str, bytes]) -> list[FieldError]:
+def _check_inputs(texts: Mapping[Any, str], files: Mapping[str, bytes], fetch: Sequence[str]) -> None:
+    """Raises SchemaError with the errors of the texts, by their locations, and of both kinds of files."""
+    found = []
+    for loc, text in texts.items():
+        try:
+            check_text(text, ".".join(map(str, loc)))
+        except RequestError as error:
+            found.append(field_error(str(error), *loc))
     faults = {name: why for name in files if (why := program_files.fault_of(name))}
-    found = [field_error(why, "files", name) for name, why in faults.items()]
+    found += [field_error(why, "files", name) for name, why in faults.items()]
     if name := program_files.clash({name: files[name] for name in files if name not in faults}):
         found.append(field_error("it is a directory of another file", "files", name))
     total, most = sum(map(len, files.values())), MAX_GIVEN_BYTES
@@ -259,12 +248,9 @@ def _check_given_files(files: Mapping[str, bytes]) -> list[FieldError]:
         msg = f"the files have {total} bytes together; at most {most} bytes are taken"
         ctx = {"actual_length": total, "max_length": most}
         found.append(FieldError(kind="too_long", loc=("files", largest), msg=msg, value=None, ctx=ctx))
-    return found
-
-
-def _check_fetched_names(names: list[str]) -> list[FieldError]:
-    faults = (program_files.fault_of(name, fetched=True) for name in names)
-    return [field_error(why, "fetch_files") for why in faults if why]
+    unfetchable = (program_files.fault_of(name, fetched=True) for name in fetch)
+    found += [field_error(why, "fetch_files") for why in unfetchable if why]
+    raise_field_errors(found)
 
 
 RETRYABLE_STATUS = 504
@@ -292,11 +278,7 @@ class SandboxFusion:
         return [
             HttpRoute("POST", "/run_code", self.run_code),
             HttpRoute("POST", "/run_jupyter", self.run_jupyter),
-            HttpRoute("GET", "/v1/ping", self.ping),
         ]
-
-    async def ping(self, request: HttpRequest) -> web.Response:
-        return web.Response(body=b'"pong"', content_type="application/json")
 
     async def run_code(self, request: HttpRequest) -> web.StreamResponse:
         decode = partial(decode_run_code, service_limits=self.service_limits, owner=request.owner)
@@ -401,7 +383,7 @@ def scanned_source(cells: Sequence[str]) -> str:
 
 
 async def _run_file_cell(
-    session: Session, *, files: Mapping[str, bytes] = NO_FILES, fetch: Sequence[str] = ()
+    session: Session, *, files: Mapping[str, bytes] | None = None, fetch: Sequence[str] = ()
 ) -> ExecResult:
     """Writes or takes files. Raises SandboxError if that fails: no files can be written here, say."""
     result = await session.run("", files=files, fetch=fetch)
@@ -462,16 +444,14 @@ def _to_cell_answer(result: ExecResult, displays: Sequence[Display]) -> CellAnsw
         if len(name) > MAX_NAME_CHARS or not _NAME.fullmatch(name):
             name, value = str(result.status), trace[-MAX_TRACE_CHARS:]
         errors = [CellFault(ename=name, evalue=value, traceback=shown.splitlines()[-MAX_TRACE_LINES:])]
-    display = [{one.mime: _display_text(one)} for one in displays]
+    display = []
+    for one in displays:
+        is_text = one.mime.startswith("text/") or one.mime == "image/svg+xml"
+        text = one.data.decode("utf-8", "replace") if is_text else base64.b64encode(one.data).decode()
+        display.append({one.mime: text})
     if result.value is not None:
         display.append({"text/plain": result.value})
     return CellAnswer(stdout=result.stdout, stderr=stderr, display=display, error=errors)
-
-
-def _display_text(shown: Display) -> str:
-    """Return the display in the format of a notebook: base64 for an image, else the text."""
-    is_text = shown.mime.startswith("text/") or shown.mime == "image/svg+xml"
-    return shown.data.decode("utf-8", "replace") if is_text else base64.b64encode(shown.data).decode()
 
 
 def _code_failure(message: str) -> CodeAnswer:

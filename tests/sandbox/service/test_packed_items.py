@@ -62,7 +62,7 @@ def test_a_batch_of_many_is_packed_with_its_mistakes() -> None:
     items[7], items[-1] = {"code": 7}, {"code": "\ud800"}
     call = decode_batch(json.dumps({"requests": items}).encode(), RULES)
     assert isinstance(call.requests, PackedItems)
-    sent = call.sent()
+    sent = call.programs
     failures = [(place, json.loads(error)["error"]["field"]) for place, error in call.failures()]
     assert failures == [(place, f"requests[{place}].code") for place in (7, PACKED_FROM - 1)]
     assert [sent[0].code, sent[7].code, sent[-1].code] == ["0", "8", str(PACKED_FROM - 2)]
@@ -76,9 +76,10 @@ def test_submissions_of_many_are_packed() -> None:
         {"type": "math" if number == 5 else "python", "solution": str(number)}
         for number in range(PACKED_FROM)
     ]
-    batch = decode_submissions(json.dumps({"submissions": items}).encode(), RULES, JudgeOptions().limits)
-    assert isinstance(batch.items, PackedItems) and len(batch.items) == PACKED_FROM
-    assert len(batch.runnable) == PACKED_FROM - 1 and batch.sent()[5].code.startswith("6")
+    body = json.dumps({"submissions": items}).encode()
+    _, submissions, programs = decode_submissions(body, RULES, JudgeOptions().limits)
+    assert isinstance(submissions, PackedItems) and len(submissions) == PACKED_FROM
+    assert len(programs) == PACKED_FROM - 1 and programs[5].code.startswith("6")
 
 
 async def test_a_large_batch_is_answered_in_its_order(serve: Any) -> None:
