@@ -273,7 +273,7 @@ BUGS = [
     Bug("is_label", "_NO_LABEL.isdisjoint", "bool", "test_notation.py::test_what_only_looks_like_the_truth_is_refused"),
     Bug("is_product", "letters not in _NO_PRODUCTS", "True", "test_notation.py::test_what_only_looks_like_the_truth_is_refused"),
     Bug("bfcl.measures", "any(turn.calls for turn in attempt.turns)", "bool(_first_calls(attempt))", "test_bfcl_conversation.py::test_broken_json_abstains_by_the_published_rule_alone"),
-    Bug("keep_inputs_alone", 'choice == "auto" and needed_bytes > FULL_SHARE * device_bytes', 'choice == "auto"', "test_activations.py::test_auto_asks_whether_a_microbatch_fits"),
+    Bug("runs_layers_again", 'choice == "auto" and held / holders + kept > available', 'choice == "auto"', "test_activations.py::test_auto_asks_whether_a_microbatch_fits"),
     Bug("native.decode_batch", "error.with_traceback(None)", "error", "service/test_bodies.py::test_refused_calls_of_a_batch_keep_no_frames"),
     Bug("layers._normed", "weight_D * wide.mul_(scale).to(x.dtype)", "(weight_D * wide.mul_(scale)).to(x.dtype)", "test_layers.py::test_a_norm_in_half_precision_has_the_bits_of_the_models_own"),
     Bug("alarms._held_out", "high >= CORRECT_HELD * rise", "change.difference >= CORRECT_HELD * rise", "diagnosis/test_alarms.py::test_held_out_questions_that_do_not_follow_are_told"),
