@@ -64,10 +64,16 @@ async def train(
         ConfigError: something of the recipe or the folder cannot be used; nothing was begun.
         TrainingStopped: the run cannot usefully go on.
     """
-    from rocstar.train.main import train_in_loop
+    from rocstar.train.compose.setup import TrainOrder
+    from rocstar.train.main import work_of_rank_0
 
     records = None if rollouts is None else Path(rollouts)
-    await train_in_loop(recipe, Path(run_dir), resume=resume, rollouts=records, callbacks=callbacks)
+    order = TrainOrder(
+        recipe=recipe, run_dir=Path(run_dir), resume=resume, rollouts=records, callbacks=callbacks
+    )
+    with work_of_rank_0(order) as work:
+        if work is not None:
+            await work
 
 
 async def evaluate(

@@ -43,29 +43,14 @@ def train(
     complete says so and is left as it is.
     """
     order = TrainOrder(recipe=recipe, run_dir=run_dir, resume=resume, rollouts=rollouts, callbacks=callbacks)
-    with _rank_0(order) as work:
+    with work_of_rank_0(order) as work:
         if work is not None:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(work)
 
 
-async def train_in_loop(
-    recipe: Recipe,
-    run_dir: Path,
-    *,
-    resume: bool = False,
-    rollouts: Path | None = None,
-    callbacks: Sequence[Callback] = (),
-) -> None:
-    """`train` in a loop that runs already, as one process. Cancelled, it leaves what Ctrl-C leaves."""
-    order = TrainOrder(recipe=recipe, run_dir=run_dir, resume=resume, rollouts=rollouts, callbacks=callbacks)
-    with _rank_0(order) as work:
-        if work is not None:
-            await work
-
-
 @contextlib.contextmanager
-def _rank_0(order: TrainOrder) -> Iterator[Coroutine[None, None, None] | None]:
+def work_of_rank_0(order: TrainOrder) -> Iterator[Coroutine[None, None, None] | None]:
     """Yield rank 0's work; None on another rank, whose work is done by then, and of a complete run."""
     from rocstar.train.compose.start import begin_run, check_here, checked
 

@@ -14,6 +14,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +130,15 @@ def _learn_again(
     learner = Learner(model, head_dtype=HEAD_DTYPES[recipe.model.head_dtype])
     learner.use(stage_optimizer(recipe))
     checkpoint.load_optimizer(saved, learner)
+    ends = accumulate(stage.steps for stage in recipe.stages)
+    fresh = [
+        end - stage.steps + 1
+        for stage, end in zip(recipe.stages, ends, strict=True)
+        if stage.reset_optimizer and stage.steps
+    ]
     losses = {}
     for k, selection in selections.items():
-        if _resets_optimizer(recipe, k):
+        if k in fresh:
             learner.use(stage_optimizer(recipe))
         updates = pack_updates(selection, recipe, step=k, cost=row_cost(model))
         stats = LossStats(is_paused=True, bad_steps=bad_steps)  # no batch, no update
@@ -179,12 +186,3 @@ def _finite(advantage: Any) -> float | Sequence[float]:
     if not all(isinstance(value, float) and math.isfinite(value) for value in values):
         raise ValueError(f"a kept trajectory has advantage {advantage!r:.100}")
     return advantage if isinstance(advantage, list) else float(advantage)
-
-
-def _resets_optimizer(recipe: Recipe, step: int) -> bool:
-    """Return True if a stage that begins with fresh optimizer state begins with this step."""
-    firsts = [sum(stage.steps for stage in recipe.stages[:k]) for k in range(len(recipe.stages))]
-    return any(
-        stage.reset_optimizer and stage.steps and step == first + 1
-        for stage, first in zip(recipe.stages, firsts, strict=True)
-    )

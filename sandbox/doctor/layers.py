@@ -1,8 +1,9 @@
-"""The layers that hold a program: of each whether it is active, why not, and what would bring it.
+"""The isolation layers of a pool and the limits of the machine, with the reason and the fix for each fault.
 
-What is active is not guessed: a trial pool has said it. Facts tell only why the rest is not there.
+A trial pool reports which layers are active. The facts of the machine explain why others are absent.
 """
 
+import re
 import resource
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
@@ -17,14 +18,15 @@ KEPT = {
 }
 """Capabilities that a supervisor needs, by name: their numbers (csrc/sandbox/guard.h)."""
 PROTECTIONS = ("stack_protector", "fortify", "assertions", "control_flow", "pie", "relro_now")
-"""Of a supervisor's build, as it names them itself."""
+"""Protections of a supervisor's build, by the names that it reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
-    """What the trial pool said. error: why there was none; then the rest is empty.
+class TrialPool:
+    """The report of the trial pool. error: the reason if none started; the other fields are then empty.
 
-    built: protections of the supervisor's build. status: lines of its /proc/PID/status, by name.
+    scratch: True if programs have scratch directories. built: protections of the supervisor's build. status:
+    lines of its /proc/PID/status, by name.
     """
 
     isolation: frozenset[str] = frozenset()
@@ -37,8 +39,8 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """name: as in `ExecResult.isolation`, or what the pool offers because of it. cost: of its absence.
-    reason, fix: why it is absent and what would bring it; a report has "" for an active one."""
+    """A layer. name: as in `ExecResult.isolation`, or a feature that depends on layers. cost, reason: the
+    effect and the cause of its absence. fix: the remedy. All three are "" for an active layer."""
 
     name: str
     active: bool
@@ -50,8 +52,8 @@ class Layer:
     fix: str = ""
 
 
-def layers_of(started: Started, facts: Mapping[str, Any]) -> Iterator[Layer]:
-    """The strongest need first. Without a pool, what the probes alone say."""
+def layers_of(started: TrialPool, facts: Mapping[str, Any]) -> Iterator[Layer]:
+    """Yield all layers, the most important first. Without a pool the facts decide which are active."""
     known = bool(started.isolation)
     has = started.isolation
     yield Layer(
@@ -98,9 +100,9 @@ def layers_of(started: Started, facts: Mapping[str, Any]) -> Iterator[Layer]:
     yield from supervisor_layers(started)
 
 
-def supervisor_layers(started: Started) -> Iterator[Layer]:
-    """What confines the supervisor itself, which reads what hostile programs write; and whether another pool
-    has the users of its programs."""
+def supervisor_layers(started: TrialPool) -> Iterator[Layer]:
+    """Yield the layers that confine the supervisor, which reads the output of hostile programs, and whether
+    its programs share users with another pool."""
     known, status = bool(started.status), started.status
     no_pool = "no pool started" if not known else ""
     missing = [name for name in PROTECTIONS if name not in started.built]
@@ -188,7 +190,7 @@ def landlock_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
 
 
 def uid_problem(facts: Mapping[str, Any]) -> tuple[str, str]:
-    """(reason, fix), both empty when nothing is in the way."""
+    """Return (reason, fix), both "" if programs can have users of their own."""
     if not facts["can_change_uid"] and facts["uid"] == 0:
         return (
             "this root may not change users, or has none to change to",
@@ -246,9 +248,9 @@ COLLAPSE_KERNEL = (6, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
-    """A limit of the machine that matters to a pool. note: its problem, or "". fix: a report has ""
-    without a note."""
+class MachineLimit:
+    """A limit of the machine that affects a pool. note: its problem, or "". fix: "" in a report without a
+    note."""
 
     name: str
     value: str
@@ -256,14 +258,14 @@ class Measure:
     fix: str = ""
 
 
-def limits_of(facts: Mapping[str, Any]) -> Iterator[Measure]:
+def limits_of(facts: Mapping[str, Any]) -> Iterator[MachineLimit]:
     pid_max = facts["pid_max"]
     few = f"at most {pid_max} processes and threads on the machine, sessions included"
     note = few if 0 < pid_max < SMALL_PID_MAX else ""
-    yield Measure("pid_max", str(pid_max), note, "sysctl kernel.pid_max=4194304")
+    yield MachineLimit("pid_max", str(pid_max), note, "sysctl kernel.pid_max=4194304")
     if pids := facts["pids"]:
         note = f"at most {pids} processes and threads, sessions included" if pids < SMALL_PIDS else ""
-        yield Measure("pids", str(pids), note, f"a container: `--pids-limit {4 * SMALL_PIDS}`")
+        yield MachineLimit("pids", str(pids), note, f"a container: `--pids-limit {4 * SMALL_PIDS}`")
     for name, small, use in (
         ("nproc", SMALL_NPROC, "programs and sessions count as this user's processes"),
         ("nofile", SMALL_NOFILE, "a live program takes four descriptors"),
@@ -271,34 +273,31 @@ def limits_of(facts: Mapping[str, Any]) -> Iterator[Measure]:
         is_unlimited = (value := facts[name]) == resource.RLIM_INFINITY
         note = use if not is_unlimited and value < small else ""
         shown = "unlimited" if is_unlimited else str(value)
-        yield Measure(name, shown, note, f"raise `ulimit` ({name}) to {small} or more")
-    yield Measure("memory", f"{facts['memory_bytes'] / 2**30:.1f} GiB for all programs together")
+        yield MachineLimit(name, shown, note, f"raise `ulimit` ({name}) to {small} or more")
+    yield MachineLimit("memory", f"{facts['memory_bytes'] / 2**30:.1f} GiB for all programs together")
     pages = facts["huge_pages"]
-    yield Measure(
+    yield MachineLimit(
         "huge pages",
         pages or "none",
         "" if pages in ("madvise", "always") else "a fork of a large flavour costs about twice as much",
         "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
     )
-    is_old = kernel_version(facts["kernel"]) < COLLAPSE_KERNEL
+    is_old = tuple(map(int, re.findall(r"\d+", facts["kernel"])[:2])) < COLLAPSE_KERNEL
     note = "heaps cannot be gathered into huge pages" if is_old else ""
-    yield Measure("kernel", facts["kernel"], note, "boot Linux 6.1 or newer")
+    yield MachineLimit("kernel", facts["kernel"], note, "boot Linux 6.1 or newer")
     absent = "; ".join(facts["flavours_left_out"])
-    yield Measure("flavours", ", ".join(facts["flavours"]), absent, "run the command that the note names")
+    yield MachineLimit(
+        "flavours", ", ".join(facts["flavours"]), absent, "run the command that the note names"
+    )
     copies = ", ".join(facts["working_copies"])
     unread = f"of {copies} programs read no data file, and import nothing that was not imported before"
-    yield Measure(
+    yield MachineLimit(
         "packages",
         "working copies among them" if copies else "all can be read",
         unread if copies else "",
         "install it without `-e` (beside a PYTHONPATH: with `--target`), or leave it out of the .pth file",
     )
     free = facts["scratch_free_bytes"]
-    yield Measure(
+    yield MachineLimit(
         "scratch", f"{free / 2**30:.1f} GiB free", "little room" if free < 1 << 30 else "", "free some"
     )
-
-
-def kernel_version(release: str) -> tuple[int, int]:
-    major, minor, *_ = [*release.split("."), "0"]
-    return int(major), int("".join(filter(str.isdigit, minor)) or 0)

@@ -178,10 +178,12 @@ async def test_what_can_be_sent_together_is_written_at_once() -> None:
 async def test_a_lane_with_nothing_under_way_does_not_wait_for_the_window() -> None:
     calls = new_calls()
     for _ in range(20):
-        await calls.submit(call_of(1))
+        await calls.accept(call_of(1))
+        calls.send_more()
     assert len(calls.sent) == WINDOW
     for _ in range(3):
-        await calls.submit(call_of(2))
+        await calls.accept(call_of(2))
+        calls.send_more()
     assert [call.lane for call in calls.sent.values()] == [1] * WINDOW + [2]
     calls.fail_all(deadline_error())
 
@@ -235,7 +237,8 @@ async def test_a_call_whose_deadline_has_passed_is_not_begun() -> None:
 async def test_a_batch_that_finds_no_room_waits_for_it_until_its_deadline() -> None:
     calls = Calls(Silent(), window=WINDOW, max_queued=0, unclaimed=lambda outcome: None)
     for _ in range(WINDOW):
-        await calls.submit(call_of(1))
+        await calls.accept(call_of(1))
+        calls.send_more()
     loop = asyncio.get_running_loop()
     batch = perform_all(calls, REQUESTS[:2], lambda request: call_of(2), loop.time() - 1)
     assert [index async for index, _ in batch] == [0, 1]
@@ -255,7 +258,8 @@ async def test_a_call_that_nobody_waits_for_gives_its_place_back_while_others_ru
     left nobody a place."""
     calls = Calls(Silent(), window=WINDOW, max_queued=1, unclaimed=lambda outcome: None)
     for _ in range(WINDOW):
-        await calls.submit(call_of(1))
+        await calls.accept(call_of(1))
+        calls.send_more()
     loop = asyncio.get_running_loop()
     for _ in range(5):
         performing = await begun(calls.perform(call_of(1), loop.time() + 0.01 if passes else None))

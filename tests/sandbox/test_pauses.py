@@ -65,7 +65,7 @@ async def heard(pool: SandboxPool) -> None:
             pong.set()
 
     supervisor._note_frame = hear  # type: ignore[method-assign]
-    supervisor._send(wire.encode_id(wire.PING, 0))
+    supervisor._send(wire.encode_ids(wire.PING, 0))
     await asyncio.wait_for(pong.wait(), PATIENCE_S)
 
 

@@ -140,7 +140,7 @@ def test_a_request_that_is_too_long_in_bytes_is_refused() -> None:
     with pytest.raises(ValueError, match=r"code has .* bytes, more than"):
         wire.encode_run(1, request, 0)
     with pytest.raises(ValueError, match=r"code has .* bytes, more than"):
-        wire.encode_cell(1, 2, wire.CellOrder(code=request.code, wall_s=1.0))
+        wire.encode_cell(1, 2, request)
 
 
 RUN_HEAD = struct.Struct("=QQQQQQQBBQQIIIIB")

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             check_fields(rest)
         elif verb.fields == "never" and rest:
             raise ConfigError(f"option {rest[0]!r} is not known; see `rocstar {verb.name} --help`")
-        return verb.run(options, rest)
+        return verb.run(options) if verb.fields == "never" else verb.run(options, rest)
 
     if verb is None or verb.name not in ("train", "sft") or options.dry_run:
         return guarded(work)

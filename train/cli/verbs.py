@@ -32,18 +32,13 @@ class Verb:
     name: str
     help: str
     add_options: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace, list[str]], int]
-    """Takes the parsed options and the recipe fields that follow them; returns the exit code."""
+    run: Callable[..., int]
+    """Takes the parsed options, and the recipe fields that follow them unless `fields` is "never"; returns
+    the exit code."""
     extra: str | None = None
     """The extra of pyproject.toml whose packages the verb needs; None if it needs none or checks itself."""
     fields: Literal["always", "checked by run", "never"] = "never"
     """Whether recipe fields may follow the options."""
-
-
-def _without_fields(
-    work: Callable[[argparse.Namespace], int],
-) -> Callable[[argparse.Namespace, list[str]], int]:
-    return lambda options, _: work(options)
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
@@ -227,7 +222,7 @@ VERBS: Sequence[Verb] = (
     ),
     Verb(
         "sft", "the cold start alone, with the evaluation after it",
-        training.add_sft, training.train, "train", "always",
+        partial(training.add_train, only_sft=True), training.train, "train", "always",
     ),
     Verb(
         "eval", "avg@k and pass@k of a model on sets of tasks, kept as evidence",
@@ -250,27 +245,27 @@ VERBS: Sequence[Verb] = (
     ),
     Verb(
         "report", "write report.html of a run directory, or of an evaluation's folder",
-        _add_report, _without_fields(_report), "sim",
+        _add_report, _report, "sim",
     ),
     Verb(
         "view", "a local page of runs, live: curves, groups, trajectories and tokens",
-        view.add_arguments, _without_fields(view.run), "view",
+        view.add_arguments, view.run, "view",
     ),
     Verb(
         "compare", "which of two evaluations of the same questions is better, and how surely",
-        _add_compare, _without_fields(_compare), "train",
+        _add_compare, _compare, "train",
     ),
     Verb(
         "replay", "compute the loss of a step again from the run's records",
-        _add_replay, _without_fields(_replay), "train",
+        _add_replay, _replay, "train",
     ),
     Verb(
         "analyse", "where the policy was uncertain: exact entropies by what each token is for",
-        analyse_command.add_arguments, _without_fields(analyse_command.run), "train",
+        analyse_command.add_arguments, analyse_command.run, "train",
     ),
     Verb(
         "records", "write the trajectory records of a run as JSON Lines, a file per step",
-        _add_records, _without_fields(_records), "sim",
+        _add_records, _records, "sim",
     ),
     Verb(
         "doctor", "check a run, or this node before a run, and say what to do",
@@ -278,19 +273,19 @@ VERBS: Sequence[Verb] = (
     ),
     Verb(
         "export", "write a checkpoint in a standard format: a Hugging Face folder, or a GGUF file",
-        _add_export, _without_fields(_export), "train",
+        _add_export, _export, "train",
     ),
     Verb(
         "data", "build|check|show: tasks and conversations, compared with evaluation sets",
-        data_command.add_arguments, _without_fields(data_command.run),
+        data_command.add_arguments, data_command.run,
     ),
     Verb(
         "grade", "the judge alone: JSON Lines of answer and text in, reward and method out",
-        _add_grade, _without_fields(_grade), "train",
+        _add_grade, _grade, "train",
     ),
     Verb(
         "recipe", "what the fields of a recipe mean, with default, unit and bounds",
-        _add_recipe, _without_fields(_recipe),
+        _add_recipe, _recipe,
     ),
 )  # fmt: skip
 """The verbs in the order of help."""

@@ -29,7 +29,7 @@ from rocstar.train.data.candidate import (
 from rocstar.train.data.conversation_forms import read_conversation
 from rocstar.train.data.words import conversation_key
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.tasks.messages import shown
+from rocstar.train.tasks.messages import short_repr
 
 
 class ConversationReader:
@@ -48,7 +48,7 @@ class ConversationReader:
         name = row_name(row)
         try:
             if not isinstance(row, Mapping):
-                raise ConfigError(f"no object: {shown(row)}")
+                raise ConfigError(f"no object: {short_repr(row)}")
             said = read_conversation(row, self._source.format, drop_reasoning=self._config.drop_reasoning)
         except ConfigError as error:
             return Dropped(row=name, reason="unreadable", evidence={"error": clipped(str(error))})

@@ -18,8 +18,8 @@ from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.train.learner.example import Example
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.paths import elsewhere
-from rocstar.train.tasks.messages import read_messages, shown
+from rocstar.train.recipe.paths import missing_path_hint
+from rocstar.train.tasks.messages import read_messages, short_repr
 from rocstar.train.tasks.rows import jsonl_rows
 
 
@@ -38,8 +38,8 @@ def read_conversations(path: Path, tools: Literal["recipe", "row"] = "recipe") -
     """
     if not path.is_file():
         raise ConfigError(
-            f"sft.data = {str(path)!r} does not exist{elsewhere(path)}; give 'demonstrations' or a chat "
-            "JSONL file"
+            f"sft.data = {str(path)!r} does not exist{missing_path_hint(path)}; give 'demonstrations' or a "
+            "chat JSONL file"
         )
     rows = [_read_conversation(row, where) for where, row in jsonl_rows(path)]
     if tools == "row":
@@ -55,7 +55,7 @@ def _read_conversation(row: Any, where: str) -> dict[str, Any]:
         raise ConfigError(f'{where} has no \'messages\'; write {{"messages": [{{"role": ..., ...}}]}}')
     tools = row.get("tools")
     if tools is not None and not (isinstance(tools, list) and all(isinstance(t, dict) for t in tools)):
-        raise ConfigError(f"{where}: tools is {shown(tools)}; it must be a list of tool schemas")
+        raise ConfigError(f"{where}: tools is {short_repr(tools)}; it must be a list of tool schemas")
     return {"messages": read_messages(messages, where), "tools": tools}
 
 

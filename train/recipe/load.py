@@ -15,7 +15,7 @@ from rocstar.train.recipe.describe import find_fields
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.eval_config import listed
 from rocstar.train.recipe.explain import explain
-from rocstar.train.recipe.named_tasks import in_their_places, spell_out
+from rocstar.train.recipe.named_tasks import expand_names, resolve_names
 from rocstar.train.recipe.paths import resolve_paths
 from rocstar.train.recipe.toml_file import read_toml
 
@@ -69,7 +69,7 @@ def config_of_model(model: str | Path) -> Path | None:
 def _finished(raw: dict[str, Any], overrides: Sequence[str], *, folder: Path, where: str) -> Recipe:
     if "eval" in raw:
         raw["eval"] = listed(raw["eval"])
-    spell_out(raw)
+    expand_names(raw)
     overrides = [apply_override(raw, option) for option in overrides]
     resolve_paths(raw, folder, overrides)
     return parse_recipe(raw, where=where)
@@ -84,7 +84,7 @@ def parse_recipe(raw: Mapping[str, Any], *, where: str) -> Recipe:
     """Return the recipe of a table. Raise ConfigError with all errors; those of a named table once."""
     try:
         Recipe.model_validate({"tasks": raw.get("tasks", {})})
-        return Recipe.model_validate(in_their_places(raw, where=where))
+        return Recipe.model_validate(resolve_names(raw, where=where))
     except ValidationError as error:
         raise ConfigError(f"{where}: " + "; ".join(map(explain, error.errors()))) from None
 

@@ -43,7 +43,7 @@ from rocstar.train.learner.store_channel import travels
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.learner.world import World
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.recipe.errors import ConfigError, tell_launcher
+from rocstar.train.recipe.errors import ConfigError, mark_mistake
 from rocstar.train.serving.backend import backend_of
 from rocstar.train.serving.node_commands import CommandQueue, NodeAddress, follow_commands, serve_node
 from rocstar.train.tasks.chat_format import with_date
@@ -148,7 +148,7 @@ def _wait_for_stop(serving: Coroutine[Any, Any, None]) -> None:
         print(f"rocstar: {error}", file=sys.stderr)
     except BaseException:
         traceback.print_exc()
-    tell_launcher(code)
+    mark_mistake(code)
     sys.stderr.flush()
     os._exit(code)
 

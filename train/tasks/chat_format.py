@@ -13,7 +13,7 @@ from rocstar.engine.chat.chat import ChatFormat, Tokenizer, load_template, turn_
 from rocstar.engine.types import TurnForm
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.paths import elsewhere
+from rocstar.train.recipe.paths import missing_path_hint
 from rocstar.train.tasks.tools import tool_box
 
 
@@ -91,7 +91,7 @@ def scratch_template(recipe: Recipe) -> str:
 def template_refused(recipe: Recipe, error: ChatError, *, field: str = "model.template") -> ConfigError:
     """Return the error of a refused template; for a missing file, with a hint."""
     name = template_name(recipe, field)
-    hint = elsewhere(Path(name)) if not Path(name).exists() else ""
+    hint = missing_path_hint(Path(name)) if not Path(name).exists() else ""
     return ConfigError(f"{field} = {name!r}: {error}{hint}")
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from rocstar.engine.types import GRADER_LIMIT, Attempt, Failed, Outcome, Scored, Task
-from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Sandbox, SandboxError, Status
+from rocstar.sandbox.types import ExecRequest, Limits, Sandbox, SandboxError, Status
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.compare import AnswerPair, compare
 from rocstar.train.tasks.data import reasoning_gym
@@ -86,11 +86,8 @@ class Grader:
             result = await self._sandbox.run(request, deadline=deadline)
         except SandboxError as error:
             return Failed(kind=f"verifier_{error.kind}", retryable=error.retryable, detail=str(error))
-        return self._read(result, nonce, count)
-
-    def _read(self, result: ExecResult, nonce: str, count: int) -> Verdicts | Failed:
-        said, _, bits = result.stdout.rstrip("\n").rpartition("\n")[2].partition(" ")
-        if result.status is Status.OK and said == nonce and len(bits) == count and set(bits) <= set("01L"):
+        written, _, bits = result.stdout.rstrip("\n").rpartition("\n")[2].partition(" ")
+        if result.status is Status.OK and written == nonce and len(bits) == count and set(bits) <= set("01L"):
             return None if "L" in bits else tuple(bit == "1" for bit in bits)
         kind = f"verifier_{result.status}" if result.status is not Status.OK else "verifier_no_verdict"
         starved = result.status is Status.TIMEOUT and result.cpu_s < self._limits.wall_s * STARVED_SHARE

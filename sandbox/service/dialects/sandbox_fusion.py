@@ -21,7 +21,7 @@ from rocstar.sandbox.http.bodies import BodyReader
 from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.responses import json_response, send_json
 from rocstar.sandbox.http.routes import HttpRequest, HttpRoute
-from rocstar.sandbox.pool.wire import NO_FILES, with_files
+from rocstar.sandbox.pool.wire import with_files
 from rocstar.sandbox.service.admission import Admission
 from rocstar.sandbox.service.results import (
     MAX_JSON_FILES_BYTES,
@@ -383,7 +383,7 @@ def scanned_source(cells: Sequence[str]) -> str:
 
 
 async def _run_file_cell(
-    session: Session, *, files: Mapping[str, bytes] = NO_FILES, fetch: Sequence[str] = ()
+    session: Session, *, files: Mapping[str, bytes] | None = None, fetch: Sequence[str] = ()
 ) -> ExecResult:
     """Writes or takes files. Raises SandboxError if that fails: no files can be written here, say."""
     result = await session.run("", files=files, fetch=fetch)

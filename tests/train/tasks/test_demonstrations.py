@@ -146,10 +146,9 @@ def test_all_four_slips_occur() -> None:
 def test_a_conversation_is_a_chat_row_with_openai_tool_calls() -> None:
     system = {"role": "system", "content": "You are a pirate."}
     task = dataclasses.replace(tasks_of("gcd", size=1)[0], context=(system,))
-    (row,) = demonstrate([task], 1, noise=CLEAN, tools=[{"type": "function"}])
+    (row,) = demonstrate([task], 1, noise=CLEAN)
     first, user, call, result, closing = row["messages"]
-    assert first == system and row["tools"] == [{"type": "function"}]
-    assert list(demonstrate([task], 1)[0]) == ["messages"], "without tools"
+    assert first == system and list(row) == ["messages"]
     assert user == {"role": "user", "content": task.question}
     (tool_call,) = call["tool_calls"]
     assert (call["role"], tool_call["type"]) == ("assistant", "function")
