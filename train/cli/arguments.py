@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from rocstar.sandbox.command_line import number_option
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.explain import NEAR
@@ -67,25 +69,7 @@ def loading() -> Iterator[None]:
         yield
 
 
-def count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tasks, 0 or more")
-    return int(text)
-
-
-def positive(text: str) -> int:
-    if not count(text):
-        raise argparse.ArgumentTypeError("0 tasks give no trajectory; take 1 or more")
-    return int(text)
-
-
-def any_step(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a step, 0 or more")
-    return int(text)
-
-
-def step_number(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a step, 1 or more")
-    return int(text)
+count = number_option(0, math.inf, "a number of tasks, 0 or more")
+positive = number_option(1, math.inf, "a number of tasks, 1 or more")
+any_step = number_option(0, math.inf, "a step, 0 or more")
+step_number = number_option(1, math.inf, "a step, 1 or more")
