@@ -105,17 +105,28 @@ def line_chart(chart: Chart, *, width: int = 520, height: int = 250, standalone:
     ticks = nice_ticks(min(0.0, *values), top)
     high = chart.top if chart.top is not None else ticks[-1]
     ends = _ends(chart)
-    longest = max((len(end.text) for end in ends), default=0)
+    longest = max((len(text) for _, text, _ in ends), default=0)
     right = max(14 + LABEL_CHAR * longest, RIGHT if width > NARROW else 0)
     frame = Frame(width, height, xs[0], max(xs[-1], xs[0] + 1), ticks[0], high, right)
     body = [
         header(chart),
         axes(frame, [t for t in ticks if t <= high], chart.unit, chart.over),
-        _marks(frame, chart.marks),
+        *(
+            f'<line class="mark" x1="{frame.x(x)}" x2="{frame.x(x)}" y1="{TOP - 12}" y2="{height - BOTTOM}"/>'
+            f'<text class="mark-label" x="{frame.x(x) + 4}" y="{TOP - 4}">{escape(name)}</text>'
+            for x, name in chart.marks
+        ),
     ]
     body += [_curve(frame, s, is_smoothed=chart.is_smoothed) for s in chart.series]
     body += [_interval(frame, i) for i in chart.intervals]
-    body.append(_end_labels(frame, ends))
+    # The labels of the ends, at their heights, are moved apart where they would touch.
+    ends = sorted(ends, key=lambda end: (frame.y(end[0]), end[1]))
+    ys = spread([frame.y(value) for value, _, _ in ends], MIN_LABEL_GAP, height - BOTTOM)
+    body += [
+        f'<text class="label" x="{width - right + 8:.1f}" y="{y + 4:.1f}" fill="var(--c{color})">'
+        f"{escape(text)}</text>"
+        for y, (_, text, color) in zip(ys, ends, strict=True)
+    ]
     return svg_element(chart.title, width, height, "".join(body), _hover_data(frame, chart, xs), standalone)
 
 
@@ -169,15 +180,6 @@ def axes(frame: Frame, ticks: Sequence[float], unit: str, over: str = "step") ->
             f"{f'{over} ' if tick == inside[0] else ''}{tick:,.0f}</text>"
         )
     return "".join(parts)
-
-
-def _marks(frame: Frame, marks: Sequence[tuple[float, str]]) -> str:
-    floor = frame.height - BOTTOM
-    return "".join(
-        f'<line class="mark" x1="{frame.x(x)}" x2="{frame.x(x)}" y1="{TOP - 12}" y2="{floor}"/>'
-        f'<text class="mark-label" x="{frame.x(x) + 4}" y="{TOP - 4}">{escape(name)}</text>'
-        for x, name in marks
-    )
 
 
 def _runs(points: Sequence[Point]) -> Iterator[list[tuple[float, float]]]:
@@ -234,17 +236,9 @@ def _interval(frame: Frame, interval: Interval) -> str:
     return f'{dot}<text class="label" x="{x + 7}" y="{above:.1f}" fill="var(--c1)">{text}</text>'
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """Return the label at the right end of a curve: the last value, not the drawn mean."""
-
-    value: float
-    text: str
-    color: int
-
-
-def _ends(chart: Chart) -> list[_End]:
-    """The name and last value of each curve; where the last step has none, the step that had one."""
+def _ends(chart: Chart) -> list[tuple[float, str, int]]:
+    """Return the last value, not the drawn mean, of each curve, with its label and colour; the label names
+    the step if it is not the last one."""
     ends = []
     for series in chart.series:
         known = [(x, y) for x, y in series.points if y is not None]
@@ -253,23 +247,11 @@ def _ends(chart: Chart) -> list[_End]:
             name = (
                 series.label if x == series.points[-1][0] else f"{series.label} {chart.over} {x:g}:".strip()
             )
-            ends.append(_End(y, f"{name} {format_value(y, chart.unit)}".strip(), series.color))
+            ends.append((y, f"{name} {format_value(y, chart.unit)}".strip(), series.color))
     if chart.intervals:
         last = chart.intervals[-1]
-        ends.append(_End(last.value, f"{last.label} {format_value(last.value, chart.unit)}", 1))
+        ends.append((last.value, f"{last.label} {format_value(last.value, chart.unit)}", 1))
     return ends
-
-
-def _end_labels(frame: Frame, ends: Sequence[_End]) -> str:
-    """The labels at their heights, pushed apart where they would touch."""
-    placed = sorted(ends, key=lambda end: (frame.y(end.value), end.text))
-    ys = spread([frame.y(end.value) for end in placed], MIN_LABEL_GAP, frame.height - BOTTOM)
-    x = frame.width - frame.right + 8
-    return "".join(
-        f'<text class="label" x="{x:.1f}" y="{y + 4:.1f}" fill="var(--c{end.color})">'
-        f"{escape(end.text)}</text>"
-        for y, end in zip(ys, placed, strict=True)
-    )
 
 
 def _hover_data(frame: Frame, chart: Chart, xs: Sequence[float]) -> dict[str, object]:

@@ -36,6 +36,8 @@ from rocstar.engine.record.compression import (
     compress_shuffled,
     decompress,
     decompress_shuffled,
+    join_parts,
+    split_parts,
 )
 from rocstar.engine.record.files import LEARNED, learned_files, whole_file
 from rocstar.engine.record.json_record import RecordError
@@ -46,7 +48,6 @@ MAGIC: Final = b"rcsLrnd\n"
 MAX_ENTROPY: Final = 16.0
 """Nats; that of a vocabulary of nine million words."""
 _HEAD: Final = struct.Struct("<8sI")
-_SIZE: Final = struct.Struct("<I")
 MAX_ABOUT_BYTES: Final = 1 << 20
 MAX_PARTS: Final = 6
 _UNKNOWN: Final = 255
@@ -184,21 +185,13 @@ def _encoded(learned: Sequence[LearnedTokens]) -> Iterator[bytes]:
         parts = [*compress_shuffled(gaps[mine]), compress(levels[mine].tobytes())]
         if tokens.log_ratios.any() or tokens.codes.any():
             parts += [*compress_shuffled(ratios[mine]), compress(codes[mine].tobytes())]
-        yield b"".join(_SIZE.pack(len(part)) + part for part in parts)
+        yield join_parts(parts)
 
 
 def _decoded(body: bytes, number: int) -> LearnedTokens:
     if number > MAX_NUMBERS:
         raise ValueError(f"{number} tokens are claimed, at most {MAX_NUMBERS} are read")
-    parts: list[bytes] = []
-    at = 0
-    while at < len(body):
-        if len(parts) == MAX_PARTS:
-            raise ValueError(f"more than {MAX_PARTS} columns")
-        (size,) = _SIZE.unpack_from(body, at)
-        at += _SIZE.size
-        parts.append(body[at : at + size])
-        at += size
+    parts = split_parts(body, MAX_PARTS)
     if len(parts) not in (3, 6):
         raise ValueError(f"{len(parts)} columns")
     levels = np.frombuffer(decompress(parts[2], number), "u1")
@@ -210,7 +203,7 @@ def _decoded(body: bytes, number: int) -> LearnedTokens:
         codes = np.frombuffer(decompress(parts[5], number), "u1")
     gaps = decompress_shuffled(parts[:2], number).astype(np.float32)
     if not len(levels) == len(codes) == number:
-        raise ValueError(f"columns of {len(levels)} and {len(codes)} tokens, told were {number}")
+        raise ValueError(f"columns of {len(levels)} and {len(codes)} tokens of {number}")
     return LearnedTokens(gaps=gaps, entropies=entropies, log_ratios=ratios, codes=codes)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rocstar.engine.record.columns import frame_key
-from rocstar.engine.record.step_file import all_places
+from rocstar.engine.record.step_file import complete_frames
 from rocstar.engine.types import Trajectory
 from rocstar.train.evaluation.during_training import FILTERS
 from rocstar.train.groups.journal import Journal
@@ -66,7 +66,7 @@ def test_a_filter_that_is_killed_goes_on_behind_its_last_attempt(
             check=False,
         )
         assert killed.returncode == -signal.SIGKILL, killed.stderr
-        before = [str(frame_key(place.read())) for place in all_places(journal)]
+        before = [str(frame_key(place.read())) for place in complete_frames(journal)]
         assert len(before) == len(set(before)) == ended
 
     made: list[str] = []

@@ -96,7 +96,12 @@ class FunctionJudge:
         elif is_multi_turn(category):
             right, why = await self._conversation(attempt, deadline)
         else:
-            right, why = _single(attempt)
+            calls, meta = _first_calls(attempt), attempt.task.meta
+            language = Language(meta["language"])
+            right = calls is not None and match_due_calls(
+                meta["described"], calls, meta["due"], language=language
+            )
+            why = "undecodable" if calls is None else "calls_match" if right else "calls_differ"
         return Scored(reward=float(right), method=why, is_correct=right)
 
     async def _conversation(self, attempt: Attempt, deadline: float | None) -> tuple[bool, str]:
@@ -114,15 +119,6 @@ class FunctionJudge:
             return False, "simulation_hung"
         verdict = judge_conversation(messages, played)
         return verdict is Finding.right, verdict.value
-
-
-def _single(attempt: Attempt) -> tuple[bool, str]:
-    calls = _first_calls(attempt)
-    if calls is None:
-        return False, "undecodable"
-    meta = attempt.task.meta
-    right = match_due_calls(meta["described"], calls, meta["due"], language=Language(meta["language"]))
-    return right, "calls_match" if right else "calls_differ"
 
 
 def _first_calls(attempt: Attempt) -> list[Any] | None:

@@ -217,11 +217,6 @@ def _is_of_a_word(character: str) -> bool:
     return category[0] in "LM" or category in _FURTHER_CATEGORIES or character in _JOINERS
 
 
-def count_capital_words(text: str) -> int:
-    """Return the number of Treebank tokens with letters, all of them capital: DON'T has two."""
-    return sum(token.isupper() for sentence in split_sentences(text) for token in treebank_tokens(sentence))
-
-
 def treebank_tokens(sentence: str) -> list[str]:
     """Return the tokens of one sentence: marks, clitics and a last period are separate tokens."""
     text = _OPENING_QUOTE.sub("' ", sentence)
@@ -230,8 +225,4 @@ def treebank_tokens(sentence: str) -> list[str]:
     text = f" {' '.join(text.split())} "
     text = _CLOSING_QUOTE.sub(" ' ", text)
     text = _CLITIC.sub(r" \1 ", text)
-    return _JOINED.sub(_apart, text).split()
-
-
-def _apart(match: re.Match[str]) -> str:
-    return " ".join(["", *(part for part in match.groups() if part is not None), ""])
+    return _JOINED.sub(lambda match: " ".join(["", *filter(None, match.groups()), ""]), text).split()
