@@ -272,7 +272,7 @@ BUGS = [
     Bug("intervals.PRIOR", "0.7", "1e-9", "test_intervals.py::test_all_right_and_all_wrong_leave_room"),
     Bug("is_label", "_NO_LABEL.isdisjoint", "bool", "test_notation.py::test_what_only_looks_like_the_truth_is_refused"),
     Bug("is_product", "letters not in _NO_PRODUCTS", "True", "test_notation.py::test_what_only_looks_like_the_truth_is_refused"),
-    Bug("bfcl.measures", "any(turn.calls for turn in attempt.turns)", "bool(_first_calls(attempt))", "test_bfcl_conversation.py::test_broken_json_abstains_by_the_published_rule_alone"),
+    Bug("bfcl.measures", "any(turn.calls for turn in attempt.turns)", "bool(read_calls(attempt.turns[0]))", "test_bfcl_conversation.py::test_broken_json_abstains_by_the_published_rule_alone"),
     Bug("keep_inputs_alone", 'choice == "auto" and needed_bytes > FULL_SHARE * device_bytes', 'choice == "auto"', "test_activations.py::test_auto_asks_whether_a_microbatch_fits"),
     Bug("drop_traceback", "error.with_traceback(None)", "error", "service/test_bodies.py::test_refused_calls_of_a_batch_keep_no_frames"),
     Bug("layers._normed", "weight_D * wide.mul_(scale).to(x.dtype)", "(weight_D * wide.mul_(scale)).to(x.dtype)", "test_layers.py::test_a_norm_in_half_precision_has_the_bits_of_the_models_own"),

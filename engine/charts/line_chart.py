@@ -97,10 +97,9 @@ def line_chart(chart: Chart, *, width: int = 520, height: int = 250, standalone:
     values += [v for i in chart.intervals for v in (i.value, i.low, i.high) if v is not None]
     values += [high for s in chart.series for _, _, high in s.band]
     xs = sorted({x for s in chart.series for x, _ in s.points} | {i.x for i in chart.intervals})
+    subtitle = chart.unit if chart.subtitle is None else chart.subtitle
     if not values:
-        return svg_element(
-            chart.title, width, height, header(chart) + nothing(width, height), None, standalone
-        )
+        return empty_chart(chart.title, subtitle, width, height, standalone)
     top = chart.top if chart.top is not None else max(values)
     ticks = nice_ticks(min(0.0, *values), top)
     high = chart.top if chart.top is not None else ticks[-1]
@@ -109,7 +108,7 @@ def line_chart(chart: Chart, *, width: int = 520, height: int = 250, standalone:
     right = max(14 + LABEL_CHAR * longest, RIGHT if width > NARROW else 0)
     frame = Frame(width, height, xs[0], max(xs[-1], xs[0] + 1), ticks[0], high, right)
     body = [
-        header(chart),
+        header(chart.title, subtitle),
         axes(frame, [t for t in ticks if t <= high], chart.unit, chart.over),
         *(
             f'<line class="mark" x1="{frame.x(x)}" x2="{frame.x(x)}" y1="{TOP - 12}" y2="{height - BOTTOM}"/>'
@@ -150,16 +149,17 @@ def svg_element(
     return drawing(title, width, height, body, data=json.dumps(data))
 
 
-def header(chart: Chart) -> str:
-    subtitle = chart.unit if chart.subtitle is None else chart.subtitle
+def header(title: str, subtitle: str) -> str:
     return (
-        f'<text class="title" x="{LEFT - 34}" y="18">{escape(chart.title)}'
+        f'<text class="title" x="{LEFT - 34}" y="18">{escape(title)}'
         f'<tspan class="unit" dx="8" font-size="12" font-weight="400">{escape(subtitle)}</tspan></text>'
     )
 
 
-def nothing(width: int, height: int) -> str:
-    return f'<text class="unit" x="{width / 2}" y="{height / 2}" text-anchor="middle">nothing recorded</text>'
+def empty_chart(title: str, subtitle: str, width: int, height: int, standalone: bool = False) -> str:
+    """Return the drawing of a chart without data."""
+    text = f'<text class="unit" x="{width / 2}" y="{height / 2}" text-anchor="middle">nothing recorded</text>'
+    return drawing(title, width, height, header(title, subtitle) + text, standalone=standalone)
 
 
 def axes(frame: Frame, ticks: Sequence[float], unit: str, over: str = "step") -> str:

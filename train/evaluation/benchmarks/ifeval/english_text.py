@@ -69,6 +69,7 @@ NOT_BEHIND_A_NUMBER = frozenset(_NOT_BEHIND_A_NUMBER.split())
 
 _ENDS = ".?!"
 _NO_WORD_HOLDS = frozenset(")\";}]*:@'({[?!‘’“”«»")
+_WORD_END = re.compile(rf",?(?:\Z|[{re.escape(''.join(_NO_WORD_HOLDS))}]|--|\.\.)")
 _NO_WORD_BEGINS = frozenset('("`{[:;&#*@)}]-,')
 _PUNCTUATION = frozenset(";:,.!?")
 _SEVERAL = re.compile(r"-{2,}|\.{2,}")
@@ -141,16 +142,9 @@ def _tokens(chunk: str) -> Iterator[str]:
         else:
             end = at + 1
             if chunk[at] not in _NO_WORD_BEGINS:
-                while not _word_ends(chunk, end):
-                    end += 1
+                end = next(_WORD_END.finditer(chunk, end)).start()
         yield chunk[at:end]
         at = end
-
-
-def _word_ends(chunk: str, at: int) -> bool:
-    if at < len(chunk) and chunk[at] == ",":
-        at += 1
-    return at == len(chunk) or chunk[at] in _NO_WORD_HOLDS or chunk.startswith(("--", ".."), at)
 
 
 def _ends(token: str, following: str, *, begins_line: bool) -> bool:
