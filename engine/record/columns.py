@@ -16,9 +16,9 @@ import json
 import struct
 import threading
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 import zstandard
@@ -30,8 +30,8 @@ from rocstar.engine.record.compression import (
     compress_shuffled,
     decompress,
     decompress_shuffled,
-    join_parts,
-    split_parts,
+    pack_parts,
+    unpack_parts,
 )
 from rocstar.engine.record.json_record import (
     decode_outcome,
@@ -73,8 +73,7 @@ class FrameError(ValueError):
     """Bytes that are no frame, or none of a trajectory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Framed:
+class Framed(NamedTuple):
     """The content of a frame: the trajectory, and the text of each of its segments (none on the wire)."""
 
     trajectory: Trajectory
@@ -109,29 +108,21 @@ def encode_frame(trajectory: Trajectory, texts: Sequence[str] = ()) -> bytes:
         compress(np.packbits(has_T).tobytes()),
         *compress_shuffled(values),
     ]
-    body = join_parts(parts)
+    body = pack_parts(parts)
     return HEAD.pack(MAGIC, len(body), zlib.crc32(body)) + body
 
 
 def frame_key(frame: bytes) -> TrajectoryKey:
     """Whose frame it is, without the work of opening it. FrameError if it is not whole."""
-    try:
+    with _reading("key"):
         return _key_of(_parts(frame)[0])
-    except FrameError:
-        raise
-    except _NO_TRAJECTORY as error:
-        raise FrameError(f"no key: {type(error).__name__}: {error}") from None
 
 
 def frame_json(frame: bytes) -> bytes:
     """Return a frame without its token columns, as JSON in ASCII, for a text search. Raise FrameError if the
     frame is damaged."""
-    try:
+    with _reading("text"):
         return decompress(_parts(frame)[1], MAX_JSON_BYTES)
-    except FrameError:
-        raise
-    except _NO_TRAJECTORY as error:
-        raise FrameError(f"no JSON: {type(error).__name__}: {error}") from None
 
 
 def frame_size(head: bytes) -> int:
@@ -155,13 +146,20 @@ def decode_frame(frame: bytes, task: Task | None = None) -> Framed:
     Raises:
         FrameError: the frame is damaged, or of another task.
     """
-    try:
+    with _reading("trajectory"):
         key, fields, *columns = _parts(frame)
         return _framed(_key_of(key), _parse_json(fields), columns, task)
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Raise FrameError for any error of reading a frame in the block."""
+    try:
+        yield
     except FrameError:
         raise
     except _NO_TRAJECTORY as error:
-        raise FrameError(f"no trajectory: {type(error).__name__}: {error}") from None
+        raise FrameError(f"no {what}: {type(error).__name__}: {error}") from None
 
 
 def _parts(frame: bytes) -> list[memoryview]:
@@ -171,7 +169,7 @@ def _parts(frame: bytes) -> list[memoryview]:
     body = memoryview(frame)[HEAD.size :]
     if zlib.crc32(body) != HEAD.unpack_from(frame)[2]:
         raise FrameError("the frame is damaged: its sum is another")
-    return split_parts(body, MAX_PARTS)
+    return unpack_parts(body, MAX_PARTS)
 
 
 def _key_of(part: memoryview) -> TrajectoryKey:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,37 @@ import numpy.typing as npt
 import zstandard
 
 LEVEL = 3
-_SIZE = struct.Struct("<I")
 MAX_PART_BYTES = 1 << 31
 MAX_NUMBERS = 1 << 24
 """The limit of one column in bytes. A header of an untrusted file is checked against it before allocation."""
 _THREAD = threading.local()
 
 
+_SIZE = struct.Struct("<I")
+
+
+def pack_parts(parts: Sequence[bytes]) -> bytes:
+    """Return the parts one after the other, each behind its number of bytes."""
+    return b"".join(_SIZE.pack(len(part)) + part for part in parts)
+
+
+def unpack_parts(body: memoryview, most: int) -> list[memoryview]:
+    """Return the parts of `pack_parts`. ValueError or struct.error for other bytes, or more than `most`."""
+    parts: list[memoryview] = []
+    at = 0
+    while at < len(body):
+        if len(parts) == most:
+            raise ValueError(f"more than {most} parts")
+        (size,) = _SIZE.unpack_from(body, at)
+        at += _SIZE.size
+        if at + size > len(body):
+            raise ValueError(f"a part of {size} bytes ends beyond the last byte")
+        parts.append(body[at : at + size])
+        at += size
+    return parts
+
+
 def compress(data: bytes) -> bytes:
-    """Compressed."""
     found: bytes = _of_thread()[0].compress(data)
     return found
 
@@ -68,26 +90,6 @@ def decompress_shuffled(parts: Sequence[bytes | memoryview], number: int) -> npt
     for k, part in enumerate(parts):
         bytes_NW[:, k] = np.frombuffer(decompress(part, number), "u1")
     return bytes_NW.view(f"<f{width}").reshape(-1)
-
-
-def join_parts(parts: Iterable[bytes]) -> bytes:
-    """Return the parts one after the other, each behind its size."""
-    return b"".join(_SIZE.pack(len(part)) + part for part in parts)
-
-
-def split_parts(body: bytes | memoryview, most: int) -> list[memoryview]:
-    """Return the parts of `join_parts`. ValueError if there are more than `most`, or one is incomplete."""
-    body, parts, at = memoryview(body), list[memoryview](), 0
-    while at < len(body):
-        if len(parts) == most:
-            raise ValueError(f"more than {most} parts")
-        (size,) = _SIZE.unpack_from(body, at)
-        at += _SIZE.size
-        if at + size > len(body):
-            raise ValueError(f"a part of {size} bytes ends beyond the body")
-        parts.append(body[at : at + size])
-        at += size
-    return parts
 
 
 def _of_thread() -> tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor]:

@@ -29,7 +29,7 @@ from rocstar.train.data.words import conversation_key
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks import forms, latex
 from rocstar.train.tasks.data import answer_text, field_of, id_of_task, question_of
-from rocstar.train.tasks.messages import shown
+from rocstar.train.tasks.messages import short_repr
 from rocstar.train.tasks.numbers import read_number, read_scientific
 
 MAX_CHARACTERS: Final = 2000
@@ -47,7 +47,7 @@ def read_task(
     """Return a row as a task, or the reason to drop it."""
     name = row_name(row)
     if not isinstance(row, Mapping):
-        return Dropped(row=name, reason="unreadable", evidence={"error": f"no object: {shown(row)}"})
+        return Dropped(row=name, reason="unreadable", evidence={"error": f"no object: {short_repr(row)}"})
     try:
         question, context = question_of(field_of(row, source.question, "the row"), source.question, "the row")
         answer = answer_text(field_of(row, source.answer, "the row"), source.answer, "the row")

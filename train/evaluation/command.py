@@ -75,12 +75,12 @@ def run(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading, w
     if not options.dry_run:
         return _evaluate(options, recipe, loading, write_page)
     from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
-    from rocstar.train.plan.dry_run import dry_run_alone, what_eval_needs
+    from rocstar.train.plan.dry_run import dry_run_alone
 
     return dry_run_alone(
         recipe,
         options.model,
-        what=what_eval_needs,
+        evaluates=True,
         out=options.out,
         as_json=options.json,
         built_in=load_tasks_of,

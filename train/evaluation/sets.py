@@ -21,7 +21,7 @@ EVAL_SEED = 1_000_003
 """Added to the run's seed: an evaluation has other noise than training. Noise depends on the step too, so
 `rocstar eval`, which uses step 0, draws other attempts for a checkpoint than the run did."""
 PLAIN_DEFAULTS = Defaults(samples=1, temperature=1.0, max_response_tokens=1, max_turns=1)
-"""The settings of the recipe's own tasks, if it names none."""
+"""The defaults for tasks of the recipe itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

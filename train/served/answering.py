@@ -48,6 +48,12 @@ RESPONSE_TOKENS, TURNS = 4096, 16
 """Limits of an answer of a recipe that has no stage to take them from."""
 
 
+def print_line(line: str) -> None:
+    """Show the operator a line, which may quote a client."""
+    with contextlib.suppress(OSError):  # a terminal that is closed does not end the server
+        print(f"rocstar: {printable_line(line, 1000)}", file=sys.stderr, flush=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOrder:
     """The model to serve and its limits.
@@ -66,14 +72,8 @@ class ServeOrder:
     address: Address = ANY_PORT
     options: ServeOptions = field(default_factory=ServeOptions)
     access_log: bool = False
-    note: Callable[[str], None] = field(default=lambda line: print_line(line))
+    note: Callable[[str], None] = print_line
     drain_s: float = 30.0
-
-
-def print_line(line: str) -> None:
-    """Show the operator a line, which may quote a client."""
-    with contextlib.suppress(OSError):  # a terminal that is closed does not end the server
-        print(f"rocstar: {printable_line(line, 1000)}", file=sys.stderr, flush=True)
 
 
 def serve(order: ServeOrder) -> None:

@@ -80,16 +80,16 @@ def test_a_recipe_learns_no_question_of_its_evaluation(folder: Path) -> None:
     assert [one.question for one in loaded.stages[0]] == [OTHER]
     assert loaded.notes == ["stages.0.data: 1 of 2 tasks are questions of eval, and left out"]
     assert loaded.left_out == loaded.notes
-    (asked,) = loaded.all_heldout
+    (asked,) = loaded.heldout["heldout"]
     assert loaded.learned.tasks == {("heldout", asked.id)} and loaded.learned.texts == frozenset()
-    found = loaded.learned.found("heldout", loaded.all_heldout, left_out=False)
+    found = loaded.learned.found("heldout", loaded.heldout["heldout"], left_out=False)
     assert found is not None and found["questions"] == [asked.id]
 
 
 def test_what_its_conversations_ask_is_learned(folder: Path) -> None:
     sft = {"steps": 1, "data": "chat.jsonl", "max_contradicting": 1.0}
     loaded = load_all_tasks(recipe(sft=sft))
-    (asked,) = loaded.all_heldout
+    (asked,) = loaded.heldout["heldout"]
     assert loaded.learned.texts == {("heldout", asked.id)}
     found = check_dry_run(recipe(sft=sft), folder / "run")
     assert any("1 of 2 tasks are questions of eval" in line for line in found.notes), found
