@@ -156,7 +156,7 @@ class Fleet:
         rest: dict[str, Any] = {"stop_ids": stop_ids, "sampling": sampling, "seed": seed}
         written = GenerationBuilder()
         heard = self._hearing.get(request_id)
-        state.told = None if heard is None else TokenStream(heard)
+        state.stream = None if heard is None else TokenStream(heard)
         try:
             with self._busy.track_turn():
                 while not state.is_given_up(self._limits):
@@ -174,16 +174,21 @@ class Fleet:
                     )
                     if piece is not None:
                         written.add_generation(piece)
-                        if state.told is not None:
-                            state.told.take(piece.ids, state.written)
+                        if state.stream is not None:
+                            state.stream.take(piece.ids, state.written)
                         state.written = len(written.ids)
-                    self._end_turn(state, request_id, 0 if piece is None else len(piece.ids))
+                    if state.granted:  # else the scheduler knows that the turn's replica is gone
+                        state.granted = False
+                        new_tokens = 0 if piece is None else len(piece.ids)
+                        self._tell(TurnEnded(traj=request_id, new_tokens=new_tokens))
                     finish = state.finish(piece, full=len(written.ids) >= max_new_tokens)
                     if finish is not None:
                         state.finished = finish is not StopReason.aborted
                         return written.result(finish)
                     self.counts.turns_continued += 1
-            detail = f"{request_id!r} failed {state.num_failures} times, and {state.lost} replicas under it"
+            detail = (
+                f"{request_id!r} failed {state.failures.total()} times, and {state.lost} replicas under it"
+            )
             raise InferenceError("replicas_failed", detail, retryable=True)
         except BaseException:  # also when cancelled: no caller asks for this request again
             self._forget(request_id)
@@ -234,11 +239,11 @@ class Fleet:
     def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
         """The scheduler's grant counts, and then the replica's own."""
 
-        def told() -> None:
+        def grant_once() -> None:
             if self._granting.pop(request_id, None) is not None:
                 granted()
 
-        self._granting[request_id] = told
+        self._granting[request_id] = grant_once
 
     def on_tokens(self, request_id: str, heard: Heard) -> None:
         """For a replica that reports no tokens, report all tokens at the end of the turn."""
@@ -274,7 +279,9 @@ class Fleet:
         if request_id not in self._states:
             detail = f"{prompt_tokens} + {max_new_tokens} tokens exceed the KV of every replica"
             raise InferenceError("too_long", detail, retryable=False)
-        state.ask()
+        state.asking, state.aborted, state.finished = True, False, False
+        state.failures.clear()
+        state.lost = state.written = 0
         return state
 
     async def _granted(
@@ -332,10 +339,10 @@ class Fleet:
             async with asyncio.timeout_at(loop.time() + self._limits.turn_timeout_s) as cut:
                 state.at, slot.running[request_id] = slot, cut
                 slot.failures.open.add(request_id)
-                if (told := self._granting.get(request_id)) is not None:
-                    slot.replica.on_grant(request_id, told)
-                if state.told is not None:
-                    state.told.listen(slot.replica, request_id, state.written)
+                if (granted := self._granting.get(request_id)) is not None:
+                    slot.replica.on_grant(request_id, granted)
+                if state.stream is not None:
+                    state.stream.listen(slot.replica, request_id, state.written)
                 try:
                     piece = await slot.replica.generate(ids, request_id=request_id, deadline=deadline, **rest)
                 finally:
@@ -361,12 +368,6 @@ class Fleet:
         self._fail_if_hopeless()
         await asyncio.sleep(0)  # requests that failed with it go first: a server's end fails all of them
         return None
-
-    def _end_turn(self, state: TrajectoryState, request_id: str, new_tokens: int) -> None:
-        """Report to the scheduler, unless it already knows that the turn's replica is gone."""
-        if state.granted:
-            state.granted = False
-            self._tell(TurnEnded(traj=request_id, new_tokens=new_tokens))
 
     def _forget(self, request_id: str) -> None:
         """The trajectory is over, or its request was given up: its KV may go."""

@@ -33,19 +33,13 @@ class TrajectoryState:
     """Failures of the present turn, by replica."""
     lost: int = 0
     """Replicas that went down while the present turn ran there, or after it failed there."""
-    told: TokenStream | None = None
+    stream: TokenStream | None = None
     """The token stream of its present turn."""
     written: int = 0
     """Tokens of the present turn that were answered so far."""
     asking: bool = False
     aborted: bool = False
     finished: bool = False
-
-    def ask(self) -> None:
-        """A turn begins."""
-        self.asking, self.aborted, self.finished = True, False, False
-        self.failures.clear()
-        self.lost = self.written = 0
 
     def grant(self, replica: int) -> None:
         assert self.waiting is not None, "only a turn that waits is granted"
@@ -58,12 +52,8 @@ class TrajectoryState:
         if self.waiting is not None and not self.waiting.done():
             self.waiting.set_exception(error)
 
-    @property
-    def num_failures(self) -> int:
-        return self.failures.total()
-
     def is_given_up(self, limits: FleetLimits) -> bool:
-        return self.num_failures >= limits.max_attempts or self.lost >= limits.max_lost
+        return self.failures.total() >= limits.max_attempts or self.lost >= limits.max_lost
 
     def finish(self, piece: Generation | None, *, full: bool) -> StopReason | None:
         """Why the turn is over; None if it goes on elsewhere."""
@@ -83,17 +73,16 @@ class TokenStream:
         self._heard, self._num = heard, 0
 
     def listen(self, replica: Inference, request_id: str, start: int) -> None:
-        """Return the callback for a replica that writes from position `start` on, or None without a
-        listener."""
+        """Deliver the tokens of a replica as they arrive, which writes from position `start` on."""
         if isinstance(replica, TellsTokens):
-            replica.on_tokens(request_id, lambda place, token: self._hear(start + place, token))
+            replica.on_tokens(request_id, lambda place, token: self._deliver(start + place, token))
 
     def take(self, ids: Sequence[int], start: int) -> None:
         """Deliver the tokens of an ended turn from position `start` on."""
         for place, token in enumerate(ids, start):
-            self._hear(place, token)
+            self._deliver(place, token)
 
-    def _hear(self, place: int, token: int) -> None:
+    def _deliver(self, place: int, token: int) -> None:
         if place == self._num:
             self._num += 1
             self._heard(place, token)

@@ -21,6 +21,7 @@ from typing import Any
 
 import aiohttp
 
+from rocstar.engine.chat.chat import Tokenizer
 from rocstar.engine.inference.base import (
     BusyClock,
     Generation,
@@ -30,6 +31,7 @@ from rocstar.engine.inference.base import (
     KvLoad,
     Sampling,
     StopReason,
+    check_request,
 )
 from rocstar.engine.inference.events import read_events
 from rocstar.engine.inference.openai_formats import (
@@ -37,7 +39,6 @@ from rocstar.engine.inference.openai_formats import (
     STANDARD,
     STREAMED,
     STREAMED_WITH_USAGE,
-    Codec,
     EndpointFormat,
     Scored,
     StreamedChoice,
@@ -86,7 +87,7 @@ class OpenAIEndpoint(Inference):
         max_requests: int = 256,
         timeout_s: float = 60.0,
         gap_timeout_s: float = 120.0,
-        codec: Codec | None = None,
+        codec: Tokenizer | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
         self.url, self.version = url.rstrip("/"), 0
@@ -196,10 +197,9 @@ class OpenAIEndpoint(Inference):
     ) -> Generation:
         """Generate by the protocol. An aborted answer has its streamed tokens; without streaming the API
         returns none."""
-        if not ids or max_new_tokens < 1 or request_id in self._live:
-            raise InferenceError("bad_request", f"{len(ids)} ids, {max_new_tokens} new", retryable=False)
-        if min(ids) < 0 or max(ids) >= self._vocab_size:
-            raise InferenceError("bad_token", f"an id lies outside [0, {self._vocab_size})", retryable=False)
+        check_request(
+            ids, max_new_tokens, seed, request_id=request_id, live=self._live, vocab_size=self._vocab_size
+        )
         live = self._live[request_id] = _Live(len(ids))
         # The API's log-probs are of log_softmax(logits), whatever the temperature.
         is_scored = self.gives_logprobs and sampling.temperature == 1.0
@@ -212,15 +212,16 @@ class OpenAIEndpoint(Inference):
                 while not live.aborted:
                     before, left = len(written), max_new_tokens - len(written)
                     # A text may end in a stop token: the reader of the answer decides about the last token.
-                    most = left - (self.form is not EndpointFormat.SENT_IDS)
+                    most = max_new_tokens - (self.form is not EndpointFormat.SENT_IDS)
                     choice_ids = ids_of(self.form, self._codec, with_logprobs=is_scored)
-                    choice = StreamedChoice(choice_ids, heard=_behind(heard, before), most=most)
+                    choice = StreamedChoice(choice_ids, heard=heard, told=before, most=most)
                     prompt = [*ids, *(token for token, _ in written)]
                     body = self._body(self.form, prompt, left, stop_ids, sampling.temperature, seed + before)
                     live.call = asyncio.create_task(self._ask(body, choice, is_streamed=heard is not None))
                     await asyncio.wait([live.call])
                     if live.call.cancelled():
-                        written += self._so_far(choice)
+                        with contextlib.suppress(ValueError):  # closed between an id and its log-prob
+                            written += choice.scored()
                         break
                     live.call.result()
                     finish = self._take(choice, written, left, stop_ids)
@@ -311,13 +312,6 @@ class OpenAIEndpoint(Inference):
             **build_request(form, ids, stop_ids, self._codec, self._neutral),
         }
 
-    def _so_far(self, choice: StreamedChoice) -> Scored:
-        """Return the tokens of an aborted answer."""
-        try:
-            return choice.scored()
-        except ValueError:  # the connection was closed between an id and its log-prob
-            return []
-
     def load(self) -> KvLoad:
         used = sum(live.length for live in self._live.values())
         running = sum(live.call is not None for live in self._live.values())
@@ -373,8 +367,10 @@ class OpenAIEndpoint(Inference):
         assert self._session is not None, "the endpoint has not been entered"
         try:
             async with await self._answered(self._session, body) as response:
-                if response.status != 200:
-                    raise _refusal(self.url, response.status, await response.read())
+                if (status := response.status) != 200:
+                    kind = "server_error" if status >= 500 or status == 429 else "bad_request"
+                    detail = f"{self.url} answered {status}: {(await response.read())[:300]!r}"
+                    raise InferenceError(kind, detail, retryable=kind == "server_error")
                 yield response
         except (aiohttp.ClientError, ConnectionError) as error:
             raise InferenceError("replica_lost", f"{self.url}: {error}", retryable=True) from error
@@ -396,12 +392,6 @@ class OpenAIEndpoint(Inference):
             raise InferenceError("bad_reply", f"{self.url}: {content[:200]!r}", retryable=True) from error
 
 
-def _refusal(url: str, status: int, content: bytes) -> InferenceError:
-    retryable = status >= 500 or status == 429
-    detail = f"{url} answered {status}: {content[:300]!r}"
-    return InferenceError("server_error" if retryable else "bad_request", detail, retryable=retryable)
-
-
 def _generation(scored: Sequence[tuple[int, float]], finish: StopReason) -> Generation:
     return Generation(
         ids=tuple(token for token, _ in scored),
@@ -410,10 +400,3 @@ def _generation(scored: Sequence[tuple[int, float]], finish: StopReason) -> Gene
         finish=finish,
         cached_tokens=0,
     )
-
-
-def _behind(heard: Heard | None, before: int) -> Heard | None:
-    """Tells places behind the `before` first ones."""
-    if heard is None:
-        return None
-    return lambda place, token: heard(before + place, token)

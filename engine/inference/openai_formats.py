@@ -24,8 +24,9 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
+from rocstar.engine.chat.chat import Tokenizer
 from rocstar.engine.inference.base import Heard, InferenceError, StopReason
 
 BETWEEN_WORDS = re.compile(r"(?<=\S)(?= \w)")
@@ -34,14 +35,6 @@ STEP = 64
 """A text is encoded anew when it has grown by this part of it: in all it costs so many times one encoding."""
 Scored = list[tuple[int, float]]
 """Ids, each with its log-prob; NaN where that is not known."""
-
-
-class Codec(Protocol):
-    """The tokenizer interface for an endpoint that returns text."""
-
-    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]: ...
-
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str: ...
 
 
 class SentIds:
@@ -78,30 +71,27 @@ class SpelledIds:
     Invariant: the ids before `_sure` spell the first `_sure_bytes` bytes of the text.
     """
 
-    def __init__(self, codec: Codec, *, with_logprobs: bool) -> None:
+    def __init__(self, codec: Tokenizer, *, with_logprobs: bool) -> None:
         self._codec, self._with_logprobs = codec, with_logprobs
         self._ids: Scored = []
         self._text = bytearray()
         self._sure = self._sure_bytes = 0
         self._said, self._spelled = bytearray(), bytearray()
-        """Return the answer's text after `_sure`, and the text of its ids."""
+        """The answer's text after `_sure`, and the text of its ids."""
 
     def take(self, piece: Mapping[str, Any]) -> list[int]:
         known = self._sure
         for token in (piece.get("logprobs") or {}).get("content") or []:
             self._ids.append((token["id"], float(token["logprob"]) if self._with_logprobs else math.nan))
             self._said += bytes(token["bytes"] or ())
-            self._compare(token["id"])
+            self._spelled += self._codec.decode([token["id"]], skip_special_tokens=True).encode()
+            # A possible stop text is sent later than its ids; the text of an omitted token has no id.
+            if self._said == self._spelled:
+                self._sure, self._sure_bytes = len(self._ids), self._sure_bytes + len(self._said)
+                self._said.clear()
+                self._spelled.clear()
         self._text += (piece.get("text") or "").encode()
         return [token for token, _ in self._ids[known : self._sure]]
-
-    def _compare(self, token: int) -> None:
-        """A possible stop text is sent later than its ids; the text of an omitted token has no id."""
-        self._spelled += self._codec.decode([token], skip_special_tokens=True).encode()
-        if self._said == self._spelled:
-            self._sure, self._sure_bytes = len(self._ids), self._sure_bytes + len(self._said)
-            self._said.clear()
-            self._spelled.clear()
 
     def whole(self, counted: int | None) -> Scored:
         if counted == len(self._ids):
@@ -115,7 +105,7 @@ class WordIds:
     """Ids of a growing text, in whole words. They equal the codec's ids of the complete text, except for a
     tokenizer that joins text across a blank."""
 
-    def __init__(self, codec: Codec) -> None:
+    def __init__(self, codec: Tokenizer) -> None:
         self._codec, self._text = codec, ""
         self._ids: list[int] = []
         self._upto = 0
@@ -157,12 +147,12 @@ class StreamedChoice:
     Args:
         ids: converts pieces to ids, by the endpoint's format.
         heard: called with each id as it arrives; None without a listener.
-        most: number of ids to deliver; the reader of the answer handles the rest.
+        told: number of ids of this turn that earlier answers delivered.
+        most: number of ids of this turn to deliver; the reader of the answer handles the rest.
     """
 
-    def __init__(self, ids: ChoiceIds, *, heard: Heard | None = None, most: int = 0) -> None:
-        self._ids, self._heard, self._most = ids, heard, most
-        self._told = 0
+    def __init__(self, ids: ChoiceIds, *, heard: Heard | None = None, told: int = 0, most: int = 0) -> None:
+        self._ids, self._heard, self._told, self._most = ids, heard, told, most
         self.finish: str | None = None
         """Why it ended, as the endpoint says it; None = it has not."""
         self.counted: int | None = None
@@ -175,17 +165,14 @@ class StreamedChoice:
             if event["choices"]:  # the last event of some servers has usage alone
                 piece = event["choices"][0]
                 self.finish = piece.get("finish_reason") or self.finish
-                self._tell(self._ids.take(piece))
+                new = self._ids.take(piece)
+                if self._heard is not None:
+                    for token in new[: max(0, self._most - self._told)]:
+                        self._heard(self._told, token)
+                        self._told += 1
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             detail = f"{type(error).__name__}: {error}; {str(event)[:300]}"
             raise InferenceError("bad_reply", detail, retryable=True) from error
-
-    def _tell(self, ids: Sequence[int]) -> None:
-        if self._heard is None:
-            return
-        for token in ids[: max(0, self._most - self._told)]:
-            self._heard(self._told, token)
-            self._told += 1
 
     def scored(self) -> Scored:
         """Its ids and their log-probs, at its end. ValueError where they do not add up."""
@@ -231,7 +218,7 @@ def build_request(
     form: EndpointFormat,
     ids: Sequence[int],
     stop_ids: frozenset[int],
-    codec: Codec | None,
+    codec: Tokenizer | None,
     neutral: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The fields of a request that depend on its form."""
@@ -251,7 +238,7 @@ def build_request(
     return {**neutral, **texts, "prompt": codec.decode(ids)}
 
 
-def ids_of(form: EndpointFormat, codec: Codec | None, *, with_logprobs: bool) -> ChoiceIds:
+def ids_of(form: EndpointFormat, codec: Tokenizer | None, *, with_logprobs: bool) -> ChoiceIds:
     """Return the converter from one answer to ids."""
     if form is EndpointFormat.SENT_IDS:
         return SentIds(with_logprobs=with_logprobs)

@@ -65,11 +65,6 @@ class NodeEntry:
     sizes: Counter[int] = field(default_factory=Counter)
     """Trajectories that it has, by their limit."""
 
-    def give(self, entry: GroupEntry) -> None:
-        entry.node = self.name
-        self.groups[entry.key] = entry
-        self.sizes[entry.limit_tokens] += entry.size
-
 
 class Lengths:
     """Tokens of a trajectory, prompt included: a running mean that leans on the response limit."""
@@ -161,7 +156,8 @@ class Grants:
             node = self._best(entry)
             if node is not None:
                 del self._waiting[entry.key]
-                node.give(entry)
+                entry.node, node.groups[entry.key] = node.name, entry
+                node.sizes[entry.limit_tokens] += entry.size
                 made.append((entry.key, node.name))
             elif entry.away:  # groups are of one size: those behind it would fit nowhere either
                 break
@@ -175,19 +171,16 @@ class Grants:
 
     def _best(self, entry: GroupEntry) -> NodeEntry | None:
         """The node for a group; of equals the one with the fewest groups, then the first that came up."""
+        need = entry.size * self.lengths.mean(entry.limit_tokens)
         fitting = [
             node
             for node in self.nodes.values()
             if node.is_up
             and (self._max_groups is None or len(node.groups) < self._max_groups)
             and (entry.away or node.name == self.home)
-            and self._fits(entry, node)
+            and (not node.groups or need <= self.free_tokens(node.name))
         ]
         return max(fitting, key=lambda node: (self.free_tokens(node.name), -len(node.groups)), default=None)
-
-    def _fits(self, entry: GroupEntry, node: NodeEntry) -> bool:
-        need = entry.size * self.lengths.mean(entry.limit_tokens)
-        return not node.groups or need <= self.free_tokens(node.name)
 
     def _take_back(self, entry: GroupEntry) -> None:
         if entry.node is not None:

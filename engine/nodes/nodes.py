@@ -33,7 +33,7 @@ HOME = "0"
 """The name of the node that grants."""
 GRACE_S = 60.0
 """A group ends by the limits of its trajectories; a node that is so much later hangs."""
-FIRST_LOOK_S = 2.0
+FIRST_LOADS_S = 2.0
 """The time a node has to say its load before the first groups of a step are granted."""
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 1.0, 60.0
 
@@ -112,7 +112,7 @@ class Nodes:
         self._clocks = contextlib.ExitStack()
         self._waiting: dict[str, asyncio.Future[str]] = {}
         self._watching: list[asyncio.Future[Any]] = []
-        self._looking: asyncio.Future[Any] | None = None
+        self._reporting: asyncio.Future[Any] | None = None
         self._regranted = 0
         self._rolled_out: defaultdict[str, float] = defaultdict(float)
 
@@ -120,7 +120,7 @@ class Nodes:
         """Asks every node for its load once, so that the first groups find all that answer."""
         clock = self._clocks.enter_context(RunningClock())
         self._others.update({node.name: _Remote(node=node, clock=clock) for node in self._nodes})
-        await self._look_at_all()
+        await self._read_loads()
         self._watching = [
             asyncio.create_task(self._watch(remote), name=f"load of node {name}")
             for name, remote in self._others.items()
@@ -130,8 +130,8 @@ class Nodes:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._looking is not None:
-            self._watching.append(self._looking)
+        if self._reporting is not None:
+            self._watching.append(self._reporting)
         self._clocks.close()
         for task in self._watching:
             task.cancel()
@@ -162,7 +162,12 @@ class Nodes:
 
         No order of the same key may be under way.
         """
-        await self._first_look()
+        # With nothing in flight a new step begins, and older load reports of nodes may be wrong: servers that
+        # were away, or KV that they still held. The groups of a step are submitted together.
+        if not self._grants.groups:
+            if self._reporting is None or self._reporting.done():
+                self._reporting = asyncio.ensure_future(self._read_loads())
+            await asyncio.wait([self._reporting], timeout=FIRST_LOADS_S)
         parts = order.parts(self._part or order.size)
         running = [asyncio.ensure_future(self._one(part, home, part.size / order.size)) for part in parts]
         try:
@@ -180,8 +185,17 @@ class Nodes:
         self._grants.submit(key, size=order.size, limit_tokens=limit_tokens, away=can_travel(order.task))
         try:
             while True:
-                name = await self._granted(key)
-                group = await self._at_home(order, home) if name == HOME else await self._away(name, order)
+                granted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+                self._waiting[key] = granted
+                self._decide()
+                async with waiting(f"group {key}", "a node with room", kind="grant", deadline=None):
+                    name = await granted
+                group: Group | None
+                if name == HOME:
+                    async with waiting(f"group {key}", f"node {HOME}, this one", kind="node", deadline=None):
+                        group = await home(order)
+                else:
+                    group = await self._away(name, order)
                 if group is not None:
                     self._rolled_out[name] += share
                     self._grants.ended(key, [len(t.ids) for t in group.trajectories])
@@ -192,13 +206,6 @@ class Nodes:
                 self._grants.withdraw(key)
             self._decide()
 
-    async def _granted(self, key: str) -> str:
-        granted = self._waiting[key] = asyncio.get_running_loop().create_future()
-        self._decide()
-        async with waiting(f"group {key}", "a node with room", kind="grant", deadline=None):
-            name: str = await granted
-            return name
-
     def _decide(self) -> None:
         load = self._home_load()
         self._grants.up(HOME, load.total)
@@ -207,10 +214,6 @@ class Nodes:
             granted = self._waiting.pop(key)
             if not granted.done():  # cancelled, and not withdrawn yet
                 granted.set_result(name)
-
-    async def _at_home(self, order: GroupOrder, home: Home) -> Group:
-        async with waiting(f"group {order.key}", f"node {HOME}, this one", kind="node", deadline=None):
-            return await home(order)
 
     async def _away(self, name: str, order: GroupOrder) -> Group | None:
         """None: the node failed it, and it waits for another."""
@@ -245,25 +248,16 @@ class Nodes:
         self._down(remote, f"it failed group {key}, which is granted again: {why}")
         return None
 
-    async def _first_look(self) -> None:
-        """With nothing in flight a new step begins, and older load reports of nodes may be wrong: servers
-        that were away, or KV that they still held. The groups of a step are submitted together."""
-        if self._grants.groups:
-            return
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.ensure_future(self._look_at_all())
-        await asyncio.wait([self._looking], timeout=FIRST_LOOK_S)
-
-    async def _look_at_all(self) -> None:
-        await asyncio.gather(*(self._look(remote) for remote in self._others.values()))
+    async def _read_loads(self) -> None:
+        await asyncio.gather(*(self._read_load(remote) for remote in self._others.values()))
 
     async def _watch(self, remote: _Remote) -> None:
         """Ask a node for its load, for ever."""
         while True:
             await asyncio.sleep(self._limits.load_period_s)
-            await self._look(remote)
+            await self._read_load(remote)
 
-    async def _look(self, remote: _Remote) -> None:
+    async def _read_load(self, remote: _Remote) -> None:
         """An answer brings the node up, a long silence takes it down."""
         loop, name = asyncio.get_running_loop(), remote.node.name
         try:

@@ -21,7 +21,6 @@ import socket
 import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
 
 from aiohttp import web
 
@@ -117,18 +116,16 @@ class NodeService:
             return _refusal(429, f"{MAX_GROUPS} groups are in flight here")
         try:
             async with asyncio.timeout(None) as limit:
-                group = await self._roll_out(order, partial(_run_out, limit, timeout_s))
+                group = await self._roll_out(order, limit, timeout_s)
         except TimeoutError:
             return _refusal(504, f"{order.key} was not done within {timeout_s:g} s")
         except _GivenUp:
             return _refusal(409, f"{order.key} was ordered again, or this service ends")
         return web.Response(body=await in_thread(encode_group, group), content_type=FRAMES)
 
-    async def _roll_out(self, order: GroupOrder, granted: Callable[[], None]) -> Group:
+    async def _roll_out(self, order: GroupOrder, limit: asyncio.Timeout, timeout_s: float) -> Group:
         """Run one order at a time per name: an earlier one for the same group is ended first, as it has no
-        reader.
-
-        granted: called when every sibling is placed.
+        reader. `limit` passes `timeout_s` after every sibling is placed.
         """
         while (earlier := self._running.get(order.key)) is not None:
             earlier.cancel()
@@ -136,7 +133,8 @@ class NodeService:
 
         def placed() -> None:
             self._granted.add(order.key)
-            granted()
+            if not limit.expired():
+                limit.reschedule(asyncio.get_running_loop().time() + timeout_s)
 
         work = run_order(self._agent, order, placed=placed)
         running = self._running[order.key] = asyncio.create_task(work, name=f"group {order.key}")
@@ -159,12 +157,6 @@ class NodeService:
         told = {**load, "groups": len(self._running), "version": self._version()}
         told["granted"] = sorted(self._granted)
         return web.Response(body=json.dumps(told).encode(), content_type=JSON)
-
-
-def _run_out(limit: asyncio.Timeout, seconds: float) -> None:
-    """`limit` passes in so many seconds."""
-    if not limit.expired():
-        limit.reschedule(asyncio.get_running_loop().time() + seconds)
 
 
 def _refusal(status: int, reason: str) -> web.Response:

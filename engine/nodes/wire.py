@@ -49,19 +49,6 @@ def _plain_task(task: Task) -> list[Any]:
     return [task.id, task.source, task.question, task.answer, to_plain(dict(task.meta)), context]
 
 
-def _task_of(told: Any) -> Task:
-    *names, meta, context = told
-    task_id, source, question, answer = (_of(name, str) for name in names)
-    return Task(
-        id=task_id,
-        source=source,
-        question=question,
-        answer=answer,
-        meta=_of(from_plain(meta), dict),
-        context=tuple(_of(from_plain(message), dict) for message in _of(context, list)),
-    )
-
-
 def encode_order(order: GroupOrder, *, timeout_s: float) -> bytes:
     """The order as JSON.
 
@@ -93,28 +80,38 @@ def encode_order(order: GroupOrder, *, timeout_s: float) -> bytes:
 def decode_order(body: bytes) -> tuple[GroupOrder, float]:
     """The order and its timeout in seconds."""
     try:
-        told = json.loads(body)
+        fields = json.loads(body)
     except (ValueError, RecursionError) as error:  # ValueError: not JSON, or not even text
         raise NodeWireError(f"not JSON: {error}") from None
-    if not isinstance(told, dict) or told.get("v") != VERSION:
+    if not isinstance(fields, dict) or fields.get("v") != VERSION:
         raise NodeWireError(f"not of version {VERSION}")
     try:
-        limits = told["limits"]
-        order = GroupOrder(
-            task=_task_of(told["task"]),
-            step=_of(told["step"], int),
-            seed=_of(told["seed"], int),
-            first=_of(told["first"], int),
-            size=_of(told["size"], int),
-            limits=RolloutLimits(
-                max_response_tokens=_of(limits["max_response_tokens"], int),
-                max_turns=_of(limits["max_turns"], int),
-                max_tool_tokens=_of(limits["max_tool_tokens"], int),
-                timeout_s=_of(limits["timeout_s"], float),
-            ),
-            temperature=_of(told["temperature"], float),
+        limits = fields["limits"]
+        *names, meta, context = fields["task"]
+        task_id, source, question, answer = (_checked(name, str) for name in names)
+        task = Task(
+            id=task_id,
+            source=source,
+            question=question,
+            answer=answer,
+            meta=_checked(from_plain(meta), dict),
+            context=tuple(_checked(from_plain(message), dict) for message in _checked(context, list)),
         )
-        timeout_s = _of(told["timeout_s"], float)
+        order = GroupOrder(
+            task=task,
+            step=_checked(fields["step"], int),
+            seed=_checked(fields["seed"], int),
+            first=_checked(fields["first"], int),
+            size=_checked(fields["size"], int),
+            limits=RolloutLimits(
+                max_response_tokens=_checked(limits["max_response_tokens"], int),
+                max_turns=_checked(limits["max_turns"], int),
+                max_tool_tokens=_checked(limits["max_tool_tokens"], int),
+                timeout_s=_checked(limits["timeout_s"], float),
+            ),
+            temperature=_checked(fields["temperature"], float),
+        )
+        timeout_s = _checked(fields["timeout_s"], float)
     except (KeyError, TypeError, ValueError) as error:
         raise NodeWireError(f"no order: {type(error).__name__}: {error}") from None
     if order.size < 1 or order.first < 0 or not timeout_s > 0 or not order.temperature >= 0:
@@ -156,7 +153,7 @@ async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
     return await asyncio.get_running_loop().run_in_executor(_BESIDE, partial(work, *args, **kwargs))
 
 
-def _of(value: Any, kind: type) -> Any:
+def _checked(value: Any, kind: type) -> Any:
     """The value if it is of the kind; a whole number is a float too, and True is no number."""
     if kind is float and type(value) is int:
         return float(value)

@@ -10,9 +10,9 @@ grant: time in the admission queue does not count. An engine without a queue gra
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
 from rocstar.engine.running_time import RunningLimit
@@ -85,31 +85,19 @@ class TrajectoryClock:
             return None
         return self._loop.time() + max(0.0, self.timeout_s - self._limit.seconds) + self.timeout_s
 
-    def waiting(self, who: str, whom: str, *, kind: str) -> ClockedWait:
+    @contextlib.asynccontextmanager
+    async def waiting(self, who: str, whom: str, *, kind: str) -> AsyncIterator[None]:
         """As `waits.waiting`, with this clock for a deadline; one at a time. TimeoutError when it is over."""
-        return ClockedWait(self, waiting(who, whom, kind=kind, deadline=None, may_expire=True))
+        async with (wait := waiting(who, whom, kind=kind, deadline=None, may_expire=True)):
+            self._wait = wait
+            if self.is_over:
+                wait.expire()
+            try:
+                yield
+            finally:
+                self._wait = None
 
     def _over(self) -> None:
         self.is_over = True
         if self._wait is not None:
             self._wait.expire()
-
-
-@dataclass(slots=True, eq=False)
-class ClockedWait:
-    """A wait that the clock ends when it is over."""
-
-    clock: TrajectoryClock
-    wait: Wait
-
-    async def __aenter__(self) -> None:
-        await self.wait.__aenter__()
-        self.clock._wait = self.wait
-        if self.clock.is_over:
-            self.wait.expire()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.clock._wait = None
-        await self.wait.__aexit__(kind, error, trace)

@@ -235,34 +235,29 @@ async def _converse(
         if agent.counterpart is None and at_end:
             return FinishReason.max_turns
         async with clock.waiting(who, "its tools", kind="tool"):
-            said = await _reply(agent, tools, task, draft.turns, clock.latest)
+            reply: tuple[ToolResult, ...] | str | None
+            if agent.counterpart is not None:
+                reply = await agent.counterpart.answer(task, draft.turns, deadline=clock.latest)
+            else:
+                reply = await tools.execute(calls, turn=len(draft.turns), deadline=clock.latest)
         clock.sign()
-        if said is None:
+        if reply is None:
             return FinishReason.answered
-        if at_end and isinstance(said, tuple):
+        if at_end and isinstance(reply, tuple):
             return FinishReason.max_turns
-        if isinstance(said, tuple):
-            draft.turns[-1] = replace(turn, results=said)
-        suffix = _suffix(agent, said)
+        if isinstance(reply, tuple):
+            draft.turns[-1] = replace(turn, results=reply)
+        suffix = _suffix(agent, reply)
         # The last segment is never a tool's: with no room left for a turn the suffix is not appended.
         if len(draft.ids) + len(suffix) >= end:
             return FinishReason.tool_budget
-        draft.append(suffix, Origin.prompt if isinstance(said, str) else Origin.tool)
+        draft.append(suffix, Origin.prompt if isinstance(reply, str) else Origin.tool)
 
 
-async def _reply(
-    agent: Agent, tools: Tools, task: Task, turns: Sequence[Turn], deadline: float | None
-) -> tuple[ToolResult, ...] | str | None:
-    """Return the counterpart's answer to the last turn; see `Counterpart.answer`."""
-    if agent.counterpart is not None:
-        return await agent.counterpart.answer(task, turns, deadline=deadline)
-    return await tools.execute(turns[-1].calls, turn=len(turns), deadline=deadline)
-
-
-def _suffix(agent: Agent, said: tuple[ToolResult, ...] | str) -> list[int]:
+def _suffix(agent: Agent, reply: tuple[ToolResult, ...] | str) -> list[int]:
     """Ids between two turns of the policy: the user's next message, or results cut to their limit."""
-    if isinstance(said, str):
-        return agent.chat.user_suffix_ids(said)
+    if isinstance(reply, str):
+        return agent.chat.user_suffix_ids(reply)
     limit = agent.limits.max_tool_tokens
-    texts = [cut_middle(result.text, agent.chat.tokenizer, limit) for result in said]
+    texts = [cut_middle(result.text, agent.chat.tokenizer, limit) for result in reply]
     return agent.chat.tool_suffix_ids(texts)

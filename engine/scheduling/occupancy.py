@@ -198,21 +198,3 @@ class Occupancy:
 def ahead(bin_tokens: int) -> Floats:
     """Tokens that one which runs on writes until each bin of steps; not to be written to."""
     return np.arange(NUM_BINS, dtype=np.float64) * bin_tokens
-
-
-def forecast_of_one(
-    going_on_K: Floats,
-    bin_tokens: int,
-    length: int,
-    *,
-    prompt_tokens: int,
-    extra_tokens: int,
-    request_tokens: float,
-) -> Forecast:
-    """Return the forecast of one trajectory; `extra_tokens` are held in addition to its own tokens."""
-    ahead_K = ahead(bin_tokens)
-    size_K = length + extra_tokens + ahead_K
-    mean_K = going_on_K * size_K
-    read_K = going_on_K * (length + prompt_tokens + request_tokens + ahead_K)
-    area = float(np.add.reduce(read_K)) * bin_tokens
-    return Forecast(mean_K, mean_K * (1.0 - going_on_K) * size_K, going_on_K.copy(), area, bin_tokens)

@@ -39,10 +39,6 @@ GROUP_PRIOR_WEIGHT = 0.7
 """Siblings that the stage's mean counts for, in the expected length of a group."""
 
 
-def _counts() -> array[float]:
-    return array("d")
-
-
 @dataclass(slots=True)
 class _GroupLengths:
     """Sums over the informative siblings: their weights, and weight times expected length."""
@@ -84,10 +80,10 @@ class LengthPredictor:
     _stages: dict[str, int] = field(default_factory=dict)
     """The first curve of each stage: its own; those by level and turn follow."""
     _groups: dict[str, _GroupLengths] = field(default_factory=dict)
-    _entered: array[float] = field(default_factory=_counts)
-    _stopped: array[float] = field(default_factory=_counts)
+    _entered: array[float] = field(default_factory=lambda: array("d"))
+    _stopped: array[float] = field(default_factory=lambda: array("d"))
     """Trajectories that were last seen in a cell, whether they ended, were dropped or still run."""
-    _ended: array[float] = field(default_factory=_counts)
+    _ended: array[float] = field(default_factory=lambda: array("d"))
     _limit_bins: list[int] = field(default_factory=list)
     _progress: dict[str, _Progress] = field(default_factory=dict)
     _news: int = 0
@@ -136,9 +132,6 @@ class LengthPredictor:
         at = length // self.bin_tokens
         return self._curve(self._progress[traj], turns) * NUM_BINS + (at if at < NUM_BINS else NUM_BINS - 1)
 
-    def advance(self, traj: str, length: int) -> None:
-        self._advance(self._progress[traj], length)
-
     def _advance(self, progress: _Progress, length: int) -> None:
         reached = length // self.bin_tokens
         if reached >= NUM_BINS:
@@ -157,8 +150,8 @@ class LengthPredictor:
     def leave(self, traj: str, length: int, *, finished: bool) -> None:
         """It is over; only one that finished says how long trajectories are."""
         self.version += 1
-        self.advance(traj, length)
         progress = self._progress.pop(traj)
+        self._advance(progress, length)
         if finished:
             self._news += 1
             self._tell_group(progress, 1.0, float(length))
@@ -264,7 +257,7 @@ class LengthPredictor:
         self._due = self._news + max(4, self._news // 10)
         self._work, self._peaks = {}, {}
         for traj, length in self.positions():
-            self.advance(traj, length)
+            self._advance(self._progress[traj], length)
         survival_CB = self._survival_CB()
         if len(self._chances) != survival_CB.size:
             self._chances = np.empty((survival_CB.size, 2 * NUM_BINS))

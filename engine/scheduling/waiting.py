@@ -39,8 +39,6 @@ class WaitingQueue:
 
     lengths: LengthPredictor
     longest_first: bool = True
-    by_group: bool = True
-    """False: every trajectory is ranked by itself, by what `lengths` says of its own name."""
     num_new: int = 0
     """Trajectories that wait for their first turn."""
     version: int = 0
@@ -55,32 +53,26 @@ class WaitingQueue:
         self.version += 1
 
     def add_new(self, turn: TrajectoryEntry) -> None:
-        key = self._key(turn)
-        found = self._groups.get(key)
+        found = self._groups.get(turn.group)
         if found is None:
-            found = _WaitingGroup(order=turn.order, stage=turn.stage, started=not self.by_group)
-            self._groups[key] = found
+            found = self._groups[turn.group] = _WaitingGroup(order=turn.order, stage=turn.stage)
         self.num_new += turn.traj not in found.trajs
         found.trajs[turn.traj] = None
         self.version += 1
-        self.rank(key)
-
-    def _key(self, turn: TrajectoryEntry) -> str:
-        return turn.group if self.by_group else turn.traj
+        self.rank(turn.group)
 
     def start(self, turn: TrajectoryEntry) -> None:
         """It was granted."""
         self.discard(turn)
-        key = self._key(turn)
-        if (found := self._groups.get(key)) is not None and not found.started:
+        if (found := self._groups.get(turn.group)) is not None and not found.started:
             found.started = True
-            self.rank(key)
+            self.rank(turn.group)
 
     def discard(self, turn: TrajectoryEntry) -> None:
         """It does not wait any more."""
         self.version += 1
         self._lost.pop(turn.traj, None)
-        found = self._groups.get(self._key(turn))
+        found = self._groups.get(turn.group)
         if found is not None and turn.traj in found.trajs:
             del found.trajs[turn.traj]
             self.num_new -= 1

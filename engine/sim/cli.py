@@ -121,8 +121,8 @@ def _above_zero(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
 
 
-def _see_targets(options: argparse.Namespace) -> None:
-    """See, before minutes of work, that the drawings have a place. Raises ValueError."""
+def _check_targets(options: argparse.Namespace) -> None:
+    """Raise ValueError, before minutes of work, if the drawings cannot be written."""
     for name in ("html", "svg"):
         file: Path | None = getattr(options, name)
         if file is None:
@@ -136,28 +136,38 @@ def _see_targets(options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace, make_page: PageMaker) -> int:
-    _see_targets(options)
-    known = _known(options.peers)
+    _check_targets(options)
+    known = _load_policies(options.peers)
     names = list(known) if options.policies is None else options.policies.split(",")
     for name in names:
         if name not in known:
             raise ValueError(f"--policies: no policy is called {name!r}; there are {', '.join(known)}")
     policies = {name: known[name] for name in names}
     with StatusLine():
-        found = _simulated(options, policies)
+        found = _simulate(options, policies)
     if found.flights:
         _draw(options, found, make_page)
     if options.json:
-        print(json.dumps(_json(found)))
+        bound = found.bound
+        shown = {
+            "workload": found.workload.name,
+            "trajectories": len(found.workload.trajectories),
+            "replicas": found.cluster.replicas,
+            "kv_tokens": found.cluster.model.kv_tokens,
+            "bound": {"seconds": bound.seconds, "alone_s": bound.alone_s, "work_s": bound.work_s},
+            "policies": [o.to_json() for o in found.outcomes],
+            "advice": None if found.advice is None else found.advice.to_json(),
+        }
+        print(json.dumps(shown))
         return 0
-    print("\n".join(found.facts), _text_table(found.outcomes), sep="\n\n")
+    print("\n".join(found.facts), _text_table(found.ranked), sep="\n\n")
     if found.advice is not None:
         print("", *found.advice.lines(found.cluster), sep="\n")
     return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _Results:
     """The results of the simulations; `flights` only if they are drawn."""
 
     workload: Workload
@@ -166,6 +176,11 @@ class _Found:
     outcomes: Sequence[Outcome]
     flights: Sequence[tuple[str, Flight]]
     advice: Advice | None
+
+    @property
+    def ranked(self) -> list[Outcome]:
+        """The shortest makespan first."""
+        return sorted(self.outcomes, key=lambda o: o.makespan_s)
 
     @property
     def facts(self) -> list[str]:
@@ -184,9 +199,9 @@ class _Found:
         ]
 
 
-def _simulated(options: argparse.Namespace, policies: Mapping[str, PolicyFactory]) -> _Found:
+def _simulate(options: argparse.Namespace, policies: Mapping[str, PolicyFactory]) -> _Results:
     with working("the work of a step"):
-        workload, history = _work(options)
+        workload, history = _load_work(options)
     model = ReplicaModel(
         kv_tokens=options.kv_tokens,
         cost=MI300X_14B if options.cost is None else load_cost(options.cost),
@@ -231,7 +246,7 @@ def _simulated(options: argparse.Namespace, policies: Mapping[str, PolicyFactory
         with working("settings") as work:
             begin = partial(setattr, work, "what")
             advice = advise(workload, cluster, outcomes, history, begin, policies)
-    return _Found(
+    return _Results(
         workload=workload, cluster=cluster, bound=bound, outcomes=outcomes, flights=flights, advice=advice
     )
 
@@ -241,7 +256,7 @@ def _count(work: Work, run: int, runs: int, left: int, total: int) -> None:
     work.done, work.total = run * total + left, runs * total
 
 
-def _known(peers: Path | None) -> Mapping[str, PolicyFactory]:
+def _load_policies(peers: Path | None) -> Mapping[str, PolicyFactory]:
     """The policies that may be asked for: those of recipes, and those of the file `peers`."""
     if peers is None:
         return POLICIES
@@ -254,7 +269,7 @@ def _known(peers: Path | None) -> Mapping[str, PolicyFactory]:
     return {**POLICIES, **found}
 
 
-def _work(options: argparse.Namespace) -> tuple[Workload, Workload | None]:
+def _load_work(options: argparse.Namespace) -> tuple[Workload, Workload | None]:
     """The step, and the one before it that every policy has run (unless --cold)."""
     if (options.trace is None) == (options.workload is None):
         raise ValueError("give either a trace (a run directory or a .jsonl file) or --workload, not both")
@@ -293,19 +308,6 @@ def load_cost(path: Path) -> CostModel:
         raise ValueError(f"--cost {path}: {error}") from error
 
 
-def _json(found: _Found) -> dict[str, object]:
-    bound = found.bound
-    return {
-        "workload": found.workload.name,
-        "trajectories": len(found.workload.trajectories),
-        "replicas": found.cluster.replicas,
-        "kv_tokens": found.cluster.model.kv_tokens,
-        "bound": {"seconds": bound.seconds, "alone_s": bound.alone_s, "work_s": bound.work_s},
-        "policies": [o.to_json() for o in found.outcomes],
-        "advice": None if found.advice is None else found.advice.to_json(),
-    }
-
-
 def _cells(o: Outcome) -> tuple[str, ...]:
     """One row of the table, as text."""
     return (
@@ -324,8 +326,8 @@ def _cells(o: Outcome) -> tuple[str, ...]:
 
 
 def _text_table(outcomes: Sequence[Outcome]) -> str:
-    """The shortest makespan first; columns as wide as they need to be."""
-    rows = [HEADINGS, *(_cells(o) for o in sorted(outcomes, key=lambda o: o.makespan_s))]
+    """Columns as wide as they need to be."""
+    rows = [HEADINGS, *map(_cells, outcomes)]
     widths = [max(len(row[k]) for row in rows) for k in range(len(HEADINGS))]
     lines = []
     for row in rows:
@@ -335,13 +337,11 @@ def _text_table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def _draw(options: argparse.Namespace, found: _Found, make_page: PageMaker) -> None:
-    workload, outcomes = found.workload, found.outcomes
-    ranked = [o.policy for o in sorted(outcomes, key=lambda o: o.makespan_s)]
-    ours = [name for name in ranked if name == "predictive"]
-    chosen = (ours + [name for name in ranked if name not in ours])[:PICTURED]
-    bars = partial(row_chart, makespan_bars(f"Makespan of one step, {workload.name}", outcomes))
-    drawn = [(name, dict(found.flights)[name]) for name in chosen]
+def _draw(options: argparse.Namespace, found: _Results, make_page: PageMaker) -> None:
+    workload = found.workload
+    chosen = sorted(found.ranked, key=lambda o: o.policy != "predictive")[:PICTURED]
+    bars = partial(row_chart, makespan_bars(f"Makespan of one step, {workload.name}", found.ranked))
+    drawn = [(o.policy, dict(found.flights)[o.policy]) for o in chosen]
     bands = partial(occupancy, drawn, "KV in use, one row per replica, over time")
     if options.svg is not None:
         options.svg.write_text(bars(standalone=True), encoding="utf-8")
@@ -350,7 +350,7 @@ def _draw(options: argparse.Namespace, found: _Found, make_page: PageMaker) -> N
     if options.html is not None:
         lines = [*found.facts, *(found.advice.lines(found.cluster) if found.advice is not None else [])]
         figures = [Figure(one, caption, is_wide=True) for one, caption in ((bars, BARS), (bands, BANDS))]
-        rows = [_cells(o) for o in sorted(outcomes, key=lambda o: o.makespan_s)]
+        rows = [_cells(o) for o in found.ranked]
         sections: Sequence[Mapping[str, Any]] = [
             {"notes": lines, "table": {"head": HEADINGS, "rows": rows}},
             {"figures": [one.as_json() for one in figures]},

@@ -15,10 +15,9 @@ import heapq
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from rocstar.engine.fleet.scheduler import Scheduler
 from rocstar.engine.scheduling.events import (
-    Command,
     Drop,
     Event,
     Grant,
@@ -33,17 +32,12 @@ from rocstar.engine.scheduling.events import (
 )
 from rocstar.engine.sim.cost import Cluster
 from rocstar.engine.sim.kv import Hold, Prompt
+from rocstar.engine.sim.multi_node import MultiNodeScheduler
 from rocstar.engine.sim.replica import SimulatedReplica, TurnRequest
 from rocstar.engine.sim.workload import TrajectoryWork, Workload
 
 TOOL, FINISH, START, LOAD = range(4)
 """Kinds of events, in their order at one instant."""
-
-
-class Handler(Protocol):
-    """The scheduler interface of the simulator."""
-
-    def handle(self, event: Event) -> list[Command]: ...
 
 
 class SimulationError(RuntimeError):
@@ -72,8 +66,6 @@ class FlightSample:
 
     at_s: float
     replica: int
-    running: int
-    waiting: int
     used_tokens: int
 
 
@@ -83,7 +75,7 @@ class Flight:
 
     workload: Workload
     cluster: Cluster
-    scheduler: Handler
+    scheduler: Scheduler | MultiNodeScheduler
     load_period_s: float = 2.0
     """Seconds between two load reports of a replica."""
     goes_on: bool = False
@@ -172,7 +164,11 @@ class Flight:
             seat = self.seats[subject]
             self._tell(TurnReady(traj=seat.work.traj, context_tokens=seat.context), now)
         elif kind == FINISH:
-            self._finish(self.replicas[subject], now)
+            replica = self.replicas[subject]
+            ended = replica.finish(now)
+            self._wake(replica, now)
+            for request in ended:
+                self._end_turn(self.seats[request.seat], request, replica, now)
         elif kind == START:
             self._start(self.replicas[subject], now)
         else:
@@ -193,8 +189,7 @@ class Flight:
         if moving:
             self._schedule(replica)
         if self.record:
-            running, waiting = len(replica.running), len(replica.waiting)
-            self.samples.append(FlightSample(now, replica.index, running, waiting, replica.pool.used))
+            self.samples.append(FlightSample(now, replica.index, replica.pool.used))
 
     def _schedule(self, replica: SimulatedReplica) -> None:
         assert replica.until_s is not None
@@ -205,12 +200,6 @@ class Flight:
         if not replica.pending:
             replica.pending = True
             self._push(now, START, replica.index)
-
-    def _finish(self, replica: SimulatedReplica, now: float) -> None:
-        ended = replica.finish(now)
-        self._wake(replica, now)
-        for request in ended:
-            self._end_turn(self.seats[request.seat], request, replica, now)
 
     def _end_turn(
         self, seat: SimulatedTrajectory, request: TurnRequest, replica: SimulatedReplica, now: float
@@ -271,7 +260,10 @@ class Flight:
             if seat.home is not None:
                 self.migrations += 1
             self._let_go(seat, now)
-            seat.home, seat.hold = replica, Hold(self._prompt(seat, replica))
+            prompt = Prompt(seat.work.prompt_tokens)
+            if self.cluster.model.share_prompts:
+                prompt = replica.prompts.setdefault(seat.work.group, prompt)
+            seat.home, seat.hold = replica, Hold(prompt)
         assert seat.hold is not None
         request = TurnRequest(
             seat=seat.index,
@@ -286,11 +278,3 @@ class Flight:
                 self._wake(replica, now)
             else:
                 self._schedule(replica)
-
-    def _prompt(self, seat: SimulatedTrajectory, replica: SimulatedReplica) -> Prompt:
-        if not self.cluster.model.share_prompts:
-            return Prompt(seat.work.prompt_tokens)
-        found = replica.prompts.get(seat.work.group)
-        if found is None:
-            found = replica.prompts[seat.work.group] = Prompt(seat.work.prompt_tokens)
-        return found

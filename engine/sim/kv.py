@@ -103,15 +103,13 @@ class KvPool:
                 prompt.stamp = self._stamp
                 heapq.heappush(self._order, (accessed_s, self._stamp, prompt))
 
-    def take(self, hold: Hold, total: int) -> int:
-        """Room for a locked trajectory to hold `total` tokens, prompt included; returns those missing."""
+    def take(self, hold: Hold, total: int) -> None:
+        """Make room for a locked trajectory to hold `total` tokens, prompt included."""
         missing = total - self.cached(hold)
         self.make_room(missing)
         self.free -= missing
-        if not hold.prompt.resident:
-            hold.prompt.resident = True
+        hold.prompt.resident = True
         hold.own = total - hold.prompt.tokens
-        return missing
 
     def make_room(self, tokens: int) -> bool:
         """Evict until `tokens` are free, or nothing is left to evict. True if they are."""

@@ -33,11 +33,11 @@ from rocstar.engine.scheduling.schedule_state import Policy
 
 @dataclass(slots=True, eq=False)
 class _GrantedPart:
-    """`told`: events not yet passed to its node; `tokens`: of the trajectories that have left."""
+    """`events`: those not yet passed to its node; `tokens`: of the trajectories that have left."""
 
     size: int
     limit_tokens: int
-    told: list[Event] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     node: int | None = None
 
@@ -55,7 +55,7 @@ class NodeSettings:
 
 
 class MultiNodeScheduler:
-    """Implements `flight.Handler` over one scheduler per node.
+    """Takes events as a `Scheduler` does, over one scheduler per node.
 
     Invariant: every event of a trajectory reaches exactly one node's scheduler, in their order, and none
     before its part is granted there.
@@ -88,11 +88,11 @@ class MultiNodeScheduler:
             case LoadSeen():
                 return self._seen(event)
             case Submitted():
-                return self._submitted(event)
+                return self._submit(event)
             case ReplicaDown():
                 raise AssertionError("no replica goes down in a simulation")
             case TurnReady() | TurnEnded() | Preempted() | Left():
-                return self._told(event)
+                return self._handle_turn(event)
 
     def _up(self, event: ReplicaUp) -> list[Command]:
         node = event.replica // self._per_node
@@ -114,7 +114,7 @@ class MultiNodeScheduler:
         self._grants.seen(str(node), sum(self._used[node].values()))
         return self._nodes[node].handle(event) + self._granted()
 
-    def _submitted(self, event: Submitted) -> list[Command]:
+    def _submit(self, event: Submitted) -> list[Command]:
         assert self._grants is not None
         sibling = self._num_seen[event.group]
         self._num_seen[event.group] += 1
@@ -128,7 +128,7 @@ class MultiNodeScheduler:
         self._context[event.traj] = event.prompt_tokens
         return self._pass(group, event) + self._granted()
 
-    def _told(self, event: TurnReady | TurnEnded | Preempted | Left) -> list[Command]:
+    def _handle_turn(self, event: TurnReady | TurnEnded | Preempted | Left) -> list[Command]:
         name = self._group_of[event.traj]
         group = self._groups[name]
         if isinstance(event, TurnReady):
@@ -148,7 +148,7 @@ class MultiNodeScheduler:
 
     def _pass(self, group: _GrantedPart, event: Event) -> list[Command]:
         if group.node is None:
-            group.told.append(event)
+            group.events.append(event)
             return []
         return self._nodes[group.node].handle(event)
 
@@ -157,7 +157,7 @@ class MultiNodeScheduler:
         out: list[Command] = []
         for name, node in self._grants.grants():
             group = self._groups[name]
-            group.node, told, group.told = int(node), group.told, []
-            for event in told:
+            group.node, events, group.events = int(node), group.events, []
+            for event in events:
                 out += self._nodes[group.node].handle(event)
         return out

@@ -14,9 +14,8 @@ from rocstar.engine.sim.simulate import Outcome
 SHADES = 8
 
 
-def makespan_bars(title: str, outcomes: Sequence[Outcome]) -> RowChart:
-    """Return a bar per policy, the shortest first, and a line at the lower bound."""
-    ranked = sorted(outcomes, key=lambda o: o.makespan_s)
+def makespan_bars(title: str, ranked: Sequence[Outcome]) -> RowChart:
+    """Return a bar per policy, and a line at the lower bound; the shortest makespan comes first."""
     rows = [
         ChartRow(
             o.policy,

@@ -6,6 +6,7 @@ the same for the same seed. A record of a trajectory that failed before its firs
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -98,23 +99,16 @@ def _work(
                 f"{record['id']}: {response} response tokens exceed the limit of {limit}; raise the limit"
             )
         waits = np.exp(rng.normal(math.log(tool_s), 0.6, len(turns))) if tool_s else np.zeros(len(turns))
+        results = [after["start"] - turn["end"] for turn, after in itertools.pairwise(turns)]
+        behind = zip(turns, [*results, 0], [*waits.tolist()[:-1], 0.0], strict=True)
         yield TrajectoryWork(
             traj=str(record["id"]),
             group=group,
             stage=str(record["stage"]),
             prompt_tokens=prompt,
             max_tokens=limit,
-            turns=tuple(_turns(turns, waits.tolist())),
+            turns=tuple(TurnWork(turn["end"] - turn["start"], result, wait) for turn, result, wait in behind),
         )
-
-
-def _turns(turns: Sequence[Mapping[str, Any]], waits: Sequence[float]) -> Iterable[TurnWork]:
-    for k, turn in enumerate(turns):
-        written = turn["end"] - turn["start"]
-        if k + 1 == len(turns):
-            yield TurnWork(written, 0, 0.0)
-        else:
-            yield TurnWork(written, turns[k + 1]["start"] - turn["end"], waits[k])
 
 
 def _resample(work: Sequence[TrajectoryWork], tasks: int, rng: np.random.Generator) -> list[TrajectoryWork]:

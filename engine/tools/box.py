@@ -207,7 +207,7 @@ class _Opened:
         if not isinstance(output, ToolOutput):
             what = f"call returned {type(output).__name__}, not a ToolOutput"
             raise ToolFailure(f"{tool.name}: {what}", retryable=False)
-        return _told(output)
+        return _to_result(output)
 
     def _until(self, tool: Tool, deadline: float | None) -> float | None:
         """When a call of the tool that begins now is over at the latest."""
@@ -239,14 +239,14 @@ async def _call_until_deadline(tool: Tool, work: Coroutine[Any, Any, T], until: 
     try:
         if tool.keeps_deadline or until is None:
             return await work
-        return await _before(tool, work, until)
+        return await _run_until(tool, work, until)
     except Exception as error:  # user code: whatever a tool raises is its failure
         if failure := _failure(tool, error):
             raise failure from error
         raise
 
 
-async def _before(tool: Tool, work: Coroutine[Any, Any, T], until: float) -> T:
+async def _run_until(tool: Tool, work: Coroutine[Any, Any, T], until: float) -> T:
     """The same, in a task that is cancelled when its time is over."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
     try:
@@ -299,7 +299,7 @@ def _failure(tool: Tool, error: Exception) -> ToolFailure | None:
     return ToolFailure(f"{tool.name}: {type(error).__name__}: {error}{where}", retryable=False)
 
 
-def _told(output: ToolOutput) -> ToolResult:
+def _to_result(output: ToolOutput) -> ToolResult:
     if len(output.text) > MAX_TEXT_CHARS:
         return _refuse(Status.OUTPUT_LIMIT.value, "OutputLimitError: the tool returned too much")
     status = Status(output.status)

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.inference.openai_formats import NEUTRAL, Codec, EndpointFormat, build_request
+from rocstar.engine.chat.chat import Tokenizer
+from rocstar.engine.inference.openai_formats import NEUTRAL, EndpointFormat, build_request
 
 from .vendors import CONTEXT, NAME, Running
 
@@ -25,7 +26,7 @@ TURN = "<|im_start|>user\nSay only: OK<|im_end|>\n<|im_start|>assistant\n"
 """A prompt behind which SmolLM2 soon ends its turn."""
 
 
-async def play(server: Running, codec: Codec, ids: Sequence[int]) -> list[dict[str, Any]]:
+async def play(server: Running, codec: Tokenizer, ids: Sequence[int]) -> list[dict[str, Any]]:
     """The exchanges, in order; `ids` are a short prompt that the model goes on from."""
     form, kept = server.vendor.form, []
     base = {"model": NAME, "temperature": 1.0, "seed": 5}

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
+from rocstar.engine.chat.chat import Tokenizer
 from rocstar.engine.inference.base import InferenceError, RolloutEngine
 from rocstar.engine.inference.openai import OpenAIEndpoint
-from rocstar.engine.inference.openai_formats import Codec
 from rocstar.train.learner.model_io import load_tokenizer, vocabulary_size
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
@@ -53,7 +53,7 @@ class OpenAI(EngineBackend):
             model=engine.model or path,
             vocab_size=max(len(tokenizer), vocabulary_size(path) or 0),
             max_requests=engine.max_running,
-            codec=cast("Codec", tokenizer),
+            codec=cast("Tokenizer", tokenizer),
             headers={"Authorization": f"Bearer {key}"} if key else {},
         )
         async with contextlib.AsyncExitStack() as stack:

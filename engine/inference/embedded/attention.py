@@ -5,12 +5,12 @@
 modules on flat rows of tokens [1, T], so their log-probs differ by rounding only.
 
 Shapes: T flat tokens, H query heads, K key-value heads, D head size, S sequences, Q queries and L keys of the
-longest sequence of a call.
+longest sequence of a call, N tokens whose logits are asked for, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -27,6 +27,11 @@ class Attention(Protocol):
     def attend(self, layer: int, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
         """Returns out_THD."""
         ...
+
+
+Forward = Callable[[Tensor, Tensor, Attention, int], Tensor]
+"""(ids_T, positions_T, attention, num_logits) -> float32 logits_NV behind the first `num_logits` tokens of a
+flat batch; the others only enter the cache."""
 
 
 def _forward(

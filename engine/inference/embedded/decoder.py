@@ -11,7 +11,7 @@ D head size, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,21 +19,13 @@ from torch import Tensor, nn
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
 
 from rocstar.engine.inference.embedded import native
-from rocstar.engine.inference.embedded.attention import Attention
+from rocstar.engine.inference.embedded.attention import Attention, Forward
 from rocstar.engine.inference.embedded.graphs import GraphedDecode, cuda_capture
 
 HALF = (torch.bfloat16, torch.float16)
 HEAD_CHUNK = 1 << 24
 """Weights of the head that a CPU converts to another type at a time: 64 MiB in float32."""
 FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
-
-
-class Forward(Protocol):
-    """Logits behind some of the tokens of a flat batch."""
-
-    def __call__(self, ids_T: Tensor, positions_T: Tensor, attention: Attention, num_logits: int) -> Tensor:
-        """Float32 logits_NV behind the first `num_logits` tokens; the others only enter the cache."""
-        ...
 
 
 def forward_of(

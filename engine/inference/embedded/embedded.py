@@ -38,6 +38,7 @@ from rocstar.engine.inference.base import (
     PromptScores,
     Sampling,
     StopReason,
+    check_request,
 )
 from rocstar.engine.inference.embedded import attention
 from rocstar.engine.inference.embedded.decoder import forward_of
@@ -51,14 +52,16 @@ from rocstar.engine.inference.embedded.kv import (
     free_bytes,
     kv_capacity,
 )
-from rocstar.engine.inference.embedded.rows import DecodeRequest, Done, News, Row, tell
+from rocstar.engine.inference.embedded.rows import DecodeRequest, Done, News, Row, settle, tell
 from rocstar.engine.inference.embedded.sampling import noise, sample
-from rocstar.engine.inference.embedded.scoring import ScoreRequest, tokens_at_a_time
+from rocstar.engine.inference.embedded.scoring import ScoreRequest
 from rocstar.engine.inference.embedded.slots import Slots
 from rocstar.engine.inference.weights import WeightSource
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
+MAX_LOGITS = 1 << 25
+"""Logits of one forward of a text that is scored: 128 MiB in float32."""
 BURST = 16
 """Forwards in the device thread before the event loop is asked again, unless a row ends earlier."""
 
@@ -224,19 +227,15 @@ class EmbeddedEngine:
     def _check(self, ids: list[int], max_new_tokens: int, seed: int, request_id: str) -> None:
         if self._stopped is not None:
             raise InferenceError("engine_stopped", self._stopped, retryable=False)
-        if request_id in self._pending:
-            raise InferenceError("bad_request", f"{request_id!r} has a request already", retryable=False)
-        if not 0 <= seed < 1 << 64:
-            raise InferenceError("bad_request", f"seed {seed} lies outside [0, 2**64)", retryable=False)
-        if not ids or max_new_tokens < 1:
-            detail = f"{len(ids)} ids, {max_new_tokens} new tokens"
-            raise InferenceError("bad_request", detail, retryable=False)
-        most = min(self._model_length, self._kv.capacity)
-        if len(ids) + max_new_tokens > most:
-            detail = f"{len(ids)} + {max_new_tokens} tokens exceed the {most} that a row can have"
-            raise InferenceError("too_long", detail, retryable=False)
-        if min(ids) < 0 or max(ids) >= self._vocab_size:
-            raise InferenceError("bad_token", f"an id lies outside [0, {self._vocab_size})", retryable=False)
+        check_request(
+            ids,
+            max_new_tokens,
+            seed,
+            request_id=request_id,
+            live=self._pending,
+            vocab_size=self._vocab_size,
+            max_length=min(self._model_length, self._kv.capacity),
+        )
 
     def load(self) -> KvLoad:
         return KvLoad(
@@ -281,11 +280,12 @@ class EmbeddedEngine:
     async def rest(self) -> None:
         """Before an update: free the cache's memory on a GPU if no row decodes."""
         if self._device.type == "cuda":
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._rest)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._free_idle_cache)
 
     async def abort(self, request_id: str) -> None:
         if isinstance(scored := self._pending.get(request_id), ScoreRequest):
-            scored.fail(InferenceError("aborted", f"{request_id!r} was aborted", retryable=True))
+            aborted = InferenceError("aborted", f"{request_id!r} was aborted", retryable=True)
+            settle(scored.future, aborted)
         self._inbox.append(("abort", request_id))
         self._wake.set()
 
@@ -314,8 +314,7 @@ class EmbeddedEngine:
                 busy = True
                 while busy:
                     for request, finish in await loop.run_in_executor(self._thread, self._burst):
-                        if not request.future.done():
-                            request.future.set_result(request.result(finish))
+                        settle(request.future, request.result(finish))
                     # Without a row that may decode, only a request or a release helps, and both wake us.
                     is_running = bool(self._slots.num_active or self._failures) and not self._absent
                     busy = bool(self._inbox or self._scores or is_running)
@@ -328,8 +327,7 @@ class EmbeddedEngine:
         """Refuse requests from now on, and fail those that wait."""
         self._stopped = why
         for request in self._pending.values():
-            if not request.future.done():
-                request.future.set_exception(InferenceError("engine_stopped", why, retryable=False))
+            settle(request.future, InferenceError("engine_stopped", why, retryable=False))
 
     # ---- below: the device thread only ----
 
@@ -421,10 +419,12 @@ class EmbeddedEngine:
         if not self._scores:
             return
         request, failure = self._scores[0], ""
+        loop = request.future.get_loop()
+        num_tokens = max(1, min(self._prefill_tokens, MAX_LOGITS // self._vocab_size))
         try:
-            if request.advance(self._forward, tokens_at_a_time(self._prefill_tokens, self._vocab_size)):
+            if request.advance(self._forward, num_tokens):
                 self._scores.popleft()
-                request.deliver()
+                loop.call_soon_threadsafe(settle, request.future, request.scores())
         except OUT_OF_MEMORY as error:
             failure = str(error) or type(error).__name__
         if failure:
@@ -435,7 +435,7 @@ class EmbeddedEngine:
             if request.num_failures > 1:
                 self._scores.popleft()
                 unfit = _does_not_fit(len(request.ids), failure)
-                request.future.get_loop().call_soon_threadsafe(request.fail, unfit)
+                loop.call_soon_threadsafe(settle, request.future, unfit)
 
     def _admit(self) -> None:
         """Give waiting requests a slot while slots and the prefill budget last."""
@@ -450,7 +450,8 @@ class EmbeddedEngine:
                 break
             if self._slots.start(request):
                 self._waiting.remove(request)  # only now: `start` may run out of memory
-                request.admitted()
+                if request.granted is not None:
+                    request.future.get_loop().call_soon_threadsafe(request.granted)
                 budget -= len(request.ids) - request.cached_tokens
 
     def _widen(self) -> None:
@@ -518,7 +519,8 @@ class EmbeddedEngine:
         request = self._waiting.popleft() if row is None else self._slots.evict(row)
         if request is None:
             return
-        request.fail(_does_not_fit(len(request.ids), failure))
+        unfit = _does_not_fit(len(request.ids), failure)
+        request.future.get_loop().call_soon_threadsafe(settle, request.future, unfit)
         if request.row_id in self._joined:
             self._absent.add(request.row_id)
 
@@ -530,7 +532,7 @@ class EmbeddedEngine:
             torch.cuda.empty_cache()
         self._kv.capacity = self._capacity()
 
-    def _rest(self) -> None:
+    def _free_idle_cache(self) -> None:
         with self._reading:
             if not self._slots.num_active:
                 self._give_back()

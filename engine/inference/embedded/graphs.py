@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rocstar.engine.inference.embedded.attention import Attention
+from rocstar.engine.inference.embedded.attention import Attention, Forward
 from rocstar.engine.inference.embedded.kv import SlotKv, SlotPlan
 
 LOG = logging.getLogger(__name__)
@@ -29,7 +29,6 @@ MAX_GRAPHS = 32
 SCRATCH_TOKENS = 1
 """Token places of a slot that no row may use."""
 
-Forward = Callable[[Tensor, Tensor, Attention, int], Tensor]
 Replay = Callable[[], None]
 Capture = Callable[[Callable[[], Tensor]], tuple[Tensor, Replay]]
 """Run a computation once and return its result and what computes it again into the same memory. That holds no

@@ -231,7 +231,17 @@ class SlotPlan:
 
     @cached_property
     def _padded(self) -> list[_PaddedExtras]:
-        return _PaddedExtras.in_buckets(self.extras, self.kv)
+        lengths = [extra.end - extra.start for extra in self.extras]
+        offsets = np.cumsum([0, *lengths]).tolist()
+        return [
+            _PaddedExtras(
+                [self.extras[x] for x in members],
+                [offsets[x] for x in members],
+                self.kv.device,
+                self.kv.dtype,
+            )
+            for members in buckets(lengths)
+        ]
 
     @cached_property
     def _mask_N(self) -> Tensor:
@@ -304,15 +314,6 @@ def _pool() -> ThreadPoolExecutor:
 
 class _PaddedExtras:
     """Prefill rows of similar length, padded to the longest. `tokens`: their places among the extras."""
-
-    @classmethod
-    def in_buckets(cls, extras: Sequence[Extra], kv: SlotKv) -> list[_PaddedExtras]:
-        lengths = [e.end - e.start for e in extras]
-        offsets = np.cumsum([0, *lengths]).tolist()
-        return [
-            cls([extras[e] for e in members], [offsets[e] for e in members], kv.device, kv.dtype)
-            for members in buckets(lengths)
-        ]
 
     def __init__(
         self, extras: Sequence[Extra], offsets: Sequence[int], device: torch.device, dtype: torch.dtype

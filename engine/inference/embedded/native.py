@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rocstar.engine.inference.embedded.attention import Attention
+from rocstar.engine.inference.embedded.attention import Attention, Forward
 from rocstar.engine.inference.embedded.kv import SlotPlan
 
 try:
@@ -33,7 +33,6 @@ TOKENS_PER_THREAD = 48
 STATIC_ROTATIONS = ("default", "linear", "llama3")
 """Those in which a token's angle depends on nothing but its position."""
 
-Other = Callable[[Tensor, Tensor, Attention, int], Tensor]
 _Place = tuple[dict[str, nn.Parameter | None], str]
 """A module's parameters and the name of one: the learner may replace the tensor."""
 
@@ -57,7 +56,7 @@ class NativeForward:
     forward.
     """
 
-    def __init__(self, model: Any, other: Other, *, spare_threads: int = 0) -> None:
+    def __init__(self, model: Any, other: Forward, *, spare_threads: int = 0) -> None:
         """spare_threads: of those that torch has here, for others who work meanwhile."""
         assert _decode is not None
         config, attn = model.config, model.model.layers[0].self_attn

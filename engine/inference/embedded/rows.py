@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from rocstar.engine.inference.base import Generation, Heard, InferenceError, StopReason
 
@@ -29,11 +30,6 @@ class DecodeRequest:
     spans: list[list[int]] = field(default_factory=list)
     cached_tokens: int = 0
 
-    def admitted(self) -> None:
-        """It has a slot; from any thread."""
-        if self.granted is not None:
-            self.future.get_loop().call_soon_threadsafe(self.granted)
-
     def add(self, token: int, logprob: float, version: int) -> StopReason | None:
         at = len(self.new_ids)
         self.new_ids.append(token)
@@ -45,14 +41,6 @@ class DecodeRequest:
         if token in self.stop_ids:
             return StopReason.stop
         return StopReason.length if len(self.new_ids) >= self.max_new_tokens else None
-
-    def fail(self, error: InferenceError) -> None:
-        """End it; from any thread."""
-        self.future.get_loop().call_soon_threadsafe(self._fail, error)
-
-    def _fail(self, error: InferenceError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
 
     def result(self, finish: StopReason) -> Generation:
         return Generation(
@@ -83,6 +71,16 @@ Done = list[tuple[DecodeRequest, StopReason]]
 
 News = list[tuple[Heard, int, int]]
 """Tokens of one forward for a listener: position and id."""
+
+
+def settle(future: asyncio.Future[Any], outcome: object) -> None:
+    """End a wait that has not ended; on the event loop. outcome: its result, or an InferenceError."""
+    if future.done():
+        return
+    if isinstance(outcome, InferenceError):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
 
 
 def tell(news: News) -> None:

@@ -31,7 +31,8 @@ def sample(
     Temperature 0 is greedy; its log-probs are those of T = 1. A token of probability 0 is never drawn.
     FloatingPointError if a row's logits are not finite: such a model has no distribution.
     """
-    if _decode is not None and _is_readable(logits_NV):
+    is_native = logits_NV.dtype == torch.float32 and logits_NV.device.type == "cpu"
+    if _decode is not None and is_native and logits_NV.is_contiguous():
         return _sample_native(logits_NV, temperatures_N, noise_N)
     temperatures = torch.tensor(temperatures_N, device=logits_NV.device)[:, None]
     greedy = temperatures == 0
@@ -50,10 +51,6 @@ def sample(
     if 0.0 in temperatures_N:
         tokens = torch.where(greedy, logprobs_NV.argmax(-1, keepdim=True), tokens)
     return tokens[:, 0].tolist(), logprobs_NV.gather(-1, tokens)[:, 0].tolist()
-
-
-def _is_readable(logits_NV: Tensor) -> bool:
-    return logits_NV.dtype == torch.float32 and logits_NV.device.type == "cpu" and logits_NV.is_contiguous()
 
 
 def _sample_native(

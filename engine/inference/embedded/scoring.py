@@ -16,17 +16,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rocstar.engine.inference.base import InferenceError, PromptScores
-from rocstar.engine.inference.embedded.attention import grouped_attention
-from rocstar.engine.inference.embedded.decoder import Forward
-
-MAX_LOGITS = 1 << 25
-"""Logits of one forward: 128 MiB in float32."""
-
-
-def tokens_at_a_time(prefill_tokens: int, vocab_size: int) -> int:
-    """How long a chunk may be whose logits are all wanted."""
-    return max(1, min(prefill_tokens, MAX_LOGITS // vocab_size))
+from rocstar.engine.inference.base import PromptScores
+from rocstar.engine.inference.embedded.attention import Forward, grouped_attention
 
 
 class TextAttention:
@@ -51,7 +42,7 @@ class TextAttention:
 class ScoreRequest:
     """A `score` call on its way. Invariant: every entry was computed under the weights of one version.
 
-    Everything but `fail` is called in the device thread.
+    Its methods are called in the device thread.
     """
 
     row_id: str
@@ -68,16 +59,13 @@ class ScoreRequest:
     _best_logprobs: list[float] = field(default_factory=list)
 
     def advance(self, forward: Forward, num_tokens: int) -> bool:
-        """Score the next `num_tokens` ids; whether these were the last.
+        """Score the next `num_tokens` ids; return True if these were the last.
 
         FloatingPointError if the logits are not finite: such a model has no distribution.
         """
         end = min(self._at + num_tokens, len(self.ids) - 1)
-        if end > self._at:
-            self._take(forward, end)
-        return end >= len(self.ids) - 1
-
-    def _take(self, forward: Forward, end: int) -> None:
+        if self._at == end:  # one id, which has nothing before it
+            return True
         ids_T = torch.tensor(self.ids[self._at : end], device=self.device)
         positions_T = torch.arange(self._at, end, device=self.device)
         logits_TV = forward(ids_T, positions_T, self._attention, end - self._at).float()
@@ -92,26 +80,16 @@ class ScoreRequest:
         self._best_ids += best.indices.tolist()
         self._best_logprobs += best.values.tolist()
         self._at = end
+        return end == len(self.ids) - 1
 
     def restart(self) -> None:
         """The weights changed: nothing that was computed is valid."""
         self._at, self._attention = 0, TextAttention()
         self._logprobs, self._best_ids, self._best_logprobs = [], [], []
 
-    def deliver(self) -> None:
-        """Set the result of the waiting call."""
-        scores = PromptScores(
+    def scores(self) -> PromptScores:
+        return PromptScores(
             logprobs=tuple(self._logprobs),
             best_ids=tuple(self._best_ids),
             best_logprobs=tuple(self._best_logprobs),
         )
-        self.future.get_loop().call_soon_threadsafe(self._set, scores)
-
-    def _set(self, scores: PromptScores) -> None:
-        if not self.future.done():
-            self.future.set_result(scores)
-
-    def fail(self, error: InferenceError) -> None:
-        """End it; on the event loop."""
-        if not self.future.done():
-            self.future.set_exception(error)

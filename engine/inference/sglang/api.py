@@ -57,8 +57,6 @@ class Api:
 
     def __init__(self, url: str, *, max_requests: int = 1024, timeout_s: float = 60.0) -> None:
         self.url, self.timeout_s = url.rstrip("/"), timeout_s
-        self.looks = 0
-        """Answers of /v1/loads so far."""
         self._room = asyncio.Semaphore(max_requests)
         self._max_connections = max_requests + CONTROL_CONNECTIONS
         self._session: aiohttp.ClientSession | None = None
@@ -86,7 +84,7 @@ class Api:
     async def generate_streamed(
         self,
         body: dict[str, Any],
-        tell: Callable[[Sequence[int]], None],
+        deliver: Callable[[Sequence[int]], None],
         *,
         gap_s: float,
         excused: Callable[[], bool],
@@ -107,7 +105,7 @@ class Api:
                         event = _json(payload, "/generate")
                         if isinstance(event, dict) and "error" in event:  # refused, with status 200
                             raise _refusal("/generate", 400, payload.decode(errors="replace"))
-                        tell(streamed.add(event))
+                        deliver(streamed.add(event))
             except (aiohttp.ClientError, ConnectionError) as error:
                 raise self._lost("/generate", error) from error
         return _generated(streamed.reply())
@@ -123,7 +121,6 @@ class Api:
 
     async def loads(self) -> Loads:
         reply = await self.get("/v1/loads?include=core")
-        self.looks += 1
         try:
             ranks = reply["loads"]
             return Loads(

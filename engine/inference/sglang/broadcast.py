@@ -65,9 +65,9 @@ class BroadcastGroup:
         self._world_size = 1 + sum(engine.facts.tp_size for engine in engines)
         self._group: Any = None
 
-    def is_of(self, engines: Sequence[SGLangEngine]) -> bool:
-        """Whether these servers are its members: the same processes, for one that was started again, at
-        another address, is in no group."""
+    def has_members(self, engines: Sequence[SGLangEngine]) -> bool:
+        """Return True if exactly these servers joined. One that was started again, at another address, is in
+        no group."""
         return self.engines == list(engines) and self._urls == [engine.api.url for engine in engines]
 
     async def __aenter__(self) -> BroadcastGroup:

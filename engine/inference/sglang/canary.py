@@ -47,20 +47,8 @@ class Canary:
         known = self._known.get(engine.version)
         if known is None:  # it was started from this version's files, before anything was published
             return
-        ids, logprobs = await self._ask(engine)
-        for k in range(NUM_TOKENS):
-            if not abs(logprobs[k] - known[1][k]) <= self._tolerance:
-                detail = (
-                    f"token {k} of the canary has log-prob {logprobs[k]:.4f} where the learner's version "
-                    f"{engine.version} has {known[1][k]:.4f}: more than {self._tolerance} apart"
-                )
-                raise InferenceError("wrong_weights", detail, retryable=True)
-            if ids[k] != known[0][k]:  # almost equal log-probs; the continuations differ from here on
-                return
-
-    async def _ask(self, engine: SGLangEngine) -> tuple[Sequence[int], Sequence[float]]:
         try:
-            found = await engine.generate(
+            answer = await engine.generate(
                 self.prompt,
                 max_new_tokens=NUM_TOKENS,
                 stop_ids=frozenset(),
@@ -72,6 +60,14 @@ class Canary:
         except TimeoutError:
             detail = f"no canary within {self._timeout_s} s"
             raise InferenceError("replica_hung", detail, retryable=True) from None
-        if len(found.ids) < NUM_TOKENS or {v for _, _, v in found.version_spans} != {engine.version}:
+        if len(answer.ids) < NUM_TOKENS or {v for _, _, v in answer.version_spans} != {engine.version}:
             raise InferenceError("wrong_weights", "the canary was cut short", retryable=True)
-        return found.ids, found.logprobs
+        for k, logprob in enumerate(answer.logprobs[:NUM_TOKENS]):
+            if not abs(logprob - known[1][k]) <= self._tolerance:
+                detail = (
+                    f"token {k} of the canary has log-prob {logprob:.4f} where the learner's version "
+                    f"{engine.version} has {known[1][k]:.4f}: more than {self._tolerance} apart"
+                )
+                raise InferenceError("wrong_weights", detail, retryable=True)
+            if answer.ids[k] != known[0][k]:  # almost equal log-probs; the continuations differ from here on
+                return

@@ -56,9 +56,7 @@ def expected_checksums(source: WeightSource, names: Iterable[str], dtype: str) -
     None if a parameter is not composed of the source's tensors in a known way (a quantised model).
     """
     passing = PassingChecksums(source.shapes(), names, dtype)
-    if passing.is_known:
-        for name in passing.wanted:
-            passing.add(name, source.tensor(name))
+    passing.add_all(source)
     return passing.found()
 
 
@@ -76,7 +74,7 @@ class PassingChecksums:
 
     def __init__(self, have: Shapes, names: Iterable[str], dtype: str) -> None:
         parts = {name: list(_parts(name, have)) for name in names}
-        self.is_known = all(parts.values())
+        self._is_known = all(parts.values())
         self._dtype = dtype
         self._hashes = {name: _ParameterHash(name, of) for name, of in parts.items()}
         self._by_part: dict[str, list[_ParameterHash]] = {}
@@ -84,23 +82,24 @@ class PassingChecksums:
             for part in of:
                 self._by_part.setdefault(part, []).append(self._hashes[name])
 
-    @property
-    def wanted(self) -> list[str]:
-        """Tensors that some parameter is made of."""
-        return list(self._by_part)
-
     def add(self, name: str, tensor: Tensor) -> None:
         import torch
 
-        if self.is_known and name in self._by_part:
+        if self._is_known and name in self._by_part:
             plain = tensor.detach().to("cpu", getattr(torch, self._dtype)).contiguous()
             for parameter in self._by_part[name]:
                 parameter.add(name, plain)
 
+    def add_all(self, source: WeightSource) -> None:
+        """Add every tensor of `source` that a parameter is made of."""
+        if self._is_known:
+            for name in self._by_part:
+                self.add(name, source.tensor(name))
+
     def found(self) -> dict[str, str] | None:
         """None as for `expected_checksums`; an incomplete parameter has the checksum "", which no server
         reports."""
-        if not self.is_known:
+        if not self._is_known:
             return None
         return {name: parameter.digest() for name, parameter in self._hashes.items()}
 
@@ -115,16 +114,14 @@ class _ParameterHash:
         self._padding = 0
 
     def add(self, part: str, plain: Tensor) -> None:
-        self._early[part] = plain
-        while self._left and self._left[-1] in self._early:
-            self._hash(self._early.pop(self._left.pop()))
-
-    def _hash(self, plain: Tensor) -> None:
         import torch
 
-        self._hasher.update(plain.reshape(-1).view(torch.uint8).numpy().data)
-        if self._name.endswith(PADDED):
-            self._padding = -plain.shape[0] % PADDED_ROWS * plain[0].numel() * plain.element_size()
+        self._early[part] = plain
+        while self._left and self._left[-1] in self._early:
+            turn = self._early.pop(self._left.pop())
+            self._hasher.update(turn.reshape(-1).view(torch.uint8).numpy().data)
+            if self._name.endswith(PADDED):
+                self._padding = -turn.shape[0] % PADDED_ROWS * turn[0].numel() * turn.element_size()
 
     def digest(self) -> str:
         if self._left:

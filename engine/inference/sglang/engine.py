@@ -16,15 +16,13 @@ that was not published from here is refused.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
-from array import array
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
-
-import numpy as np
 
 from rocstar.engine.inference.base import (
     Generation,
@@ -34,6 +32,7 @@ from rocstar.engine.inference.base import (
     KvLoad,
     Sampling,
     StopReason,
+    check_request,
 )
 from rocstar.engine.inference.sglang.api import Api, Loads
 from rocstar.engine.inference.sglang.checksums import matching_dtype
@@ -112,7 +111,8 @@ class SGLangEngine(Inference):
     async def __aenter__(self) -> SGLangEngine:
         await self.api.__aenter__()
         try:
-            await self.connect()
+            await self.examine()
+            await self.serve_as(self.version)
         except BaseException:  # cancelled, too: who did not enter does not leave
             await self.api.__aexit__(None, None, None)
             raise
@@ -130,14 +130,6 @@ class SGLangEngine(Inference):
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.api.__aexit__(kind, error, trace)
 
-    async def connect(self) -> None:
-        """Check that the server is one whose answers can be trained on, and label its weights.
-
-        InferenceError(unfit) names what to change.
-        """
-        await self.examine()
-        await self.serve_as(self.version)
-
     async def serve_as(self, version: int) -> None:
         """Label the server's present weights as `version`, which is allowed, and serve them."""
         label = {"new_version": str(version), "abort_all_requests": False}
@@ -145,7 +137,8 @@ class SGLangEngine(Inference):
         self.version, self.broken = version, None
 
     async def examine(self) -> None:
-        """Run only the checks of `connect`, which a restarted server must pass before it gets weights."""
+        """Check that the server is one whose answers can be trained on. InferenceError(unfit) names what to
+        change."""
         self.facts = await examine(self.api)
         self._loads = await self.api.loads()
         self.checksums = await self.read_checksums()
@@ -207,7 +200,17 @@ class SGLangEngine(Inference):
 
         InferenceError(retryable=True) as soon as the server is known to be lost, hung or wrong.
         """
-        self._check(ids, max_new_tokens, seed, request_id)
+        if self.broken is not None:
+            raise InferenceError(self.broken.kind, self.broken.detail, retryable=self.broken.retryable)
+        check_request(
+            ids,
+            max_new_tokens,
+            seed,
+            request_id=request_id,
+            live=self._live,
+            vocab_size=self._vocab_size,
+            max_length=self.facts.max_length,
+        )
         live = self._live[request_id] = LiveRequest(rid="", heard=self._hearing.get(request_id))
         self._idle.clear()
         try:
@@ -239,22 +242,6 @@ class SGLangEngine(Inference):
             if not self._live:
                 self._idle.set()
 
-    def _check(self, ids: list[int], max_new_tokens: int, seed: int, request_id: str) -> None:
-        if self.broken is not None:
-            raise InferenceError(self.broken.kind, self.broken.detail, retryable=self.broken.retryable)
-        if request_id in self._live:
-            raise InferenceError("bad_request", f"{request_id!r} has a request already", retryable=False)
-        if not 0 <= seed < 1 << 64:
-            raise InferenceError("bad_request", f"seed {seed} lies outside [0, 2**64)", retryable=False)
-        if not ids or max_new_tokens < 1:
-            detail = f"{len(ids)} ids, {max_new_tokens} new tokens"
-            raise InferenceError("bad_request", detail, retryable=False)
-        if len(ids) + max_new_tokens > self.facts.max_length:
-            detail = f"{len(ids)} + {max_new_tokens} tokens exceed the server's {self.facts.max_length}"
-            raise InferenceError("too_long", detail, retryable=False)
-        if not _are_ids(ids, self._vocab_size):
-            raise InferenceError("bad_token", f"an id lies outside [0, {self._vocab_size})", retryable=False)
-
     async def _answer(self, live: LiveRequest, body: dict[str, Any]) -> dict[str, Any]:
         """The server's reply, or the failure with which the request was broken off meanwhile."""
         if live.aborted:  # before it was sent, in a pause
@@ -263,7 +250,7 @@ class SGLangEngine(Inference):
             live.call = asyncio.ensure_future(self.api.generate(body))
         else:
             streamed = self.api.generate_streamed(
-                body, live.tell, gap_s=self._gap_timeout_s, excused=self._may_be_silent
+                body, live.deliver, gap_s=self._gap_timeout_s, excused=self._may_be_silent
             )
             live.call = asyncio.ensure_future(streamed)
         task = asyncio.current_task()
@@ -334,14 +321,11 @@ class SGLangEngine(Inference):
             raise ValueError(f"version {version} does not follow {self.version}")
         self._versions[str(version)] = version
 
-    async def drained(self, timeout_s: float) -> bool:
-        """Wait until no request is in flight; whether that came to be."""
-        try:
+    async def drained(self, timeout_s: float) -> None:
+        """Wait until no request is in flight, or until `timeout_s` have passed."""
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
 
     async def wait_broken(self, *kinds: str) -> None:
         """Until the engine breaks for one of these reasons."""
@@ -352,7 +336,7 @@ class SGLangEngine(Inference):
             self._broke.clear()
 
     def break_off(self, failure: InferenceError) -> None:
-        """Fail every request in flight and refuse new ones, until a publish or `connect` succeeds."""
+        """Fail every request in flight and refuse new ones, until a publish or `serve_as` succeeds."""
         self.broken = failure
         for live in self._live.values():
             live.failure = InferenceError(failure.kind, failure.detail, retryable=failure.retryable)
@@ -401,15 +385,6 @@ class SGLangEngine(Inference):
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-
-def _are_ids(ids: list[int], vocab_size: int) -> bool:
-    """Whether all of `ids`, of which there are some, lie in [0, vocab_size). Exact: what does not fit 32 bits
-    is no id. A turn brings its whole prefix along: this is five times as fast as min and max of a list."""
-    try:
-        return int(np.frombuffer(array("I", ids), dtype=np.uintc).max()) < vocab_size
-    except OverflowError:
-        return False
 
 
 BEYOND_INPUT = 4

@@ -24,16 +24,16 @@ class LiveRequest:
     aborted: bool = False
     heard: Heard | None = None
     """The callback for each token, or None if the response is not streamed."""
-    told: int = 0
-    """Number of delivered tokens of the present reply."""
+    num_delivered: int = 0
+    """Tokens of the present reply that `heard` has."""
     written: GenerationBuilder = field(default_factory=GenerationBuilder)
 
-    def tell(self, new: Sequence[int]) -> None:
-        """Tell tokens that came, behind those of the replies before."""
-        assert self.heard is not None, "nobody listens"
-        for place, token in enumerate(new, len(self.written.ids) + self.told):
+    def deliver(self, new: Sequence[int]) -> None:
+        """Call `heard` with new tokens, behind those of the replies before."""
+        assert self.heard is not None, "only a streamed request delivers tokens"
+        for place, token in enumerate(new, len(self.written.ids) + self.num_delivered):
             self.heard(place, token)
-        self.told += len(new)
+        self.num_delivered += len(new)
 
     def take(self, reply: dict[str, Any], *, asked: int, versions: Mapping[str, int]) -> StopReason:
         """Append the reply's tokens and return its finish reason. `versions`: published versions by label.
@@ -64,7 +64,7 @@ class LiveRequest:
             detail = f"{type(error).__name__}: {error}; {str(reply)[:300]}"
             raise InferenceError("bad_reply", detail, retryable=True) from error
         self.written.add(new, logprobs, found, meta.get("cached_tokens") or 0)
-        self.told = 0
+        self.num_delivered = 0
         if kind == "stop":
             return StopReason.stop
         return StopReason.length if kind == "length" and len(new) == asked else StopReason.aborted

@@ -30,7 +30,6 @@ from rocstar.engine.inference.sglang.checksums import (
     PassingChecksums,
     check_layout,
     differences,
-    expected_checksums,
 )
 from rocstar.engine.inference.sglang.engine import SGLangEngine
 from rocstar.engine.inference.weight_stream import Bucket, WeightStream
@@ -41,7 +40,7 @@ DRAIN_S = 10.0
 """The time aborted requests have to come back with their tokens."""
 Failures = dict[SGLangEngine, InferenceError]
 Expected = dict[SGLangEngine, dict[str, str] | None]
-"""The checksums that each server must report; None if they cannot be predicted."""
+"""The checksums that each server must report; None, or no entry, if they cannot be predicted."""
 
 
 class WeightSender:
@@ -107,7 +106,7 @@ class WeightSender:
     async def _send(
         self, version: int, source: WeightSource, engines: Sequence[SGLangEngine], *, restoring: bool = False
     ) -> Failures:
-        expected = {} if isinstance(source, WeightStream) else await self._expected(engines, source)
+        expected = {} if isinstance(source, WeightStream) else await _expected(engines, source)
         failures: Failures = {}
         unsure = list(engines)
         async with AsyncExitStack() as stack:
@@ -170,7 +169,7 @@ class WeightSender:
                 except InferenceError as failure:
                     failures |= dict.fromkeys(left, failure)
                     return
-                expected |= await self._expected(left, disk)
+                expected |= await _expected(left, disk)
             elif isinstance(source, LiveWeights):
                 made = tempfile.TemporaryDirectory(prefix=f"v{version}-", dir=self._folder)
                 folder = Path(stack.enter_context(made))
@@ -206,7 +205,7 @@ class WeightSender:
         """
         passing = _passing(engines, source) if isinstance(source, WeightStream) else {}
         try:
-            if self._group is None or not self._group.is_of(engines):
+            if self._group is None or not self._group.has_members(engines):
                 await self._leave_group()
                 assert self._backend is not None
                 self._group = await BroadcastGroup(
@@ -249,36 +248,25 @@ class WeightSender:
             elif isinstance(outcome, BaseException):
                 raise outcome
 
-    async def _expected(self, engines: Iterable[SGLangEngine], source: WeightSource) -> Expected:
-        """Hashed once for all servers that are alike."""
-        found: dict[_Kind, dict[str, str] | None] = {}
-        expected: Expected = {}
-        for engine in engines:
-            kind = _kind(engine)
-            if engine.dtype is not None and kind not in found:
-                names = list(engine.checksums)
-                found[kind] = await asyncio.to_thread(expected_checksums, source, names, engine.dtype)
-            expected[engine] = found.get(kind)
-        return expected
-
-
-_Kind = tuple[frozenset[str], str | None]
-
-
-def _kind(engine: SGLangEngine) -> _Kind:
-    """Servers of one kind report the same checksums of the same weights."""
-    return frozenset(engine.checksums), engine.dtype
-
 
 def _passing(engines: Iterable[SGLangEngine], source: WeightSource) -> dict[SGLangEngine, PassingChecksums]:
-    """One hash for all servers that are alike; none where it could not be foretold."""
-    made: dict[_Kind, PassingChecksums] = {}
-    found = {}
+    """One hash for all servers that report the same checksums; none where they cannot be predicted."""
+    by_kind: dict[tuple[frozenset[str], str], PassingChecksums] = {}
+    passing = {}
     for engine in engines:
         if engine.dtype is not None:
-            names, dtype, kind = list(engine.checksums), engine.dtype, _kind(engine)
-            found[engine] = made.setdefault(kind, PassingChecksums(source.shapes(), names, dtype))
-    return found
+            kind = frozenset(engine.checksums), engine.dtype
+            if kind not in by_kind:
+                by_kind[kind] = PassingChecksums(source.shapes(), list(engine.checksums), engine.dtype)
+            passing[engine] = by_kind[kind]
+    return passing
+
+
+async def _expected(engines: Iterable[SGLangEngine], source: WeightSource) -> Expected:
+    passing = _passing(engines, source)
+    for checksums in set(passing.values()):
+        await asyncio.to_thread(checksums.add_all, source)
+    return {engine: checksums.found() for engine, checksums in passing.items()}
 
 
 def _hash(bucket: Bucket, checksums: Iterable[PassingChecksums]) -> None:

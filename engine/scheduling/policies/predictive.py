@@ -19,6 +19,8 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from rocstar.engine.scheduling.events import (
     Command,
     Drop,
@@ -31,7 +33,7 @@ from rocstar.engine.scheduling.events import (
     TurnEnded,
     TurnReady,
 )
-from rocstar.engine.scheduling.occupancy import Forecast, Occupancy, forecast_of_one
+from rocstar.engine.scheduling.occupancy import Forecast, Occupancy, ahead
 from rocstar.engine.scheduling.predictor import Floats, LengthPredictor
 from rocstar.engine.scheduling.schedule_state import Phase, ReplicaEntry, ScheduleState, TrajectoryEntry
 from rocstar.engine.scheduling.waiting import WaitingQueue
@@ -388,14 +390,14 @@ class Predictive:
         return self._forecast_of_one(turn, self._lengths.going_on_K(cell), extra)
 
     def _forecast_of_one(self, turn: TrajectoryEntry, going_on_K: Floats, extra_tokens: int) -> Forecast:
-        return forecast_of_one(
-            going_on_K,
-            self._lengths.bin_tokens,
-            _length(turn),
-            prompt_tokens=turn.prompt_tokens,
-            extra_tokens=extra_tokens,
-            request_tokens=self.request_tokens,
-        )
+        """Return the forecast of one trajectory; `extra_tokens` are held in addition to its own tokens."""
+        bin_tokens, length = self._lengths.bin_tokens, _length(turn)
+        ahead_K = ahead(bin_tokens)
+        size_K = length + extra_tokens + ahead_K
+        mean_K = going_on_K * size_K
+        read_K = going_on_K * (length + turn.prompt_tokens + self.request_tokens + ahead_K)
+        area = float(np.add.reduce(read_K)) * bin_tokens
+        return Forecast(mean_K, mean_K * (1.0 - going_on_K) * size_K, going_on_K.copy(), area, bin_tokens)
 
     def _forecast(self, replica: int) -> Forecast:
         found = self._forecasts.get(replica)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rocstar.engine.inference.base import InferenceError, Sampling, ScoresPrompts, TellsTokens
-from rocstar.engine.inference.embedded import scoring
+from rocstar.engine.inference.embedded import embedded as embedded_module
 from rocstar.engine.inference.weights import LiveWeights
 from tests.fakes import asking
 
@@ -27,7 +27,7 @@ async def test_scores_are_those_of_a_plain_forward(
     architecture: str, temperature: float, embedded: Any, models: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract 1, in chunks of 16 ids while other requests decode."""
-    monkeypatch.setattr(scoring, "MAX_LOGITS", 16 * VOCAB)
+    monkeypatch.setattr(embedded_module, "MAX_LOGITS", 16 * VOCAB)
     sampling = Sampling(temperature=temperature)
     async with embedded(models(architecture), max_running=2) as engine, asyncio.TaskGroup() as group:
         assert isinstance(engine, ScoresPrompts) and isinstance(engine, TellsTokens)
@@ -60,7 +60,7 @@ async def test_a_publish_begins_a_score_anew(
     embedded: Any, models: Any, gate: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A score is of one version: what was computed under the weights before is computed again."""
-    monkeypatch.setattr(scoring, "MAX_LOGITS", 16 * VOCAB)
+    monkeypatch.setattr(embedded_module, "MAX_LOGITS", 16 * VOCAB)
     model, newer = models("qwen3", seed=0), models("qwen3", seed=1)
     held = gate(model, stop_at=1)
     async with embedded(model, max_running=2) as engine:

@@ -238,8 +238,14 @@ async def test_a_pause_is_no_hang(sglang: Any, until: Any) -> None:
         await until(lambda: server.scheduler.running)
         engine.paused = True
         await engine.api.post("/pause_generation", {"mode": "retract"})
-        looks = engine.api.looks
-        await until(lambda: engine.api.looks > looks + 5)
+        reports = [engine._loads]
+
+        def num_reports() -> int:
+            if engine._loads is not reports[-1]:
+                reports.append(engine._loads)
+            return len(reports)
+
+        await until(lambda: num_reports() > 6)
         assert engine.broken is None and engine.load().waiting == 1
         await engine.api.post("/continue_generation", {})
         engine.paused = False

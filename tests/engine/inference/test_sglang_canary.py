@@ -113,7 +113,8 @@ async def test_an_answer_waits_for_the_canary(
         answer = asyncio.create_task(ask(replica, [5, 6], "g/0", 2))
         while "g/0" not in replica.engine._live:  # noqa: ASYNC110 - until it was asked
             await asyncio.sleep(0)
-        assert await replica.engine.drained(60.0)
+        await replica.engine.drained(60.0)
+        assert replica.engine._idle.is_set()
         await asyncio.sleep(0)
         assert not answer.done()
         canary.expect(

@@ -230,7 +230,7 @@ def test_checksums_of_what_passes_by_in_any_order(order: list[int]) -> None:
     tensors = {name: torch.full((k + 1, 3), float(k)) for k, name in enumerate(names)}
     served = ["model.layers.0.self_attn.qkv_proj.weight", names[3]]
     passing = PassingChecksums(LiveWeights(tensors).shapes(), served, "float32")
-    assert passing.is_known and set(passing.found().values()) == {""}  # type: ignore[union-attr]
+    assert set(passing.found().values()) == {""}  # type: ignore[union-attr]
     for k in order:
         passing.add(names[k], tensors[names[k]])
     fused = torch.cat([tensors[name] for name in names[:3]])

@@ -14,7 +14,7 @@ import pytest
 from rocstar.engine.inference.base import KvLoad
 from rocstar.engine.nodes import nodes as nodes_module
 from rocstar.engine.nodes.node import GroupOrder, NodeLoad, run_order
-from rocstar.engine.nodes.nodes import FIRST_LOOK_S, GRACE_S, NodeLimits, Nodes
+from rocstar.engine.nodes.nodes import FIRST_LOADS_S, GRACE_S, NodeLimits, Nodes
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group
 from rocstar.engine.waits import WaitBoard
@@ -359,7 +359,7 @@ async def test_a_silent_node_delays_a_step_by_no_more_than_a_look(cluster: Clust
             return await cluster.home(orders[0])
 
         await nodes.roll_out(orders[0], home)
-        assert granted.result() - asked == FIRST_LOOK_S
+        assert granted.result() - asked == FIRST_LOADS_S
 
 
 @pytest.mark.parametrize("part", [1, 2, 3, 7])

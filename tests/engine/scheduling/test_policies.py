@@ -282,10 +282,9 @@ def test_a_move_is_for_more_than_chance_and_never_makes_another_the_last(
         st.tuples(st.integers(0, 11), st.sampled_from(["wait", "lose", "start", "leave", "rank"])),
         max_size=60,
     ),
-    by_group=st.booleans(),
 )
 @settings(max_examples=80, deadline=None, derandomize=True)
-def test_the_queue_forgets_nobody(steps: list[tuple[int, str]], by_group: bool) -> None:
+def test_the_queue_forgets_nobody(steps: list[tuple[int, str]]) -> None:
     """Whoever waits can be drawn from the heads, in some order, until none is left; and nobody else."""
 
     class Lengths(LengthPredictor):
@@ -311,7 +310,7 @@ def test_the_queue_forgets_nobody(steps: list[tuple[int, str]], by_group: bool) 
         )
         for k in range(12)
     }
-    queue, now = WaitingQueue(Lengths(), by_group=by_group), ScheduleState()
+    queue, now = WaitingQueue(Lengths()), ScheduleState()
     for who, what in steps:
         turn = turns[who]
         if what in ("wait", "lose") and turn.traj not in now.ready:
@@ -396,7 +395,7 @@ def test_those_that_still_run_count_as_long_as_they_are() -> None:
             continue
         predictor.add(f"x{k}", f"g{k}", "s", 6400)
         predictor.turn_starts(f"x{k}", 0, 0)
-        predictor.advance(f"x{k}", 3000)
+        predictor._advance(predictor._progress[f"x{k}"], 3000)
     predictor.add("y", "gy", "s", 6400)
     going_on_K = ahead_of(predictor, predictor.turn_starts("y", 0, 0))
     assert going_on_K[1500 // predictor.bin_tokens] == pytest.approx(0.5, abs=0.06)

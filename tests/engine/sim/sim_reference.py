@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rocstar.engine.fleet.scheduler import Scheduler
 from rocstar.engine.scheduling.events import (
     Drop,
     Event,
@@ -20,7 +21,6 @@ from rocstar.engine.scheduling.events import (
     TurnReady,
 )
 from rocstar.engine.sim.cost import Cluster
-from rocstar.engine.sim.flight import Handler
 from rocstar.engine.sim.workload import TrajectoryWork, Workload
 
 
@@ -74,7 +74,7 @@ class Box:
 class StepByStep:
     """Run a workload; afterwards `trips` say when each trajectory left and `boxes` hold the sums."""
 
-    def __init__(self, workload: Workload, cluster: Cluster, scheduler: Handler) -> None:
+    def __init__(self, workload: Workload, cluster: Cluster, scheduler: Scheduler) -> None:
         self.cluster, self.model, self.scheduler = cluster, cluster.model, scheduler
         self.trips = [Trip(w, i, w.prompt_tokens) for i, w in enumerate(workload.trajectories)]
         self.by_name = {t.work.traj: t for t in self.trips}
