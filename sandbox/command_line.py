@@ -4,6 +4,7 @@ Exit status: 2 for a user error or a failure of the sandbox, 130 after Ctrl-C, 1
 gone.
 """
 
+import argparse
 import os
 import select
 import sys
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rocstar.sandbox.types import SandboxError
 
@@ -50,6 +51,23 @@ def parse_or_exit(parse: Callable[[], Parsed]) -> Parsed:
             if not is_unread():
                 raise
         raise
+
+
+def number_option(
+    low: float, high: float, what: str, kind: type[int] | type[float] = int
+) -> Callable[[str], Any]:
+    """Return a parser of an option's number from `low` to `high`, for argparse."""
+
+    def parse(text: str) -> int | float:
+        value = None
+        with suppress(ValueError):
+            if kind is float or text.removeprefix("-").isdecimal():  # int() takes "1_000" and "+5", too
+                value = kind(text)
+        if value is None or not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+        return value
+
+    return parse
 
 
 def format_error(error: Exception) -> str:

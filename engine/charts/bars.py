@@ -8,11 +8,10 @@ from rocstar.engine.charts.drawing import escape, format_value, nice_ticks
 from rocstar.engine.charts.line_chart import (
     LEFT,
     TOP,
-    Chart,
     Frame,
     axes,
+    empty_chart,
     header,
-    nothing,
     svg_element,
 )
 
@@ -43,19 +42,16 @@ def stacked_bars(
         heads: texts of each bar's tooltip; default: its x.
         width, height: user units.
     """
-    chart = Chart(title=title, unit=unit, series=())
     totals = [math.fsum(values[i] for values in parts.values()) for i in range(len(xs))]
     if not xs or max(totals) <= 0:
-        return svg_element(
-            title, width, height, header(chart) + nothing(width, height), None, standalone=False
-        )
+        return empty_chart(title, unit, width, height)
     ticks = nice_ticks(0.0, max(totals))
     legend, num_rows = _legend(parts, colors, width)
     top = TOP + ROW * (num_rows - 1)
     frame = Frame(width, height, xs[0] - 0.5, xs[-1] + 0.5, 0.0, ticks[-1], right=14, top=top)
     step = min((b - a for a, b in pairwise(xs)), default=1.0)
     bar = max(0.6, (frame.x(xs[0] + step) - frame.x(xs[0])) * 0.86)
-    body = [header(chart), axes(frame, ticks, unit, over), legend]
+    body = [header(title, unit), axes(frame, ticks, unit, over), legend]
     for i, x in enumerate(xs):
         floor = 0.0
         for name, values in parts.items():

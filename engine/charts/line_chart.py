@@ -97,10 +97,9 @@ def line_chart(chart: Chart, *, width: int = 520, height: int = 250, standalone:
     values += [v for i in chart.intervals for v in (i.value, i.low, i.high) if v is not None]
     values += [high for s in chart.series for _, _, high in s.band]
     xs = sorted({x for s in chart.series for x, _ in s.points} | {i.x for i in chart.intervals})
+    subtitle = chart.unit if chart.subtitle is None else chart.subtitle
     if not values:
-        return svg_element(
-            chart.title, width, height, header(chart) + nothing(width, height), None, standalone
-        )
+        return empty_chart(chart.title, subtitle, width, height, standalone)
     top = chart.top if chart.top is not None else max(values)
     ticks = nice_ticks(min(0.0, *values), top)
     high = chart.top if chart.top is not None else ticks[-1]
@@ -109,13 +108,24 @@ def line_chart(chart: Chart, *, width: int = 520, height: int = 250, standalone:
     right = max(14 + LABEL_CHAR * longest, RIGHT if width > NARROW else 0)
     frame = Frame(width, height, xs[0], max(xs[-1], xs[0] + 1), ticks[0], high, right)
     body = [
-        header(chart),
+        header(chart.title, subtitle),
         axes(frame, [t for t in ticks if t <= high], chart.unit, chart.over),
-        _marks(frame, chart.marks),
+        *(
+            f'<line class="mark" x1="{frame.x(x)}" x2="{frame.x(x)}" y1="{TOP - 12}" y2="{height - BOTTOM}"/>'
+            f'<text class="mark-label" x="{frame.x(x) + 4}" y="{TOP - 4}">{escape(name)}</text>'
+            for x, name in chart.marks
+        ),
     ]
     body += [_curve(frame, s, is_smoothed=chart.is_smoothed) for s in chart.series]
     body += [_interval(frame, i) for i in chart.intervals]
-    body.append(_end_labels(frame, ends))
+    # The labels of the ends, at their heights, are moved apart where they would touch.
+    ends = sorted(ends, key=lambda end: (frame.y(end[0]), end[1]))
+    ys = spread([frame.y(value) for value, _, _ in ends], MIN_LABEL_GAP, height - BOTTOM)
+    body += [
+        f'<text class="label" x="{width - right + 8:.1f}" y="{y + 4:.1f}" fill="var(--c{color})">'
+        f"{escape(text)}</text>"
+        for y, (_, text, color) in zip(ys, ends, strict=True)
+    ]
     return svg_element(chart.title, width, height, "".join(body), _hover_data(frame, chart, xs), standalone)
 
 
@@ -139,16 +149,17 @@ def svg_element(
     return drawing(title, width, height, body, data=json.dumps(data))
 
 
-def header(chart: Chart) -> str:
-    subtitle = chart.unit if chart.subtitle is None else chart.subtitle
+def header(title: str, subtitle: str) -> str:
     return (
-        f'<text class="title" x="{LEFT - 34}" y="18">{escape(chart.title)}'
+        f'<text class="title" x="{LEFT - 34}" y="18">{escape(title)}'
         f'<tspan class="unit" dx="8" font-size="12" font-weight="400">{escape(subtitle)}</tspan></text>'
     )
 
 
-def nothing(width: int, height: int) -> str:
-    return f'<text class="unit" x="{width / 2}" y="{height / 2}" text-anchor="middle">nothing recorded</text>'
+def empty_chart(title: str, subtitle: str, width: int, height: int, standalone: bool = False) -> str:
+    """Return the drawing of a chart without data."""
+    text = f'<text class="unit" x="{width / 2}" y="{height / 2}" text-anchor="middle">nothing recorded</text>'
+    return drawing(title, width, height, header(title, subtitle) + text, standalone=standalone)
 
 
 def axes(frame: Frame, ticks: Sequence[float], unit: str, over: str = "step") -> str:
@@ -169,15 +180,6 @@ def axes(frame: Frame, ticks: Sequence[float], unit: str, over: str = "step") ->
             f"{f'{over} ' if tick == inside[0] else ''}{tick:,.0f}</text>"
         )
     return "".join(parts)
-
-
-def _marks(frame: Frame, marks: Sequence[tuple[float, str]]) -> str:
-    floor = frame.height - BOTTOM
-    return "".join(
-        f'<line class="mark" x1="{frame.x(x)}" x2="{frame.x(x)}" y1="{TOP - 12}" y2="{floor}"/>'
-        f'<text class="mark-label" x="{frame.x(x) + 4}" y="{TOP - 4}">{escape(name)}</text>'
-        for x, name in marks
-    )
 
 
 def _runs(points: Sequence[Point]) -> Iterator[list[tuple[float, float]]]:
@@ -235,8 +237,8 @@ def _interval(frame: Frame, interval: Interval) -> str:
 
 
 def _ends(chart: Chart) -> list[tuple[float, str, int]]:
-    """Return the last value of each curve, its label (with the step, if it is not the last one), and its
-    color."""
+    """Return the last value, not the drawn mean, of each curve, with its label and colour; the label names
+    the step if it is not the last one."""
     ends = []
     for series in chart.series:
         known = [(x, y) for x, y in series.points if y is not None]
@@ -250,17 +252,6 @@ def _ends(chart: Chart) -> list[tuple[float, str, int]]:
         last = chart.intervals[-1]
         ends.append((last.value, f"{last.label} {format_value(last.value, chart.unit)}", 1))
     return ends
-
-
-def _end_labels(frame: Frame, ends: Sequence[tuple[float, str, int]]) -> str:
-    """The labels at their heights, pushed apart where they would touch."""
-    placed = sorted((frame.y(value), text, color) for value, text, color in ends)
-    ys = spread([y for y, _, _ in placed], MIN_LABEL_GAP, frame.height - BOTTOM)
-    x = frame.width - frame.right + 8
-    return "".join(
-        f'<text class="label" x="{x:.1f}" y="{y + 4:.1f}" fill="var(--c{color})">{escape(text)}</text>'
-        for y, (_, text, color) in zip(ys, placed, strict=True)
-    )
 
 
 def _hover_data(frame: Frame, chart: Chart, xs: Sequence[float]) -> dict[str, object]:

@@ -24,7 +24,7 @@ from rocstar.engine.inference.base import KvLoad
 from rocstar.engine.nodes.grants import Grants
 from rocstar.engine.nodes.node import GroupOrder, Node, NodeError
 from rocstar.engine.nodes.wire import can_travel
-from rocstar.engine.progress.progress import rolled_out_elsewhere
+from rocstar.engine.progress.progress import count_remote_group
 from rocstar.engine.running_time import RunningClock, RunningLimit, running_timeout
 from rocstar.engine.types import Failed, Group
 from rocstar.engine.waits import waiting
@@ -229,7 +229,7 @@ class Nodes:
                 group = await remote.node.roll_out(order, timeout_s=timeout_s)
             if not all(isinstance(t.outcome, Failed) for t in group.trajectories):
                 remote.backoff_s = FIRST_BACKOFF_S
-                rolled_out_elsewhere(group)
+                count_remote_group(group)
                 return group
             outcome = group.trajectories[0].outcome
             why, home_only = f"all trajectories failed: {outcome}", True

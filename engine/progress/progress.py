@@ -25,9 +25,9 @@ _ATTEMPTS: ContextVar[Attempts | None] = ContextVar("rocstar_attempts", default=
 COMPARED = 1000
 KNOWN = 0.02
 """Share of the total that must be done before the remaining time is estimated."""
-FIRST_TOLD_S = (60.0, 300.0)
-TOLD_EVERY_S = 900.0
-"""Ages in seconds at which plain output reports work: the first two, then every TOLD_EVERY_S."""
+FIRST_REPORTS_S = (60.0, 300.0)
+REPORT_EVERY_S = 900.0
+"""Ages in seconds at which plain output reports work: the first two, then every REPORT_EVERY_S."""
 
 
 def rate(done: int, seconds: float) -> float | None:
@@ -43,12 +43,12 @@ def left_s(done: int, total: int, seconds: float) -> float | None:
     return (total - done) / speed
 
 
-def next_told_s(age_s: float) -> float:
+def next_report_s(age_s: float) -> float:
     """Return the first age after `age_s` at which work is reported."""
-    for first in FIRST_TOLD_S:
+    for first in FIRST_REPORTS_S:
         if age_s < first:
             return first
-    return TOLD_EVERY_S * (age_s // TOLD_EVERY_S + 1)
+    return REPORT_EVERY_S * (age_s // REPORT_EVERY_S + 1)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -201,7 +201,7 @@ def turn_ended(name: str, tokens: int) -> None:
         attempt.turns, attempt.moved = attempt.turns + 1, attempts.clock()
 
 
-def rolled_out_elsewhere(group: Group) -> None:
+def count_remote_group(group: Group) -> None:
     """Count the trajectories that another process rolled out for this context."""
     attempts = _ATTEMPTS.get()
     if attempts is not None:

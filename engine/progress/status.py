@@ -26,7 +26,7 @@ from rocstar.engine.progress.progress import (
     LONG_WAITS,
     ProgressBoard,
     duration,
-    next_told_s,
+    next_report_s,
     slowest_line,
     work_line,
 )
@@ -67,8 +67,8 @@ class StatusLine:
         self._clock, self._log = clock, log
         self._rich = RichConsole(file=file or sys.stderr, highlight=False)
         self._live: Live | None = None
-        self._told_s: dict[object, float] = {}
-        self._telling = threading.Lock()
+        self._reported_s: dict[object, float] = {}
+        self._reporting = threading.Lock()
         self._left = threading.Event()
         self._stack = contextlib.ExitStack()
 
@@ -86,9 +86,9 @@ class StatusLine:
                 stack.callback(self._stop, live)
                 live.start()
                 self._live = live
-            teller = threading.Thread(target=self._look, name="progress", daemon=True)
-            teller.start()
-            stack.callback(teller.join)
+            reporter = threading.Thread(target=self._look, name="progress", daemon=True)
+            reporter.start()
+            stack.callback(reporter.join)
             stack.callback(self._left.set)
             self._stack = stack.pop_all()
         return self
@@ -106,9 +106,6 @@ class StatusLine:
         """Say one line that stays."""
         if self._log is not None:
             self._log.write(text)
-        self._print(text)
-
-    def _print(self, text: str) -> None:
         self._rich.print(Text(text), soft_wrap=True)
 
     def plain(self, text: str) -> None:
@@ -116,7 +113,7 @@ class StatusLine:
         if self._log is not None:
             self._log.write(text)
         if self._live is None:
-            self._print(text)
+            self._rich.print(Text(text), soft_wrap=True)
 
     def drawn(self) -> RenderableType:
         """Return the drawing of the terminal; the console of a run draws more."""
@@ -142,15 +139,15 @@ class StatusLine:
 
     def _look(self) -> None:
         while not self._left.wait(LOOK_S):
-            self.tell_due()
+            self.report_due()
 
-    def tell_due(self) -> None:
+    def report_due(self) -> None:
         """Report work that reached a due age, once per age, in the plain form."""
-        with self._telling:
-            told: dict[object, float] = {}
+        with self._reporting:
+            reported: dict[object, float] = {}
             for what, age_s, lines in self._under_way():
-                told[what] = self._told_s.get(what, 0.0)
-                if age_s >= next_told_s(told[what]):
-                    told[what] = age_s
+                reported[what] = self._reported_s.get(what, 0.0)
+                if age_s >= next_report_s(reported[what]):
+                    reported[what] = age_s
                     self.plain("; ".join(line.strip() for line in lines))
-            self._told_s = told
+            self._reported_s = reported

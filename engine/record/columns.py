@@ -1,7 +1,7 @@
 """One trajectory as bytes: its token columns, each compressed by itself, and the rest as JSON.
 
     frame: <4s magic> <u32 bytes of the parts> <u32 crc32 of the parts> parts
-    parts: each <u32 bytes> and so many: key (JSON), and in zstd: told (JSON), ids, has_logprob, log-probs
+    parts: each <u32 bytes> and so many: key (JSON), and in zstd: fields (JSON), ids, has_logprob, log-probs
 
 ids are little-endian int32. Existing log-probs (a bit per token marks them) are stored as float32, or as
 float64 if one of them is not a float32: every bit is kept. Their bytes are shuffled, one plane for each byte
@@ -56,7 +56,7 @@ from rocstar.engine.types import (
 MAGIC = b"rTj2"
 MAX_PARTS = 16
 MAX_KEY_BYTES = 1 << 20
-MAX_TOLD_BYTES, MAX_TOLD_ITEMS = 1 << 28, 1 << 23
+MAX_JSON_BYTES, MAX_JSON_ITEMS = 1 << 28, 1 << 23
 """Limits on the JSON of a frame, and on its brackets, commas and colons: each may become an object of 64
 bytes."""
 HEAD = struct.Struct("<4sII")
@@ -89,7 +89,7 @@ def encode_frame(trajectory: Trajectory, texts: Sequence[str] = ()) -> bytes:
     """
     t = trajectory
     key = [t.key.seed, t.key.step, t.key.task_id, t.key.sibling]
-    told = {
+    fields = {
         "segments": [[s.start, s.end, s.origin.value] for s in t.segments],
         "texts": list(texts),
         "spans": [[s.start, s.end, s.version] for s in t.version_spans],
@@ -103,7 +103,7 @@ def encode_frame(trajectory: Trajectory, texts: Sequence[str] = ()) -> bytes:
     values = t.logprobs[has_T]
     parts = [
         _json(key),
-        compress(b'{"task":' + _task_json(t.task) + b"," + _json(told)[1:]),
+        compress(b'{"task":' + _task_json(t.task) + b"," + _json(fields)[1:]),
         compress(t.ids.astype("<i4", copy=False).tobytes()),
         compress(np.packbits(has_T).tobytes()),
         *compress_shuffled(values),
@@ -118,11 +118,11 @@ def frame_key(frame: bytes) -> TrajectoryKey:
         return _key_of(_parts(frame)[0])
 
 
-def frame_told(frame: bytes) -> bytes:
+def frame_json(frame: bytes) -> bytes:
     """Return a frame without its token columns, as JSON in ASCII, for a text search. Raise FrameError if the
     frame is damaged."""
     with _reading("text"):
-        return decompress(_parts(frame)[1], MAX_TOLD_BYTES)
+        return decompress(_parts(frame)[1], MAX_JSON_BYTES)
 
 
 def frame_size(head: bytes) -> int:
@@ -147,8 +147,8 @@ def decode_frame(frame: bytes, task: Task | None = None) -> Framed:
         FrameError: the frame is damaged, or of another task.
     """
     with _reading("trajectory"):
-        key, told, *columns = _parts(frame)
-        return _framed(_key_of(key), _told_of(told), columns, task)
+        key, fields, *columns = _parts(frame)
+        return _framed(_key_of(key), _parse_json(fields), columns, task)
 
 
 @contextmanager
@@ -181,47 +181,47 @@ def _key_of(part: memoryview) -> TrajectoryKey:
     return TrajectoryKey(seed=seed, step=step, task_id=task_id, sibling=sibling)
 
 
-def _told_of(part: memoryview) -> dict[str, Any]:
+def _parse_json(part: memoryview) -> dict[str, Any]:
     """All but the columns."""
-    text = decompress(part, MAX_TOLD_BYTES)
+    text = decompress(part, MAX_JSON_BYTES)
     items = sum(map(text.count, (b"[", b"{", b",", b":")))
-    if items > MAX_TOLD_ITEMS:
-        raise FrameError(f"JSON of up to {items} items, at most {MAX_TOLD_ITEMS} are read")
-    told = json.loads(text)
-    if not isinstance(told, dict):
+    if items > MAX_JSON_ITEMS:
+        raise FrameError(f"JSON of up to {items} items, at most {MAX_JSON_ITEMS} are read")
+    fields = json.loads(text)
+    if not isinstance(fields, dict):
         raise FrameError("the JSON is no object")
-    return told
+    return fields
 
 
 def _framed(
-    key: TrajectoryKey, told: Mapping[str, Any], parts: Sequence[memoryview], task: Task | None
+    key: TrajectoryKey, fields: Mapping[str, Any], parts: Sequence[memoryview], task: Task | None
 ) -> Framed:
     if task is not None and task.id != key.task_id:
         raise FrameError(f"task {key.task_id!r}, asked was {task.id!r}")
-    num_ids, num_logprobs = told["num"]
+    num_ids, num_logprobs = fields["num"]
     if not all(type(one) is int and 0 <= one <= MAX_NUMBERS for one in (num_ids, num_logprobs)):
         raise FrameError(f"{num_ids!r:.40} tokens and {num_logprobs!r:.40} log-probs, at most {MAX_NUMBERS}")
     ids = np.frombuffer(decompress(parts[0], 4 * num_ids), "<i4")
     bits = np.frombuffer(decompress(parts[1], (num_logprobs + 7) // 8), "u1")
     if len(ids) != num_ids or len(bits) != (num_logprobs + 7) // 8:
-        raise FrameError(f"{len(ids)} tokens, told were {num_ids}; {8 * len(bits)} bits of {num_logprobs}")
+        raise FrameError(f"{len(ids)} tokens of {num_ids}; {8 * len(bits)} bits of {num_logprobs}")
     has_T = np.unpackbits(bits, count=num_logprobs).astype(bool)
     values = decompress_shuffled(parts[2:], int(has_T.sum()))
     logprobs = np.full(num_logprobs, np.nan, values.dtype)
     logprobs[has_T] = values
     trajectory = Trajectory(
         key=key,
-        task=decode_task(told["task"]) if task is None else task,
+        task=decode_task(fields["task"]) if task is None else task,
         ids=ids,
         logprobs=logprobs,
-        segments=tuple(Segment(start=a, end=b, origin=Origin(origin)) for a, b, origin in told["segments"]),
-        version_spans=tuple(VersionSpan(start=a, end=b, version=v) for a, b, v in told["spans"]),
-        turns=tuple(decode_turn(turn) for turn in told["turns"]),
-        finish_reason=FinishReason(told["finish_reason"]),
-        outcome=decode_outcome(told["outcome"]),
-        times=decode_times(told.get("times")),
+        segments=tuple(Segment(start=a, end=b, origin=Origin(origin)) for a, b, origin in fields["segments"]),
+        version_spans=tuple(VersionSpan(start=a, end=b, version=v) for a, b, v in fields["spans"]),
+        turns=tuple(decode_turn(turn) for turn in fields["turns"]),
+        finish_reason=FinishReason(fields["finish_reason"]),
+        outcome=decode_outcome(fields["outcome"]),
+        times=decode_times(fields.get("times")),
     )
-    return Framed(trajectory=trajectory, texts=told["texts"])
+    return Framed(trajectory=trajectory, texts=fields["texts"])
 
 
 def _json(value: Any) -> bytes:

@@ -63,9 +63,6 @@ def record_of(
 ) -> dict[str, Any]:
     """As `to_record`, with the text of each segment."""
     t, advantage = trajectory, verdict.advantage
-    penalty = None
-    if verdict.penalty_error is not None:
-        penalty = {"error": verdict.penalty_error, "format": verdict.penalty_format}
     return {
         "v": VERSION,
         "id": str(t.key),
@@ -84,9 +81,7 @@ def record_of(
         "version_spans": [[s.start, s.end, s.version] for s in t.version_spans],
         "turns": [encode_turn(turn) for turn in t.turns],
         "finish_reason": t.finish_reason.value,
-        "outcome": encode_outcome(t.outcome),
-        "penalty": penalty,
-        "decision": {"kept": verdict.bucket == "kept", "reason": verdict.bucket},
+        **encode_judgement(t.outcome, verdict),
         "advantage": advantage if isinstance(advantage, float | int | None) else list(advantage),
         "seed": [t.key.seed, t.key.step, t.key.sibling],
         "num_answers": num_answers,
@@ -135,6 +130,15 @@ def encode_turn(turn: Turn) -> dict[str, Any]:
         "calls": calls,
         **({} if turn.form == TurnForm() else {"form": asdict(turn.form)}),
     }
+
+
+def encode_judgement(outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
+    """Return the outcome, the penalties and the decision as fields of a record."""
+    penalty = None
+    if verdict.penalty_error is not None:
+        penalty = {"error": verdict.penalty_error, "format": verdict.penalty_format}
+    decision = {"kept": verdict.bucket == "kept", "reason": verdict.bucket}
+    return {"outcome": encode_outcome(outcome), "penalty": penalty, "decision": decision}
 
 
 def encode_outcome(outcome: Outcome) -> dict[str, Any]:

@@ -194,7 +194,7 @@ def _decoded(body: bytes, number: int) -> LearnedTokens:
         codes = np.frombuffer(decompress(parts[5], number), "u1")
     gaps = decompress_shuffled(parts[:2], number).astype(np.float32)
     if not len(levels) == len(codes) == number:
-        raise ValueError(f"columns of {len(levels)} and {len(codes)} tokens, told were {number}")
+        raise ValueError(f"columns of {len(levels)} and {len(codes)} tokens of {number}")
     return LearnedTokens(gaps=gaps, entropies=entropies, log_ratios=ratios, codes=codes)
 
 

@@ -58,7 +58,8 @@ def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of one file. RecordError names an invalid record and its position."""
     if path.suffix == FRAMES:
-        yield from StepFile(path).records()
+        step_file = StepFile(path)
+        yield from map(step_file.record, range(len(step_file)))
         return
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):

@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from rocstar.engine.record.columns import HEAD, Framed, FrameError, decode_frame, frame_size, frame_told
+from rocstar.engine.record.columns import HEAD, Framed, FrameError, decode_frame, frame_json, frame_size
 from rocstar.engine.record.compression import MAX_PART_BYTES
 from rocstar.engine.record.files import INDEX, whole_file
 from rocstar.engine.record.json_record import RecordError, Verdict, record_of
@@ -116,7 +116,7 @@ class FrameFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.places: list[FramePlace] = []
         """Positions of the complete frames of an existing file."""
-        begin = _begin_of_frames(path, self._about)
+        begin = frames_offset(path, self._about)
         if begin is None:
             path.with_suffix(INDEX).unlink(missing_ok=True)
         self._file: BinaryIO = path.open("w+b" if begin is None else "r+b")
@@ -133,7 +133,7 @@ class FrameFile:
             self._file.write(_head(_FRAMES_MAGIC, self._about))
             self.end = self._file.tell()
         else:
-            self.places = list(_whole_frames(self._file, self.path, begin))
+            self.places = list(complete_frames(self.path))
             self.end = self.places[-1].offset + self.places[-1].size if self.places else begin
         self._file.seek(self.end)
         self._file.truncate()
@@ -311,17 +311,12 @@ class StepFile:
             texts=texts,
         )
 
-    def told(self, row: int) -> bytes:
+    def frame_json(self, row: int) -> bytes:
         """The texts of a row and all else but its tokens, as JSON in ASCII; less work than opening it."""
         try:
-            return frame_told(self._frame(row))
+            return frame_json(self._frame(row))
         except FrameError as error:
             raise RecordError(f"{self.path}: trajectory {row}: {error}") from None
-
-    def records(self) -> Iterator[dict[str, Any]]:
-        """All of them, in order."""
-        for row in range(len(self)):
-            yield self.record(row)
 
     def find(self, task_id: str, sibling: int) -> int | None:
         """The row of an attempt; None if it is not here."""
@@ -344,53 +339,35 @@ class StepFile:
             raise RecordError(f"{self.path}: is not there, its index is") from None
 
 
-def is_about(path: Path, about: Mapping[str, Any]) -> bool:
-    """Whether the frames at `path` are about the same."""
-    return _begin_of_frames(path, dict(about)) is not None
-
-
-def read_places(path: Path, about: Mapping[str, Any]) -> list[FramePlace]:
-    """The whole frames of a file that is about the same; none of any other, or where there is none."""
-    begin = _begin_of_frames(path, dict(about))
+def complete_frames(path: Path, about: Mapping[str, Any] | None = None) -> Iterator[FramePlace]:
+    """Yield the frames of a file up to the first incomplete one; none without a file of frames. With `about`,
+    none of a file with another."""
+    begin = frames_offset(path, about)
     if begin is None:
-        return []
-    with path.open("rb") as file:
-        return list(_whole_frames(file, path, begin))
-
-
-def all_places(path: Path) -> Iterator[FramePlace]:
-    """The whole frames of a file, whatever it is about; none where there is no such file."""
-    try:
-        with path.open("rb") as file:
-            read_head(file, path, _FRAMES_MAGIC)
-            yield from _whole_frames(file, path, file.tell())
-    except (FileNotFoundError, RecordError):
         return
+    at, end = begin, path.stat().st_size
+    with path.open("rb") as file:
+        while True:
+            file.seek(at)
+            head = file.read(HEAD.size)
+            try:
+                size = frame_size(head)
+            except FrameError:
+                return
+            if at + size > end:
+                return
+            yield FramePlace(path=path, offset=at, size=size)
+            at += size
 
 
-def _begin_of_frames(path: Path, about: Mapping[str, Any]) -> int | None:
+def frames_offset(path: Path, about: Mapping[str, Any] | None = None) -> int | None:
+    """Return where the frames of a file begin; None if it has none, or another `about`."""
     try:
         with path.open("rb") as file:
             found = read_head(file, path, _FRAMES_MAGIC)
-            return file.tell() if found == {"v": VERSION, **about} else None
+            return file.tell() if about is None or found == {"v": VERSION, **about} else None
     except (FileNotFoundError, RecordError):
         return None
-
-
-def _whole_frames(file: BinaryIO, path: Path, begin: int) -> Iterator[FramePlace]:
-    """Frames up to the first that is not whole."""
-    at, end = begin, os.fstat(file.fileno()).st_size
-    while True:
-        file.seek(at)
-        head = file.read(HEAD.size)
-        try:
-            size = frame_size(head)
-        except FrameError:
-            return
-        if at + size > end:
-            return
-        yield FramePlace(path=path, offset=at, size=size)
-        at += size
 
 
 def _check_index(about: Mapping[str, Any], path: Path) -> None:

@@ -24,10 +24,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from rocstar.engine.record.columns import FrameError, decode_frame, encode_frame, frame_key, frame_told
+from rocstar.engine.record.columns import FrameError, decode_frame, encode_frame, frame_json, frame_key
 from rocstar.engine.record.files import FRAMES, INDEX
 from rocstar.engine.record.json_record import RecordError, Verdict
-from rocstar.engine.record.step_file import FrameFile, FramePlace, Judged, all_places
+from rocstar.engine.record.step_file import FrameFile, FramePlace, Judged, complete_frames
 from rocstar.engine.serve.conversation import UNJUDGED
 from rocstar.engine.types import Failed, Scored, Trajectory, TrajectoryKey, Turn
 from rocstar.sandbox.http.errors import RequestError
@@ -277,10 +277,10 @@ class ConversationStore:
 def read_names(path: Path) -> set[tuple[str, int]]:
     """Return the conversation and choice of each record of a file; no token column is opened."""
     found = set()
-    for place in all_places(path):
+    for place in complete_frames(path):
         try:
             frame = place.read()
-            payload = json.loads(frame_told(frame))
+            payload = json.loads(frame_json(frame))
             found.add((str(payload["task"]["meta"][CONVERSATION]), frame_key(frame).sibling))
         except (FrameError, RecordError, KeyError, TypeError, ValueError):  # damaged, or not of a server
             continue

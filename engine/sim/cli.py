@@ -30,6 +30,7 @@ from rocstar.engine.sim.simulate import Outcome, simulate
 from rocstar.engine.sim.svg import makespan_bars, occupancy
 from rocstar.engine.sim.traces import load_trace
 from rocstar.engine.sim.workload import SHAPES, Workload, earlier_step, generate
+from rocstar.sandbox.command_line import number_option
 
 USAGE_ERROR, FAILED = 2, 1
 HOW_LONG = (
@@ -60,6 +61,8 @@ PageMaker = Callable[[str, Sequence[Mapping[str, Any]]], str]
 
 MOST_REPLICAS = 100_000
 """The maximum number of replicas: each is simulated by itself, and more would exhaust memory."""
+_positive = number_option(1, math.inf, "a number of 1 or more")
+_replicas = number_option(1, MOST_REPLICAS, f"a number of replicas, 1 to {MOST_REPLICAS}")
 
 
 def main(argv: Sequence[str] | None, make_page: PageMaker) -> int:
@@ -111,23 +114,11 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
-    return int(text)
-
-
 def _above_zero(text: str) -> float:
     with contextlib.suppress(ValueError):
         if (number := float(text)) > 0:  # NaN is not
             return number
     raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-
-
-def _replicas(text: str) -> int:
-    if (number := _positive(text)) > MOST_REPLICAS:
-        raise argparse.ArgumentTypeError(f"{text!r} is more than {MOST_REPLICAS} replicas; give fewer")
-    return number
 
 
 def _check_targets(options: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.record.step_file import all_places
+from rocstar.engine.record.step_file import complete_frames
 from rocstar.train.cli import main
 from rocstar.train.learner.learner import Learner
 from rocstar.train.record.run_directory import METRICS, records_file
@@ -33,7 +33,7 @@ def last_row() -> int:
 def killed(learner: Learner, *given: Any) -> None:
     if last_row() == LAST:
         path = records_file(RUN, LAST + 2)
-        while not path.is_file() or len(list(all_places(path))) < FRAMES:
+        while not path.is_file() or len(list(complete_frames(path))) < FRAMES:
             time.sleep(0.005)
         os.kill(os.getpid(), signal.SIGKILL)
     STEP(learner, *given)

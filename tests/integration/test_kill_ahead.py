@@ -16,7 +16,7 @@ from typing import Any
 from safetensors.torch import load_file
 
 from rocstar.engine.record.columns import frame_key
-from rocstar.engine.record.step_file import all_places
+from rocstar.engine.record.step_file import complete_frames
 from rocstar.train.learner import checkpoint
 from rocstar.train.record.run_directory import TRAJECTORIES
 
@@ -43,7 +43,7 @@ def frames(directory: Path) -> dict[str, set[bytes]]:
     that is learned in a later step than it was meant for lies in the files of both."""
     found: dict[str, set[bytes]] = {}
     for path in sorted((directory / TRAJECTORIES).glob("step_*.columns")):
-        for place in all_places(path):
+        for place in complete_frames(path):
             frame = place.read()
             found.setdefault(str(frame_key(frame)), set()).add(frame)
     return found

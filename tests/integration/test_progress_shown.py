@@ -37,7 +37,7 @@ COMMON = ["coin.toml", "--stages.0.steps=1", "--stages.1.steps=1"]
 @pytest.fixture
 def nothing_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep a slow machine from reporting long waits."""
-    monkeypatch.setattr(status, "next_told_s", lambda age_s: math.inf)
+    monkeypatch.setattr(status, "next_report_s", lambda age_s: math.inf)
 
 
 @contextlib.contextmanager

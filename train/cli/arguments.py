@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+from rocstar.sandbox.command_line import number_option
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.explain import NEAR
@@ -61,12 +64,6 @@ def loading() -> Iterator[None]:
         yield
 
 
-def number(what: str, least: int) -> Callable[[str], int]:
+def number(what: str, least: int) -> Callable[[str], Any]:
     """Return the type of an option whose value is a whole number from `least` on."""
-
-    def read(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {what}, {least} or more")
-        return int(text)
-
-    return read
+    return number_option(least, math.inf, f"{what}, {least} or more")

@@ -56,27 +56,24 @@ def build(config: BuildConfig, out: Path, *, commercial: bool = False, force: bo
     _claim(out, force=force)
     try:
         with open_work(out / WORK, SCHEMA, about) as database:
-            funnel = _build(_Builder(config, RowTable(database), sources, commercial), out)
+            builder = _Builder(config, RowTable(database), sources, commercial)
+            builder.run()
+            funnel = builder.funnel()
+            if not sum(funnel.kept.values()):
+                raise ConfigError(
+                    f"nothing is left of {sum(funnel.read.values()):,} rows:\n{funnel.as_text()}"
+                )
+            for name, rows in ((f"{funnel.kind}.jsonl", builder.kept()), (DROPPED, builder.dropped())):
+                with whole_file(out / name) as file:
+                    file.writelines(json.dumps(row).encode() + b"\n" for row in rows)
+            with whole_file(out / FUNNEL) as file:
+                file.write(json.dumps(funnel.as_json(), indent=1).encode() + b"\n")
     except ConfigError:  # a resumed build would raise it again
         discard_work(out / WORK)
         if not any(out.iterdir()):
             out.rmdir()
         raise
     discard_work(out / WORK)
-    return funnel
-
-
-def _build(builder: _Builder, out: Path) -> Funnel:
-    """Run the missing phases, then write the files."""
-    builder.run()
-    funnel = builder.funnel()
-    if not sum(funnel.kept.values()):
-        raise ConfigError(f"nothing is left of {sum(funnel.read.values()):,} rows:\n{funnel.as_text()}")
-    for name, rows in ((f"{funnel.kind}.jsonl", builder.kept()), (DROPPED, builder.dropped())):
-        with whole_file(out / name) as file:
-            file.writelines(json.dumps(row).encode() + b"\n" for row in rows)
-    with whole_file(out / FUNNEL) as file:
-        file.write(json.dumps(funnel.as_json(), indent=1).encode() + b"\n")
     return funnel
 
 
@@ -112,7 +109,17 @@ class _Builder:
                 pass
             while batch := [read(row) for _, row in islice(rows, COMMITTED_ROWS)]:
                 self._table.add(number, batch)
-            self._check_source(number)
+            # If no row can be read, the build file is wrong. With MIN, SQLite takes the other columns from
+            # the row of the minimum.
+            first, num_unreadable, _ = self._table.database.execute(
+                "SELECT evidence, COUNT(*), MIN(number) FROM rows WHERE source = ? AND reason = 'unreadable'",
+                (number,),
+            ).fetchone()
+            if self._table.position(number) == num_unreadable:
+                why = json.loads(first)["error"] if first else "it is empty"
+                raise ConfigError(
+                    f"source {self._names[number]!r}: none of its {num_unreadable:,} rows can be read: {why}"
+                )
         with self._table.transaction():
             self._table.database.execute("CREATE INDEX by_key ON rows (key) WHERE reason IS NULL")
             self._table.finish("read")
@@ -124,18 +131,6 @@ class _Builder:
         from rocstar.train.data.conversation_rows import ConversationReader
 
         return ConversationReader(source, config.conversations, commercial=self._commercial).read
-
-    def _check_source(self, number: int) -> None:
-        """Check that a row can be read: if none can, the build file is wrong."""
-        read = self._table.position(number)
-        # With MIN, SQLite takes the other columns from the row of the minimum.
-        first, bad, _ = self._table.database.execute(
-            "SELECT evidence, COUNT(*), MIN(number) FROM rows WHERE source = ? AND reason = 'unreadable'",
-            (number,),
-        ).fetchone()
-        if read == bad:
-            why = json.loads(first)["error"] if first else "it is empty"
-            raise ConfigError(f"source {self._names[number]!r}: none of its {read:,} rows can be read: {why}")
 
     def _overlap(self) -> None:
         rule, table = self._config.overlap, self._table

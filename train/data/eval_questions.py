@@ -53,9 +53,3 @@ class EvalQuestions:
     def of_tasks(self, tasks: Sequence[Task]) -> list[list[Question]]:
         """Return for each task the questions it equals."""
         return self.of((problem_of(task), task.answer) for task in tasks)
-
-
-def apart(tasks: Sequence[Task], sets: Mapping[str, Sequence[Task]]) -> list[Task]:
-    """Return `tasks` without those that are questions of the sets."""
-    found = EvalQuestions(sets).of_tasks(tasks)
-    return [task for task, questions in zip(tasks, found, strict=True) if not questions]

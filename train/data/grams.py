@@ -28,8 +28,10 @@ class GramIndex:
         self._words: dict[str, int] = {}
         self._grams: dict[int, dict[tuple[int, ...], int]] = {GRAM: {}, SHORT_GRAM: {}}
         # Nearly every gram is of one question, and a set for each would be most of the index.
-        self._first = array("I")
-        self._more: dict[int, set[int]] = {}
+        self.first_question = array("I")
+        """By gram: the first question that has it."""
+        self.more_questions: dict[int, set[int]] = {}
+        """By gram: the others."""
         self.of_question: list[array[int]] = []
         """The grams of each question, by the position of their first word."""
         self.lengths = [len(words) for words in questions]
@@ -39,21 +41,17 @@ class GramIndex:
             ids = [self._words.setdefault(word, len(self._words) + 1) for word in words]
             row = array("I")
             for gram in _grams_of(ids, size):
-                known = grams.setdefault(gram, len(self._first))
-                if known == len(self._first):
-                    self._first.append(number)
-                elif self._first[known] != number:
-                    self._more.setdefault(known, set()).add(number)
+                known = grams.setdefault(gram, len(self.first_question))
+                if known == len(self.first_question):
+                    self.first_question.append(number)
+                elif self.first_question[known] != number:
+                    self.more_questions.setdefault(known, set()).add(number)
                 row.append(known)
             self.of_question.append(row)
 
     @property
     def num_grams(self) -> int:
-        return len(self._first)
-
-    def questions_with(self, gram: int) -> Iterable[int]:
-        """Return the questions that have a gram, by its number."""
-        return (self._first[gram], *self._more.get(gram, ()))
+        return len(self.first_question)
 
     def found(self, words: Sequence[str]) -> list[tuple[int, int, int]]:
         """Return each gram in some words: its number, the position of its first word, and its size."""

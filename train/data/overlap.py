@@ -143,7 +143,8 @@ class _Side:
         """Return the score of each question with a rare gram in common."""
         rare, found = self.rare.intersection(grams), dict[int, float]()
         shared = frozenset(grams) if len(rare) < len(grams) else rare
-        for question in {question for gram in rare for question in self.index.questions_with(gram)}:
+        questions = {self.index.first_question[gram] for gram in rare}
+        for question in questions.union(*(self.index.more_questions.get(gram, ()) for gram in rare)):
             weight = self.covered(question, rare)
             of_rare = weight / self.coverable[question]
             of_all = (weight if shared is rare else self.covered(question, shared)) / self.totals[question]

@@ -105,7 +105,12 @@ def compare(a: StoredEvaluation, b: StoredEvaluation, *, only: Sequence[str] = (
     questions."""
     pairs = _same_sets(a, b, only)
     for name, (x, y) in pairs.items():
-        _check_questions(name, x, y)
+        if x.keys() != y.keys():
+            raise ConfigError(
+                f"A and B have different questions of {name!r}: {_named(x.keys() - y.keys())} only in A, "
+                f"{_named(y.keys() - x.keys())} only in B, {len(x.keys() & y.keys())} in both. The "
+                "difference would depend on the questions; evaluate both on the same tasks"
+            )
     rng = np.random.default_rng(SEED)
     scored = {name: _scores(x, y, failed_as_wrong=False) for name, (x, y) in pairs.items()}
     paired = {name: paired_difference(_differences(found), rng) for name, found in scored.items()}
@@ -149,16 +154,6 @@ def _same_sets(
     return {name: (a.sets[name], b.sets[name]) for name in sorted(set(only) or a.sets)}
 
 
-def _check_questions(name: str, a: Attempted, b: Attempted) -> None:
-    only_a, only_b = a.keys() - b.keys(), b.keys() - a.keys()
-    if only_a or only_b:
-        raise ConfigError(
-            f"A and B have different questions of {name!r}: {_named(only_a)} only in A, "
-            f"{_named(only_b)} only in B, {len(a.keys() & b.keys())} in both. The difference would depend on "
-            "the questions; evaluate both on the same tasks"
-        )
-
-
 def _named(names: set[str]) -> str:
     """Return the number of names and the first of them."""
     if not names:
@@ -171,7 +166,10 @@ def _scores(a: Attempted, b: Attempted, *, failed_as_wrong: bool) -> list[tuple[
     """Return the scores in A and in B by question, without those that lack a score in one of them."""
     found = []
     for question in a:
-        of_a, of_b = (_score(side[question], failed_as_wrong=failed_as_wrong) for side in (a, b))
+        of_a, of_b = (
+            exact_mean([score or 0.0 for score in side[question] if failed_as_wrong or score is not None])
+            for side in (a, b)
+        )
         if of_a is not None and of_b is not None:
             found.append((of_a, of_b))
     if not found:
@@ -181,10 +179,6 @@ def _scores(a: Attempted, b: Attempted, *, failed_as_wrong: bool) -> list[tuple[
 
 def _differences(scores: Sequence[tuple[float, float]]) -> list[float]:
     return [of_b - of_a for of_a, of_b in scores]
-
-
-def _score(attempts: Sequence[float | None], *, failed_as_wrong: bool) -> float | None:
-    return exact_mean([s or 0.0 for s in attempts if failed_as_wrong or s is not None])
 
 
 def _num_failed(questions: Attempted) -> int:

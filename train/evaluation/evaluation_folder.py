@@ -141,28 +141,7 @@ EVALUATED = "evaluated"
 Decode = Callable[[Sequence[int]], str]
 
 
-def record_line(trajectory: Trajectory, decode: Decode) -> bytes:
-    """Return the record of an attempt as one line, without its times: equal attempts give equal bytes."""
-    record = to_record(
-        dataclasses.replace(trajectory, times=None),
-        _verdict(trajectory),
-        stage="eval",
-        num_answers=num_answers(trajectory.turns),
-        decode=decode,
-    )
-    return json.dumps(record, separators=(",", ":")).encode("ascii") + b"\n"
-
-
-def outcome_fields(trajectory: Trajectory) -> dict[str, Any]:
-    """Return the fields of a record, besides the outcome itself, that depend on the outcome."""
-    verdict = _verdict(trajectory)
-    penalty = None
-    if verdict.penalty_error is not None:
-        penalty = {"error": verdict.penalty_error, "format": verdict.penalty_format}
-    return {"penalty": penalty, "decision": {"kept": False, "reason": verdict.bucket}}
-
-
-def _verdict(trajectory: Trajectory) -> Verdict:
+def evaluation_verdict(trajectory: Trajectory) -> Verdict:
     """Return the attempt's penalties under RoC, for readers; nothing is sampled."""
     if not isinstance(trajectory.outcome, Scored):
         return FAILED
@@ -209,9 +188,18 @@ class AttemptsFile:
 
     async def append(self, groups: Sequence[Group], decode: Decode) -> None:
         """Write whole groups and return when they are on disk."""
-        data = b"".join(record_line(t, decode) for group in groups for t in group.trajectories)
+        lines = []
+        for trajectory in (t for group in groups for t in group.trajectories):
+            record = to_record(
+                dataclasses.replace(trajectory, times=None),  # equal attempts give equal bytes
+                evaluation_verdict(trajectory),
+                stage="eval",
+                num_answers=num_answers(trajectory.turns),
+                decode=decode,
+            )
+            lines.append(json.dumps(record, separators=(",", ":")).encode("ascii") + b"\n")
         async with self._writing:
-            await asyncio.to_thread(_append, self._partial, data)
+            await asyncio.to_thread(_append, self._partial, b"".join(lines))
             self.done.update(group.task.id for group in groups)
 
     def settle(self) -> None:

@@ -94,29 +94,26 @@ def data_facts(chosen: EvaluationSet, path: str) -> dict[str, Any]:
     }
 
 
-def verifier_digest(recipe: Recipe, chosen: EvaluationSet) -> str:
-    """Return the digest of the code that scores the set, and of the packages that it calls.
+def verifier_digests(recipe: Recipe, sets: Sequence[EvaluationSet]) -> dict[str, str]:
+    """Return the digest of the code that scores each set, and of the packages that it calls.
 
     The code is a built-in judge's whole package, or the file of a custom function.
     """
-    if chosen.benchmark is not None and chosen.benchmark.judge is not None:
-        files = _source_files(chosen.benchmark.judge)
-    else:
-        files = set(Path(verify.__file__).parent.glob("*.py"))
-        if recipe.reward.kind != "math":
-            files |= _source_files(own_code.load(recipe.reward.kind, field="reward.kind"), alone=True)
-    digest = hashlib.sha256()
-    for path in sorted(files):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    found = packages()
-    for name in GRADERS:
-        digest.update(f"{name}=={found.get(name.lower().replace('_', '-'))}\0".encode())
-    return digest.hexdigest()
-
-
-def verifier_digests(recipe: Recipe, sets: Sequence[EvaluationSet]) -> dict[str, str]:
-    """Return the `verifier_digest` of each set."""
-    return {chosen.name: verifier_digest(recipe, chosen) for chosen in sets}
+    digests = {}
+    for chosen in sets:
+        if chosen.benchmark is not None and chosen.benchmark.judge is not None:
+            files = _source_files(chosen.benchmark.judge)
+        else:
+            files = set(Path(verify.__file__).parent.glob("*.py"))
+            if recipe.reward.kind != "math":
+                files |= _source_files(own_code.load(recipe.reward.kind, field="reward.kind"), alone=True)
+        digest = hashlib.sha256()
+        for path in sorted(files):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+        for name in GRADERS:
+            digest.update(f"{name}=={packages().get(name.lower().replace('_', '-'))}\0".encode())
+        digests[chosen.name] = digest.hexdigest()
+    return digests
 
 
 def judge_facts(sets: Sequence[EvaluationSet]) -> dict[str, Any]:

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.engine.progress.progress import working
-from rocstar.engine.record.json_record import RecordError, encode_outcome, from_record
+from rocstar.engine.record.json_record import RecordError, encode_judgement, encode_outcome, from_record
 from rocstar.engine.record.reading import read_records
 from rocstar.engine.rollout.rollout import Judge
 from rocstar.engine.types import Attempt, Failed, FinishReason, Outcome, Trajectory
 from rocstar.train.evaluation.evaluation_folder import (
     EvaluationFolder,
-    outcome_fields,
+    evaluation_verdict,
     stored_overlap,
     write_numbers,
 )
@@ -181,7 +181,9 @@ async def rescore(stored: FinishedEvaluation, out: Path | None) -> RescoreResult
                         if encoded != record["outcome"]:
                             changed.append(f"{record['id']}: was {record['outcome']}, is {encoded}")
                         if file is not None:
-                            file.write(_line(record, outcome))
+                            rescored = dataclasses.replace(from_record(record), outcome=outcome)
+                            judgement = encode_judgement(outcome, evaluation_verdict(rescored))
+                            file.write(json.dumps(record | judgement, separators=(",", ":")) + "\n")
     if target is not None:
         found.after = write_numbers(
             stored.sets,
@@ -191,13 +193,6 @@ async def rescore(stored: FinishedEvaluation, out: Path | None) -> RescoreResult
             contaminants=partial(stored_overlap, sets=stored.results["sets"]),
         )
     return found
-
-
-def _line(record: dict[str, Any], outcome: Outcome) -> str:
-    """Return the record with another outcome and the fields that depend on it."""
-    trajectory = dataclasses.replace(from_record(record), outcome=outcome)
-    line = record | {"outcome": encode_outcome(outcome)} | outcome_fields(trajectory)
-    return json.dumps(line, separators=(",", ":")) + "\n"
 
 
 async def rescore_into(

@@ -1,7 +1,7 @@
 """Compute the numbers of results.json, and the summary of a set, from records. No clock.
 
-    attempts/NAME.jsonl ──to_row──> Question by id ──set_results──> results.json, the same bytes every time
-                                                   ──summarize────> Evaluation, for logs and the terminal
+    attempts/NAME.jsonl ─group_by_question─> questions ─set_results─> results.json, the same bytes every time
+                                                        ─summarize───> Evaluation, for logs and the terminal
 
 Records are the only input, also right after they were written, so a resumed, rescored or verified evaluation
 computes the same numbers. avg@k is the mean over tasks of the share of correct attempts, pass@k the share of
@@ -22,6 +22,7 @@ from typing import Any
 from rocstar.engine.types import Attempt, Failed, FinishReason, Scored, Task, Trajectory
 from rocstar.train.evaluation.benchmarks.benchmark import Asking
 from rocstar.train.evaluation.sets import EvaluationSet
+from rocstar.train.evaluation.statistics.intervals import exact_mean
 from rocstar.train.evaluation.statistics.scores import (
     CountedScores,
     compute_scores,
@@ -78,31 +79,27 @@ def to_attempt(trajectory: Trajectory) -> Attempt:
     return Attempt(task=trajectory.task, turns=trajectory.turns, is_truncated=is_truncated)
 
 
-def to_row(trajectory: Trajectory, chosen: EvaluationSet) -> AttemptRow:
-    t, outcome = trajectory, trajectory.outcome
-    scored = outcome if isinstance(outcome, Scored) else None
-    asks = chosen.asking is Asking.agent
-    answer = extract_answer(t.turns).answer if asks else None
-    return AttemptRow(
-        is_correct=scored.is_correct if scored else None,
-        reward=scored.reward if scored else None,
-        failure=outcome.kind if isinstance(outcome, Failed) else None,
-        tokens=t.response_length,
-        turns=len(t.turns),
-        calls=len(t.results),
-        errors=sum(result.is_error for result in t.results),
-        is_truncated=t.is_truncated,
-        answer=None if answer is None else answer[:MAX_ANSWER_CHARACTERS],
-        measures=dict(chosen.measures(to_attempt(t))) if scored else {},
-        method=scored.method if scored else "",
-    )
-
-
 def group_by_question(trajectories: Iterable[Trajectory], chosen: EvaluationSet) -> dict[str, Question]:
     """Return questions by task id, in the order of their first trajectory."""
     found: dict[str, Question] = {}
     for t in trajectories:
-        found.setdefault(t.task.id, Question(task=t.task)).rows.append(to_row(t, chosen))
+        outcome = t.outcome
+        scored = outcome if isinstance(outcome, Scored) else None
+        answer = extract_answer(t.turns).answer if chosen.asking is Asking.agent else None
+        row = AttemptRow(
+            is_correct=scored.is_correct if scored else None,
+            reward=scored.reward if scored else None,
+            failure=outcome.kind if isinstance(outcome, Failed) else None,
+            tokens=t.response_length,
+            turns=len(t.turns),
+            calls=len(t.results),
+            errors=sum(result.is_error for result in t.results),
+            is_truncated=t.is_truncated,
+            answer=None if answer is None else answer[:MAX_ANSWER_CHARACTERS],
+            measures=dict(chosen.measures(to_attempt(t))) if scored else {},
+            method=scored.method if scored else "",
+        )
+        found.setdefault(t.task.id, Question(task=t.task)).rows.append(row)
     return found
 
 
@@ -140,6 +137,7 @@ def set_results(
     """
     rows = [row for question in questions.values() for row in question.rows]
     scored = [row for row in rows if row.is_correct is not None]
+    num_calls = sum(row.calls for row in scored)
     return {
         "k": chosen.samples,
         "num_questions": len(questions),
@@ -152,10 +150,10 @@ def set_results(
         "unextracted": sum(
             chosen.asking is Asking.agent and row.answer is None and not row.is_truncated for row in scored
         ),
-        "tokens_mean": _mean([row.tokens for row in scored]),
-        "turns_mean": _mean([row.turns for row in scored]),
-        "calls_mean": _mean([row.calls for row in scored]),
-        "tool_error_share": _share(sum(row.errors for row in scored), sum(row.calls for row in scored)),
+        "tokens_mean": exact_mean([row.tokens for row in scored]),
+        "turns_mean": exact_mean([row.turns for row in scored]),
+        "calls_mean": exact_mean([row.calls for row in scored]),
+        "tool_error_share": sum(row.errors for row in scored) / num_calls if num_calls else 0.0,
         "by_source": _by(questions, lambda q: q.task.source),
         "measures": _measures(questions),
         "categories": (categories := _by(questions, lambda q: q.category)),
@@ -186,7 +184,7 @@ def _scores(questions: Mapping[str, Question], *, k: int) -> dict[str, Any]:
         "pass": left_out.pass_at.get(k),
         "failed_left_out": _to_denominator(left_out),
         "failed_as_wrong": _to_denominator(compute_scores(votes, powers_up_to(k), failed_as_wrong=True)),
-        "reward_mean": _mean(rewards),
+        "reward_mean": exact_mean(rewards),
     }
 
 
@@ -282,14 +280,6 @@ def _withheld(answer: str | None) -> str | None:
     if answer is None or len(answer) <= 1:
         return answer
     return f"sha256:{hashlib.sha256(answer.encode(errors='surrogatepass')).hexdigest()[:12]}"
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
 
 
 def results_text(sets: Mapping[str, Any], *, seed: int, step: int) -> str:

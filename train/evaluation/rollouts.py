@@ -92,7 +92,11 @@ def roll_out_steps(
     stage, tasks = _first_stage(recipe)
     with claim(out, resume=resume, mark=TRAJECTORIES):
         try:
-            _settle(out, recipe)
+            if (out / METRICS).exists():
+                raise ConfigError(f"{str(out)!r} holds a training run. Pass another --out.")
+            # Writes the recipe, or checks that it is the one that the records were started with.
+            write_config(out, to_toml(recipe), is_started=any((out / TRAJECTORIES).glob("step_*")))
+            (out / TRAJECTORIES).mkdir(exist_ok=True)
             with ConsoleLog(out) as log, recorded(out, recipe, world_size=1):
                 return run_to_end(_all_steps(recipe, stage, tasks, out, steps, log))
         finally:
@@ -104,14 +108,6 @@ def _first_stage(recipe: Recipe) -> tuple[StageConfig, list[Task]]:
         raise ConfigError("the recipe has no [[stages]], so rollouts have no limits")
     alone = recipe.model_copy(update={"sft": SftConfig(steps=0)})  # its data are not needed here
     return recipe.stages[0], loaded_tasks(alone, built_in=load_tasks_of).stages[0]
-
-
-def _settle(out: Path, recipe: Recipe) -> None:
-    """Write the recipe beside the records, or check that it is the one they were started with."""
-    if (out / METRICS).exists():
-        raise ConfigError(f"{str(out)!r} holds a training run. Pass another --out.")
-    write_config(out, to_toml(recipe), is_started=any((out / TRAJECTORIES).glob("step_*")))
-    (out / TRAJECTORIES).mkdir(exist_ok=True)
 
 
 async def _all_steps(

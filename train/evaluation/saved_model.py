@@ -298,11 +298,9 @@ class TextOfIds:
         self._known: dict[int, str] = {}
 
     def __call__(self, ids: Sequence[int]) -> str:
-        if len(ids) != 1:
-            return self._decoded(ids)
-        if ids[0] not in self._known:
-            self._known[ids[0]] = self._decoded(ids)
-        return self._known[ids[0]]
-
-    def _decoded(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+        text = self._known.get(ids[0]) if len(ids) == 1 else None
+        if text is None:
+            text = str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+            if len(ids) == 1:
+                self._known[ids[0]] = text
+        return text

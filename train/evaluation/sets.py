@@ -16,7 +16,6 @@ from rocstar.train.evaluation.benchmarks.benchmark import Asking, Benchmark, Def
 from rocstar.train.evaluation.benchmarks.registry import find
 from rocstar.train.recipe.config import Recipe, with_eval_limits
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.eval_config import EvalConfig
 
 EVAL_SEED = 1_000_003
 """Added to the run's seed: an evaluation has other noise than training. Noise depends on the step too, so
@@ -71,24 +70,23 @@ class EvaluationSet:
 
 def evaluation_sets(recipe: Recipe, tasks: Mapping[str, Sequence[Task]] | None = None) -> list[EvaluationSet]:
     """Return the sets of a recipe in its order. `tasks` are by label; None: sets without tasks."""
-    return [
-        _set(config, () if tasks is None else tasks[config.label]) for config in with_eval_limits(recipe).eval
-    ]
-
-
-def _set(config: EvalConfig, tasks: Sequence[Task]) -> EvaluationSet:
-    benchmark = find(config.set) if config.set else None
-    default = benchmark.defaults if benchmark else PLAIN_DEFAULTS
-    return EvaluationSet(
-        name=config.label,
-        tasks=tasks[: config.limit] if config.limit else tasks,
-        samples=config.samples_per_task or default.samples,
-        temperature=default.temperature if config.temperature is None else config.temperature,
-        max_response_tokens=config.max_response_tokens or default.max_response_tokens,
-        max_turns=config.max_turns or default.max_turns,
-        every=config.every,
-        benchmark=benchmark,
-    )
+    sets = []
+    for config in with_eval_limits(recipe).eval:
+        benchmark = find(config.set) if config.set else None
+        default = benchmark.defaults if benchmark else PLAIN_DEFAULTS
+        sets.append(
+            EvaluationSet(
+                name=config.label,
+                tasks=() if tasks is None else tasks[config.label][: config.limit or None],
+                samples=config.samples_per_task or default.samples,
+                temperature=default.temperature if config.temperature is None else config.temperature,
+                max_response_tokens=config.max_response_tokens or default.max_response_tokens,
+                max_turns=config.max_turns or default.max_turns,
+                every=config.every,
+                benchmark=benchmark,
+            )
+        )
+    return sets
 
 
 def agent_for_set(agent: Agent, chosen: EvaluationSet) -> Agent:

@@ -89,7 +89,13 @@ def find_evaluations(path: Path) -> EvaluationLocation:
         if step not in run.by_step:
             raise ConfigError(f"the run of {str(path)!r} was not evaluated at step {step}")
         return EvaluationLocation(path=path, by_step={step: run.by_step[step]})
-    if by_step := _steps(path / "evaluations"):
+    by_step: dict[int | None, Path] = {}
+    for one in (path / "evaluations").glob("step_*"):
+        if name_parts := re.fullmatch(r"step_(\d+)(\.json)?", one.name):
+            file = one if name_parts[2] else one / "results.json"
+            if file.is_file():
+                by_step[int(name_parts[1])] = file
+    if by_step:
         return EvaluationLocation(path=path, by_step=by_step)
     raise ConfigError(
         f"{str(path)!r} holds no evaluation: neither results.json nor summary.json nor evaluations/step_N; "
@@ -110,16 +116,6 @@ def match_evaluations(
     if step is None:
         steps = [max((s for s in one.by_step if s is not None), default=None) for one in (a, b)]
     return a.read(steps[0]), b.read(steps[1])
-
-
-def _steps(folder: Path) -> dict[int | None, Path]:
-    found: dict[int | None, Path] = {}
-    for path in folder.glob("step_*"):
-        if name := re.fullmatch(r"step_(\d+)(\.json)?", path.name):
-            file = path if name[2] else path / "results.json"
-            if file.is_file():
-                found[int(name[1])] = file
-    return found
 
 
 def _sets(document: Mapping[str, Any], file: Path) -> dict[str, Attempted]:

@@ -30,7 +30,14 @@ from rocstar.engine.record.files import (
     record_files,
 )
 from rocstar.engine.record.json_record import RecordError, Verdict
-from rocstar.engine.record.step_file import FrameFile, FramePlace, Judged, StepFile, is_about, read_places
+from rocstar.engine.record.step_file import (
+    FrameFile,
+    FramePlace,
+    Judged,
+    StepFile,
+    complete_frames,
+    frames_offset,
+)
 from rocstar.engine.types import Failed, Group, Task, Trajectory
 from rocstar.engine.waits import waiting
 from rocstar.train.recipe.config import Recipe
@@ -202,7 +209,7 @@ class Journal:
         """Return the position of each attempt, of an earlier process too; of two the later."""
         if step not in self._places:
             self._places[step] = {}
-            for place in read_places(self._path(step), self._about):
+            for place in complete_frames(self._path(step), self._about):
                 with contextlib.suppress(FrameError):  # damaged on the disk: rolled out again
                     key = frame_key(place.read())
                     self._places[step][key.task_id, key.sibling] = place
@@ -220,7 +227,7 @@ class Journal:
 
     def _batch(self, step: int, tasks: Mapping[str, Task]) -> list[Group] | None:
         path = self._path(step)
-        if not is_sealed(path) or not is_about(path, self._about):
+        if not is_sealed(path) or frames_offset(path, self._about) is None:
             return None
         groups: dict[tuple[int, str], list[Trajectory]] = {}
         try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from rocstar.sandbox.command_line import format_error
+from rocstar.sandbox.command_line import format_error, number_option
 from rocstar.sandbox.extras import missing_extra_message
 from rocstar.sandbox.http.guard import Owner, Owners, load_owners, require_token_unless_loopback
 from rocstar.sandbox.http.listening import add_access_log_options, add_listening_options, parse_address
@@ -32,27 +32,10 @@ Loading = Callable[[], AbstractContextManager[None]]
 """Shows that torch is being imported."""
 
 
-def _between(
-    low: float, high: float, what: str, kind: type[int] | type[float] = int
-) -> Callable[[str], float]:
-    """Return a parser of an option's number from `low` to `high`."""
-
-    def parse(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = None
-        if value is None or not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-        return value
-
-    return parse
-
-
-_number = _between(1, math.inf, "a number, 1 or more")
-_seed = _between(1 - (1 << 63), (1 << 63) - 1, "a seed, a whole number of 64 bits")
-_temperature = _between(0, 10, "a temperature, 0 to 10", float)
-_seconds = _between(0, 1e7, "a number of seconds, 0 or more", float)
+_number = number_option(1, math.inf, "a number, 1 or more")
+_seed = number_option(1 - (1 << 63), (1 << 63) - 1, "a seed, a whole number of 64 bits")
+_temperature = number_option(0, 10, "a temperature, 0 to 10", float)
+_seconds = number_option(0, math.nextafter(1e7, 0), "a number of seconds, 0 or more", float)
 
 
 def add_serve(parser: argparse.ArgumentParser, *, recipe_help: str) -> None:

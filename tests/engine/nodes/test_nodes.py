@@ -103,7 +103,7 @@ async def test_what_another_node_rolled_out_is_counted_once(
     cluster: Cluster, orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[Group] = []
-    monkeypatch.setattr(nodes_module, "rolled_out_elsewhere", counted.append)
+    monkeypatch.setattr(nodes_module, "count_remote_group", counted.append)
 
     async with cluster.opened() as nodes:
         await cluster.roll_out(nodes, orders)

@@ -13,11 +13,11 @@ from rocstar.engine.progress.progress import (
     Attempts,
     ProgressBoard,
     attempting,
+    count_remote_group,
     duration,
     left_s,
-    next_told_s,
+    next_report_s,
     per_second,
-    rolled_out_elsewhere,
     turn_ended,
     working,
 )
@@ -51,7 +51,7 @@ class Watched:
     def told(self, now: float) -> list[str]:
         """Return the lines reported at `now`."""
         before, self.now = len(self.out.getvalue()), now
-        self.status.tell_due()
+        self.status.report_due()
         return self.out.getvalue()[before:].splitlines()
 
 
@@ -80,7 +80,7 @@ def test_the_time_left_follows_from_the_rate_so_far(
 def test_work_is_told_at_widening_intervals() -> None:
     ages, age = [], 0.0
     while age < 4000:
-        age = next_told_s(age)
+        age = next_report_s(age)
         ages.append(age)
     assert ages == [60, 300, 900, 1800, 2700, 3600, 4500]
 
@@ -195,7 +195,7 @@ def test_what_another_node_rolled_out_is_counted() -> None:
     group = run_virtual(run_group(agent(lambda _: "44"), TASK, size=2, seed=0, step=0))
     attempts = Attempts(total=8)
     with ProgressBoard().installed(), working("step 1", attempts=attempts):
-        rolled_out_elsewhere(group)
+        count_remote_group(group)
     assert (attempts.ended, attempts.tokens) == (2, 6), "two characters and the end"
 
 

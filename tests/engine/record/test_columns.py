@@ -16,13 +16,13 @@ from hypothesis import given
 from rocstar.engine.record.columns import (
     HEAD,
     MAGIC,
-    MAX_TOLD_ITEMS,
+    MAX_JSON_ITEMS,
     FrameError,
     decode_frame,
     encode_frame,
+    frame_json,
     frame_key,
     frame_size,
-    frame_told,
 )
 from rocstar.engine.record.compression import compress
 from rocstar.engine.record.json_record import decode_turn, encode_turn
@@ -118,7 +118,7 @@ COLUMNS = [compress(b"")] * 4
         frame_of(KEY, told(num=[0, 8]), compress(b""), compress(b"\xff"), *[zeros(1 << 20)] * 2),
         frame_of(KEY, told(num=[0, 8]), compress(b""), compress(b"\xff"), *[compress(b"")] * 2),
         frame_of(KEY, compress(b'{"task":' + b"[" * 200_000 + b"]" * 200_000 + b"}"), *COLUMNS),
-        frame_of(KEY, compress(b'{"task":[' + b"{}," * MAX_TOLD_ITEMS + b"0]}"), *COLUMNS),
+        frame_of(KEY, compress(b'{"task":[' + b"{}," * MAX_JSON_ITEMS + b"0]}"), *COLUMNS),
         frame_of(KEY, compress(b"[]"), *COLUMNS),
         frame_of(KEY, zeros(1 << 29), *COLUMNS),
         frame_of(KEY, zstandard.ZstdCompressor(write_content_size=False).compress(b"{}"), *COLUMNS),
@@ -141,7 +141,7 @@ def test_a_frame_of_a_stranger_is_refused_before_memory_is_taken(frame: bytes) -
     try:
         with pytest.raises(FrameError):
             decode_frame(frame)
-        for read in (frame_key, frame_told):
+        for read in (frame_key, frame_json):
             with contextlib.suppress(FrameError):
                 read(frame)
         assert tracemalloc.get_traced_memory()[1] < 64 << 20

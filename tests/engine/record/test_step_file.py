@@ -19,7 +19,7 @@ from rocstar.engine.record.step_file import (
     FrameFile,
     Judged,
     StepFile,
-    read_places,
+    complete_frames,
 )
 from rocstar.engine.types import Span, Trajectory, TrajectoryTimes, TurnTimes
 from tests.fakes.trajectories import plain_trajectory
@@ -123,7 +123,7 @@ def test_without_its_index_a_file_is_a_journal(tmp_path: Path) -> None:
     assert record_files(tmp_path) == {1: tmp_path / "step_000001.jsonl"}
     with pytest.raises(RecordError, match="not finished"):
         StepFile(path)
-    assert len(read_places(path, ABOUT)) == 2
+    assert len(list(complete_frames(path, ABOUT))) == 2
 
 
 @pytest.mark.parametrize("lost", [1, HEAD.size, 60])
@@ -137,14 +137,14 @@ def test_a_torn_end_costs_what_was_being_written_and_no_more(tmp_path: Path, los
     with FrameFile(path, ABOUT) as file:
         assert len(file.places) == 2
         file.append([encode_frame(made[3])])
-    found = [decode_frame(place.read()).trajectory for place in read_places(path, ABOUT)]
+    found = [decode_frame(place.read()).trajectory for place in complete_frames(path, ABOUT)]
     assert found == [made[0], made[1], made[3]]
 
 
 def test_what_another_recipe_wrote_is_begun_anew(tmp_path: Path) -> None:
     path = tmp_path / "step_000001.columns"
     sealed(path, [(t, DROPPED) for t in attempts(2)])
-    assert not read_places(path, {"recipe": "other"})
+    assert not list(complete_frames(path, {"recipe": "other"}))
     with FrameFile(path, {"recipe": "other"}) as file:
         assert not file.places
     assert not is_sealed(path), "rows of the former would show into the new one"

@@ -49,9 +49,11 @@ MISTAKES = [
     (["chat", "localhost:8000", "--prompt", "p"], "of a server give http://localhost:8000"),
     (["chat", "http://localhost:70000", "--prompt", "p"], "Port out of range"),
     (["chat", "quickstart", "--seed", "x"], "not a seed"),
+    (["chat", "quickstart", "--seed", "1_000"], "not a seed"),
     (["chat", "quickstart", "--from", "nowhere:1"], "--from 'nowhere'"),
     (["chat", "quickstart", "--temperature", "-1"], "not a temperature"),
     (["chat", "quickstart", "--n", "0", "--prompt", "p"], "1 or more"),
+    (["chat", "quickstart", "--n", "+5", "--prompt", "p"], "1 or more"),
 ]
 
 

@@ -97,14 +97,10 @@ class JudgeEndpoint:
             raise JudgeFault(
                 f"{self.url} answered {status}: {shown}", retryable=status in _PASSING or status >= 500
             )
-        return _text_of(raw, self.url)
-
-
-def _text_of(raw: bytes, url: str) -> str:
-    try:
-        found: Any = json.loads(raw)["choices"][0]["message"]["content"]
-    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
-        found = None
-    if not isinstance(found, str):
-        raise JudgeFault(f"{url} answered without choices[0].message.content", retryable=True)
-    return found
+        try:
+            text: Any = json.loads(raw)["choices"][0]["message"]["content"]
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+            text = None
+        if not isinstance(text, str):
+            raise JudgeFault(f"{self.url} answered without choices[0].message.content", retryable=True)
+        return text

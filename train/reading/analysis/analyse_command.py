@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocstar.sandbox.command_line import number_option
 from rocstar.train.recipe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,20 +21,23 @@ FOLDER = "analysis"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the verb."""
+    whole = number_option(1, math.inf, "a whole number, 1 or more")
+    window = number_option(1, MAX_WINDOW, f"a number of tokens, 1 to {MAX_WINDOW}")
+    seed = number_option(0, math.inf, "a whole number, 0 or more")
     text = "run directory, or a file of records: the attempts of an evaluation, or of `rocstar rollout`"
     parser.add_argument("run", type=Path, metavar="RUN", help=text)
     text = "the RL step of a run; default: the last"
-    parser.add_argument("--step", type=_whole, metavar="N", help=text)
+    parser.add_argument("--step", type=whole, metavar="N", help=text)
     text = "a Hugging Face directory or hub name; default: the run's checkpoint nearest to the step"
     parser.add_argument("--checkpoint", metavar="DIR", help=text)
     text = f"the maximum number of trajectories, spread over tasks; default {NUMBER}"
-    parser.add_argument("--trajectories", type=_whole, default=NUMBER, metavar="N", help=text)
+    parser.add_argument("--trajectories", type=whole, default=NUMBER, metavar="N", help=text)
     text = f"the number of first tokens of a turn, up to {MAX_WINDOW}; default {WINDOW}"
-    parser.add_argument("--window", type=_window, default=WINDOW, metavar="N", help=text)
+    parser.add_argument("--window", type=window, default=WINDOW, metavar="N", help=text)
     text = "divides the logits; default: the run's sampling temperature if known, else 1"
     parser.add_argument("--temperature", type=float, metavar="T", help=text)
     text = "the seed of the selection and of the intervals"
-    parser.add_argument("--seed", type=_natural, default=0, metavar="N", help=text)
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help=text)
     text = "the page; default: RUN/analysis/step_N.html, or next to the file"
     parser.add_argument("--out", type=Path, metavar="FILE", help=text)
     parser.add_argument("--force", action="store_true", help="replace the file --out if there is one")
@@ -77,21 +82,3 @@ def _as_text(found: Analysis, out: Path) -> str:
     width = max(len(name) for name, _ in facts(found))
     lines = [f"{name:<{width}}  {value}" for name, value in facts(found)]
     return "\n".join([*lines, *notes(found), "", *format_findings(found), "", f"wrote {out}"])
-
-
-def _natural(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 0 or more")
-    return int(text)
-
-
-def _whole(text: str) -> int:
-    if not _natural(text):
-        raise argparse.ArgumentTypeError("0 is too small; pass a whole number, 1 or more")
-    return int(text)
-
-
-def _window(text: str) -> int:
-    if (window := _whole(text)) > MAX_WINDOW:
-        raise argparse.ArgumentTypeError(f"{text} is above the maximum of {MAX_WINDOW} tokens")
-    return window

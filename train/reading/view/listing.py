@@ -93,11 +93,11 @@ class FramesFile:
 
     def searched(self, row: int) -> bytes:
         """Return the metadata of the frame."""
-        return self._step.told(row)
+        return self._step.frame_json(row)
 
     def times(self, row: int) -> TrajectoryTimes | None:
         """Return the times."""
-        return decode_times(json.loads(self._step.told(row)).get("times"))
+        return decode_times(json.loads(self._step.frame_json(row)).get("times"))
 
     def learned(self, name: str) -> LearnedTokens | None:
         """Look the values up each time: a rank may write them after the index."""

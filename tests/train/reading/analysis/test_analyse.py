@@ -192,7 +192,7 @@ BAD: dict[str, tuple[Callable[[Path, Path], list[str]], str]] = {
     "greedy": (lambda run, empty: [str(run), "--temperature=0"], "is invalid"),
     "no trajectories": (lambda run, empty: [str(run), "--trajectories=0"], "whole number, 1 or more"),
     "negative seed": (lambda run, empty: [str(run), "--seed=-1"], "whole number, 0 or more"),
-    "wide window": (lambda run, empty: [str(run), "--window=65"], "maximum of 64"),
+    "wide window": (lambda run, empty: [str(run), "--window=65"], "1 to 64"),
     "out is a folder": (lambda run, empty: [str(run), f"--out={empty}"], "is a folder"),
     "out is there": (
         lambda run, empty: [str(run), f"--out={run / 'trajectories/step_000001.index'}"],

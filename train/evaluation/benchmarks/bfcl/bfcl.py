@@ -27,7 +27,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from statistics import fmean
-from typing import Any
 
 from rocstar.engine.types import Attempt, Outcome, Scored, Task, ToolResult, Turn
 from rocstar.train.evaluation.benchmarks.benchmark import Asking, Benchmark, Defaults, Published
@@ -88,15 +87,21 @@ class FunctionJudge:
         """Judge an attempt; actions of the policy are never Failed. ToolFailure if the simulated classes
         cannot run."""
         category: str = attempt.task.meta["category"]
+        calls = read_calls(attempt.turns[0]) if attempt.turns else []
         if category.endswith("relevance"):
             # The published rule: malformed JSON is not a call, so it counts as an abstention.
-            called = bool(_first_calls(attempt))
+            called = bool(calls)
             right = called is not category.endswith("irrelevance")
             why = "called" if called else "abstained"
         elif is_multi_turn(category):
             right, why = await self._conversation(attempt, deadline)
         else:
-            right, why = _single(attempt)
+            meta = attempt.task.meta
+            language = Language(meta["language"])
+            right = calls is not None and match_due_calls(
+                meta["described"], calls, meta["due"], language=language
+            )
+            why = "undecodable" if calls is None else "calls_match" if right else "calls_differ"
         return Scored(reward=float(right), method=why, is_correct=right)
 
     async def _conversation(self, attempt: Attempt, deadline: float | None) -> tuple[bool, str]:
@@ -114,19 +119,6 @@ class FunctionJudge:
             return False, "simulation_hung"
         verdict = judge_conversation(messages, played)
         return verdict is Finding.right, verdict.value
-
-
-def _single(attempt: Attempt) -> tuple[bool, str]:
-    calls = _first_calls(attempt)
-    if calls is None:
-        return False, "undecodable"
-    meta = attempt.task.meta
-    right = match_due_calls(meta["described"], calls, meta["due"], language=Language(meta["language"]))
-    return right, "calls_match" if right else "calls_differ"
-
-
-def _first_calls(attempt: Attempt) -> list[Any] | None:
-    return read_calls(attempt.turns[0]) if attempt.turns else []
 
 
 def measures(attempt: Attempt) -> Mapping[str, float]:

@@ -87,18 +87,12 @@ def match_due_calls(
     return True
 
 
-def check_types(function: Function, language: Language) -> None:
-    """Check that the rule supports the type of every parameter.
+def types_of(described: Mapping[str, Any], language: Language) -> tuple[type, str | None, type | None]:
+    """Return the type of a parameter; for a collection also the name and the type of its items.
 
     Raises:
-        KeyError: a type is unknown, or a collection has no item type.
+        KeyError: the type is unknown, or a collection has no item type.
     """
-    for described in function["parameters"]["properties"].values():
-        _types_of(described, language)
-
-
-def _types_of(described: Mapping[str, Any], language: Language) -> tuple[type, str | None, type | None]:
-    """Return the type of a parameter; for a collection also the name and the type of its items."""
     kind = described["type"]
     item = described["items"]["type"] if kind in _WITH_ITEMS[language] else None
     return _TYPES[language][kind], item, None if item is None else _TYPES[language][item]
@@ -127,7 +121,7 @@ def _is_possible(
     described: Mapping[str, Any], value: Any, possible: Sequence[Any], language: Language
 ) -> bool:
     """True if a value has its type and is among the possible ones."""
-    expected, item, item_type = _types_of(described, language)
+    expected, item, item_type = types_of(described, language)
     kind = described["type"]
     if language is not Language.python:
         if type(value) is not str:

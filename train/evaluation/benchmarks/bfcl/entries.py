@@ -21,7 +21,7 @@ from typing import Any
 
 from rocstar.engine.types import Task
 from rocstar.train.evaluation.benchmarks.benchmark import LOCAL
-from rocstar.train.evaluation.benchmarks.bfcl.calls import Language, check_types, find_function
+from rocstar.train.evaluation.benchmarks.bfcl.calls import Language, find_function, types_of
 from rocstar.train.recipe.errors import ConfigError
 
 VERSION = "2025.8.6.2"
@@ -89,8 +89,10 @@ def load_tasks(path: Path) -> list[Task]:
 
 def _tasks(package: Path, category: str) -> Iterator[Task]:
     path = package / "data" / f"BFCL_v3_{category}.json"
-    rows, due = _rows(path), _due(package, category)
-    documents, sources = {}, {}
+    rows, due, documents, sources = _rows(path), {}, {}, {}
+    if not category.endswith("relevance"):  # there the rule is only whether a call is made
+        answers = package / "data" / "possible_answer" / path.name
+        due = {str(row.get("id")): row.get("ground_truth") for row in _rows(answers)}
     if is_multi_turn(category):
         for name, file in FUNCTION_FILES.items():
             documents[name] = _rows(package / "data" / "multi_turn_func_doc" / f"{file}.json")
@@ -112,19 +114,13 @@ def _tasks(package: Path, category: str) -> Iterator[Task]:
             ) from None
 
 
-def _due(package: Path, category: str) -> dict[str, Any]:
-    """Return the due calls by task, or none if the rule is only whether a call is made."""
-    if category.endswith("relevance"):
-        return {}
-    path = package / "data" / "possible_answer" / f"BFCL_v3_{category}.json"
-    return {str(row.get("id")): row.get("ground_truth") for row in _rows(path)}
-
-
 def _question(row: Row, due: Any, category: str) -> Task:
     language = Language(category) if category in ("java", "javascript") else Language.python
     (messages,) = row["question"]
     for one in due:
-        check_types(find_function(row["function"], next(iter(one))), language)
+        function = find_function(row["function"], next(iter(one)))
+        for described in function["parameters"]["properties"].values():
+            types_of(described, language)  # a KeyError for a type that the rule does not support
     meta = {
         "category": category,
         "functions": schemas(row["function"], language),

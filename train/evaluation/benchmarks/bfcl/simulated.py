@@ -82,22 +82,19 @@ def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     return call.func.id, [ast.literal_eval(one) for one in call.args], named
 
 
-def is_same(state: dict[str, dict[str, Any]], due: dict[str, dict[str, Any]]) -> bool:
-    """True if every public attribute of the due objects is equal."""
-    return all(
-        key in state[name] and bool(state[name][key] == value)
-        for name, attributes in due.items()
-        for key, value in attributes.items()
-    )
-
-
 def play(request: dict[str, Any]) -> dict[str, Any]:
     policy, truth = SimulatedObjects(request), SimulatedObjects(request)
     outcomes = []
     for calls, texts in zip_longest(request["messages"], request["due"] or (), fillvalue=()):
         results = [policy.call(name, [], arguments) for name, arguments in calls]
         due = [truth.call(*parse_call(text))[0] for text in texts]
-        outcomes.append((results, due, request["due"] is None or is_same(policy.state(), truth.state())))
+        state = policy.state()
+        is_same_state = request["due"] is None or all(
+            key in state[name] and bool(state[name][key] == value)
+            for name, attributes in truth.state().items()
+            for key, value in attributes.items()
+        )
+        outcomes.append((results, due, is_same_state))
     return {"messages": outcomes}
 
 

@@ -69,6 +69,7 @@ NOT_BEHIND_A_NUMBER = frozenset(_NOT_BEHIND_A_NUMBER.split())
 
 _ENDS = ".?!"
 _NO_WORD_HOLDS = frozenset(")\";}]*:@'({[?!‘’“”«»")
+_WORD_END = re.compile(rf",?(?:\Z|[{re.escape(''.join(_NO_WORD_HOLDS))}]|--|\.\.)")
 _NO_WORD_BEGINS = frozenset('("`{[:;&#*@)}]-,')
 _PUNCTUATION = frozenset(";:,.!?")
 _SEVERAL = re.compile(r"-{2,}|\.{2,}")
@@ -141,16 +142,9 @@ def _tokens(chunk: str) -> Iterator[str]:
         else:
             end = at + 1
             if chunk[at] not in _NO_WORD_BEGINS:
-                while not _word_ends(chunk, end):
-                    end += 1
+                end = next(_WORD_END.finditer(chunk, end)).start()
         yield chunk[at:end]
         at = end
-
-
-def _word_ends(chunk: str, at: int) -> bool:
-    if at < len(chunk) and chunk[at] == ",":
-        at += 1
-    return at == len(chunk) or chunk[at] in _NO_WORD_HOLDS or chunk.startswith(("--", ".."), at)
 
 
 def _ends(token: str, following: str, *, begins_line: bool) -> bool:
@@ -217,11 +211,6 @@ def _is_of_a_word(character: str) -> bool:
     return category[0] in "LM" or category in _FURTHER_CATEGORIES or character in _JOINERS
 
 
-def count_capital_words(text: str) -> int:
-    """Return the number of Treebank tokens with letters, all of them capital: DON'T has two."""
-    return sum(token.isupper() for sentence in split_sentences(text) for token in treebank_tokens(sentence))
-
-
 def treebank_tokens(sentence: str) -> list[str]:
     """Return the tokens of one sentence: marks, clitics and a last period are separate tokens."""
     text = _OPENING_QUOTE.sub("' ", sentence)
@@ -230,8 +219,4 @@ def treebank_tokens(sentence: str) -> list[str]:
     text = f" {' '.join(text.split())} "
     text = _CLOSING_QUOTE.sub(" ' ", text)
     text = _CLITIC.sub(r" \1 ", text)
-    return _JOINED.sub(_apart, text).split()
-
-
-def _apart(match: re.Match[str]) -> str:
-    return " ".join(["", *(part for part in match.groups() if part is not None), ""])
+    return _JOINED.sub(lambda match: " ".join(["", *filter(None, match.groups()), ""]), text).split()

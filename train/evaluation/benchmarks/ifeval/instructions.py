@@ -16,9 +16,9 @@ from typing import Any
 
 from rocstar.sandbox.extras import install_command
 from rocstar.train.evaluation.benchmarks.ifeval.english_text import (
-    count_capital_words,
     count_words,
     split_sentences,
+    treebank_tokens,
 )
 from rocstar.train.recipe.errors import ConfigError
 
@@ -232,9 +232,12 @@ KINDS: Mapping[str, InstructionKind] = {
     "change_case:english_lowercase": InstructionKind(
         check=lambda text, _: text.islower() and language(text) in (None, ENGLISH)
     ),
+    # Treebank tokens: DON'T has two.
     "change_case:capital_word_frequency": InstructionKind(
         check=lambda text, given: compare_count(
-            count_capital_words(text), given["capital_relation"], given["capital_frequency"]
+            sum(token.isupper() for one in split_sentences(text) for token in treebank_tokens(one)),
+            given["capital_relation"],
+            given["capital_frequency"],
         ),
         arguments={"capital_frequency": int, "capital_relation": str},
     ),
