@@ -221,7 +221,7 @@ BUGS = [
     Bug("compare._score", "failed_as_wrong or s is not None", "True", "evaluation/test_compare.py::test_failed_attempts_are_left_out_and_told_as_wrong"),
     Bug("compiled_deeper", "COMPILED_DEPTH * limit", "limit", "sandbox/test_zygote.py::test_exit_codes_and_reports"),
     Bug("conversation._advantages", "min(end, start) - a", "end - a", "view/test_conversation.py::test_advantages_by_token_stand_at_the_tokens_of_the_policy"),
-    Bug("conversation._learner", "places[first:last] - start", "places[first:last] - places[0]", "view/test_conversation.py::test_what_the_learner_made_of_a_token_stands_at_it"),
+    Bug("conversation._learner", "column[start:stop]", "column[: stop - start]", "view/test_conversation.py::test_what_the_learner_made_of_a_token_stands_at_it"),
     Bug("judge_conversation", "Counter(message.due) - seen", "set(message.due) - set(seen)", "test_bfcl_conversation.py::test_a_result_counts_as_often_as_it_came"),
     Bug("conversation_format", "shown.stop_id != chat.stop_id", "False", "test_cold_start.py::test_its_template_is_its_own"),
     Bug("conversation_rows._bad_call", "name in schemas", "True", "test_conversations.py::test_what_could_not_be_learned_is_dropped_with_its_reason"),

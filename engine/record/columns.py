@@ -122,7 +122,7 @@ def frame_key(frame: bytes) -> TrajectoryKey:
         raise FrameError(f"no key: {type(error).__name__}: {error}") from None
 
 
-def frame_told(frame: bytes) -> bytes:
+def frame_metadata(frame: bytes) -> bytes:
     """Return a frame without its token columns, as JSON in ASCII, for a text search. Raise FrameError if the
     frame is damaged."""
     try:

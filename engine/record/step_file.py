@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from rocstar.engine.record.columns import HEAD, FrameError, decode_frame, frame_size, frame_told
+from rocstar.engine.record.columns import HEAD, FrameError, decode_frame, frame_metadata, frame_size
 from rocstar.engine.record.compression import MAX_PART_BYTES
 from rocstar.engine.record.files import INDEX, whole_file
 from rocstar.engine.record.json_record import RecordError, Verdict, record_of
@@ -311,10 +311,10 @@ class StepFile:
             texts=texts,
         )
 
-    def told(self, row: int) -> bytes:
-        """The texts of a row and all else but its tokens, as JSON in ASCII; less work than opening it."""
+    def metadata(self, row: int) -> bytes:
+        """Return the texts of a row and all else but its tokens, as ASCII JSON; cheaper than `record`."""
         try:
-            return frame_told(self._frame(row))
+            return frame_metadata(self._frame(row))
         except FrameError as error:
             raise RecordError(f"{self.path}: trajectory {row}: {error}") from None
 

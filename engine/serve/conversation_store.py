@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from rocstar.engine.record.columns import FrameError, decode_frame, encode_frame, frame_key, frame_told
+from rocstar.engine.record.columns import FrameError, decode_frame, encode_frame, frame_key, frame_metadata
 from rocstar.engine.record.files import FRAMES, INDEX
 from rocstar.engine.record.reading import RecordError, Verdict
 from rocstar.engine.record.step_file import FrameFile, FramePlace, Judged, all_places
@@ -288,7 +288,7 @@ def _iter_names(path: Path) -> Iterator[tuple[str, int]]:
     for place in all_places(path):
         try:
             frame = place.read()
-            payload = json.loads(frame_told(frame))
+            payload = json.loads(frame_metadata(frame))
             yield str(payload["task"]["meta"][CONVERSATION]), frame_key(frame).sibling
         except (FrameError, RecordError, KeyError, TypeError, ValueError):  # damaged, or not of a server
             continue

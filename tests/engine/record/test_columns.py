@@ -21,8 +21,8 @@ from rocstar.engine.record.columns import (
     decode_frame,
     encode_frame,
     frame_key,
+    frame_metadata,
     frame_size,
-    frame_told,
 )
 from rocstar.engine.record.compression import compress
 from rocstar.engine.record.json_record import decode_turn, encode_turn
@@ -141,7 +141,7 @@ def test_a_frame_of_a_stranger_is_refused_before_memory_is_taken(frame: bytes) -
     try:
         with pytest.raises(FrameError):
             decode_frame(frame)
-        for read in (frame_key, frame_told):
+        for read in (frame_key, frame_metadata):
             with contextlib.suppress(FrameError):
                 read(frame)
         assert tracemalloc.get_traced_memory()[1] < 64 << 20

@@ -49,7 +49,7 @@ def group(
     rows = listing.rows
     of_step = rows["step"] == step
     places = np.flatnonzero(of_step & (rows["task"] == task))
-    siblings = [dict(listing.told(int(at))) for at in places[np.argsort(rows["sibling"][places])]]
+    siblings = [dict(listing.row_as_json(int(at))) for at in places[np.argsort(rows["sibling"][places])]]
     buckets = {sibling["bucket"] for sibling in siblings}
     scored = [s for s in siblings if s["reward"] is not None]
     is_drawn = bool(buckets & {"dropped_positive", "dropped_negative"})

@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from rocstar.engine.record.json_record import VERSION, decode_times
-from rocstar.engine.record.learned import LearnedTokens
+from rocstar.engine.record.json_record import VERSION
 from rocstar.engine.record.reading import RecordError
 from rocstar.engine.record.step_file import (
     FAMILY_CHARS,
@@ -24,7 +23,7 @@ from rocstar.engine.record.step_file import (
     seconds_of,
     task_number,
 )
-from rocstar.engine.types import HIDDEN, TRUNCATED, Origin, Span, TrajectoryTimes
+from rocstar.engine.types import HIDDEN, TRUNCATED, Origin, Span
 
 
 class _TaskLine(msgspec.Struct):
@@ -145,25 +144,17 @@ class LinesFile:
             self.families.append(source)
         return self.families.index(source)
 
-    def searched(self, row: int) -> bytes:
-        """The line."""
+    def metadata(self, row: int) -> bytes:
+        """Return the line, which has all texts of the record."""
         offset, size = self._offsets[row]
         with self._path.open("rb") as file:
             file.seek(offset)
             return file.read(size)
 
-    def times(self, row: int) -> TrajectoryTimes | None:
-        """Return the times, or None if the line has none."""
-        return decode_times(self.record(row).get("times"))
-
-    def learned(self, name: str) -> LearnedTokens | None:
-        """Return None: lines have no values of a learner."""
-        return None
-
     def record(self, row: int) -> dict[str, Any]:
         """The record of a line."""
         try:
-            record = json.loads(self.searched(row))
+            record = json.loads(self.metadata(row))
         except (ValueError, RecursionError) as error:
             raise RecordError(f"{self._path}:{row + 1}: not JSON: {error}") from None
         if not isinstance(record, dict):

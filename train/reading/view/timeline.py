@@ -9,6 +9,7 @@ frames of the trajectories that ended last are read.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -195,19 +196,23 @@ def timeline_of_step(listing: Listing, step: int) -> dict[str, Any]:
     rows = records.rows
     first = int(listing.rows["file"].searchsorted(number))
     chosen = _last_to_end(rows)
-    times = {row: found for row in chosen if (found := records.times(row)) is not None}
-    shown = [row for row in chosen if row in times]
+    times = {}
+    for row in chosen:
+        found = decode_times(json.loads(records.metadata(row)).get("times"))
+        if found is not None:
+            times[row] = found
+    shown = list(times)
     began = min((times[row].began for row in shown), default=0.0)
     at = files.index(stem)
-    told_rows = [
+    shown_rows = [
         {
-            **listing.told(first + row),
+            **listing.row_as_json(first + row),
             "began_s": times[row].began - began,
             "writing_s": float(rows["writing_s"][row]),
         }
         for row in shown
     ]
-    names = [f"{one['name']} #{one['sibling']}" for one in told_rows]
+    names = [f"{row['name']} #{row['sibling']}" for row in shown_rows]
     known = ~np.isnan(rows["began"])
     drawing = step_timeline(
         [(name, times[row]) for name, row in zip(names, shown, strict=True)], of=int(known.sum())
@@ -217,7 +222,7 @@ def timeline_of_step(listing: Listing, step: int) -> dict[str, Any]:
         "before": _step_of(files[at - 1]) if at else None,
         "after": _step_of(files[at + 1]) if at + 1 < len(files) else None,
         "drawing": None if drawing is None else drawing.as_json(),
-        "rows": told_rows,
+        "rows": shown_rows,
         "sums": _sums(rows[known]),
     }
 
