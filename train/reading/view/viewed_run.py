@@ -262,6 +262,7 @@ class RunIndex:
 
 
 def _viewable(path: Path) -> Iterator[Path]:
+    """Yield the path if it can be viewed, else the folders in it that can be."""
     if is_viewable(path):
         yield path
     elif path.is_dir():
