@@ -19,7 +19,6 @@ from typing import Any
 
 from rocstar.engine.record.reading import RecordError, from_record, read_records, record_files
 from rocstar.train.algorithm.advantages import Advantage
-from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.selection import Selection
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.determinism import deterministic_torch
@@ -30,6 +29,7 @@ from rocstar.train.learner.model_io import HEAD_DTYPES
 from rocstar.train.learner.model_size import row_cost
 from rocstar.train.learner.settings import loss_settings, stage_optimizer
 from rocstar.train.learner.world import World, local_device
+from rocstar.train.loop import pack_updates
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
