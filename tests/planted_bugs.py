@@ -101,7 +101,7 @@ BUGS = [
     Bug("Listeners._tell", "self._others.remove(listener)", "pass", "test_callbacks.py::test_one_that_fails_is_told_of_once_and_hears_no_more"),
     Bug("Listing._make_room", "self._table.resize(num)", "raise ValueError", "test_list_and_filter.py::test_a_row_is_in_memory_once"),
     Bug("LiveGroups._round", "task.id not in seen", "True", "groups/test_refill.py::test_a_task_comes_once_in_a_step"),
-    Bug("LiveGroups._round", "len(taken) < len(wave)", "not taken", "test_source.py::test_what_shares_a_forward_is_taken_from_a_journal_together_or_not_at_all"),
+    Bug("LiveGroups._round", "len(known) < len(wave)", "not known", "test_source.py::test_what_shares_a_forward_is_taken_from_a_journal_together_or_not_at_all"),
     Bug("LiveGroups.take", "groups += await self._round(step, missing, groups)", "groups = await self._round(step, missing, groups)", "groups/test_refill.py::test_rounds_are_bounded_and_all_that_was_generated_is_accounted_for"),
     Bug("LiveGroups.take", "self._round(step, missing, groups)", "self._round(step, wanted, groups)", "groups/test_refill.py::test_each_round_asks_for_what_is_missing"),
     Bug("LiveRequest.tell", "len(self.written.ids) + self.told", "self.told", "test_sglang_stream.py::test_places_go_on_behind_the_models_own_end_of_text"),

@@ -200,8 +200,8 @@ class LiveGroups:
                 if self.wave is not None:
                     # All of them or none, and looked for beforehand: they begin in one moment.
                     found = [await self._roller.found(task, size=size, step=step) for task in wave]
-                taken = [group for group in found if group is not None]
-                if len(taken) < len(wave):
+                known = [group for group in found if group is not None]
+                if len(known) < len(wave):
                     roll_out = partial(
                         self._roller.roll_out,
                         size=size,
@@ -211,8 +211,8 @@ class LiveGroups:
                     )
                     groups += await all_groups(roll_out, wave, ended)
                 else:
-                    work.done += len(taken)
-                    groups += taken
+                    work.done += len(known)
+                    groups += known
         return groups
 
 

@@ -70,7 +70,7 @@ def diagnose(run: Path, *, clock: Callable[[], float] = time.time) -> Diagnosis:
     rows = read_metrics(run / METRICS)
     ringing = Ringing(run)
     for row in rows:
-        ringing.hear(row)
+        ringing.add_row(row)
     steps, standing = ringing.rows, ringing.standing
     silent = {episode.alarm.name for episode in standing}
     known = {name for row in steps for name in row}

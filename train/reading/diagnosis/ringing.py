@@ -94,7 +94,7 @@ class Ringing:
         """Those that are not over, liveness first."""
         return [self._open[alarm.name] for alarm in ALARMS if alarm.name in self._open]
 
-    def hear(self, row: Row) -> list[Episode]:
+    def add_row(self, row: Row) -> list[Episode]:
         """Return the episodes that begin with a row. ConfigError for a damaged evaluation."""
         step = int(row["step"])
         if row["phase"] == "rl":

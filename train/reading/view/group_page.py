@@ -80,11 +80,11 @@ def _sums(buckets: Sequence[str]) -> dict[str, int]:
 def task_over_steps(listing: Listing, task: int) -> list[dict[str, Any]]:
     """A task at each step that has it: attempts, correct ones, mean reward and tokens."""
     rows = listing.rows[listing.rows["task"] == task]
-    told = []
+    steps = []
     for step in np.unique(rows["step"]).tolist():
         mine = rows[rows["step"] == step]
         scored = mine[~np.isnan(mine["reward"])]
-        told.append(
+        steps.append(
             {
                 "step": step,
                 "attempts": len(mine),
@@ -95,7 +95,7 @@ def task_over_steps(listing: Listing, task: int) -> list[dict[str, Any]]:
                 "kept": int(mine["kept"].sum()),
             }
         )
-    return told
+    return steps
 
 
 def pass_rates(listing: Listing, *, step: int) -> dict[str, Any]:

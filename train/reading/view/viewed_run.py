@@ -255,7 +255,10 @@ class RunIndex:
         taken = {run.name for run in self._by_path.values()}
         for path in found:
             if path not in self._by_path:
-                name = _free(path.stem if path.is_file() else path.name, taken)
+                first = name = path.stem if path.is_file() else path.name
+                number = 2
+                while name in taken:
+                    number, name = number + 1, f"{first} {number}"
                 taken.add(name)
                 self._by_path[path] = ViewedRun(name, path)
         return {self._by_path[path].name: self._by_path[path] for path in dict.fromkeys(found)}
@@ -267,10 +270,3 @@ def _viewable(path: Path) -> Iterator[Path]:
         yield path
     elif path.is_dir():
         yield from sorted(inner for inner in path.iterdir() if inner.is_dir() and is_viewable(inner))
-
-
-def _free(name: str, taken: set[str]) -> str:
-    number, free = 2, name
-    while free in taken:
-        number, free = number + 1, f"{name} {number}"
-    return free
