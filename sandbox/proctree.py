@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,9 +97,9 @@ def cpu_s(roots: Iterable[int]) -> float:
     return sum(process.cpu_ticks + process.reaped_ticks for process in tree(roots)) / TICKS_PER_S
 
 
-def status_kib(pid: int, field: str) -> int:
+def status_kib(pid: int, field: str, file: str = "status") -> int:
     """Return a field of /proc/PID/status in KiB (`VmRSS`, `VmHWM`), or 0 for a zombie."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+    for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1])
     return 0
@@ -107,12 +108,9 @@ def status_kib(pid: int, field: str) -> int:
 def pss_kib(pid: int) -> int:
     """Return the proportional set size in KiB, in which shared pages are divided among their processes, or
     the resident set size, which is never smaller, if the kernel does not report it."""
-    try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1])
-    except PermissionError:
-        pass
+    with suppress(PermissionError):
+        if pss := status_kib(pid, "Pss", "smaps_rollup"):
+            return pss
     return status_kib(pid, "VmRSS")
 
 

@@ -76,21 +76,14 @@ def _rank_0(order: TrainOrder) -> Iterator[Coroutine[None, None, None] | None]:
     conversations = check_here(found)
     with _joined(found.recipe) as world:
         if world.rank or world.only_serves:
+            from rocstar.train.serving.nodes import follow, serve_alone
+
             conversations.clear()  # possibly gigabytes
-            _follow(found.recipe, world)
+            (serve_alone if world.only_serves else follow)(found.recipe, world)
             yield None
             return
         with begin_run(found, world, conversations) as begun:
             yield _work(begun, world)
-
-
-def _follow(recipe: Recipe, world: World) -> None:
-    from rocstar.train.serving.nodes import follow, serve_alone
-
-    if world.only_serves:
-        serve_alone(recipe, world)
-    else:
-        follow(recipe, world)
 
 
 @contextlib.contextmanager

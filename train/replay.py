@@ -12,22 +12,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rocstar.engine.record.reading import RecordError, from_record, read_records, record_files
-from rocstar.train.algorithm.advantages import Advantage
 from rocstar.train.groups.selection import Selection
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.determinism import deterministic_torch
 from rocstar.train.learner.learner import Learner
-from rocstar.train.learner.load_parts import load_learner
 from rocstar.train.learner.loss_stats import LossStats, update_metrics
 from rocstar.train.learner.model_io import HEAD_DTYPES
 from rocstar.train.learner.model_size import row_cost
 from rocstar.train.learner.settings import loss_settings, stage_optimizer
+from rocstar.train.learner.sharded_loading import load_learner
 from rocstar.train.learner.world import World, local_device
 from rocstar.train.loop import pack_updates
 from rocstar.train.recipe.config import Recipe
@@ -174,7 +173,7 @@ def _recorded(run_dir: Path, step: int) -> Selection:
     return Selection(kept=kept, advantages=advantages, verdicts=[], groups_used=0, groups_no_signal=0)
 
 
-def _finite(advantage: Any) -> Advantage:
+def _finite(advantage: Any) -> float | Sequence[float]:
     """The advantage of a record: a number, or one per loss token."""
     values = advantage if isinstance(advantage, list) else [advantage]
     if not all(isinstance(value, float) and math.isfinite(value) for value in values):

@@ -16,6 +16,7 @@ import os
 import resource
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -43,18 +44,18 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--calls", type=int, default=CALLS)
 
 
+@dataclass(eq=False)
 class Flood:
     """State of one flood: answers by kind, gauge and memory over time."""
 
-    def __init__(self, server: Service) -> None:
-        self.server = server
-        self.statuses: Counter[int] = Counter()
-        self.right = 0
-        self.failures: list[str] = []
-        self.finished_s: list[float] = []
-        self.gauge: list[tuple[float, float]] = []
-        self.memory: list[tuple[float, int, int]] = []
-        self.started = 0.0
+    server: Service
+    statuses: Counter[int] = field(default_factory=Counter)
+    right: int = 0
+    failures: list[str] = field(default_factory=list)
+    finished_s: list[float] = field(default_factory=list)
+    gauge: list[tuple[float, float]] = field(default_factory=list)
+    memory: list[tuple[float, int, int]] = field(default_factory=list)
+    started: float = 0.0
 
     def now(self) -> float:
         return time.perf_counter() - self.started

@@ -154,49 +154,35 @@ class Fleet:
     ) -> Generation:
         state = self._begin_turn(request_id, len(ids), max_new_tokens)
         rest: dict[str, Any] = {"stop_ids": stop_ids, "sampling": sampling, "seed": seed}
-        with self._busy.track_turn():
-            return await self._turn(
-                state, ids, max_new_tokens=max_new_tokens, request_id=request_id, deadline=deadline, **rest
-            )
-
-    async def _turn(
-        self,
-        state: TrajectoryState,
-        ids: list[int],
-        *,
-        max_new_tokens: int,
-        request_id: str,
-        deadline: float | None,
-        **rest: Any,
-    ) -> Generation:
         written = GenerationBuilder()
         heard = self._hearing.get(request_id)
         state.told = None if heard is None else TokenStream(heard)
         try:
-            while not state.is_given_up(self._limits):
-                slot = await self._granted(state, request_id, len(ids) + len(written.ids), deadline)
-                if slot is None:
-                    return written.result(StopReason.aborted)
-                piece = await self._run_somewhere(
-                    state,
-                    slot,
-                    ids + written.ids if written.ids else ids,
-                    max_new_tokens=max_new_tokens - len(written.ids),
-                    request_id=request_id,
-                    deadline=deadline,
-                    **rest,
-                )
-                if piece is not None:
-                    written.add_generation(piece)
-                    if state.told is not None:
-                        state.told.take(piece.ids, state.written)
-                    state.written = len(written.ids)
-                self._end_turn(state, request_id, 0 if piece is None else len(piece.ids))
-                finish = state.finish(piece, full=len(written.ids) >= max_new_tokens)
-                if finish is not None:
-                    state.finished = finish is not StopReason.aborted
-                    return written.result(finish)
-                self.counts.turns_continued += 1
+            with self._busy.track_turn():
+                while not state.is_given_up(self._limits):
+                    slot = await self._granted(state, request_id, len(ids) + len(written.ids), deadline)
+                    if slot is None:
+                        return written.result(StopReason.aborted)
+                    piece = await self._run_somewhere(
+                        state,
+                        slot,
+                        ids + written.ids if written.ids else ids,
+                        max_new_tokens=max_new_tokens - len(written.ids),
+                        request_id=request_id,
+                        deadline=deadline,
+                        **rest,
+                    )
+                    if piece is not None:
+                        written.add_generation(piece)
+                        if state.told is not None:
+                            state.told.take(piece.ids, state.written)
+                        state.written = len(written.ids)
+                    self._end_turn(state, request_id, 0 if piece is None else len(piece.ids))
+                    finish = state.finish(piece, full=len(written.ids) >= max_new_tokens)
+                    if finish is not None:
+                        state.finished = finish is not StopReason.aborted
+                        return written.result(finish)
+                    self.counts.turns_continued += 1
             detail = f"{request_id!r} failed {state.num_failures} times, and {state.lost} replicas under it"
             raise InferenceError("replicas_failed", detail, retryable=True)
         except BaseException:  # also when cancelled: no caller asks for this request again

@@ -25,6 +25,7 @@ from rocstar.engine.inference.base import (
     BusyClock,
     Generation,
     Heard,
+    Inference,
     InferenceError,
     KvLoad,
     Sampling,
@@ -36,7 +37,6 @@ from rocstar.engine.inference.openai_formats import (
     STANDARD,
     STREAMED,
     STREAMED_WITH_USAGE,
-    ChoiceIds,
     Codec,
     EndpointFormat,
     Scored,
@@ -58,7 +58,7 @@ class _Live:
     aborted: bool = False
 
 
-class OpenAIEndpoint:
+class OpenAIEndpoint(Inference):
     """Implements `RolloutEngine`.
 
     Invariant: a log-prob is log_softmax(logits)[id] of the id that was sampled at T = 1, and NaN if unknown,
@@ -139,19 +139,33 @@ class OpenAIEndpoint:
         sufficient, another one if the endpoint refuses a text too."""
         async with asyncio.timeout(self._timeout_s):
             for form in (EndpointFormat.SENT_IDS, EndpointFormat.SPELLED_IDS):
-                found = await self._first_choice(form)
-                if found is not None and detect_format(found) is form:
+                choice = await self._first_choice(form)
+                if choice is not None and self._has_format(choice, form):
                     self.form = form
-                    self.gives_logprobs = form is EndpointFormat.SPELLED_IDS or _logprobs(found) is not None
                     return
             if self._codec is None:
-                raise _unfit(f"{self.url} speaks text alone", "give the model's tokenizer as codec")
+                detail = f"{self.url} speaks text alone; give the model's tokenizer as codec"
+                raise InferenceError("unfit", detail, retryable=False)
             if await self._first_choice(EndpointFormat.TEXT) is None:
                 self._neutral = STANDARD
                 await self._post(self._body(EndpointFormat.TEXT, [1], 1, frozenset(), 1.0, 0))
                 LOG.warning(
                     "%s takes no top_k, min_p or repetition_penalty: what it has set of them holds", self.url
                 )
+
+    def _has_format(self, choice: dict[str, Any], form: EndpointFormat) -> bool:
+        """Return True for ids in `form`, and set `gives_logprobs`. InferenceError(unfit) if malformed."""
+        try:
+            if detect_format(choice) is not form:
+                return False
+            logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
+            is_scored = isinstance(logprobs, list) and None not in logprobs
+            self.gives_logprobs = form is EndpointFormat.SPELLED_IDS or is_scored
+            ids_of(form, self._codec, with_logprobs=self.gives_logprobs).take(choice)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            detail = f"{self.url} answers with malformed ids or log-probs: {error}; {str(choice)[:300]}"
+            raise InferenceError("unfit", detail, retryable=False) from error
+        return True
 
     async def _first_choice(self, form: EndpointFormat) -> dict[str, Any] | None:
         """Return the answer to a prompt of one token; None if it is refused."""
@@ -163,7 +177,11 @@ class OpenAIEndpoint:
             if error.retryable:
                 raise
             return None
-        return _choice(reply)
+        try:
+            choice: dict[str, Any] = reply["choices"][0]
+        except (KeyError, IndexError, TypeError) as error:
+            raise InferenceError("bad_reply", f"no choice in {str(reply)[:200]}", retryable=True) from error
+        return choice
 
     async def generate(
         self,
@@ -195,9 +213,8 @@ class OpenAIEndpoint:
                     before, left = len(written), max_new_tokens - len(written)
                     # A text may end in a stop token: the reader of the answer decides about the last token.
                     most = left - (self.form is not EndpointFormat.SENT_IDS)
-                    choice = StreamedChoice(
-                        self._ids(with_logprobs=is_scored), heard=_behind(heard, before), most=most
-                    )
+                    choice_ids = ids_of(self.form, self._codec, with_logprobs=is_scored)
+                    choice = StreamedChoice(choice_ids, heard=_behind(heard, before), most=most)
                     prompt = [*ids, *(token for token, _ in written)]
                     body = self._body(self.form, prompt, left, stop_ids, sampling.temperature, seed + before)
                     live.call = asyncio.create_task(self._ask(body, choice, is_streamed=heard is not None))
@@ -231,9 +248,6 @@ class OpenAIEndpoint:
         written += scored
         return finish
 
-    def _ids(self, *, with_logprobs: bool) -> ChoiceIds:
-        return ids_of(self.form, self._codec, with_logprobs=with_logprobs)
-
     async def _heard(self, request_id: str) -> Heard | None:
         """Return the callback for its tokens; None without a listener, or if the endpoint cannot stream."""
         heard = self._hearing.get(request_id)
@@ -258,7 +272,7 @@ class OpenAIEndpoint:
     async def _first_streamed(self) -> Scored:
         """Return the stream of a prompt of one token; later streams use the same request form."""
         body = self._body(self.form, [1], 1, frozenset(), 1.0, 0)
-        choice = StreamedChoice(self._ids(with_logprobs=self.gives_logprobs))
+        choice = StreamedChoice(ids_of(self.form, self._codec, with_logprobs=self.gives_logprobs))
         try:
             await self._ask(body, choice, is_streamed=True)
         except InferenceError as error:
@@ -318,9 +332,6 @@ class OpenAIEndpoint:
             live.aborted = True
             if live.call is not None:
                 live.call.cancel()
-
-    def join(self, request_ids: Sequence[str]) -> None:
-        """Nothing to wait for."""
 
     def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
         self._granting[request_id] = granted
@@ -391,19 +402,6 @@ def _refusal(url: str, status: int, content: bytes) -> InferenceError:
     return InferenceError("server_error" if retryable else "bad_request", detail, retryable=retryable)
 
 
-def _choice(reply: dict[str, Any]) -> dict[str, Any]:
-    try:
-        choice: dict[str, Any] = reply["choices"][0]
-    except (KeyError, IndexError, TypeError) as error:
-        raise InferenceError("bad_reply", f"no choice in {str(reply)[:200]}", retryable=True) from error
-    return choice
-
-
-def _logprobs(choice: dict[str, Any]) -> list[float] | None:
-    found = (choice.get("logprobs") or {}).get("token_logprobs")
-    return [float(value) for value in found] if isinstance(found, list) and None not in found else None
-
-
 def _generation(scored: Sequence[tuple[int, float]], finish: StopReason) -> Generation:
     return Generation(
         ids=tuple(token for token, _ in scored),
@@ -419,7 +417,3 @@ def _behind(heard: Heard | None, before: int) -> Heard | None:
     if heard is None:
         return None
     return lambda place, token: heard(before + place, token)
-
-
-def _unfit(why: str, fix: str) -> InferenceError:
-    return InferenceError("unfit", f"{why}; {fix}", retryable=False)

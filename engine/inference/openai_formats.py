@@ -44,20 +44,6 @@ class Codec(Protocol):
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str: ...
 
 
-class ChoiceIds(Protocol):
-    """Makes ids of a choice as it comes. Invariant: `whole` begins with the ids that `take` gave."""
-
-    def take(self, piece: Mapping[str, Any]) -> list[int]:
-        """Return the new ids of this piece. Raise AttributeError, KeyError, TypeError or ValueError for an
-        invalid piece."""
-        ...
-
-    def whole(self, counted: int | None) -> Scored:
-        """All ids, now that nothing comes any more; `counted`: how many tokens the endpoint says it wrote.
-        ValueError where they do not add up."""
-        ...
-
-
 class SentIds:
     """`token_ids` of each piece, with `token_logprobs` where the endpoint gives them."""
 
@@ -67,7 +53,6 @@ class SentIds:
         self._logprobs: list[float] = []
 
     def take(self, piece: Mapping[str, Any]) -> list[int]:
-        """See `ChoiceIds`."""
         ids = list(piece.get("token_ids") or [])
         self._ids += ids
         if self._with_logprobs:
@@ -76,7 +61,6 @@ class SentIds:
         return ids
 
     def whole(self, counted: int | None) -> Scored:
-        """See `ChoiceIds`."""
         if not self._with_logprobs:
             return [(token, math.nan) for token in self._ids]
         if len(self._logprobs) != len(self._ids):
@@ -103,7 +87,6 @@ class SpelledIds:
         """Return the answer's text after `_sure`, and the text of its ids."""
 
     def take(self, piece: Mapping[str, Any]) -> list[int]:
-        """See `ChoiceIds`."""
         known = self._sure
         for token in (piece.get("logprobs") or {}).get("content") or []:
             self._ids.append((token["id"], float(token["logprob"]) if self._with_logprobs else math.nan))
@@ -121,7 +104,6 @@ class SpelledIds:
             self._spelled.clear()
 
     def whole(self, counted: int | None) -> Scored:
-        """See `ChoiceIds`."""
         if counted == len(self._ids):
             return self._ids
         rest = self._text[self._sure_bytes :].decode(errors="replace")
@@ -140,7 +122,6 @@ class WordIds:
         """`_ids` are those of so many characters."""
 
     def take(self, piece: Mapping[str, Any]) -> list[int]:
-        """See `ChoiceIds`."""
         self._text += piece.get("text") or ""
         ends = [found.start() for found in BETWEEN_WORDS.finditer(self._text, self._upto)]
         if not ends or ends[-1] - self._upto <= self._upto // STEP:
@@ -152,7 +133,6 @@ class WordIds:
         return ids[before:]
 
     def whole(self, counted: int | None) -> Scored:
-        """See `ChoiceIds`."""
         ids = self._encoded(self._text)
         if ids[: len(self._ids)] != self._ids:
             ids = self._ids + self._encoded(self._text[self._upto :])
@@ -161,6 +141,14 @@ class WordIds:
     def _encoded(self, text: str) -> list[int]:
         """No token of a beginning is put before it: it goes on from a prompt."""
         return self._codec.encode(text, add_special_tokens=False)
+
+
+ChoiceIds = SentIds | SpelledIds | WordIds
+"""Makes ids of a choice as it comes. Invariant: `whole` begins with the ids that `take` gave.
+
+`take` returns the new ids of a piece; it raises AttributeError, KeyError, TypeError or ValueError for an
+invalid one. `whole` returns all ids at the end; `counted` is the number of tokens that the endpoint says it
+wrote. It raises ValueError where they do not add up."""
 
 
 class StreamedChoice:

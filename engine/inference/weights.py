@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,7 +45,8 @@ class DiskWeights:
     def tensor(self, name: str) -> Tensor:
         self.shapes()
         with _open(self._files[name]) as tensors:
-            return tensors.get_tensor(name)
+            tensor: Tensor = tensors.get_tensor(name)
+            return tensor
 
 
 class LiveWeights:
@@ -92,22 +93,7 @@ def let_readers_in(folder: Path) -> None:
             file.chmod(mode | wanted)
 
 
-def _open(file: Path) -> _SafeOpen:
+def _open(file: Path) -> Any:
     from safetensors import safe_open
 
-    opened: Any = safe_open(file, framework="pt")
-    return cast("_SafeOpen", opened)
-
-
-class _SafeOpen(Protocol):
-    """The part of safetensors' handle that is used here."""
-
-    def __enter__(self) -> _SafeOpen: ...
-    def __exit__(self, *error: object) -> None: ...
-    def keys(self) -> list[str]: ...
-    def get_tensor(self, name: str) -> Tensor: ...
-    def get_slice(self, name: str) -> _Slice: ...
-
-
-class _Slice(Protocol):
-    def get_shape(self) -> list[int]: ...
+    return safe_open(file, framework="pt")

@@ -44,23 +44,17 @@ class HttpNode:
     async def _ask(self, method: str, path: str, body: bytes | None) -> bytes:
         try:
             async with self._session.request(method, self._url + path, data=body) as response:
-                answer = await _read(response)
+                answer = bytearray()
+                async for chunk in response.content.iter_any():
+                    answer += chunk
+                    if len(answer) > MAX_ANSWER_BYTES:
+                        raise NodeError(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
                 if response.status != 200:
                     shown = answer[:300].decode("utf-8", "replace")
                     raise NodeError(f"{path} answered {response.status}: {shown}")
-                return answer
+                return bytes(answer)
         except (aiohttp.ClientError, OSError) as error:
             raise NodeError(f"{path}: {type(error).__name__}: {error}") from None
-
-
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    chunks, size = [], 0
-    async for chunk in response.content.iter_any():
-        size += len(chunk)
-        if size > MAX_ANSWER_BYTES:
-            raise NodeError(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 @contextlib.asynccontextmanager

@@ -38,10 +38,6 @@ MAX_AWAY = 2
 """Failures of a group on other nodes, until it is rolled out at home: it may be what fails them."""
 
 
-class GrantError(ValueError):
-    """An event that cannot follow its past."""
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class GroupEntry:
     """A group that has not ended. `node` is None while it waits."""
@@ -122,7 +118,7 @@ class Grants:
     def down(self, name: str) -> None:
         """Stop grants to the node; it keeps its groups until the host withdraws them."""
         if name == self.home:
-            raise GrantError("home cannot go down")
+            raise ValueError("home cannot go down")
         self.nodes[name].is_up = False
 
     def seen(self, name: str, used_tokens: int) -> None:
@@ -132,7 +128,7 @@ class Grants:
 
     def submit(self, key: str, *, size: int, limit_tokens: int, away: bool = True) -> None:
         if key in self.groups:
-            raise GrantError(f"{key!r} has been submitted already")
+            raise ValueError(f"{key!r} has been submitted already")
         number = self._num_submitted
         self._num_submitted += 1
         entry = GroupEntry(key=key, number=number, size=size, limit_tokens=limit_tokens, away=away)
@@ -203,7 +199,7 @@ class Grants:
     def _at_a_node(self, key: str) -> GroupEntry:
         entry = self.groups.get(key)
         if entry is None or entry.node is None:
-            raise GrantError(f"{key!r} is at no node")
+            raise ValueError(f"{key!r} is at no node")
         return entry
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from rocstar.engine.inference.base import KvLoad
-from rocstar.engine.rollout.rollout import RolloutLimits
+from rocstar.engine.inference.base import KvLoad, Sampling
+from rocstar.engine.rollout.group import run_group
+from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.types import Group, Task
 
 
@@ -33,6 +35,27 @@ class GroupOrder:
         """Split the order into orders of `size` siblings; the last has the rest."""
         ends = range(self.first, self.first + self.size, size)
         return [replace(self, first=k, size=min(size, self.first + self.size - k)) for k in ends]
+
+
+async def run_order(agent: Agent, order: GroupOrder, *, placed: Callable[[], None] = lambda: None) -> Group:
+    """Roll out the siblings of an order; call `placed` when each of them has its place."""
+    left = order.size
+
+    def granted() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            placed()
+
+    return await run_group(
+        replace(agent, limits=order.limits, sampling=Sampling(temperature=order.temperature)),
+        order.task,
+        size=order.size,
+        seed=order.seed,
+        step=order.step,
+        first=order.first,
+        granted=granted,
+    )
 
 
 class NodeError(Exception):

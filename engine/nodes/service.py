@@ -25,10 +25,8 @@ from functools import partial
 
 from aiohttp import web
 
-from rocstar.engine.inference.base import Sampling
-from rocstar.engine.nodes.node import GroupOrder
+from rocstar.engine.nodes.node import GroupOrder, run_order
 from rocstar.engine.nodes.wire import SMALL_BYTES, NodeWireError, decode_order, encode_group, in_thread
-from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group
 from rocstar.sandbox.http.connections import ConnectionLimiter, ConnectionsExhausted
@@ -66,8 +64,6 @@ class NodeService:
         self._granted: set[str] = set()
         """Those of which every sibling has its place: their time runs."""
         self.door = ConnectionLimiter.shared(MAX_CONNECTIONS)
-        self.served = 0
-        """Groups that were answered."""
         self.app = web.Application(
             middlewares=[self._guard],
             client_max_size=MAX_BODY_BYTES,
@@ -126,7 +122,6 @@ class NodeService:
             return _refusal(504, f"{order.key} was not done within {timeout_s:g} s")
         except _GivenUp:
             return _refusal(409, f"{order.key} was ordered again, or this service ends")
-        self.served += 1
         return web.Response(body=await in_thread(encode_group, group), content_type=FRAMES)
 
     async def _roll_out(self, order: GroupOrder, granted: Callable[[], None]) -> Group:
@@ -138,27 +133,12 @@ class NodeService:
         while (earlier := self._running.get(order.key)) is not None:
             earlier.cancel()
             await asyncio.wait([earlier])
-        agent = dataclasses.replace(
-            self._agent, limits=order.limits, sampling=Sampling(temperature=order.temperature)
-        )
-        left = order.size
 
-        def one_granted() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                self._granted.add(order.key)
-                granted()
+        def placed() -> None:
+            self._granted.add(order.key)
+            granted()
 
-        work = run_group(
-            agent,
-            order.task,
-            size=order.size,
-            seed=order.seed,
-            step=order.step,
-            first=order.first,
-            granted=one_granted,
-        )
+        work = run_order(self._agent, order, placed=placed)
         running = self._running[order.key] = asyncio.create_task(work, name=f"group {order.key}")
         running.add_done_callback(lambda _: self._forget(order.key))  # before those who wait for it go on
         try:

@@ -76,7 +76,7 @@ def encode_order(order: GroupOrder, *, timeout_s: float) -> bytes:
         task = _plain_task(order.task)
     except TypeError as error:
         raise NodeWireError(f"task {order.task.id!r} cannot travel: {error}") from None
-    return _dump({
+    order_fields = {
         "v": VERSION,
         "task": task,
         "step": order.step,
@@ -86,12 +86,18 @@ def encode_order(order: GroupOrder, *, timeout_s: float) -> bytes:
         "limits": dataclasses.asdict(order.limits),
         "temperature": order.temperature,
         "timeout_s": timeout_s,
-    })  # fmt: skip
+    }
+    return json.dumps(order_fields, separators=(",", ":")).encode("ascii")
 
 
 def decode_order(body: bytes) -> tuple[GroupOrder, float]:
     """The order and its timeout in seconds."""
-    told = _load(body)
+    try:
+        told = json.loads(body)
+    except (ValueError, RecursionError) as error:  # ValueError: not JSON, or not even text
+        raise NodeWireError(f"not JSON: {error}") from None
+    if not isinstance(told, dict) or told.get("v") != VERSION:
+        raise NodeWireError(f"not of version {VERSION}")
     try:
         limits = told["limits"]
         order = GroupOrder(
@@ -157,17 +163,3 @@ def _of(value: Any, kind: type) -> Any:
     if type(value) is not kind:
         raise TypeError(f"{value!r} is no {kind.__name__}")
     return value
-
-
-def _dump(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode("ascii")
-
-
-def _load(body: bytes) -> dict[str, Any]:
-    try:
-        told = json.loads(body)
-    except (ValueError, RecursionError) as error:  # ValueError: not JSON, or not even text
-        raise NodeWireError(f"not JSON: {error}") from None
-    if not isinstance(told, dict) or told.get("v") != VERSION:
-        raise NodeWireError(f"not of version {VERSION}")
-    return told

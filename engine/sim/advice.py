@@ -70,16 +70,13 @@ def advise(
         return found.makespan_s
 
     model, seconds = cluster.model, best.makespan_s
-    for batch in BATCHES:
-        if batch != model.max_running:
-            trial = replace(model, max_running=batch)
-            if (found := measure(trial)) < seconds * (1 - WORTH):
-                model, seconds = trial, found
-    for value in CONSERVATIVENESS:
-        if value != model.conservativeness:
-            trial = replace(model, conservativeness=value)
-            if (found := measure(trial)) < seconds * (1 - WORTH):
-                model, seconds = trial, found
+    settings: dict[str, Sequence[Any]] = {"max_running": BATCHES, "conservativeness": CONSERVATIVENESS}
+    for name, values in settings.items():
+        for value in values:
+            if value != getattr(model, name):
+                trial = replace(model, **{name: value})
+                if (found := measure(trial)) < seconds * (1 - WORTH):
+                    model, seconds = trial, found
     pools = []
     for scale in POOLS:
         tokens = int(model.kv_tokens * scale)

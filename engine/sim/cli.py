@@ -28,7 +28,7 @@ from rocstar.engine.sim.flight import Flight, SimulationError
 from rocstar.engine.sim.multi_node import NodeSettings
 from rocstar.engine.sim.simulate import Outcome, simulate
 from rocstar.engine.sim.svg import makespan_bars, occupancy
-from rocstar.engine.sim.traces import TraceError, load_trace
+from rocstar.engine.sim.traces import load_trace
 from rocstar.engine.sim.workload import SHAPES, Workload, earlier_step, generate
 
 USAGE_ERROR, FAILED = 2, 1
@@ -62,16 +62,12 @@ MOST_REPLICAS = 100_000
 """The maximum number of replicas: each is simulated by itself, and more would exhaust memory."""
 
 
-class UsageError(ValueError):
-    """The command line asks for something that is not there; the message carries value, reason and fix."""
-
-
 def main(argv: Sequence[str] | None, make_page: PageMaker) -> int:
     """Run the verb; 0, 1 if a policy never ends the work, 2 for a mistake in the command line."""
     options = build_parser().parse_args(argv)
     try:
         return _run(options, make_page)
-    except (UsageError, TraceError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         print(f"rocstar sim: {error}", file=sys.stderr)
         return USAGE_ERROR
     except SimulationError as error:
@@ -135,17 +131,17 @@ def _replicas(text: str) -> int:
 
 
 def _see_targets(options: argparse.Namespace) -> None:
-    """See, before minutes of work, that the drawings have a place. Raises UsageError."""
+    """See, before minutes of work, that the drawings have a place. Raises ValueError."""
     for name in ("html", "svg"):
         file: Path | None = getattr(options, name)
         if file is None:
             continue
         if file.is_dir():
-            raise UsageError(f"--{name} {file} is a folder; give a file")
+            raise ValueError(f"--{name} {file} is a folder; give a file")
         if not file.parent.is_dir():
-            raise UsageError(f"--{name} {file}: there is no folder {file.parent}; make it first")
+            raise ValueError(f"--{name} {file}: there is no folder {file.parent}; make it first")
         if not os.access(file if file.exists() else file.parent, os.W_OK):
-            raise UsageError(f"--{name} {file} cannot be written; choose another place")
+            raise ValueError(f"--{name} {file} cannot be written; choose another place")
 
 
 def _run(options: argparse.Namespace, make_page: PageMaker) -> int:
@@ -154,7 +150,7 @@ def _run(options: argparse.Namespace, make_page: PageMaker) -> int:
     names = list(known) if options.policies is None else options.policies.split(",")
     for name in names:
         if name not in known:
-            raise UsageError(f"--policies: no policy is called {name!r}; there are {', '.join(known)}")
+            raise ValueError(f"--policies: no policy is called {name!r}; there are {', '.join(known)}")
     policies = {name: known[name] for name in names}
     with StatusLine():
         found = _simulated(options, policies)
@@ -212,7 +208,7 @@ def _simulated(options: argparse.Namespace, policies: Mapping[str, PolicyFactory
         tool_workers=options.tool_workers,
     )
     if workload.limit_tokens > cluster.model.kv_tokens:
-        raise UsageError(
+        raise ValueError(
             f"--kv-tokens {cluster.model.kv_tokens}: a trajectory may need {workload.limit_tokens} (prompt "
             "and limit), which no replica could hold; give more KV tokens or a lower --limit-tokens"
         )
@@ -261,24 +257,24 @@ def _known(peers: Path | None) -> Mapping[str, PolicyFactory]:
     try:
         found = runpy.run_path(str(peers)).get("POLICIES")
     except Exception as error:  # whatever a user's file raises
-        raise UsageError(f"--peers {peers}: {type(error).__name__}: {error}") from error
+        raise ValueError(f"--peers {peers}: {type(error).__name__}: {error}") from error
     if not isinstance(found, Mapping) or not all(callable(make) for make in found.values()):
-        raise UsageError(f"--peers {peers}: must define POLICIES, a dict from names to classes of policies")
+        raise ValueError(f"--peers {peers}: must define POLICIES, a dict from names to classes of policies")
     return {**POLICIES, **found}
 
 
 def _work(options: argparse.Namespace) -> tuple[Workload, Workload | None]:
     """The step, and the one before it that every policy has run (unless --cold)."""
     if (options.trace is None) == (options.workload is None):
-        raise UsageError("give either a trace (a run directory or a .jsonl file) or --workload, not both")
+        raise ValueError("give either a trace (a run directory or a .jsonl file) or --workload, not both")
     if options.workload is not None:
         tasks, siblings = options.tasks or 512, options.siblings
         step = generate(options.workload, tasks=tasks, siblings=siblings, seed=options.seed)
         return step, None if options.cold else earlier_step(options.workload, tasks, siblings, options.seed)
     if not options.trace.exists():
-        raise UsageError(f"{options.trace}: no such file or directory")
+        raise ValueError(f"{options.trace}: no such file or directory")
     if not 0 <= options.tool_s < math.inf:
-        raise UsageError(f"--tool-s {options.tool_s}: seconds cannot be negative or without end; give 0.3")
+        raise ValueError(f"--tool-s {options.tool_s}: seconds cannot be negative or without end; give 0.3")
     workload, before = load_trace(
         options.trace,
         step=options.step,
@@ -291,19 +287,19 @@ def _work(options: argparse.Namespace) -> tuple[Workload, Workload | None]:
 
 
 def load_cost(path: Path) -> CostModel:
-    """A cost model from JSON. UsageError names a coefficient that is missing or unknown."""
+    """A cost model from JSON. ValueError names a coefficient that is missing or unknown."""
     names = {f.name for f in fields(CostModel)}
     try:
         values = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"--cost {path}: {reason}; give a JSON file of cost coefficients") from error
+        raise ValueError(f"--cost {path}: {reason}; give a JSON file of cost coefficients") from error
     if not isinstance(values, dict) or not names - {"mixed"} <= values.keys() <= names:
-        raise UsageError(f"--cost {path}: must hold exactly {', '.join(sorted(names))} (mixed may be absent)")
+        raise ValueError(f"--cost {path}: must hold exactly {', '.join(sorted(names))} (mixed may be absent)")
     try:
         return CostModel(**values)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"--cost {path}: {error}") from error
+        raise ValueError(f"--cost {path}: {error}") from error
 
 
 def _json(found: _Found) -> dict[str, object]:

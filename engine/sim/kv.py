@@ -70,9 +70,6 @@ class KvPool:
         """It runs from now on: neither its tokens nor its prompt can be evicted."""
         self.evictable -= hold.own
         hold.locked, hold.stamp = True, 0
-        self._refer(hold)
-
-    def _refer(self, hold: Hold) -> None:
         if not hold.refers:
             prompt = hold.prompt
             if not prompt.refs and prompt.resident:

@@ -82,14 +82,9 @@ class ReservedTokens:
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over a replica's life; `kv_token_s` and `running_s` are integrals over time. `forwards`,
-    `decode_tokens`, `context_read`, `prefill_tokens` and `pairs` times the cost model's terms are busy_s."""
+    """Sums over a replica's life; `kv_token_s` and `running_s` are integrals over time."""
 
     busy_s: float = 0.0
-    forwards: int = 0
-    context_read: int = 0
-    pairs: float = 0.0
-    prefill_s: float = 0.0
     decode_tokens: int = 0
     prefill_tokens: int = 0
     recomputed_tokens: int = 0
@@ -196,7 +191,6 @@ class SimulatedReplica:
         totals.busy_s += span
         riding = self._rides
         if self._chunks:
-            totals.prefill_s += span
             ended = self._end_prefill()
             if riding:
                 ended = self._end_decode(1) + ended
@@ -268,10 +262,8 @@ class SimulatedReplica:
         """Books of the chunks; a request whose last chunk this was has its next token and runs or ends."""
         ended: list[TurnRequest] = []
         joined: list[TurnRequest] = []
-        self.totals.forwards += 1
         for request, tokens in self._chunks:
             self.totals.prefill_tokens += tokens
-            self.totals.pairs += pairs(request.done, tokens)
             self.totals.recomputed_tokens += max(0, min(request.seen, request.done + tokens) - request.done)
             request.done += tokens
             request.seen = max(request.seen, request.done)
@@ -321,8 +313,6 @@ class SimulatedReplica:
 
     def _end_decode(self, steps: int) -> list[TurnRequest]:
         batch = len(self.running)
-        self.totals.context_read += steps * self.context + batch * (steps * (steps - 1) // 2)
-        self.totals.forwards += 0 if self._chunks else steps
         self.steps += steps
         self.context += steps * batch
         self.pool.free -= steps * batch

@@ -18,10 +18,6 @@ from rocstar.engine.record.reading import RecordError, read_records, record_file
 from rocstar.engine.sim.workload import TrajectoryWork, TurnWork, Workload
 
 
-class TraceError(ValueError):
-    """A trace that cannot be replayed; the message says where, why, and what to do."""
-
-
 def find_records(path: Path) -> list[Path]:
     """The record files of a run directory, of a directory of them, or the file itself."""
     if path.is_file():
@@ -29,7 +25,7 @@ def find_records(path: Path) -> list[Path]:
     for folder in (path / "trajectories", path):
         if files := list(record_files(folder).values()) or sorted(folder.glob("*.jsonl")):
             return files
-    raise TraceError(f"{path}: no trajectory records here; give a run directory or a file of records")
+    raise ValueError(f"{path}: no trajectory records here; give a run directory or a file of records")
 
 
 def load_trace(
@@ -58,20 +54,20 @@ def load_trace(
                 by_step.setdefault(record["step"], []).append(slim)
                 longest = max(longest, len(record["ids"]) - slim["prompt"])
         except RecordError as error:
-            raise TraceError(str(error)) from error
+            raise ValueError(str(error)) from error
         except (KeyError, TypeError, IndexError) as error:
-            raise TraceError(f"{file}: a record lacks {error}; is it whole?") from error
+            raise ValueError(f"{file}: a record lacks {error}; is it whole?") from error
     steps = sorted(by_step)
     if not steps:
-        raise TraceError(f"{path}: the files hold no record")
+        raise ValueError(f"{path}: the files hold no record")
     chosen = steps[-1] if step is None else step
     if chosen not in by_step:
-        raise TraceError(f"{path}: no step {chosen}; there are {steps[0]} to {steps[-1]}")
+        raise ValueError(f"{path}: no step {chosen}; there are {steps[0]} to {steps[-1]}")
     rng = np.random.default_rng(seed)
     limit = limit_tokens or longest
     work = list(_work(by_step[chosen], limit, tool_s, rng))
     if not work:
-        raise TraceError(f"{path}: step {chosen} has no trajectory with a turn")
+        raise ValueError(f"{path}: step {chosen} has no trajectory with a turn")
     earlier = [s for s in steps if s < chosen]
     before = list(_work(by_step[earlier[-1]], limit, tool_s, rng)) if earlier else []
     if tasks is not None:
@@ -98,7 +94,7 @@ def _work(
             prompts[group] = prompt
         response = turns[-1]["end"] - prompt
         if response > limit:
-            raise TraceError(
+            raise ValueError(
                 f"{record['id']}: {response} response tokens exceed the limit of {limit}; raise the limit"
             )
         waits = np.exp(rng.normal(math.log(tool_s), 0.6, len(turns))) if tool_s else np.zeros(len(turns))

@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from typing import IO, Any
 
-from rocstar.sandbox.pool import pool as pools
 from rocstar.sandbox.attacks.host import (
     BAIT_VARIABLE,
     Host,
@@ -36,7 +35,6 @@ from rocstar.sandbox.command_line import run_command
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, Session, SessionLost
 
-OPTIONAL_LAYERS = frozenset(("namespaces",))
 SETTLE_S = 30.0
 """Seconds for leftovers to disappear: on a busy machine an ended process is reaped late."""
 
@@ -76,10 +74,6 @@ class AttackVerdict:
     problems: Sequence[str] = ()
     skipped: str = ""
     results: Sequence[PartResult] = field(default_factory=list)
-
-    @property
-    def passed(self) -> bool:
-        return not self.problems and not self.skipped
 
 
 # --- requirements of programs ----------------------------------------------------------------------------
@@ -303,9 +297,8 @@ def make_limits(parts: Sequence[Part], loosened: Mapping[str, float], untimed_s:
 
 
 def open_pool(flavours: Sequence[str], without: Collection[str] = ()) -> SandboxPool:
-    left_out = [layer for layer in without if layer in pools.LAYERS or layer not in OPTIONAL_LAYERS]
     return SandboxPool(
-        flavours, max_live=4, memory_bytes=ANY_MEMORY, allow_no_isolation=bool(left_out), without=left_out
+        flavours, max_live=4, memory_bytes=ANY_MEMORY, allow_no_isolation=bool(without), without=without
     )
 
 
@@ -383,7 +376,10 @@ def table(verdicts: Sequence[AttackVerdict]) -> str:
     rows = [(group, [v for v in verdicts if v.group == group]) for group in GROUPS]
     for name, members in (*rows, ("all", list(verdicts))):
         if members:
-            counts = (sum(v.passed for v in members), sum(bool(v.problems) for v in members))
+            counts = (
+                sum(not v.problems and not v.skipped for v in members),
+                sum(bool(v.problems) for v in members),
+            )
             skipped = sum(bool(v.skipped) for v in members)
             lines.append(f"{name:<14}{counts[0]:>12}{counts[1]:>6}{skipped:>9}")
     return "\n".join(lines)
@@ -396,9 +392,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("names", nargs="*", help="programs to run (default: all)")
     parser.add_argument("--breaches", action="store_true", help="run without the layers that hold a program")
-    parser.add_argument(
-        "--without", nargs="*", default=[], help="layers to disable, to test the others"
-    )
+    parser.add_argument("--without", nargs="*", default=[], help="layers to disable, to test the others")
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON; progress to stderr")
     options = parser.parse_args(argv)
     if BAIT_VARIABLE not in os.environ:

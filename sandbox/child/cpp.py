@@ -113,10 +113,7 @@ def find_missing_layer(flavour: str, layers: list[str]) -> tuple[str, str] | Non
             "scratch": "scratch directories, which need Landlock (Linux 5.13)",
         }
         what = " and ".join(named[name] for name in missing)
-        return (
-            "no_isolation",
-            f"flavour {flavour!r} needs {what}. `rocstar sandbox doctor` shows the fix.",
-        )
+        return ("no_isolation", f"flavour {flavour!r} needs {what}. `rocstar sandbox doctor` shows the fix.")
     return None
 
 

@@ -15,12 +15,7 @@ from typing import Any
 from rocstar.sandbox import _native
 from rocstar.sandbox.attacks.host import allows_user_namespace
 from rocstar.sandbox.extras import installed_flavours, left_out
-from rocstar.sandbox.pool.paths import (
-    default_scratch_parent,
-    is_world_readable,
-    python_paths,
-    working_copies,
-)
+from rocstar.sandbox.pool.paths import default_scratch_parent, is_world_readable, python_paths, working_copies
 from rocstar.sandbox.pool.pool import default_memory_bytes
 
 SLOT_UIDS = (100_000, 32_768)

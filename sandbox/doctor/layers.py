@@ -5,7 +5,7 @@ What is active is not guessed: a trial pool has said it. Facts tell only why the
 
 import resource
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 SIGNAL_SCOPE_ABI = 6
@@ -35,14 +35,15 @@ class Started:
     status: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Layer:
     """name: as in `ExecResult.isolation`, or what the pool offers because of it. cost: of its absence.
-    reason, fix: why it is absent and what would bring it; "" when it is active."""
+    reason, fix: why it is absent and what would bring it; a report has "" for an active one."""
 
     name: str
     active: bool
-    required: bool
+    _: KW_ONLY
+    required: bool = False
     detail: str
     cost: str = ""
     reason: str = ""
@@ -53,7 +54,7 @@ def layers_of(started: Started, facts: Mapping[str, Any]) -> Iterator[Layer]:
     """The strongest need first. Without a pool, what the probes alone say."""
     known = bool(started.isolation)
     has = started.isolation
-    yield layer(
+    yield Layer(
         "seccomp",
         "seccomp" in has if known else facts["seccomp"],
         required=True,
@@ -62,13 +63,13 @@ def layers_of(started: Started, facts: Mapping[str, Any]) -> Iterator[Layer]:
         reason="this kernel offers no seccomp filter",
         fix="use a kernel with CONFIG_SECCOMP_FILTER and a container runtime that allows seccomp",
     )
-    yield layer("nnp", True, required=True, detail="no_new_privs: nothing is gained from setuid programs")
-    yield layer(
+    yield Layer("nnp", True, required=True, detail="no_new_privs: nothing is gained from setuid programs")
+    yield Layer(
         "rlimits", True, required=True, detail="address space, CPU time, file size, descriptors, no core"
     )
     yield landlock_layer("landlock" in has if known else facts["landlock_abi"] > 0, facts)
     reason, fix = uid_problem(facts)
-    yield layer(
+    yield Layer(
         "uid",
         "uid" in has if known else (reason, fix) == ("", ""),
         detail="a user id of its own for every program at a time",
@@ -76,7 +77,7 @@ def layers_of(started: Started, facts: Mapping[str, Any]) -> Iterator[Layer]:
         reason=reason,
         fix=fix,
     )
-    yield layer(
+    yield Layer(
         "notify",
         facts["user_notif"] and facts["seccomp"],
         detail="the supervisor is asked about new files and signals",
@@ -84,7 +85,7 @@ def layers_of(started: Started, facts: Mapping[str, Any]) -> Iterator[Layer]:
         reason="this kernel has no seccomp user notification",
         fix="boot Linux 5.5 or newer",
     )
-    yield layer(
+    yield Layer(
         "scratch",
         started.scratch,
         detail=f"a directory of its own for every program, below {facts['scratch_parent']}",
@@ -103,7 +104,7 @@ def supervisor_layers(started: Started) -> Iterator[Layer]:
     known, status = bool(started.status), started.status
     no_pool = "no pool started" if not known else ""
     missing = [name for name in PROTECTIONS if name not in started.built]
-    yield layer(
+    yield Layer(
         "supervisor build",
         known and not missing,
         detail=f"protections of its build: {', '.join(sorted(started.built)) or 'none'}",
@@ -114,7 +115,7 @@ def supervisor_layers(started: Started) -> Iterator[Layer]:
     held = int(status.get("CapPrm", "0"), 16)
     kept = [name for name, bit in KEPT.items() if held >> bit & 1]
     others = held & ~sum(1 << bit for bit in KEPT.values())
-    yield layer(
+    yield Layer(
         "supervisor caps",
         known and not others,
         detail=f"its capabilities: {', '.join(kept) or 'none'}",
@@ -122,7 +123,7 @@ def supervisor_layers(started: Started) -> Iterator[Layer]:
         reason=no_pool or f"it has others, {others:#x}",
         fix="build it anew: this supervisor is older than this command",
     )
-    yield layer(
+    yield Layer(
         "supervisor nnp",
         status.get("NoNewPrivs") == "1",
         detail="no_new_privs: it gains nothing from setuid programs",
@@ -130,7 +131,7 @@ def supervisor_layers(started: Started) -> Iterator[Layer]:
         reason=no_pool or "it did not set it",
         fix="build it anew: this supervisor is older than this command",
     )
-    yield layer(
+    yield Layer(
         "supervisor filter",
         status.get("Seccomp") == "2",
         detail="a filter of its own system calls: no exec, no fork, no new code, no sockets, no mounts",
@@ -139,7 +140,7 @@ def supervisor_layers(started: Started) -> Iterator[Layer]:
         fix="build it without sanitizers",
     )
     if "uid" in started.isolation:
-        yield layer(
+        yield Layer(
             "users",
             "shared_users" not in started.isolation,
             detail="the users of its programs are no other pool's (a locked file in /run/rocstar)",
@@ -156,35 +157,13 @@ def cgroup_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
     else:
         reason = "no group can be made here" if facts["cgroup"] else "no control groups are mounted"
         fix = "start as root, or in a unit with `Delegate=memory` (`systemd-run --user -p Delegate=yes`)"
-    return layer(
+    return Layer(
         "cgroup",
         active,
         detail=f"a control group for the pool's memory ({facts['cgroup'] or 'none mounted'})",
         cost="memory is limited per program and by admission, not for the pool as a whole",
         reason=reason,
         fix=fix,
-    )
-
-
-def layer(
-    name: str,
-    active: bool,
-    *,
-    detail: str,
-    required: bool = False,
-    cost: str = "",
-    reason: str = "",
-    fix: str = "",
-) -> Layer:
-    absent = not active
-    return Layer(
-        name=name,
-        active=active,
-        required=required,
-        detail=detail,
-        cost=cost if absent else "",
-        reason=reason if absent else "",
-        fix=fix if absent else "",
     )
 
 
@@ -198,7 +177,7 @@ def landlock_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
         )
         if abi >= least
     ]
-    return layer(
+    return Layer(
         "landlock",
         active,
         detail="; ".join([f"ABI {abi}: reads only below Python and the system's libraries", *gains]),
@@ -247,7 +226,7 @@ def namespaces_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
         fix = "`sysctl user.max_user_namespaces=1000`, or start as root"
     else:
         reason, fix = "mounts inside a namespace were refused", "start as root"
-    return layer(
+    return Layer(
         "namespaces",
         active,
         detail="no network, no IPC, read-only mounts and hidden homes behind the filter",
@@ -266,9 +245,10 @@ SMALL_PIDS = 4096
 COLLAPSE_KERNEL = (6, 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Measure:
-    """A limit of the machine that matters to a pool. note: "" when there is nothing to say of it."""
+    """A limit of the machine that matters to a pool. note: its problem, or "". fix: a report has ""
+    without a note."""
 
     name: str
     value: str
@@ -278,54 +258,45 @@ class Measure:
 
 def limits_of(facts: Mapping[str, Any]) -> Iterator[Measure]:
     pid_max = facts["pid_max"]
-    yield measure(
-        "pid_max",
-        str(pid_max),
-        (0 < pid_max < SMALL_PID_MAX)
-        and f"at most {pid_max} processes and threads on the machine, sessions included",
-        "sysctl kernel.pid_max=4194304",
-    )
-    pids = facts["pids"]
-    if pids:
-        note = pids < SMALL_PIDS and f"at most {pids} processes and threads, sessions included"
-        yield measure("pids", str(pids), note, f"a container: `--pids-limit {4 * SMALL_PIDS}`")
+    few = f"at most {pid_max} processes and threads on the machine, sessions included"
+    note = few if 0 < pid_max < SMALL_PID_MAX else ""
+    yield Measure("pid_max", str(pid_max), note, "sysctl kernel.pid_max=4194304")
+    if pids := facts["pids"]:
+        note = f"at most {pids} processes and threads, sessions included" if pids < SMALL_PIDS else ""
+        yield Measure("pids", str(pids), note, f"a container: `--pids-limit {4 * SMALL_PIDS}`")
     for name, small, use in (
         ("nproc", SMALL_NPROC, "programs and sessions count as this user's processes"),
         ("nofile", SMALL_NOFILE, "a live program takes four descriptors"),
     ):
-        value = facts[name]
-        is_small = value != resource.RLIM_INFINITY and value < small
-        shown = "unlimited" if value == resource.RLIM_INFINITY else str(value)
-        yield measure(name, shown, is_small and use, f"raise `ulimit` ({name}) to {small} or more")
-    yield measure("memory", f"{facts['memory_bytes'] / 2**30:.1f} GiB for all programs together", False, "")
+        is_unlimited = (value := facts[name]) == resource.RLIM_INFINITY
+        note = use if not is_unlimited and value < small else ""
+        shown = "unlimited" if is_unlimited else str(value)
+        yield Measure(name, shown, note, f"raise `ulimit` ({name}) to {small} or more")
+    yield Measure("memory", f"{facts['memory_bytes'] / 2**30:.1f} GiB for all programs together")
     pages = facts["huge_pages"]
-    yield measure(
+    yield Measure(
         "huge pages",
         pages or "none",
-        pages not in ("madvise", "always") and "a fork of a large flavour costs about twice as much",
+        "" if pages in ("madvise", "always") else "a fork of a large flavour costs about twice as much",
         "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
     )
-    yield measure(
-        "kernel",
-        facts["kernel"],
-        kernel_version(facts["kernel"]) < COLLAPSE_KERNEL and "heaps cannot be gathered into huge pages",
-        "boot Linux 6.1 or newer",
-    )
+    is_old = kernel_version(facts["kernel"]) < COLLAPSE_KERNEL
+    note = "heaps cannot be gathered into huge pages" if is_old else ""
+    yield Measure("kernel", facts["kernel"], note, "boot Linux 6.1 or newer")
     absent = "; ".join(facts["flavours_left_out"])
-    yield measure("flavours", ", ".join(facts["flavours"]), absent, "run the command that the note names")
+    yield Measure("flavours", ", ".join(facts["flavours"]), absent, "run the command that the note names")
     copies = ", ".join(facts["working_copies"])
-    yield measure(
+    unread = f"of {copies} programs read no data file, and import nothing that was not imported before"
+    yield Measure(
         "packages",
         "working copies among them" if copies else "all can be read",
-        copies and f"of {copies} programs read no data file, and import nothing that was not imported before",
+        unread if copies else "",
         "install it without `-e` (beside a PYTHONPATH: with `--target`), or leave it out of the .pth file",
     )
     free = facts["scratch_free_bytes"]
-    yield measure("scratch", f"{free / 2**30:.1f} GiB free", free < 1 << 30 and "little room", "free some")
-
-
-def measure(name: str, value: str, note: str | bool, fix: str) -> Measure:
-    return Measure(name=name, value=value, note=note or "", fix=fix if note else "")  # type: ignore[arg-type]
+    yield Measure(
+        "scratch", f"{free / 2**30:.1f} GiB free", "little room" if free < 1 << 30 else "", "free some"
+    )
 
 
 def kernel_version(release: str) -> tuple[int, int]:

@@ -3,9 +3,8 @@ machine, as text or as JSON."""
 
 import argparse
 import asyncio
-import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rocstar.sandbox.doctor.facts import gather, read
@@ -46,7 +45,10 @@ async def try_pool() -> Started:
 
 
 def report_of(started: Started, facts: dict[str, Any]) -> Report:
-    layers = list(layers_of(started, facts))
+    layers = [
+        replace(one, cost="", reason="", fix="") if one.active else one for one in layers_of(started, facts)
+    ]
+    limits = [one if one.note else replace(one, fix="") for one in limits_of(facts)]
     missing = [layer.name for layer in layers if not layer.active]
     if started.error:
         why = started.error
@@ -56,14 +58,14 @@ def report_of(started: Started, facts: dict[str, Any]) -> Report:
         why = "a filter, limits and files of its own for every program; namespaces could not be had"
     if missing and not started.error:
         why += f" (absent: {', '.join(missing)})"
-    return Report(tier=started.tier, why=why, layers=layers, limits=list(limits_of(facts)), facts=facts)
+    return Report(tier=started.tier, why=why, layers=layers, limits=limits, facts=facts)
 
 
 def main(options: argparse.Namespace) -> int:
     """Exit status 1 when no pool can start."""
     report = examine()
     if options.json:
-        print(json.dumps(dataclasses.asdict(report), indent=2))
+        print(json.dumps(asdict(report), indent=2))
     else:
         show(report)
     return int(report.tier == "none")

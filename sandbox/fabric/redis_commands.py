@@ -10,13 +10,7 @@ from typing import Any
 
 from redis import exceptions
 
-from rocstar.sandbox.fabric.redis_connection import (
-    BLOCK_MS,
-    Keys,
-    make_ref,
-    split_refs,
-    with_timeout,
-)
+from rocstar.sandbox.fabric.redis_connection import BLOCK_MS, Keys, make_ref, split_refs, with_timeout
 from rocstar.sandbox.fabric.wire import WorkerInfo, decode_workers, encode_worker
 
 LEASE_S = 30

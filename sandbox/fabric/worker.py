@@ -16,7 +16,7 @@ import contextlib
 import math
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import cast
 
 from rocstar.sandbox.fabric.owner_queue import spare_calls
@@ -32,7 +32,7 @@ from rocstar.sandbox.fabric.redis_connection import (
     unique_name,
 )
 from rocstar.sandbox.fabric.wire import Outcome, WireCall, WireError, WorkerInfo, WrittenEntry
-from rocstar.sandbox.types import BatchSandbox, ExecRequest, Sandbox, SandboxError, deadline_error
+from rocstar.sandbox.types import BatchSandbox, SandboxError, deadline_error
 
 COUNTERS = (
     *("entries", "calls", "reclaimed", "skipped_calls", "orphaned_calls"),
@@ -346,32 +346,3 @@ class RedisWorker:
         await asyncio.sleep(FORGET_EVERY_S * random.uniform(0.5, 1.0))
         with self._detect_lost_groups():
             await self._redis.forget_consumers()
-
-
-def as_batch(sandbox: Sandbox) -> BatchSandbox:
-    """Return the sandbox itself if it has `run_batch`, otherwise one that runs a batch's calls
-    concurrently."""
-    return cast(BatchSandbox, sandbox) if hasattr(sandbox, "run_batch") else _ConcurrentBatch(sandbox)
-
-
-class _ConcurrentBatch:
-    def __init__(self, sandbox: Sandbox) -> None:
-        self.run = sandbox.run
-
-    async def run_batch(
-        self, requests: Sequence[ExecRequest], *, deadline: float | None = None
-    ) -> AsyncIterator[tuple[int, Outcome]]:
-        async def one(index: int) -> tuple[int, Outcome]:
-            try:
-                return index, await self.run(requests[index], deadline=deadline)
-            except SandboxError as error:
-                return index, error
-
-        tasks = [asyncio.create_task(one(index)) for index in range(len(requests))]
-        try:
-            for done in asyncio.as_completed(tasks):
-                yield await done
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)

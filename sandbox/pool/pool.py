@@ -258,11 +258,7 @@ class SandboxPool:
     # --- calls -------------------------------------------------------------------------------------------
 
     async def run(
-        self,
-        request: ExecRequest | str,
-        *,
-        deadline: float | None = None,
-        on_output: OnOutput | None = None,
+        self, request: ExecRequest | str, *, deadline: float | None = None, on_output: OnOutput | None = None
     ) -> ExecResult:
         """Run one program. Raise SandboxError if the sandbox fails.
 

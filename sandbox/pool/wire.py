@@ -80,13 +80,7 @@ def encode_text(name: str, text: str, errors: str) -> bytes:
 
 
 def encode_run(
-    call_id: int,
-    request: ExecRequest,
-    flavour: int,
-    lane: int = 0,
-    weight: int = 1,
-    *,
-    follows: bool = False,
+    call_id: int, request: ExecRequest, flavour: int, lane: int = 0, weight: int = 1, *, follows: bool = False
 ) -> list[bytes]:
     """Return the pieces of a RUN frame. Lone surrogates in the code reach the child, which reports them as
     Python does; in stdin they become "?". follows: True if output is streamed."""
@@ -128,7 +122,7 @@ def with_files(limits: Limits, files: Mapping[str, bytes], *, displays: bool = F
     return replace(
         limits,
         memory_bytes=min(memory_bytes, LIMIT_BOUNDS["memory_bytes"][1]),
-        file_bytes=max(limits.file_bytes, program_files.largest(files)),
+        file_bytes=max(limits.file_bytes, *map(len, files.values())),
         files=min(limits.files + program_files.created(files), LIMIT_BOUNDS["files"][1]),
     )
 

@@ -1,7 +1,7 @@
 """Admission of calls to the sandbox, and the readiness probe.
 
     handler --> Admission.run / Admission.run_batch --> sandbox (queues what cannot run yet)
-                  ^ Overloaded if the owner's budget of calls would be exceeded
+                  ^ RequestError if the owner's budget of calls would be exceeded
 
 A handler that is cancelled because its client disconnected closes the sandbox's iterator, which kills its
 programs.
@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import NoReturn, cast
 
-from rocstar.sandbox.http.errors import Overloaded, RequestError
+from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.owner_budget import OwnerBudget
 from rocstar.sandbox.service.metrics import ServiceMetrics
 from rocstar.sandbox.types import BatchSandbox, ExecRequest, ExecResult, SandboxError, Status
@@ -39,7 +39,7 @@ class Admission:
     _idle: asyncio.Event | None = None  # set while `drained` waits
 
     async def run(self, request: ExecRequest, deadline_s: float | None = None) -> ExecResult:
-        """Run one call. Raises Overloaded, or the SandboxError of a call without a result."""
+        """Run one call. Raises RequestError, or the SandboxError of a call without a result."""
         with self.admitted(request.owner):
             result = await self.sandbox.run(request, deadline=self.deadline(deadline_s))
         self.metrics.saw_result(request.flavour, result)
@@ -49,7 +49,7 @@ class Admission:
         self, requests: Sequence[ExecRequest], deadline_s: float | None = None, *, entered: bool = False
     ) -> AsyncIterator[tuple[int, Outcome]]:
         """Yield (index, outcome) as calls end, each index exactly once; a call without an outcome of the
-        sandbox yields a SandboxError. Raises Overloaded before anything runs, unless the caller has called
+        sandbox yields a SandboxError. Raises RequestError before anything runs, unless the caller has called
         `enter`."""
         owner = requests[0].owner if requests else ""
         if not entered:
@@ -81,24 +81,22 @@ class Admission:
             self.leave(waits.count(1), owner)
 
     def admitted(self, owner: str) -> "AdmittedCall":
-        """Counts one call that runs inside, a session's cell say. Entering it raises Full."""
+        """Counts one call that runs inside, a session's cell say. Entering it may raise RequestError."""
         return AdmittedCall(self, owner)
 
     def admit(self, num_calls: int, owner: str) -> None:
-        """Raise Overloaded if the calls of `owner` could not start now."""
+        """Raise RequestError if the calls of `owner` could not start now."""
         if not self.calls.fits(owner, num_calls):
             self._refuse(num_calls, owner)
 
     def _refuse(self, num_calls: int, owner: str) -> NoReturn:
         in_flight, most = self.calls.taken, self.calls.limit_of(owner)
         if num_calls > most:
-            raise RequestError(
-                f"{num_calls} calls never fit: this service holds at most {most} of yours",
-                kind="too_large",
-                status=413,
-            )
-        raise Overloaded(
-            f"{in_flight} calls are in flight, {self.calls.used_by(owner)} of them yours; ask again later"
+            message = f"{num_calls} calls never fit: this service holds at most {most} of yours"
+            raise RequestError(message, kind="too_large")
+        own = self.calls.used_by(owner)
+        raise RequestError(
+            f"{in_flight} calls are in flight, {own} of them yours; ask again later", kind="full"
         )
 
     async def drained(self) -> None:
@@ -108,7 +106,7 @@ class Admission:
             await self._idle.wait()
 
     def enter(self, num_calls: int, owner: str) -> None:
-        """Count calls that start. Raises Overloaded."""
+        """Count calls that start. Raises RequestError."""
         if not self.calls.try_take(owner, num_calls):
             self._refuse(num_calls, owner)
         self.metrics.in_flight += num_calls

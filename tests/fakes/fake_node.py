@@ -10,10 +10,8 @@ import asyncio
 import dataclasses
 from enum import Enum
 
-from rocstar.engine.inference.base import Sampling
-from rocstar.engine.nodes.node import GroupOrder, NodeError, NodeLoad
+from rocstar.engine.nodes.node import GroupOrder, NodeError, NodeLoad, run_order
 from rocstar.engine.nodes.wire import decode_group, decode_order, encode_group, encode_order
-from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Failed, Group
 
@@ -46,14 +44,6 @@ class FakeNode:
         await self._answer()
         fault = self.faults.get(order.key)
         self.running.add(order.key)
-        left = order.size
-
-        def granted() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                self.granted.add(order.key)
-
         try:
             if fault is Fault.hang:
                 self.granted.add(order.key)
@@ -61,18 +51,7 @@ class FakeNode:
             if fault is Fault.error:
                 raise NodeError("/v1/groups answered 500: a fault")
             received, _ = decode_order(encode_order(order, timeout_s=timeout_s))
-            agent = dataclasses.replace(
-                self._agent, limits=received.limits, sampling=Sampling(temperature=received.temperature)
-            )
-            group = await run_group(
-                agent,
-                received.task,
-                size=received.size,
-                seed=received.seed,
-                step=received.step,
-                first=received.first,
-                granted=granted,
-            )
+            group = await run_order(self._agent, received, placed=lambda: self.granted.add(order.key))
             await self._answer()
         finally:
             self.running.discard(order.key)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rocstar.engine.inference.base import Generation, InferenceError, KvLoad, Sampling, StopReason
+from rocstar.engine.inference.base import Generation, Inference, InferenceError, KvLoad, Sampling, StopReason
 from tests.fakes.scripted_policy import logprob_of
 
 LOGPROBS = tuple(logprob_of(token) for token in range(1 << 16))
@@ -50,7 +50,7 @@ class _Running:
 
 
 @dataclass(slots=True, eq=False)
-class FakeReplica:
+class FakeReplica(Inference):
     """Implements `Inference`. `token_s` per token, a turn at a time; everything granted runs at once.
 
     KV: a trajectory's tokens stay until its release; where the pool is too small, those of the idle ones go,
@@ -173,13 +173,6 @@ class FakeReplica:
     async def abort(self, request_id: str) -> None:
         if running := self._running.get(request_id):
             _stop(running, StopReason.aborted)
-
-    def join(self, request_ids: Sequence[str]) -> None:
-        """Nothing to wait for."""
-
-    def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
-        """Nothing is held back here."""
-        granted()
 
     def release(self, request_id: str) -> None:
         self.released.append(request_id)

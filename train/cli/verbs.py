@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from rocstar.train.cli import training
-from rocstar.train.cli.arguments import RECIPE_HELP, any_step, check_fields, count, loading, step_number
+from rocstar.train.cli.arguments import RECIPE_HELP, check_fields, loading, number
 from rocstar.train.data import data_command
 from rocstar.train.evaluation import command as evaluation
 from rocstar.train.plan.node_doctor import add_node_options, node_doctor
@@ -51,7 +51,7 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", type=Path, metavar="A", help=text)
     parser.add_argument("b", type=Path, metavar="B", help="as A; differences are B minus A")
     text = "of runs: the evaluation at this step; default: the last that both have"
-    parser.add_argument("--step", type=any_step, metavar="N", help=text)
+    parser.add_argument("--step", type=number("a step", 0), metavar="N", help=text)
     text = "only this set; may be repeated"
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="NAME", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -67,7 +67,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _add_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, help="run directory")
-    parser.add_argument("--step", type=step_number, required=True, help="the RL step, from 1")
+    parser.add_argument("--step", type=number("a step", 1), required=True, help="the RL step, from 1")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -116,7 +116,8 @@ def _add_records(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, help="run directory, or folder of records")
     parser.add_argument("--out", required=True, type=Path, help="a folder that is new or empty")
     text = "only this step; may be repeated"
-    parser.add_argument("--step", dest="steps", type=step_number, action="append", metavar="N", help=text)
+    step = number("a step", 1)
+    parser.add_argument("--step", dest="steps", type=step, action="append", metavar="N", help=text)
 
 
 def _records(options: argparse.Namespace) -> int:
@@ -230,7 +231,7 @@ VERBS: Sequence[Verb] = (
     ),
     Verb(
         "eval", "avg@k and pass@k of a model on sets of tasks, kept as evidence",
-        partial(evaluation.add_arguments, recipe_help=RECIPE_HELP, count=count),
+        partial(evaluation.add_arguments, recipe_help=RECIPE_HELP, count=number("a number of tasks", 0)),
         partial(evaluation.run, loading=loading, write_page=_write_eval_page), "train", "always",
     ),
     Verb(

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from rocstar.engine.chat.boundaries import ChatError
+from rocstar.engine.chat.boundaries import ChatError, Rendering
 from rocstar.engine.chat.chat import load_template
 from rocstar.engine.chat.shown import ShownCheck
 from rocstar.engine.tools.tool import check_arguments, check_parameters
@@ -39,7 +39,9 @@ class ConversationReader:
         self, source: SourceConfig, config: ConversationsConfig, *, commercial: bool = False
     ) -> None:
         self._source, self._config, self._commercial = source, config, commercial
-        self._shown = {name: ShownCheck(load_template(name, None), []) for name in config.templates}
+        self._shown = {
+            name: ShownCheck(Rendering(load_template(name, None)), []) for name in config.templates
+        }
 
     def read(self, row: Any) -> Candidate | Dropped:
         """Return a conversation, or the reason to drop the row."""

@@ -117,7 +117,7 @@ def _evaluate(options: argparse.Namespace, recipe: Recipe, loading: Loading, wri
         for name, result in found.results.items():
             metrics |= result.metrics(name)
             metrics["by_source"] |= result.by_source
-        print(json.dumps(metrics | found.facts()))
+        print(json.dumps(metrics | {"seed": found.seed, "model": found.model, "recipe": found.recipe}))
         return 0
     for name, one in found.results.items():
         passed = "no task has k attempts" if one.pass_at_k is None else f"{one.pass_at_k:.3f}"

@@ -2,7 +2,7 @@
 
     LiveGroups      cursor -> Roller.roll_out, all groups of the step at once (staleness 0)
     AheadGroups     groups rolled out while the learner works (ahead.py)
-    RecordedGroups  trajectory records (from_rollouts.py)
+    Records         trajectory records (from_rollouts.py)
 
 `take` waits for the step's last group. With LiveGroups nothing is rolled out while the learner works.
 """

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rocstar.train.groups.from_rollouts import Records
 from rocstar.train.learner.model_io import chosen_model
@@ -26,19 +26,8 @@ from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.sft_config import SftConfig
 from rocstar.train.recipe.toml_file import to_toml
 
-
-class RehearsalReport(Protocol):
-    """The result of a rehearsal of the learner (train/rehearsal)."""
-
-    @property
-    def problems(self) -> list[str]: ...
-
-    def lines(self) -> list[str]: ...
-
-    def as_json(self) -> dict[str, Any]: ...
-
-
-Rehearse = Callable[[Recipe, Machines], RehearsalReport]
+Rehearse = Callable[[Recipe, Machines], Any]
+"""Rehearses the learner; implemented in train/rehearsal, a higher layer, with its report as the result."""
 HOW_TO_REHEARSE = "to rehearse the learner's memory on a GPU of M GiB:  --dry-run --gpu-memory-gb M"
 
 

@@ -60,8 +60,20 @@ def check_node(facts: NodeFacts, needs: NodeNeeds) -> list[NodeCheck]:
         *_gpus(facts, needs),
         _rdma(facts, needs),
         _clock(facts, needs),
-        _ports(facts),
-        _sandbox(facts),
+        _verdict(
+            "ports",
+            f"in use: {', '.join(map(str, facts.busy_ports))}" if facts.busy_ports else "free",
+            bad=Fitness.unfit if facts.busy_ports else None,
+            fix="end what listens there (ss -ltnp), perhaps a run before; or choose another port",
+        ),
+        _verdict(
+            "sandbox",
+            facts.isolation_why
+            if facts.isolation is None
+            else f"tier {facts.isolation}: {facts.isolation_why}",
+            bad=Fitness.unfit if facts.isolation is None else None,
+            fix="rocstar sandbox doctor tells layer by layer",
+        ),
         _verdict(
             "scratch",
             f"{facts.scratch_free / GIB:.1f} GiB free in {facts.scratch}",
@@ -82,7 +94,10 @@ def check_node(facts: NodeFacts, needs: NodeNeeds) -> list[NodeCheck]:
         ),
         _pinned(facts, needs),
         _torch(facts),
-        *_recipe(needs),
+        *(
+            _verdict("recipe", found, bad=Fitness.unfit, fix=fix or "see the field that it names")
+            for found, _, fix in (problem.partition("; ") for problem in needs.recipe_problems)
+        ),
     ]
 
 
@@ -132,26 +147,18 @@ def _rdma(facts: NodeFacts, needs: NodeNeeds) -> NodeCheck:
     found = f"{len(active)} of {len(facts.rdma)} ports active" + (
         f", {active[0].rate}" if active and active[0].rate else ""
     )
-    if needs.nodes == 1:
-        return _verdict("rdma", f"{found}; one node needs none")
     slow = "weights and gradients then go through sockets, some 10 times as slowly"
-    if not facts.gpus:
-        return _verdict("rdma", f"{found}; without GPUs gloo uses sockets")
-    if not active:
-        return _verdict(
-            "rdma",
-            found,
-            bad=Fitness.thin,
-            fix=f"load the card's driver, or give a container --device /dev/infiniband; {slow}",
-        )
-    if not facts.has_verbs:
-        return _verdict(
-            "rdma",
-            f"{found}; libibverbs cannot be loaded",
-            bad=Fitness.thin,
-            fix=f"apt-get install libibverbs1 ibverbs-providers; {slow}",
-        )
-    return _verdict("rdma", found)
+    fix = ""
+    if needs.nodes == 1:
+        found += "; one node needs none"
+    elif not facts.gpus:
+        found += "; without GPUs gloo uses sockets"
+    elif not active:
+        fix = f"load the card's driver, or give a container --device /dev/infiniband; {slow}"
+    elif not facts.has_verbs:
+        found += "; libibverbs cannot be loaded"
+        fix = f"apt-get install libibverbs1 ibverbs-providers; {slow}"
+    return _verdict("rdma", found, bad=Fitness.thin if fix else None, fix=fix)
 
 
 def _clock(facts: NodeFacts, needs: NodeNeeds) -> NodeCheck:
@@ -166,27 +173,6 @@ def _clock(facts: NodeFacts, needs: NodeNeeds) -> NodeCheck:
         bad=Fitness.thin if off and needs.nodes > 1 else None,
         fix="start chrony or systemd-timesyncd: times of several nodes' logs cannot be compared otherwise",
     )
-
-
-def _ports(facts: NodeFacts) -> NodeCheck:
-    busy = ", ".join(map(str, facts.busy_ports))
-    return _verdict(
-        "ports",
-        f"in use: {busy}" if busy else "free",
-        bad=Fitness.unfit if busy else None,
-        fix="end what listens there (ss -ltnp), perhaps a run before; or choose another port",
-    )
-
-
-def _sandbox(facts: NodeFacts) -> NodeCheck:
-    if facts.isolation is None:
-        return _verdict(
-            "sandbox",
-            facts.isolation_why,
-            bad=Fitness.unfit,
-            fix="rocstar sandbox doctor tells layer by layer",
-        )
-    return _verdict("sandbox", f"tier {facts.isolation}: {facts.isolation_why}")
 
 
 def _pinned(facts: NodeFacts, needs: NodeNeeds) -> NodeCheck:
@@ -210,9 +196,3 @@ def _torch(facts: NodeFacts) -> NodeCheck:
         bad=Fitness.unfit if old else None,
         fix=f"install torch {'.'.join(map(str, OLDEST_TORCH))} or newer",
     )
-
-
-def _recipe(needs: NodeNeeds) -> Iterator[NodeCheck]:
-    for problem in needs.recipe_problems:
-        found, _, fix = problem.partition("; ")
-        yield _verdict("recipe", found, bad=Fitness.unfit, fix=fix or "see the field that it names")

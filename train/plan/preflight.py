@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -78,11 +78,6 @@ class Tasks:
     conversations: list[dict[str, Any]] = field(default_factory=list)
     """Those of sft.data; none of a cold start of demonstrations."""
 
-    @property
-    def all_heldout(self) -> list[Task]:
-        """The counts of all sets."""
-        return [task for tasks in self.heldout.values() for task in tasks]
-
 
 def check_sets(recipe: Recipe) -> None:
     """ConfigError where a recipe says of no tasks to evaluate on."""
@@ -146,19 +141,35 @@ def load_all_tasks(
     """
     found = Findings()
     shown = PromptCheck(recipe, model) if has_template else None
-    loaded = {
-        name: found.of(partial(_load_read, name, config, shown, recipe.reward, found)) or []
-        for name, config in data_sources(recipe)
-    }
-    heldout = {
-        config.label: (found.of(partial(_load_set, k, config, built_in)) or [])
-        if config.set
-        else loaded[f"eval.{k}.data"]
-        for k, config in enumerate(recipe.eval)
-    }
+    loaded, heldout = _load_sources(recipe, shown, found, built_in)
     rows = conversations or found.of(partial(_conversations_of, recipe)) or []
     found.refuse()
     return _apart(recipe, loaded, heldout, rows, found.notes)
+
+
+def _load_sources(
+    recipe: Recipe,
+    shown: PromptCheck | None,
+    found: Findings,
+    built_in: LoadSet,
+    away: Collection[str] = (),
+) -> tuple[dict[str, list[Task]], dict[str, list[Task]]]:
+    """Load the tasks of each field, and those of each evaluation set by label; note the errors.
+
+    The fields in `away` are not on this machine, and have no tasks.
+    """
+    loaded = {
+        name: found.of(partial(_load_read, name, config, shown, recipe.reward, found)) or []
+        for name, config in data_sources(recipe)
+        if name not in away
+    }
+    heldout = {
+        config.label: (found.of(partial(_load_set, k, config, built_in)) or [])
+        if config.set and f"eval.{k}.set" not in away
+        else loaded.get(f"eval.{k}.data", [])
+        for k, config in enumerate(recipe.eval)
+    }
+    return loaded, heldout
 
 
 def _apart(
@@ -379,12 +390,11 @@ def check_dry_run(
     found = examine_recipe(recipe, learns=run_dir is not None, elsewhere=elsewhere, nodes=nodes, dry=True)
     if run_dir is not None:
         examine_directory(recipe, run_dir, found, resume=resume, elsewhere=elsewhere)
-    away = False
+    away: list[str] = []
     for name, config in data_sources(recipe):
-        remote = hub_name(config)
-        if remote is None:
+        if hub_name(config) is None:
             continue
-        away = True
+        away.append(name)
         try:
             found.of(partial(_see_hub_data, config))
             found.unknown.append(f"{name} = {config.source!r}: its rows, which are read when the run starts")
@@ -392,7 +402,7 @@ def check_dry_run(
             found.unknown.append(f"{name} = {config.source!r}: the hub cannot be asked ({error})")
     for k, chosen in enumerate(recipe.eval):
         if chosen.set and not chosen.path:
-            away = True
+            away.append(f"eval.{k}.set")
             found.unknown.append(
                 f"eval.{k}.set = {chosen.set!r}: its rows, which are read when the run starts"
             )
@@ -401,17 +411,7 @@ def check_dry_run(
         found.notes += [*tasks.unreadable, *tasks.notes] if tasks else []
         return found
     shown = PromptCheck(recipe) if found.has_template else None
-    here = {name: config for name, config in data_sources(recipe) if hub_name(config) is None}
-    loaded = {
-        name: found.of(partial(_load_read, name, config, shown, recipe.reward, found)) or []
-        for name, config in here.items()
-    }
-    heldout = {
-        chosen.label: (found.of(partial(_load_set, k, chosen, built_in)) or [])
-        if chosen.path
-        else loaded.get(f"eval.{k}.data", [])
-        for k, chosen in enumerate(recipe.eval)
-    }
+    loaded, heldout = _load_sources(recipe, shown, found, built_in, away)
     held = EvalQuestions(heldout)
     stages = [(name, tasks) for name, tasks in loaded.items() if name.startswith("stages.") and tasks]
     found.notes += [_without_held_out(name, tasks, held)[2] for name, tasks in stages]
@@ -435,8 +435,7 @@ def examine_recipe(
         found.notes += found.of(lambda: prompts.conversations(rows)) or []
         if dry and not found.problems:  # a run reads the calls back when it encodes the rows
             found.of(lambda: prompts.calls(rows))
-    for look in _engine_checks(recipe, found, learns=learns, elsewhere=elsewhere, nodes=nodes):
-        found.of(look)
+    _examine_engine(recipe, found, learns=learns, elsewhere=elsewhere, nodes=nodes)
     if os.environ.get("RANK", "0") == "0":  # listeners run only on rank 0
         found.of(lambda: check_callbacks(recipe.run.callbacks))
     found.of(lambda: tool_box(recipe))
@@ -570,23 +569,25 @@ def check_engine(recipe: Recipe, *, learns: bool = False, nodes: int | None = No
         nodes: number of nodes; None: torchrun's.
     """
     found = Findings()
-    for look in _engine_checks(recipe, found, learns=learns, nodes=nodes):
-        found.of(look)
+    _examine_engine(recipe, found, learns=learns, nodes=nodes)
     found.refuse()
 
 
-def _engine_checks(
+def _examine_engine(
     recipe: Recipe, found: Findings, *, learns: bool, elsewhere: bool = False, nodes: int | None = None
-) -> Iterator[Callable[[], object]]:
-    yield lambda: check_reward(recipe.reward)
-    yield lambda: check_advantage(recipe.rl.advantage)
-    yield lambda: found.unknown.extend(
-        check_backend(
-            recipe, learns=learns, nodes=nodes or Machines.parse(None).all_nodes, elsewhere=elsewhere
+) -> None:
+    found.of(lambda: check_reward(recipe.reward))
+    found.of(lambda: check_advantage(recipe.rl.advantage))
+    found.unknown += (
+        found.of(
+            lambda: check_backend(
+                recipe, learns=learns, nodes=nodes or Machines.parse(None).all_nodes, elsewhere=elsewhere
+            )
         )
+        or []
     )
     if recipe.tool.sandbox == "redis":
-        yield lambda: check_redis(workers_url())
+        found.of(lambda: check_redis(workers_url()))
 
 
 def check_redis(url: str) -> None:

@@ -24,7 +24,7 @@ from rocstar.sandbox.child.lazy_import import install_lazy_import
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.messages import read_messages, shown
-from rocstar.train.tasks.rows import REASONING_GYM, Rows, meta_of, name_of, rows_of
+from rocstar.train.tasks.rows import REASONING_GYM, Rows, meta_of, name_of, rows_from
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -51,7 +51,7 @@ def load_tasks(
             for task in reasoning_gym_tasks(family, options, size=config.size, seed=config.seed)
         ]
         return interleave_by_source(tasks)
-    tasks = _tasks_of_rows(rows_of(config, base), config, check)
+    tasks = _tasks_of_rows(rows_from(config.source, base, split=config.split), config, check)
     if not tasks:
         raise ConfigError(f"data source {config.source!r} is empty; give one with at least one row")
     return tasks

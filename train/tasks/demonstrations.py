@@ -18,22 +18,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from rocstar.engine.progress.progress import Work, working
+from rocstar.engine.tools.jupyter import JupyterTool
+from rocstar.engine.tools.python import PythonTool
+from rocstar.engine.tools.results import result_text
 from rocstar.engine.types import Task
-from rocstar.sandbox.types import (
-    DEFAULT_LIMITS,
-    ExecRequest,
-    ExecResult,
-    Limits,
-    Sandbox,
-    SandboxError,
-    Status,
-)
+from rocstar.sandbox.types import ExecRequest, Limits, Sandbox, SandboxError, Status
 from rocstar.train.recipe.errors import ConfigError
 
 _IMPORT = "import math\n"
 _OPENINGS = ("", "", "I will compute it.")
 _RETRIES = ("The code failed. I will fix it.", "I made a mistake. Let me retry.")
 _MAX_CALLS = 3
+_CALL_DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,38 +146,25 @@ async def make_demonstrations(
     *,
     seed: int,
     sandbox: Sandbox,
-    tool_name: str,
-    render_result: Callable[[ExecResult], str],
-    limits: Limits = DEFAULT_LIMITS,
-    flavour: str = "stdlib",
+    tool: PythonTool | JupyterTool,
     tools: Sequence[Mapping[str, Any]] | None = None,
     noise: Noise = DEFAULT_NOISE,
     programs: Callable[[Task], Programs] = programs_for,
     num_workers: int = 32,
-    call_deadline_s: float = 60.0,
     speaks: bool = True,
 ) -> list[dict[str, Any]]:
     """Return `count` chat rows {"messages": [...], "tools"?: [...]}. Tasks are used in turn, cyclically.
 
-    `programs` returns a task's right and wrong programs. `speaks`: a call may have text before it, which a
-    call form of the whole turn excludes. Tool calls are in OpenAI form, with arguments as objects. Raises
-    ConfigError for a family without a demonstrator, SandboxError if the sandbox fails.
+    The programs run with the settings of `tool`. `programs` returns a task's right and wrong programs.
+    `speaks`: a call may have text before it, which a call form of the whole turn excludes. Tool calls are in
+    OpenAI form, with arguments as objects. Raises ConfigError for a family without a demonstrator,
+    SandboxError if the sandbox fails.
     """
     if not tasks:
         raise ConfigError("there are no tasks to demonstrate; widen sft.demonstration_tasks")
     for task in tasks:
         programs(task)
-    demonstrator = _Demonstrator(
-        sandbox=sandbox,
-        tool_name=tool_name,
-        render_result=render_result,
-        limits=limits,
-        flavour=flavour,
-        noise=noise,
-        programs=programs,
-        call_deadline_s=call_deadline_s,
-        speaks=speaks,
-    )
+    demonstrator = _Demonstrator(sandbox=sandbox, tool=tool, noise=noise, programs=programs, speaks=speaks)
     rows: list[dict[str, Any]] = [{} for _ in range(count)]
     indices = iter(range(count))
 
@@ -209,13 +192,9 @@ async def make_demonstrations(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Demonstrator:
     sandbox: Sandbox
-    tool_name: str
-    render_result: Callable[[ExecResult], str]
-    limits: Limits
-    flavour: str
+    tool: PythonTool | JupyterTool
     noise: Noise
     programs: Callable[[Task], Programs]
-    call_deadline_s: float
     speaks: bool
 
     async def solve(self, task: Task, rng: random.Random) -> list[dict[str, Any]]:
@@ -227,20 +206,21 @@ class _Demonstrator:
         programs = self.programs(task)
         code = rng.choice(programs.right if rng.random() < self.noise.right else programs.wrong)
         opening, output = rng.choice(_OPENINGS), ""
+        limits = Limits(wall_s=self.tool.limits.wall_s, memory_bytes=self.tool.limits.memory_bytes)
         for attempt in range(_MAX_CALLS):
             slips = (self.noise.first_slip, self.noise.retry_slip, 0.0)
             written = spoil(code, rng) if rng.random() < slips[attempt] else code
-            request = ExecRequest(code=written, limits=self.limits, flavour=self.flavour, seed=0)
-            deadline = asyncio.get_running_loop().time() + self.call_deadline_s
+            request = ExecRequest(code=written, limits=limits, flavour=self.tool.flavour, seed=0)
+            deadline = asyncio.get_running_loop().time() + _CALL_DEADLINE_S
             result = await self.sandbox.run(request, deadline=deadline)
-            output = self.render_result(result)
+            output = result_text(result, self.tool.style)
             id_ = f"call_{attempt}"
-            function = {"name": self.tool_name, "arguments": {"code": written}}
+            function = {"name": self.tool.name, "arguments": {"code": written}}
             call = {"id": id_, "type": "function", "function": function}
             spoken = opening if self.speaks else ""
             messages += [
                 {"role": "assistant", "content": spoken, "tool_calls": [call]},
-                {"role": "tool", "tool_call_id": id_, "name": self.tool_name, "content": output},
+                {"role": "tool", "tool_call_id": id_, "name": self.tool.name, "content": output},
             ]
             if result.status is Status.OK:
                 break

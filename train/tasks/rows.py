@@ -49,13 +49,11 @@ MARKS_OF_REASONING_GYM = frozenset({"family", "entry"})
 _AS_STR = (datetime.timedelta, decimal.Decimal, uuid.UUID)
 
 
-def rows_of(config: DataConfig, base: Path) -> Rows:
-    """Return the rows of a source that is not reasoning-gym. Relative paths start at `base`."""
-    return rows_from(config.source, base, split=config.split)
-
-
 def rows_from(source: str, base: Path, *, split: str, revision: str | None = None) -> Rows:
-    """Return the rows of a file, a folder of files, or a hub data set at a `revision` (None: its newest)."""
+    """Return the rows of a file, a folder of files, or a hub data set at a `revision` (None: its newest).
+
+    Relative paths start at `base`.
+    """
     if not source.startswith(HUB):
         return (row for path in source_files(source, base, split=split) for row in _file_rows(path))
     if files := local_copy(source, split=split):

@@ -116,18 +116,10 @@ class Api:
         self, path: str, body: dict[str, Any], *, timeout_s: float | None = None
     ) -> dict[str, Any]:
         """A control call that answers with a JSON object. InferenceError unless it is a success."""
-        reply = _json(await self._control("POST", path, body, timeout_s), path)
-        if not isinstance(reply, dict):
-            raise InferenceError("bad_reply", f"{path} answered {str(reply)[:200]}", retryable=True)
-        if reply.get("success") is False:
-            raise InferenceError("server_error", f"{path}: {reply.get('message')}", retryable=True)
-        return reply
+        return _success(await self._control("POST", path, body, timeout_s), path)
 
     async def get(self, path: str, *, timeout_s: float | None = None) -> dict[str, Any]:
-        reply = _json(await self._control("GET", path, None, timeout_s), path)
-        if not isinstance(reply, dict):
-            raise InferenceError("bad_reply", f"{path} answered {str(reply)[:200]}", retryable=True)
-        return reply
+        return _success(await self._control("GET", path, None, timeout_s), path)
 
     async def loads(self) -> Loads:
         reply = await self.get("/v1/loads?include=core")
@@ -144,16 +136,6 @@ class Api:
         except (KeyError, TypeError, ValueError) as error:
             detail = f"/v1/loads answered {str(reply)[:200]}"
             raise InferenceError("bad_reply", detail, retryable=True) from error
-
-    async def metrics(self) -> dict[str, float]:
-        """GET /metrics (needs --enable-metrics): the sum over labels of every `sglang:` series, by name."""
-        text = (await self._control("GET", "/metrics", None, None)).decode()
-        found: dict[str, float] = {}
-        for line in text.splitlines():
-            name = line.partition("{")[0].partition(" ")[0].removeprefix("sglang:")
-            if line.startswith("sglang:") and not name.endswith("_bucket"):
-                found[name] = found.get(name, 0.0) + float(line.rpartition(" ")[2])
-        return found
 
     async def abort(self, rid: str) -> None:
         """Abort every request whose rid starts with `rid`. The server answers 200 for unknown ones too."""
@@ -199,6 +181,15 @@ class Api:
     def _lost(self, path: str, error: Exception) -> InferenceError:
         detail = f"{self.url}{path}: {type(error).__name__}: {error}"
         return InferenceError("replica_lost", detail, retryable=True)
+
+
+def _success(content: bytes, path: str) -> dict[str, Any]:
+    reply = _json(content, path)
+    if not isinstance(reply, dict):
+        raise InferenceError("bad_reply", f"{path} answered {str(reply)[:200]}", retryable=True)
+    if reply.get("success") is False:
+        raise InferenceError("server_error", f"{path}: {reply.get('message')}", retryable=True)
+    return reply
 
 
 def _generated(reply: Any) -> dict[str, Any]:

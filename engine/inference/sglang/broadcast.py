@@ -62,7 +62,7 @@ class BroadcastGroup:
         self._urls = [engine.api.url for engine in engines]
         self._backend, self._host, self._timeout_s = backend, host, timeout_s
         self._name = f"rocstar-{os.getpid()}-{next(_NUMBERS)}"
-        self._world_size = 1 + sum(engine.tp_size for engine in engines)
+        self._world_size = 1 + sum(engine.facts.tp_size for engine in engines)
         self._group: Any = None
 
     def is_of(self, engines: Sequence[SGLangEngine]) -> bool:
@@ -84,7 +84,7 @@ class BroadcastGroup:
                 "backend": self._backend,
             }
             posts.append((engine, "/init_weights_update_group", body))
-            rank += engine.tp_size
+            rank += engine.facts.tp_size
         self._group = await self._together(posts, self._join, port)
         return self
 

@@ -19,14 +19,22 @@ import asyncio
 import itertools
 import logging
 from array import array
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from rocstar.engine.inference.base import Generation, Heard, InferenceError, KvLoad, Sampling, StopReason
+from rocstar.engine.inference.base import (
+    Generation,
+    Heard,
+    Inference,
+    InferenceError,
+    KvLoad,
+    Sampling,
+    StopReason,
+)
 from rocstar.engine.inference.sglang.api import Api, Loads
 from rocstar.engine.inference.sglang.checksums import matching_dtype
 from rocstar.engine.inference.sglang.requests import LiveRequest, generate_body
@@ -39,7 +47,7 @@ RID_END = "~"
 MAX_VERSION = 1 << 53
 
 
-class SGLangEngine:
+class SGLangEngine(Inference):
     """Invariants: a token's version is one published from here, at most the newest; every log-prob is of
     log_softmax(logits / T); no id outside [0, vocab_size) is sent; while `broken`, nothing is served.
 
@@ -75,8 +83,8 @@ class SGLangEngine:
         self.api = Api(url, max_requests=max_requests, timeout_s=control_timeout_s)
         self.version = version
         self._broken: InferenceError | None = None
-        self._serves = asyncio.Event()
-        self._serves.set()
+        self.serves = asyncio.Event()
+        self.serves.set()
         self.dtype: str | None = None
         """The dtype in which the server's checksums can be foretold from a source; None where they cannot."""
         self.layout: Shapes | None = None
@@ -96,7 +104,7 @@ class SGLangEngine:
         self._idle.set()
         self._broke = asyncio.Event()
         self._numbers = itertools.count()
-        self._facts = ServerFacts()
+        self.facts = ServerFacts()
         self._loads = Loads(total_tokens=0, used_tokens=0, running=0, waiting=0, taken_at=0.0)
         self._watcher: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[None]] = set()
@@ -138,7 +146,7 @@ class SGLangEngine:
 
     async def examine(self) -> None:
         """Run only the checks of `connect`, which a restarted server must pass before it gets weights."""
-        self._facts = await examine(self.api)
+        self.facts = await examine(self.api)
         self._loads = await self.api.loads()
         self.checksums = await self.read_checksums()
         if self._model is not None and self.layout is None:
@@ -152,10 +160,6 @@ class SGLangEngine:
                 )
 
     @property
-    def tp_size(self) -> int:
-        return self._facts.tp_size
-
-    @property
     def broken(self) -> InferenceError | None:
         """Why nothing may be served: unknown weights, a hung or a lost server. None while it serves."""
         return self._broken
@@ -163,12 +167,9 @@ class SGLangEngine:
     @broken.setter
     def broken(self, failure: InferenceError | None) -> None:
         self._broken = failure
-        (self._serves.set if failure is None else self._serves.clear)()
+        (self.serves.set if failure is None else self.serves.clear)()
         if failure is not None:
             self._broke.set()
-
-    async def wait_serving(self) -> None:
-        await self._serves.wait()
 
     @property
     def paused(self) -> bool:
@@ -182,7 +183,7 @@ class SGLangEngine:
     async def read_checksums(self) -> dict[str, str]:
         """The checksum of every parameter: equal over data-parallel ranks, by rank if tensor-parallel."""
         ranks = (await self.api.post("/weights_checker", {"action": "checksum"}))["ranks"]
-        if self.tp_size == 1 and all(rank["checksums"] == ranks[0]["checksums"] for rank in ranks):
+        if self.facts.tp_size == 1 and all(rank["checksums"] == ranks[0]["checksums"] for rank in ranks):
             found: dict[str, str] = ranks[0]["checksums"]
             return found
         return {
@@ -220,7 +221,7 @@ class SGLangEngine:
                     body = generate_body(
                         [*ids, *live.written.ids], left, stop_ids, sampling.temperature, live.rid
                     )
-                    if self._facts.is_seeded:
+                    if self.facts.is_seeded:
                         body["sampling_params"]["sampling_seed"] = seed & ((1 << 63) - 1)
                     reply = await self._answer(live, body)
                     finish = live.take(reply, asked=left, versions=self._versions)
@@ -248,8 +249,8 @@ class SGLangEngine:
         if not ids or max_new_tokens < 1:
             detail = f"{len(ids)} ids, {max_new_tokens} new tokens"
             raise InferenceError("bad_request", detail, retryable=False)
-        if len(ids) + max_new_tokens > self._facts.max_length:
-            detail = f"{len(ids)} + {max_new_tokens} tokens exceed the server's {self._facts.max_length}"
+        if len(ids) + max_new_tokens > self.facts.max_length:
+            detail = f"{len(ids)} + {max_new_tokens} tokens exceed the server's {self.facts.max_length}"
             raise InferenceError("too_long", detail, retryable=False)
         if not _are_ids(ids, self._vocab_size):
             raise InferenceError("bad_token", f"an id lies outside [0, {self._vocab_size})", retryable=False)
@@ -309,13 +310,6 @@ class SGLangEngine:
             live.aborted = True
             await self._abort_surely(live.rid)
 
-    def join(self, request_ids: Sequence[str]) -> None:
-        """Nothing to wait for: the server batches whatever is there."""
-
-    def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
-        """Nothing is held back here."""
-        granted()
-
     def on_tokens(self, request_id: str, heard: Heard) -> None:
         """From the next request on its answers are streamed."""
         self._hearing[request_id] = heard
@@ -366,30 +360,26 @@ class SGLangEngine:
                 live.call.cancel()
 
     async def _watch(self) -> None:
-        with RunningClock(self._hang_timeout_s / 8) as clock:
-            await self._watch_by(clock)
-
-    async def _watch_by(self, clock: RunningClock) -> None:
-        """Ignore time in which this process's event loop was blocked."""
-        moved = clock.time()
-        while True:
-            await asyncio.sleep(self._watch_every_s)
-            # Observations of a server that is down do not apply to the one that replaces it.
-            served, url = self.broken is None, self.api.url
-            try:
-                loads = await self.api.loads()
-            except InferenceError as error:
-                same = served and self.broken is None and url == self.api.url
-                if same and error.kind in ("replica_lost", "replica_hung"):
-                    self.break_off(error)
-                continue
-            # A paused scheduler leaves its snapshot as it is; so does a hung one, and only that is a failure.
-            if loads.taken_at > self._loads.taken_at or self.paused or not self._live or not served:
-                moved = clock.time()
-            elif clock.time() - moved > self._hang_timeout_s and self.broken is None:
-                detail = f"{self.api.url}: the scheduler stood still for {self._hang_timeout_s} s"
-                self.break_off(InferenceError("replica_hung", detail, retryable=True))
-            self._loads = loads
+        with RunningClock(self._hang_timeout_s / 8) as clock:  # leaves out time in which our loop was blocked
+            moved = clock.time()
+            while True:
+                await asyncio.sleep(self._watch_every_s)
+                # Observations of a server that is down do not apply to the one that replaces it.
+                served, url = self.broken is None, self.api.url
+                try:
+                    loads = await self.api.loads()
+                except InferenceError as error:
+                    same = served and self.broken is None and url == self.api.url
+                    if same and error.kind in ("replica_lost", "replica_hung"):
+                        self.break_off(error)
+                    continue
+                # A paused scheduler, too, leaves its snapshot as it is; only a hung one is a failure.
+                if loads.taken_at > self._loads.taken_at or self.paused or not self._live or not served:
+                    moved = clock.time()
+                elif clock.time() - moved > self._hang_timeout_s and self.broken is None:
+                    detail = f"{self.api.url}: the scheduler stood still for {self._hang_timeout_s} s"
+                    self.break_off(InferenceError("replica_hung", detail, retryable=True))
+                self._loads = loads
 
     async def _abort_surely(self, rid: str) -> None:
         """A request that reached the server in a pause waits where no abort finds it: abort once more."""

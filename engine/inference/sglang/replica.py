@@ -66,7 +66,7 @@ def server_command(
     return command
 
 
-class Replica:
+class Replica(Inference):
     """Invariant: all tokens come from a server that holds exactly the weights of `engine.version`.
 
     Args:
@@ -149,13 +149,13 @@ class Replica:
     async def wait_ready(self, deadline: float | None) -> None:
         """Until the server serves. TimeoutError past `deadline` on the loop's clock."""
         async with asyncio.timeout_at(deadline):
-            await self.engine.wait_serving()
+            await self.engine.serves.wait()
 
     async def restart(self) -> Replica:
         """Stop the server, even one that seems well; returns when another serves. For a fleet."""
         if self.engine.broken is None or self.engine.broken.kind not in RESTARTED_FOR:
             self.engine.break_off(InferenceError("replica_lost", "a restart was asked for", retryable=True))
-        await self.engine.wait_serving()
+        await self.engine.serves.wait()
         return self
 
     async def suspend(self) -> None:
@@ -366,13 +366,6 @@ class Replica:
 
     async def abort(self, request_id: str) -> None:
         await self.engine.abort(request_id)
-
-    def join(self, request_ids: Sequence[str]) -> None:
-        self.engine.join(request_ids)
-
-    def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
-        """Nothing is held back here."""
-        granted()
 
     def on_tokens(self, request_id: str, heard: Heard) -> None:
         """Tokens that arrive before the weights are verified are delivered at the end of the turn, if they

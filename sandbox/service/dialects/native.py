@@ -2,10 +2,11 @@
 
 import ast
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
+from io import BytesIO
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
@@ -16,9 +17,9 @@ from rocstar.sandbox import files as program_files
 from rocstar.sandbox.files import DISPLAY_FOLDER, fault_of
 from rocstar.sandbox.files import MAX_FILES as MOST_FILES
 from rocstar.sandbox.http.bodies import BodyReader, LoopYielder
-from rocstar.sandbox.http.errors import Overloaded, RequestError, RequestTooLarge
+from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.openapi import REF
-from rocstar.sandbox.http.packed_items import PackedBytes, SelectedItems, matching_indices, pack_items
+from rocstar.sandbox.http.packed_items import SelectedItems, matching_indices, pack_items
 from rocstar.sandbox.http.responses import (
     LARGE_BYTES,
     LONG_CHARS,
@@ -141,7 +142,7 @@ class CellBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class NativeBodies:
-    """The models of the native bodies, within the limits of one service."""
+    """The models of the native bodies, within the limits of one service. Made by `native_bodies`."""
 
     def __init__(self, service_limits: ServiceLimits) -> None:
         limits = make_limits_model(service_limits)
@@ -156,10 +157,7 @@ class NativeBodies:
         self.cell = BodyModel(narrow_model(CellBody, wall_s=wall_s))
 
 
-@lru_cache(maxsize=16)
-def native_bodies(service_limits: ServiceLimits) -> NativeBodies:
-    """Return the models of a service with these limits."""
-    return NativeBodies(service_limits)
+native_bodies = lru_cache(maxsize=16)(NativeBodies)
 
 
 def make_limits_model(service_limits: ServiceLimits) -> type[Struct]:
@@ -221,20 +219,15 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunCall:
-    request: ExecRequest
-    deadline_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCall:
-    """A batch. `runnable`, `invalid`: the indices of both kinds of calls. `error_bodies`: the outcomes of the
-    invalid calls as JSON, encoded where the body is decoded."""
+    """A batch. `runnable`, `invalid`: the indices of both kinds of calls. `error_lines`: the outcomes of the
+    invalid calls as lines of JSON, encoded where the body is decoded. One object, for the reason of
+    `PackedItems`."""
 
     requests: Sequence[ExecRequest | RequestError]
     runnable: Sequence[int]
     invalid: Sequence[int]
-    error_bodies: Sequence[bytes]
+    error_lines: bytes
     deadline_s: float | None
     stream: bool
 
@@ -244,21 +237,21 @@ class BatchCall:
             return cast(Sequence[ExecRequest], self.requests)
         return SelectedItems(self.runnable, lambda index: cast(ExecRequest, self.requests[index]))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionCall:
-    flavour: str
-    limits: Limits
-    seed: int | None
+    def failures(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the index and the outcome of each invalid call."""
+        return zip(self.invalid, map(bytes.rstrip, BytesIO(self.error_lines)), strict=True)
 
 
-def decode_run(body: bytes, service_limits: ServiceLimits, owner: str = "") -> RunCall:
+def decode_run(
+    body: bytes, service_limits: ServiceLimits, owner: str = ""
+) -> tuple[ExecRequest, float | None]:
+    """Decode a body of /v1/run. Return the call and its deadline in seconds."""
     run = _parse_body(body, native_bodies(service_limits).run)
     request = _to_exec_request(run, "", service_limits, owner)
     if run.files or run.fetch_files or run.displays:
         check_files(run.files, run.fetch_files)
         request = replace(request, files=run.files, fetch=tuple(run.fetch_files), displays=run.displays)
-    return RunCall(request=request, deadline_s=run.deadline_s)
+    return request, run.deadline_s
 
 
 def check_files(files: Mapping[str, bytes], fetch: Sequence[str]) -> None:
@@ -275,7 +268,8 @@ def check_files(files: Mapping[str, bytes], fetch: Sequence[str]) -> None:
     total = sum(map(len, files.values()))
     if total > MAX_JSON_FILES_BYTES:
         message = f"files has {total} bytes; at most {MAX_JSON_FILES_BYTES} are taken in one request"
-        raise RequestTooLarge(f"{message}, more by PUT /v1/sessions/ID/files/NAME", field="files")
+        message += ", more by PUT /v1/sessions/ID/files/NAME"
+        raise RequestError(message, field="files", kind="too_large")
 
 
 def decode_batch(body: bytes, service_limits: ServiceLimits, owner: str = "") -> BatchCall:
@@ -297,7 +291,9 @@ def decode_batch(body: bytes, service_limits: ServiceLimits, owner: str = "") ->
         requests=pack_items(items),
         runnable=matching_indices(items, lambda item: isinstance(item, ExecRequest)),
         invalid=matching_indices(items, lambda item: isinstance(item, RequestError)),
-        error_bodies=PackedBytes([item.encode_outcome() for item in items if isinstance(item, RequestError)]),
+        error_lines=b"".join(
+            item.encode_outcome() + b"\n" for item in items if isinstance(item, RequestError)
+        ),
         deadline_s=batch.deadline_s,
         stream=batch.stream,
     )
@@ -319,15 +315,11 @@ def drop_traceback(error: RequestError) -> RequestError:
     return error.with_traceback(None)
 
 
-def decode_session(body: bytes, service_limits: ServiceLimits) -> SessionCall:
+def decode_session(body: bytes, service_limits: ServiceLimits) -> tuple[str, Limits, int | None]:
+    """Decode a body of /v1/sessions. Return the flavour, the limits and the seed."""
     session = _parse_body(body or b"{}", native_bodies(service_limits).session)
-    return SessionCall(
-        flavour=AUTO
-        if session.flavour in (None, AUTO)
-        else _select_flavour(session.flavour, "", service_limits),
-        limits=_to_limits(session.limits, service_limits),
-        seed=_check_seed(session.seed, ""),
-    )
+    limits = _to_limits(session.limits, service_limits)
+    return session.flavour or AUTO, limits, _check_seed(session.seed, "")
 
 
 def decode_cell(body: bytes, service_limits: ServiceLimits) -> CellBody:
@@ -363,9 +355,9 @@ def _to_request_error(field_error: FieldError) -> RequestError:
         return RequestError(f"{path} is not a field of this request; {field_error.fix}", field=path)
     if field_error.kind in ("too_short", "too_long"):
         number = field_error.ctx["actual_length"]
-        refused = RequestTooLarge if field_error.kind == "too_long" else RequestError
         what = "calls" if path == "requests" else "entries"
-        return refused(f"{path} has {number} {what}; {field_error.fix}", field=path)
+        kind = "too_large" if field_error.kind == "too_long" else ""
+        return RequestError(f"{path} has {number} {what}; {field_error.fix}", field=path, kind=kind)
     if field_error.kind == "value_error":
         return RequestError(f"{path}: {field_error.msg}; {field_error.fix}", field=path)
     shown = "missing" if field_error.kind == "missing" else _format_value(field_error.value)
@@ -486,7 +478,7 @@ class Native:
             owner = request.owner
             decode = partial(decode_run, service_limits=self.service_limits, owner=owner)
             call = await self.body_reader.decode(owner, body, decode)
-            return await self._answer(held, self.admission.run(call.request, call.deadline_s))
+            return await self._answer(held, self.admission.run(*call))
 
         return await self._send_result(request, body, work)
 
@@ -518,7 +510,7 @@ class Native:
             decode = partial(decode_session, service_limits=self.service_limits)
             call = await self.body_reader.decode(owner, body, decode)
             with self.admission.admitted(owner):
-                return await self._id_answer(self.sessions.open(call.flavour, call.limits, call.seed, owner))
+                return await self._id_answer(self.sessions.open(*call, owner))
 
         return to_response(await self._once(request, body, work))
 
@@ -614,7 +606,8 @@ class Native:
         headers = {"Content-Type": BYTES, "Content-Length": str(len(content))}
         with OutputBuffer(self._held, request.owner) as held:
             if held.full:
-                raise Overloaded("clients have yet to take answers of so much that this file has no room")
+                message = "clients have yet to take answers of so much that this file has no room"
+                raise RequestError(message, kind="full")
             held.take(len(content))
             response = web.StreamResponse(headers=headers)
             await response.prepare(request)
@@ -741,7 +734,7 @@ class Native:
     async def _run_batch(self, call: BatchCall, held: OutputBuffer, owner: str) -> HttpResponse:
         outcomes = [b""] * len(call.requests)
         yielder = LoopYielder()
-        for index, error in zip(call.invalid, call.error_bodies, strict=True):
+        for index, error in call.failures():
             outcomes[index] = error
             await yielder.pause()
         sent = call.sent()
@@ -788,7 +781,7 @@ class Native:
         sent = call.sent()
         self.admission.enter(len(sent), owner)
         try:
-            for index, error in zip(call.invalid, call.error_bodies, strict=True):
+            for index, error in call.failures():
                 yield await _batch_line(index, error)
         except BaseException:  # the client has disconnected
             self.admission.leave(len(sent), owner)

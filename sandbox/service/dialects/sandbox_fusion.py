@@ -183,39 +183,30 @@ OWN_FLAVOURS = ("cpp", "bash")
 """Languages that are flavours of the same name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeRun:
-    """A body of /run_code. code: with the end that a script has. files: name to bytes, to exist before the
-    run. fetch_files: names to send back."""
-
-    code: str
-    language: str
-    stdin: str
-    limits: Limits
-    files: dict[str, bytes]
-    fetch_files: list[str]
-
-
-def decode_run_code(body: bytes, service_limits: ServiceLimits) -> CodeRun:
+def decode_run_code(body: bytes, service_limits: ServiceLimits, owner: str = "") -> tuple[str, ExecRequest]:
+    """Decode a body of /run_code. Return the language and the call, also for a language without a flavour."""
     model, _ = fusion_bodies(service_limits)
     run = parse_body(body, model)
     files = {name: content for name, content in run.files.items() if content is not None}  # as that API does
     stdin = run.stdin or ""
-    code = run.code if run.language in OWN_FLAVOURS else run.code + SCRIPT_END
+    is_script = run.language not in OWN_FLAVOURS
+    code = run.code + SCRIPT_END if is_script else run.code
     found = [
         *_check_texts({("code",): code, ("stdin",): stdin}),
         *_check_given_files(files),
         *_check_fetched_names(run.fetch_files),
     ]
     raise_field_errors(found)
-    return CodeRun(
+    program = ExecRequest(
         code=code,
-        language=run.language,
         stdin=stdin,
         limits=_to_limits(run.run_timeout, run, service_limits),
+        flavour=service_limits.select_flavour(code) if is_script else run.language,
         files=files,
-        fetch_files=run.fetch_files,
+        fetch=tuple(run.fetch_files),
+        owner=owner,
     )
+    return run.language, program
 
 
 def decode_run_jupyter(body: bytes, service_limits: ServiceLimits) -> tuple[NotebookBody, Limits]:
@@ -308,33 +299,23 @@ class SandboxFusion:
         return web.Response(body=b'"pong"', content_type="application/json")
 
     async def run_code(self, request: HttpRequest) -> web.StreamResponse:
-        decode = partial(decode_run_code, service_limits=self.service_limits)
-        run = await self.body_reader.parse(request, decode)
+        decode = partial(decode_run_code, service_limits=self.service_limits, owner=request.owner)
+        language, program = await self.body_reader.parse(request, decode)
         supported = ("python", *(name for name in OWN_FLAVOURS if name in self.service_limits.flavours))
-        if run.language not in supported:
-            message = f"the language {run.language!r} is not supported here, only {' and '.join(supported)}"
+        if language not in supported:
+            message = f"the language {language!r} is not supported here, only {' and '.join(supported)}"
             return json_response(_code_failure(message))
-        if run.language == "cpp" and (run.files or run.fetch_files):
+        if language == "cpp" and (program.files or program.fetch):
             return json_response(_code_failure("files and fetch_files are not supported for cpp"))
         with OutputBuffer(self.admission.held, request.owner) as held:
             try:
-                is_python = run.language not in OWN_FLAVOURS
-                program = ExecRequest(
-                    code=run.code,
-                    stdin=run.stdin,
-                    limits=run.limits,
-                    flavour=self.service_limits.select_flavour(run.code) if is_python else run.language,
-                    files=run.files,
-                    fetch=tuple(run.fetch_files),
-                    owner=request.owner,
-                )
                 result = fit_to_budget(await self.admission.run(program), held)
             except SandboxError as error:
                 return json_response(_code_failure(str(error)), status=_failure_status(error))
             held.take(count_chars(result) + sum(map(len, result.files.values())))
             if not result.files:
-                return await send_json(request, _to_code_answer(run, result), count_chars(result))
-            answer = await asyncio.to_thread(_to_code_answer, run, result)
+                return await send_json(request, _to_code_answer(language, result), count_chars(result))
+            answer = await asyncio.to_thread(_to_code_answer, language, result)
             return await send_json(
                 request, answer, count_chars(result) + sum(map(len, answer.files.values()))
             )
@@ -440,7 +421,7 @@ def _encode_files(files: Mapping[str, bytes]) -> dict[str, str]:
     return encoded
 
 
-def _to_code_answer(run: CodeRun, result: ExecResult) -> CodeAnswer:
+def _to_code_answer(language: str, result: ExecResult) -> CodeAnswer:
     compile_result: Command | None = None
     timed_out = result.status is Status.TIMEOUT
     return_code = result.exit_code if result.signal is None else -result.signal
@@ -451,7 +432,7 @@ def _to_code_answer(run: CodeRun, result: ExecResult) -> CodeAnswer:
         stdout=result.stdout,
         stderr=result.stderr,
     )
-    if run.language == "cpp":
+    if language == "cpp":
         compiled = not (result.status is Status.ERROR and result.wall_s == 0.0)
         compile_result = Command(
             status="Finished",

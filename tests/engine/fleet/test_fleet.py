@@ -5,19 +5,21 @@ import asyncio
 import dataclasses
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rocstar.engine.fleet.fleet import Fleet, FleetLimits
-from rocstar.engine.inference.base import BusyClock, Generation, InferenceError, Sampling, StopReason
+from rocstar.engine.inference.base import BusyClock, Generation, InferenceError, StopReason
 from rocstar.engine.inference.weights import LiveWeights
 from rocstar.engine.rollout.group import all_groups, run_group
 from rocstar.engine.scheduling.policies import POLICIES, make_policy
 from rocstar.engine.types import Failed, Group, Scored, Task, Trajectory
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, ExecResult
+from tests.fakes import asking
 from tests.fakes.agents import CHAT, TOKENIZER, make_agent, python_tools, tool_call
 from tests.fakes.fake_replica import FakeReplica, Scripts
 from tests.fakes.invariants import check_schedule
@@ -26,6 +28,8 @@ from tests.fakes.scripted_policy import check_trajectory, on_virtual_time, run_v
 STOP = min(CHAT.stop_ids)
 CALL = tool_call("1")
 GROUPS, SIZE, NUM_REPLICAS = 6, 4, 3
+PROMPT = list(range(10))
+ask = partial(asking.ask, max_new_tokens=500, stop_ids=frozenset({STOP}))
 
 
 class Sandbox:
@@ -131,21 +135,19 @@ def test_replica_lost_in_the_middle(
     assert fleet.num_up == 2 and fleet.counts.replicas_lost == 1 and fleet.counts.turns_continued >= 1
 
 
-def test_all_turns_of_a_hung_replica_are_cut_off_at_once() -> None:
+@on_virtual_time
+async def test_all_turns_of_a_hung_replica_are_cut_off_at_once() -> None:
     """Not each at its own time-out: the second has asked 40 s after the first."""
     made = replicas(2)
 
-    async def main() -> float:
-        policy = make_policy("static")
-        async with Fleet(made, policy=policy, limits=FleetLimits(turn_timeout_s=60.0)) as fleet:
-            made[0].hang()
-            first = asyncio.create_task(ask(fleet, "s0/a/0"))
-            await asyncio.sleep(40.0)
-            second = asyncio.create_task(ask(fleet, "s0/a/3"))
-            assert {(await task).finish for task in (first, second)} == {StopReason.stop}
-            return asyncio.get_running_loop().time()
-
-    assert 60.0 < run_virtual(main()) < 70.0
+    limits = FleetLimits(turn_timeout_s=60.0)
+    async with Fleet(made, policy=make_policy("static"), limits=limits) as fleet:
+        made[0].hang()
+        first = asyncio.create_task(ask(fleet, PROMPT, "s0/a/0"))
+        await asyncio.sleep(40.0)
+        second = asyncio.create_task(ask(fleet, PROMPT, "s0/a/3"))
+        assert {(await task).finish for task in (first, second)} == {StopReason.stop}
+        assert 60.0 < asyncio.get_running_loop().time() < 70.0
 
 
 def test_500s_are_tried_again_and_only_a_row_of_them_takes_a_replica_down(
@@ -301,23 +303,11 @@ def test_who_waits_for_a_first_grant_has_no_deadline_and_who_waits_for_a_later_o
             assert isinstance(outcome, Failed) and outcome.kind == "trajectory_timeout"
 
 
-async def ask(fleet: Fleet, name: str, prompt: int = 10, limit: int = 500, **options: Any) -> Generation:
-    return await fleet.generate(
-        list(range(prompt)),
-        max_new_tokens=limit,
-        stop_ids=frozenset({STOP}),
-        sampling=Sampling(),
-        seed=1,
-        request_id=name,
-        **{"deadline": None, **options},
-    )
-
-
 @on_virtual_time
 async def test_too_large_is_refused_at_once() -> None:
     async with Fleet(replicas(2, kv_tokens=400), policy=make_policy("predictive")) as fleet:
         with pytest.raises(InferenceError, match="too_long: 10 \\+ 500 tokens exceed the KV") as caught:
-            await ask(fleet, "s0/a/0")
+            await ask(fleet, PROMPT, "s0/a/0")
         assert not caught.value.retryable and not fleet.scheduler.state.trajectories
 
 
@@ -327,8 +317,8 @@ async def test_abort_answers_with_what_there_is() -> None:
 
     async with Fleet(made, policy=make_policy("static", max_running=1)) as fleet:
         async with asyncio.TaskGroup() as tasks:
-            first = tasks.create_task(ask(fleet, "s0/a/0"))
-            second = tasks.create_task(ask(fleet, "s0/a/1"))
+            first = tasks.create_task(ask(fleet, PROMPT, "s0/a/0"))
+            second = tasks.create_task(ask(fleet, PROMPT, "s0/a/1"))
             await asyncio.sleep(3.5)
             assert (fleet.load().running, fleet.load().waiting) == (1, 1)
             await fleet.abort("s0/a/1")
@@ -372,26 +362,16 @@ async def test_bytes_held_are_those_of_all_replicas() -> None:
 
 
 @on_virtual_time
-async def test_second_request_of_a_trajectory_is_refused() -> None:
-    async with Fleet(replicas(1, token_s=1.0), policy=make_policy("static")) as fleet:
-        first = asyncio.create_task(ask(fleet, "s0/a/0"))
+async def test_a_trajectory_has_one_request_and_a_cancelled_one_leaves_nothing_behind() -> None:
+    async with Fleet(replicas(1, token_s=1.0), policy=make_policy("predictive")) as fleet:
+        running = asyncio.create_task(ask(fleet, PROMPT))
         await asyncio.sleep(1.0)
         with pytest.raises(InferenceError, match="has a request already"):
-            await ask(fleet, "s0/a/0")
-        assert (await first).finish is StopReason.stop
-
-
-@on_virtual_time
-async def test_cancelled_request_leaves_nothing_behind() -> None:
-    made = replicas(1, token_s=1.0)
-
-    async with Fleet(made, policy=make_policy("predictive")) as fleet:
-        running = asyncio.create_task(ask(fleet, "s0/a/0"))
-        await asyncio.sleep(1.0)
+            await ask(fleet, PROMPT)
         running.cancel()
         await asyncio.wait([running])
         assert fleet.load() == type(fleet.load())(total=1 << 20, used=0, running=0, waiting=0)
-        assert (await ask(fleet, "s0/a/0")).finish is StopReason.stop
+        assert (await ask(fleet, PROMPT)).finish is StopReason.stop
 
 
 def test_trajectories_are_those_of_a_single_engine(undisturbed: dict[str, Any]) -> None:
@@ -498,15 +478,7 @@ async def test_busy_and_starved_are_of_the_turns() -> None:
     made = [FakeReplica(Scripts(lambda name: [[7] * 20]), kv_tokens=40, token_s=0.1)]
 
     async def turn(fleet: Fleet, name: str) -> None:
-        await fleet.generate(
-            [1] * 10,
-            max_new_tokens=20,
-            stop_ids=frozenset(),
-            sampling=Sampling(),
-            seed=0,
-            request_id=name,
-            deadline=None,
-        )
+        await asking.ask(fleet, [1] * 10, name, 20)
         fleet.release(name)
 
     loop = asyncio.get_running_loop()

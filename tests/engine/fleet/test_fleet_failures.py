@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 
 from rocstar.engine.fleet.fleet import Fleet, FleetLimits
 from rocstar.engine.fleet.replicas import FailureCount
-from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason
+from rocstar.engine.inference.base import Generation, InferenceError, StopReason
 from rocstar.engine.scheduling.policies import POLICIES, make_policy
+from tests.fakes import asking
 from tests.fakes.fake_replica import FakeReplica, Scripts
 from tests.fakes.invariants import check_schedule
 from tests.fakes.scripted_policy import on_virtual_time, run_virtual
@@ -75,16 +77,7 @@ def replicas(*fails: Callable[[str], bool] | None) -> list[Failing]:
     return [Failing(scripts, token_s=TOKEN_S, fails=f or (lambda trajectory: False)) for f in fails]
 
 
-async def ask(fleet: Fleet, ids: list[int], trajectory: str) -> Generation:
-    return await fleet.generate(
-        ids,
-        max_new_tokens=50,
-        stop_ids=frozenset({STOP}),
-        sampling=Sampling(),
-        seed=1,
-        request_id=trajectory,
-        deadline=None,
-    )
+ask = partial(asking.ask, max_new_tokens=50, stop_ids=frozenset({STOP}))
 
 
 async def trajectory(fleet: Fleet, name: str) -> InferenceError | None:
@@ -252,23 +245,19 @@ async def test_an_abort_reaches_the_guest() -> None:
         assert fleet.load().used == 0 and not fleet.scheduler.state.trajectories
 
 
-def test_a_guest_whose_host_or_home_goes_down_goes_on() -> None:
+@pytest.mark.parametrize("lost", [0, 1])
+@on_virtual_time
+async def test_a_guest_whose_host_or_home_goes_down_goes_on(lost: int) -> None:
     made = replicas(lambda trajectory: trajectory == "s0/a/1" and not made[1].requests, None, None)
-
-    async def main(lost: int) -> tuple[Fleet, Generation]:
-        async with Fleet(made, policy=make_policy("static")) as fleet:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(ask(fleet, [1] * 10, "s0/a/0"))
-                guest = tasks.create_task(ask(fleet, [1] * 10, "s0/a/1"))
-                await asyncio.sleep(0.12)
-                assert made[1].requests == [("s0/a/1", 10)]
-                made[lost].kill()
-            return fleet, guest.result()
-
-    for lost in (0, 1):
-        made[:] = replicas(made[0].fails, None, None)
-        _, got = run_virtual(main(lost))
-        assert list(got.ids) == turns_of("s0/a/1")[0] and got.finish is StopReason.stop
+    async with Fleet(made, policy=make_policy("static")) as fleet:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(ask(fleet, [1] * 10, "s0/a/0"))
+            guest = tasks.create_task(ask(fleet, [1] * 10, "s0/a/1"))
+            await asyncio.sleep(0.12)
+            assert made[1].requests == [("s0/a/1", 10)]
+            made[lost].kill()
+    got = guest.result()
+    assert list(got.ids) == turns_of("s0/a/1")[0] and got.finish is StopReason.stop
 
 
 # ---- the rule alone ----

@@ -25,6 +25,7 @@ from rocstar.engine.scheduling.events import (
 )
 from rocstar.engine.scheduling.policies import POLICIES, make_policy
 from rocstar.engine.scheduling.schedule_state import Phase
+from tests.engine.scheduling.clockwork import begin
 from tests.fakes.invariants import check_schedule
 
 POOLS = (900, 1500, 400)
@@ -180,13 +181,6 @@ Host.TestCase.settings = settings(
 TestHost = Host.TestCase
 
 
-def scheduler(name: str = "round_robin", pools: tuple[int, ...] = (1000,)) -> Scheduler:
-    made = Scheduler(make_policy(name))
-    for replica, kv_tokens in enumerate(pools):
-        assert made.handle(ReplicaUp(replica=replica, kv_tokens=kv_tokens)) == []
-    return made
-
-
 SUBMITTED = Submitted(traj="a", group="g", stage="s", prompt_tokens=10, max_tokens=100)
 READY, ENDED = TurnReady(traj="a", context_tokens=10), TurnEnded(traj="a", new_tokens=5)
 
@@ -209,7 +203,7 @@ READY, ENDED = TurnReady(traj="a", context_tokens=10), TurnEnded(traj="a", new_t
     ],
 )
 def test_event_that_cannot_follow_is_an_error(events: list[Event], says: str) -> None:
-    made = scheduler()
+    made = begin("round_robin", (1000,))
     for event in events[:-1]:
         made.handle(event)
     with pytest.raises(ScheduleError, match=says):
@@ -248,7 +242,7 @@ def test_command_that_breaks_the_ledger_is_an_error(commands: list[Command], say
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_larger_than_every_pool_is_refused_and_the_largest_that_fits_is_not(name: str) -> None:
-    made = scheduler(name, (500, 1000))
+    made = begin(name, (500, 1000))
     assert made.handle(replace(SUBMITTED, max_tokens=990)) == []
     assert made.handle(READY) == [Grant(traj="a", replica=1)] or name != "predictive"
     check_schedule(made)
@@ -258,7 +252,7 @@ def test_larger_than_every_pool_is_refused_and_the_largest_that_fits_is_not(name
 
 
 def test_what_fits_a_replica_that_is_down_waits_for_it() -> None:
-    made = scheduler("predictive", (500, 1000))
+    made = begin("predictive", (500, 1000))
     made.handle(replace(SUBMITTED, prompt_tokens=600))
     made.handle(ReplicaDown(replica=1))
     assert made.handle(TurnReady(traj="a", context_tokens=600)) == []

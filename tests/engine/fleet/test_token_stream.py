@@ -1,13 +1,15 @@
 """Through a fleet, too, tokens are told as they come: each once, in order, whoever writes them."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
 
 from rocstar.engine.fleet.fleet import Fleet
-from rocstar.engine.inference.base import Generation, InferenceError, Sampling, TellsTokens
+from rocstar.engine.inference.base import Generation, InferenceError, TellsTokens
 from rocstar.engine.scheduling.policies import make_policy
+from tests.fakes import asking
 from tests.fakes.fake_replica import FakeReplica, Scripts
 from tests.fakes.scripted_policy import run_virtual
 
@@ -38,17 +40,16 @@ class Telling(FakeReplica):
 async def two_turns(made: list[FakeReplica], *, cut_s: float | None = None) -> tuple[Any, Any]:
     """What was told of two turns, and what they are."""
     told: list[tuple[int, int]] = []
-    ask = {"stop_ids": frozenset({29, 44}), "sampling": Sampling(), "seed": 1, "deadline": None}
+    ask = partial(asking.ask, max_new_tokens=50, stop_ids=frozenset({29, 44}))
     async with Fleet(made, policy=make_policy("static")) as fleet:
         assert isinstance(fleet, TellsTokens)
         fleet.on_tokens("s0/t/0", lambda place, token: told.append((place, token)))
         if cut_s is not None:
             for replica in made:
                 asyncio.get_running_loop().call_later(cut_s, replica.cut_all)
-        first = await fleet.generate([1, 2], max_new_tokens=50, request_id="s0/t/0", **ask)
+        first = await ask(fleet, [1, 2])
         before, told[:] = list(told), []
-        ids = [1, 2, *first.ids, 3]
-        second = await fleet.generate(ids, max_new_tokens=50, request_id="s0/t/0", **ask)
+        second = await ask(fleet, [1, 2, *first.ids, 3])
         fleet.release("s0/t/0")
         assert not fleet._hearing
     return [before, told], [list(enumerate(one.ids)) for one in (first, second)]

@@ -9,8 +9,7 @@ import torch
 
 from rocstar.engine.inference.base import InferenceError, Sampling, ScoresPrompts, TellsTokens
 from rocstar.engine.inference.embedded import scoring
-from rocstar.engine.inference.embedded.decoder import forward_of
-from rocstar.engine.inference.embedded.scoring import ScoreRequest
+from rocstar.engine.inference.weights import LiveWeights
 from tests.fakes import asking
 
 from .test_embedded import LOGPROB_BOUND, VOCAB, plain_logits
@@ -57,56 +56,23 @@ async def test_scores_of_what_was_written_are_its_log_probs(embedded: Any, model
     torch.testing.assert_close(written, torch.tensor(before.logprobs), atol=LOGPROB_BOUND, rtol=0)
 
 
-async def test_a_score_is_of_one_version(models: Any) -> None:
-    """What was computed under the weights before is computed again."""
-    request = ScoreRequest(
-        row_id="a",
-        ids=IDS,
-        temperature=1.0,
-        device=torch.device("cpu"),
-        future=asyncio.get_running_loop().create_future(),
-    )
-    first, second = (_installed(models("qwen3", seed=seed)) for seed in (0, 1))
-    with torch.inference_mode():
-        assert not request.advance(first, 20)
-        request.restart()
-        assert not request.advance(second, 30) and request.advance(second, 30)
-    request.deliver()
-    logits_TV = plain_logits(models("qwen3", seed=1), IDS)[:-1]
-    wanted = torch.log_softmax(logits_TV, -1).gather(1, torch.tensor(IDS[1:])[:, None])[:, 0]
-    got = torch.tensor((await request.future).logprobs).double()
-    torch.testing.assert_close(got, wanted, atol=LOGPROB_BOUND, rtol=0)
-
-
-def _installed(model: Any) -> Any:
-    from rocstar.engine.inference.embedded import attention
-
-    attention.install(model)
-    return forward_of(model)
-
-
-async def test_a_publish_begins_a_score_anew(embedded: Any, models: Any, gate: Any) -> None:
-    model = models("llama")
+async def test_a_publish_begins_a_score_anew(
+    embedded: Any, models: Any, gate: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A score is of one version: what was computed under the weights before is computed again."""
+    monkeypatch.setattr(scoring, "MAX_LOGITS", 16 * VOCAB)
+    model, newer = models("qwen3", seed=0), models("qwen3", seed=1)
     held = gate(model, stop_at=1)
-    restarted = 0
-
-    def restart(request: ScoreRequest) -> None:
-        nonlocal restarted
-        restarted += 1
-        was(request)
-
-    was = ScoreRequest.restart
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scoring, "MAX_LOGITS", 16 * VOCAB)
-        patch.setattr(ScoreRequest, "restart", restart)
-        async with embedded(model, max_running=2) as engine:
-            scored = asyncio.create_task(engine.score(IDS, request_id="a", **SCORE))
-            await held.reached.wait()
-            published = asyncio.create_task(engine.publish(1))
-            await asyncio.sleep(0)
-            held.open.set()
-            await asyncio.gather(scored, published)
-    assert restarted == 1
+    async with embedded(model, max_running=2) as engine:
+        scored = asyncio.create_task(engine.score(IDS, request_id="a", **SCORE))
+        await held.reached.wait()
+        published = asyncio.create_task(engine.publish(1, LiveWeights(newer.named_parameters())))
+        await asyncio.sleep(0)
+        held.open.set()
+        got, _ = await asyncio.gather(scored, published)
+    logits_TV = plain_logits(newer, IDS)[:-1]
+    wanted = torch.log_softmax(logits_TV, -1).gather(1, torch.tensor(IDS[1:])[:, None])[:, 0]
+    torch.testing.assert_close(torch.tensor(got.logprobs).double(), wanted, atol=LOGPROB_BOUND, rtol=0)
 
 
 async def test_a_score_ends_when_nobody_wants_it(embedded: Any, models: Any, gate: Any) -> None:

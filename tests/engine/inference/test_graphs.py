@@ -20,8 +20,10 @@ from rocstar.engine.inference.embedded import decoder as decoder_module
 from rocstar.engine.inference.embedded import kv as kv_module
 from rocstar.engine.inference.embedded.decoder import _Decoder
 from rocstar.engine.inference.embedded.graphs import GraphedDecode, rounded_rows
-from rocstar.engine.inference.embedded.kv import Extra, SlotKv
+from rocstar.engine.inference.embedded.kv import Extra
 from tests.fakes.asking import ask
+
+from .test_native import cache_of
 
 pytestmark = pytest.mark.usefixtures("_one_torch_thread")
 
@@ -120,18 +122,6 @@ class Recorded:
         return out, replay
 
 
-def cache_of(model: Any) -> SlotKv:
-    config = model.config
-    return SlotKv(
-        num_layers=config.num_hidden_layers,
-        num_kv_heads=config.num_key_value_heads,
-        head_dim=model.model.layers[0].self_attn.head_dim,
-        dtype=model.dtype,
-        device=torch.device("cpu"),
-        native=False,
-    )
-
-
 class Both:
     """The same steps over two caches: by graphs, and by the forward itself."""
 
@@ -142,7 +132,7 @@ class Both:
         self.plain = decoder
         self.scratch: set[int] = set()
         """Token places that padding may have written to."""
-        self.caches = cache_of(model), cache_of(model)
+        self.caches = cache_of(model, native=False), cache_of(model, native=False)
 
     def reserve(self, slots: int, tokens: int) -> None:
         for kv in self.caches:

@@ -30,7 +30,7 @@ def cache_of(model: Any, *, native: bool = True) -> SlotKv:
         num_layers=config.num_hidden_layers,
         num_kv_heads=config.num_key_value_heads,
         head_dim=model.model.layers[0].self_attn.head_dim,
-        dtype=torch.float32,
+        dtype=model.dtype,
         device=torch.device("cpu"),
         native=native,
     )

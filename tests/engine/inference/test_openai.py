@@ -99,6 +99,24 @@ async def test_an_answer_that_does_not_add_up_is_refused(change: dict[str, Any])
             await ask(endpoint, [30])
 
 
+@pytest.mark.parametrize(
+    ("spells", "logprobs", "reason"),
+    [
+        (False, {"token_logprobs": ["high"]}, "'high'"),
+        (False, ["high"], "no attribute 'get'"),
+        (True, {"content": [{"id": 3, "bytes": [65], "logprob": "high"}]}, "'high'"),
+    ],
+)
+async def test_malformed_logprob_of_the_first_answer_refuses_the_endpoint(
+    spells: bool, logprobs: Any, reason: str
+) -> None:
+    server = Endpoint(with_ids=not spells, spells=spells)
+    server.change = {"logprobs": logprobs}
+    async with server.serve() as url:
+        with pytest.raises(InferenceError, match=f"unfit: {url} answers with malformed.*{reason}"):
+            await opened(url, codec=TOKENIZER).__aenter__()
+
+
 async def test_abort_deadline_and_frozen_weights(until: Any) -> None:
     server = Endpoint(with_ids=True)
     async with server.serve() as url, opened(url) as endpoint:

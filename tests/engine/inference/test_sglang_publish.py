@@ -289,16 +289,21 @@ def streamed(source: DiskWeights, kept: DiskWeights) -> tuple[WeightStream, Futu
     return stream, outcome
 
 
+async def send_stream(sender: WeightSender, version: int, model: Path, empty: Path) -> None:
+    """Send a model by broadcast, with no file in `empty` to fall back on."""
+    stream, outcome = streamed(DiskWeights(model), DiskWeights(empty))
+    assert await sender.send(version, stream) == [None, None]
+    stream.settle(True)
+    assert await asyncio.wrap_future(outcome)
+
+
 async def test_a_stream_goes_into_every_server_and_no_file_is_looked_at(
     pair: Any, checkpoints: Any, tmp_path: Path, collective: Groups
 ) -> None:
     servers, engines = pair
     async with WeightSender(engines, backend="gloo", timeout_s=20.0) as sender:
         for version, name in ((1, "b"), (2, "a")):
-            stream, outcome = streamed(DiskWeights(checkpoints[name]), DiskWeights(tmp_path))
-            assert await sender.send(version, stream) == [None, None]
-            stream.settle(True)
-            assert await asyncio.wrap_future(outcome)
+            await send_stream(sender, version, checkpoints[name], tmp_path)
             whole = expected_checksums(DiskWeights(checkpoints[name]), engines[0].checksums, "float32")
             assert [engine.checksums for engine in engines] == [whole, whole]
     assert [server.scheduler.label for server in servers] == ["2", "2"]
@@ -348,10 +353,8 @@ async def test_a_group_that_was_left_inside_a_collective_is_never_used_again(
         with pytest.raises(asyncio.CancelledError):
             await sending
         assert all(engine.broken is not None for engine in engines), "their weights are not known"
-        stream, outcome = streamed(DiskWeights(checkpoints["b"]), DiskWeights(tmp_path))
-        assert await sender.send(1, stream) == [None, None] and len(collective) == 2
-        stream.settle(True)
-        await asyncio.wrap_future(outcome)
+        await send_stream(sender, 1, checkpoints["b"], tmp_path)
+        assert len(collective) == 2
 
 
 async def test_a_server_that_was_started_again_is_in_no_group(
@@ -360,10 +363,7 @@ async def test_a_server_that_was_started_again_is_in_no_group(
     _, engines = pair
     async with WeightSender(engines, backend="gloo", timeout_s=20.0) as sender:
         for version, name in ((1, "b"), (2, "a"), (3, "b")):
-            stream, outcome = streamed(DiskWeights(checkpoints[name]), DiskWeights(tmp_path))
-            assert await sender.send(version, stream) == [None, None]
-            stream.settle(True)
-            await asyncio.wrap_future(outcome)
+            await send_stream(sender, version, checkpoints[name], tmp_path)
             assert len(collective) == (1 if version < 3 else 2)
             if version == 2:  # at another address, which here leads to the same one
                 engines[1].api.url = engines[1].api.url.replace("http", "HTTP")

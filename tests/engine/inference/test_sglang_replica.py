@@ -49,24 +49,20 @@ def told(log: Path) -> list[int]:
     return [int(line) for line in text.splitlines() if line.isdigit()]
 
 
-async def test_stop_ends_the_whole_tree(tmp_path: Path, until: Any) -> None:
+@pytest.mark.parametrize("guard_hangs", [False, True])
+async def test_stop_ends_the_whole_tree(
+    tmp_path: Path, until: Any, monkeypatch: pytest.MonkeyPatch, guard_hangs: bool
+) -> None:
+    if guard_hangs:
+        monkeypatch.setattr(server_module, "STOP_S", 0.05)
     log = tmp_path / "logs" / "server.log"
     async with ServerProcess([sys.executable, "-c", TREE], log_path=log) as server:
         await until(lambda: told(log))
         (below,) = told(log)
         assert is_alive(below) and is_alive(server.pid)
-    assert not is_alive(below) and not is_alive(server.pid)
-
-
-async def test_a_stopped_guard_leaves_nothing_behind(
-    tmp_path: Path, until: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "STOP_S", 0.05)
-    log = tmp_path / "server.log"
-    async with ServerProcess([sys.executable, "-c", TREE], log_path=log) as server:
-        await until(lambda: told(log))
-        (below,) = told(log)
-        os.kill(server.pid, signal.SIGSTOP)
+        if guard_hangs:
+            os.kill(server.pid, signal.SIGSTOP)
+    assert guard_hangs or not (is_alive(below) or is_alive(server.pid))
     await until(lambda: not is_alive(below) and not is_alive(server.pid))
 
 

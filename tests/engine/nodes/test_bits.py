@@ -6,10 +6,8 @@ import asyncio
 import dataclasses
 from typing import Any
 
-from rocstar.engine.inference.base import Sampling
-from rocstar.engine.nodes.node import GroupOrder
+from rocstar.engine.nodes.node import GroupOrder, run_order
 from rocstar.engine.nodes.nodes import Nodes
-from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group
 from tests.fakes.fake_node import FakeNode
@@ -20,9 +18,7 @@ async def rolled_out(agents: list[Agent], orders: list[GroupOrder]) -> tuple[lis
     home = agents[0]
 
     async def at_home(order: GroupOrder) -> Group:
-        sampling = Sampling(temperature=order.temperature)
-        agent = dataclasses.replace(home, limits=order.limits, sampling=sampling)
-        return await run_group(agent, order.task, size=order.size, seed=order.seed, step=order.step)
+        return await run_order(home, order)
 
     others = [FakeNode(str(k), agent) for k, agent in enumerate(agents[1:], 1)]
     async with Nodes(others, home_load=home.inference.load, max_groups=1) as nodes:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import pytest
 
-from rocstar.engine.inference.base import KvLoad, Sampling
+from rocstar.engine.inference.base import KvLoad
 from rocstar.engine.nodes import nodes as nodes_module
-from rocstar.engine.nodes.node import GroupOrder, NodeLoad
+from rocstar.engine.nodes.node import GroupOrder, NodeLoad, run_order
 from rocstar.engine.nodes.nodes import FIRST_LOOK_S, GRACE_S, NodeLimits, Nodes
-from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group
 from rocstar.engine.waits import WaitBoard
@@ -28,16 +28,16 @@ from tests.fakes.scripted_policy import (
 )
 
 LOAD = KvLoad(total=1 << 20, used=0, running=0, waiting=0)
-Main = Callable[[], Coroutine[Any, Any, None]]
+Orders = list[GroupOrder]
 
 
 class Cluster:
     """A home and others that are fakes over agents of one script."""
 
     def __init__(self, agent_of: Callable[..., Agent], count: int, script: Any = None) -> None:
-        arguments = [] if script is None else [script]
-        self.home_agent = agent_of(*arguments)
-        self.others = [FakeNode(str(k + 1), agent_of(*arguments)) for k in range(count)]
+        self._make_agent = agent_of if script is None else partial(agent_of, script)
+        self.home_agent = self._make_agent()
+        self.others = [FakeNode(str(k + 1), self._make_agent()) for k in range(count)]
         self.at_home: list[str] = []
         self.notes: list[str] = []
 
@@ -47,40 +47,41 @@ class Cluster:
 
     async def home(self, order: GroupOrder) -> Group:
         self.at_home.append(order.key)
-        agent = dataclasses.replace(
-            self.home_agent, limits=order.limits, sampling=Sampling(temperature=order.temperature)
-        )
-        return await run_group(
-            agent, order.task, size=order.size, seed=order.seed, step=order.step, first=order.first
-        )
+        return await run_order(self.home_agent, order)
 
-    async def roll_out(self, nodes: Nodes, orders: list[GroupOrder]) -> list[Group]:
+    async def alone(self, orders: Orders) -> list[Group]:
+        """Return the groups that one node rolls out."""
+        agent = self._make_agent()
+        return [await run_order(agent, order) for order in orders]
+
+    async def roll_out(self, nodes: Nodes, orders: Orders) -> list[Group]:
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(nodes.roll_out(order, self.home)) for order in orders]
         return [task.result() for task in running]
 
 
+Clusters = Callable[..., Cluster]
+
+
 @pytest.fixture
-def cluster_of(agent_of: Any) -> Callable[..., Cluster]:
+def cluster_of(agent_of: Any) -> Clusters:
     return lambda count, script=None: Cluster(agent_of, count, script)
 
 
 @pytest.fixture
-def orders(order_of: Any) -> list[GroupOrder]:
+def cluster(cluster_of: Clusters) -> Cluster:
+    """A home and one other node."""
+    return cluster_of(1)
+
+
+@pytest.fixture
+def orders(order_of: Any) -> Orders:
     return [order_of(f"t{k}") for k in range(12)]
-
-
-async def expected(cluster_of: Callable[..., Cluster], orders: list[GroupOrder]) -> list[Group]:
-    """Return the groups that one node rolls out."""
-    cluster = cluster_of(0)
-    return [await cluster.home(order) for order in orders]
 
 
 @pytest.mark.parametrize("count", [1, 3])
 @on_virtual_time
-async def test_several_nodes_make_the_groups_of_one(
-    cluster_of: Callable[..., Cluster], orders: list[GroupOrder], count: int
-) -> None:
+async def test_several_nodes_make_the_groups_of_one(cluster_of: Clusters, orders: Orders, count: int) -> None:
     cluster = cluster_of(count)
 
     async with cluster.opened() as nodes:
@@ -91,7 +92,7 @@ async def test_several_nodes_make_the_groups_of_one(
             "nodes/regranted": 0,
             **{f"nodes/groups/{k}": share for k in range(count + 1)},
         }
-        assert groups == await expected(cluster_of, orders)
+        assert groups == await cluster.alone(orders)
     assert sorted(cluster.at_home + [key for node in cluster.others for key in node.ended]) == sorted(
         order.key for order in orders
     )
@@ -99,9 +100,9 @@ async def test_several_nodes_make_the_groups_of_one(
 
 @on_virtual_time
 async def test_what_another_node_rolled_out_is_counted_once(
-    cluster_of: Callable[..., Cluster], orders: list[GroupOrder], monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster, counted = cluster_of(1), []
+    counted: list[Group] = []
     monkeypatch.setattr(nodes_module, "rolled_out_elsewhere", counted.append)
 
     async with cluster.opened() as nodes:
@@ -111,10 +112,7 @@ async def test_what_another_node_rolled_out_is_counted_once(
 
 @pytest.mark.parametrize("fault", list(Fault))
 @on_virtual_time
-async def test_what_a_node_fails_another_rolls_out(
-    cluster_of: Callable[..., Cluster], orders: list[GroupOrder], fault: Fault
-) -> None:
-    cluster = cluster_of(1)
+async def test_what_a_node_fails_another_rolls_out(cluster: Cluster, orders: Orders, fault: Fault) -> None:
     cluster.others[0].faults = {order.key: fault for order in orders}
 
     async with cluster.opened() as nodes:
@@ -122,15 +120,12 @@ async def test_what_a_node_fails_another_rolls_out(
         counts = nodes.counts()
         assert counts["nodes/groups/1"] == 0 and counts["nodes/groups/0"] == 12
         assert counts["nodes/regranted"] == len(cluster.others[0].asked) >= 6
-        assert groups == await expected(cluster_of, orders)
+        assert groups == await cluster.alone(orders)
     assert "gets no more groups until it answers again" in cluster.notes[0]
 
 
 @on_virtual_time
-async def test_a_node_that_dies_loses_nothing_and_comes_back(
-    cluster_of: Callable[..., Cluster], orders: list[GroupOrder]
-) -> None:
-    cluster = cluster_of(1)
+async def test_a_node_that_dies_loses_nothing_and_comes_back(cluster: Cluster, orders: Orders) -> None:
     node = cluster.others[0]
 
     async with cluster.opened() as nodes:
@@ -143,14 +138,13 @@ async def test_a_node_that_dies_loses_nothing_and_comes_back(
         later = [dataclasses.replace(order, step=2) for order in orders]
         await cluster.roll_out(nodes, later)
         assert nodes.counts()["nodes/groups/1"] == 6
-        assert groups == await expected(cluster_of, orders)
+        assert groups == await cluster.alone(orders)
 
 
 @on_virtual_time
 async def test_a_silent_node_is_given_up_long_before_its_groups_are_due(
-    cluster_of: Callable[..., Cluster], orders: list[GroupOrder]
+    cluster: Cluster, orders: Orders
 ) -> None:
-    cluster = cluster_of(1)
     node = cluster.others[0]
     orders = [
         dataclasses.replace(order, limits=dataclasses.replace(order.limits, timeout_s=1e6))
@@ -162,15 +156,14 @@ async def test_a_silent_node_is_given_up_long_before_its_groups_are_due(
         groups = await cluster.roll_out(nodes, orders)
         assert 30.0 < asyncio.get_running_loop().time() < 80.0
         assert node.running == set(), "cut off there too"
-        assert groups == await expected(cluster_of, orders)
+        assert groups == await cluster.alone(orders)
 
 
 @on_virtual_time
 async def test_a_node_is_not_silent_because_our_own_loop_was(
-    cluster_of: Callable[..., Cluster], orders: list[GroupOrder], monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocked for longer than its silence, while it was being asked: it keeps its groups."""
-    cluster = cluster_of(1)
     node = cluster.others[0]
     load = type(node).load
 
@@ -190,28 +183,25 @@ async def test_a_node_is_not_silent_because_our_own_loop_was(
         groups = await cluster.roll_out(nodes, orders)
         await asyncio.sleep(1100.0)
         assert nodes.counts()["nodes/regranted"] == 0.0
-        assert groups == await expected(cluster_of, orders)
+        assert groups == await cluster.alone(orders)
     assert not cluster.notes
 
 
 @on_virtual_time
 async def test_a_group_that_hangs_while_its_node_answers_has_a_deadline(
-    cluster_of: Callable[..., Cluster], order_of: Any
+    cluster: Cluster, order_of: Any
 ) -> None:
-    cluster = cluster_of(1)
     orders = [order_of("t0"), order_of("t1")]
     cluster.others[0].faults = {orders[1].key: Fault.hang}
 
     async with cluster.opened() as nodes:
         groups = await cluster.roll_out(nodes, orders)
         assert 100.0 < asyncio.get_running_loop().time() <= 100.0 + 2 * GRACE_S + 20.0
-        assert groups == await expected(cluster_of, orders)
+        assert groups == await cluster.alone(orders)
 
 
 @on_virtual_time
-async def test_a_part_that_waits_for_its_places_has_no_deadline(
-    cluster_of: Callable[..., Cluster], order_of: Any
-) -> None:
+async def test_a_part_that_waits_for_its_places_has_no_deadline(cluster_of: Clusters, order_of: Any) -> None:
     """Six orders of three behind two slots there: the last begins eight limits late, and none moves."""
     cluster = cluster_of(1, lambda _: Reply(text="4", delay_s=90.0))
     cluster.others[0] = FakeNode("1", two_slots(cluster.others[0]))
@@ -229,9 +219,7 @@ def two_slots(node: FakeNode) -> Agent:
 
 
 @on_virtual_time
-async def test_a_group_that_fails_every_node_fails_at_home(
-    cluster_of: Callable[..., Cluster], order_of: Any
-) -> None:
+async def test_a_group_that_fails_every_node_fails_at_home(cluster_of: Clusters, order_of: Any) -> None:
     cluster = cluster_of(1, lambda _: Reply(text="a bug"))
 
     async with cluster.opened() as nodes:
@@ -241,9 +229,7 @@ async def test_a_group_that_fails_every_node_fails_at_home(
 
 
 @on_virtual_time
-async def test_a_node_that_was_never_there_gets_nothing(
-    cluster_of: Callable[..., Cluster], orders: list[GroupOrder]
-) -> None:
+async def test_a_node_that_was_never_there_gets_nothing(cluster_of: Clusters, orders: Orders) -> None:
     cluster = cluster_of(2)
     cluster.others[0].is_silent = True
     cluster.others[1].is_dead = True
@@ -255,10 +241,7 @@ async def test_a_node_that_was_never_there_gets_nothing(
 
 
 @on_virtual_time
-async def test_a_task_that_cannot_travel_stays_at_home(
-    cluster_of: Callable[..., Cluster], order_of: Any
-) -> None:
-    cluster = cluster_of(1)
+async def test_a_task_that_cannot_travel_stays_at_home(cluster: Cluster, order_of: Any) -> None:
     orders = [order_of(f"t{k}", meta={"x": object()}) for k in range(4)]
 
     async with cluster.opened() as nodes:
@@ -267,22 +250,18 @@ async def test_a_task_that_cannot_travel_stays_at_home(
 
 
 @on_virtual_time
-async def test_in_turns_where_asked(cluster_of: Callable[..., Cluster], orders: list[GroupOrder]) -> None:
-    cluster = cluster_of(1)
+async def test_in_turns_where_asked(cluster: Cluster, orders: Orders) -> None:
 
     async with cluster.opened(max_groups=1) as nodes:
         running = asyncio.create_task(cluster.roll_out(nodes, orders))
         while not running.done():
             assert len(cluster.others[0].running) <= 1
             await asyncio.sleep(0.1)
-        assert await running == await expected(cluster_of, orders)
+        assert await running == await cluster.alone(orders)
 
 
 @on_virtual_time
-async def test_cancelling_ends_the_group_wherever_it_is(
-    cluster_of: Callable[..., Cluster], orders: list[GroupOrder]
-) -> None:
-    cluster = cluster_of(1)
+async def test_cancelling_ends_the_group_wherever_it_is(cluster: Cluster, orders: Orders) -> None:
 
     async with cluster.opened(max_groups=3) as nodes:  # some are at home, some away, some wait
         running = asyncio.create_task(cluster.roll_out(nodes, orders))
@@ -296,10 +275,7 @@ async def test_cancelling_ends_the_group_wherever_it_is(
 
 
 @on_virtual_time
-async def test_the_board_says_which_group_waits_for_which_node(
-    cluster_of: Callable[..., Cluster], orders: list[GroupOrder]
-) -> None:
-    cluster = cluster_of(1)
+async def test_the_board_says_which_group_waits_for_which_node(cluster: Cluster, orders: Orders) -> None:
 
     board = WaitBoard(asyncio.get_running_loop().time)
     with board.installed():
@@ -318,9 +294,7 @@ async def test_the_board_says_which_group_waits_for_which_node(
 
 @pytest.mark.parametrize("seed", range(5))
 @on_virtual_time
-async def test_random_faults_change_no_group(
-    cluster_of: Callable[..., Cluster], order_of: Any, seed: int
-) -> None:
+async def test_random_faults_change_no_group(cluster_of: Clusters, order_of: Any, seed: int) -> None:
     rng = random.Random(seed)
     cluster = cluster_of(3)
     orders = [order_of(f"t{k}", timeout_s=1e4) for k in range(30)]
@@ -337,7 +311,7 @@ async def test_random_faults_change_no_group(
     async with cluster.opened(max_groups=rng.choice([None, 2])) as nodes:
         groups = await cluster.roll_out(nodes, orders)
     troubling.cancel()
-    assert groups == await expected(cluster_of, orders)
+    assert groups == await cluster.alone(orders)
 
 
 @on_virtual_time
@@ -360,11 +334,8 @@ async def test_a_group_that_is_granted_when_nobody_wants_it_any_more(order_of: A
 
 
 @on_virtual_time
-async def test_the_first_groups_of_a_step_go_by_what_nodes_are_then(
-    cluster_of: Callable[..., Cluster], orders: list[GroupOrder]
-) -> None:
+async def test_the_first_groups_of_a_step_go_by_what_nodes_are_then(cluster: Cluster, orders: Orders) -> None:
     """Servers that were away while the learner worked are back before the next second's question."""
-    cluster = cluster_of(1)
     node = cluster.others[0]
 
     async with cluster.opened() as nodes:
@@ -376,10 +347,7 @@ async def test_the_first_groups_of_a_step_go_by_what_nodes_are_then(
 
 
 @on_virtual_time
-async def test_a_silent_node_delays_a_step_by_no_more_than_a_look(
-    cluster_of: Callable[..., Cluster], orders: list[GroupOrder]
-) -> None:
-    cluster = cluster_of(1)
+async def test_a_silent_node_delays_a_step_by_no_more_than_a_look(cluster: Cluster, orders: Orders) -> None:
 
     async with cluster.opened() as nodes:
         cluster.others[0].is_silent = True
@@ -397,7 +365,7 @@ async def test_a_silent_node_delays_a_step_by_no_more_than_a_look(
 @pytest.mark.parametrize("part", [1, 2, 3, 7])
 @on_virtual_time
 async def test_siblings_of_a_group_may_be_rolled_out_apart(
-    cluster_of: Callable[..., Cluster], order_of: Any, part: int
+    cluster_of: Clusters, order_of: Any, part: int
 ) -> None:
     """The group is the same, whatever node made which of them; what fails goes elsewhere part by part."""
     cluster, orders = cluster_of(2), [order_of(f"t{k}", size=7) for k in range(6)]
@@ -407,7 +375,7 @@ async def test_siblings_of_a_group_may_be_rolled_out_apart(
         groups = await cluster.roll_out(nodes, orders)
         counts = nodes.counts()
         assert sum(counts[f"nodes/groups/{k}"] for k in range(3)) == pytest.approx(6.0)
-        assert groups == await expected(cluster_of, orders)
+        assert groups == await cluster.alone(orders)
     for node in cluster.others:
         assert len(node.ended) == len(set(node.ended)), "no part twice"
     if part < 7:
@@ -416,8 +384,7 @@ async def test_siblings_of_a_group_may_be_rolled_out_apart(
 
 
 @on_virtual_time
-async def test_a_bug_in_one_part_ends_the_others(cluster_of: Callable[..., Cluster], order_of: Any) -> None:
-    cluster = cluster_of(1)
+async def test_a_bug_in_one_part_ends_the_others(cluster: Cluster, order_of: Any) -> None:
 
     async def home(order: GroupOrder) -> Group:
         raise KeyError("a bug")

@@ -11,19 +11,16 @@ from typing import Any
 import aiohttp
 import pytest
 
-from rocstar.engine.inference.base import Sampling
 from rocstar.engine.nodes import client, service
 from rocstar.engine.nodes.client import HttpNode, node_session
-from rocstar.engine.nodes.node import GroupOrder, Node, NodeError
+from rocstar.engine.nodes.node import Node, NodeError, run_order
 from rocstar.engine.nodes.service import NodeService, serving
 from rocstar.engine.nodes.wire import encode_order
-from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.types import Group
 from tests.fakes.fake_node import FakeNode, Fault
 from tests.fakes.scripted_policy import Reply, Request, check_trajectory
 
-from ...raw_http import answer_to
+from ...malformed_http import answer_to
 
 TOKEN = "t" * 32
 Open = Callable[[Agent], contextlib.AbstractAsyncContextManager[Node]]
@@ -50,22 +47,9 @@ def at_once(request: Request) -> Reply:
     return Reply(text=str(request.seed % 5))
 
 
-async def alone(agent: Agent, order: GroupOrder) -> Group:
-    """What one node makes of an order."""
-    made = Agent(
-        inference=agent.inference,
-        chat=agent.chat,
-        tools=agent.tools,
-        judge=agent.judge,
-        limits=order.limits,
-        sampling=Sampling(temperature=order.temperature),
-    )
-    return await run_group(made, order.task, size=order.size, seed=order.seed, step=order.step)
-
-
 async def test_a_group_is_the_one_of_this_process(opened: Open, agent_of: Any, order_of: Any) -> None:
     order = order_of("a", size=4, meta={"x": (1, 2)})
-    expected = await alone(agent_of(at_once), order)
+    expected = await run_order(agent_of(at_once), order)
     async with opened(agent_of(at_once)) as node:
         group = await node.roll_out(order, timeout_s=50.0)
     assert group == expected and len(group.trajectories) == 4
@@ -77,7 +61,7 @@ async def test_siblings_ordered_apart_are_those_of_the_whole(
     opened: Open, agent_of: Any, order_of: Any
 ) -> None:
     order = order_of("a", size=7)
-    expected = await alone(agent_of(at_once), order)
+    expected = await run_order(agent_of(at_once), order)
     async with opened(agent_of(at_once)) as node:
         parts = [await node.roll_out(part, timeout_s=50.0) for part in order.parts(3)]
     assert [len(part.trajectories) for part in parts] == [3, 3, 1]
@@ -184,7 +168,7 @@ async def test_a_group_ordered_again_begins_anew(
         second = await node.roll_out(order, timeout_s=50.0)
         with pytest.raises(NodeError, match=r"409: .*ordered again"):
             await first
-    assert second == await alone(agent_of(at_once), order)
+    assert second == await run_order(agent_of(at_once), order)
     assert sorted(policy.released) == sorted(["s1/a/0", "s1/a/1"] * 2)
 
 

@@ -54,6 +54,12 @@ class Judge:
         return Scored(reward=float("4" in attempt.text and not attempt.is_truncated), method="fake")
 
 
+class SlowJudge(Judge):
+    async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
+        await asyncio.sleep(0.5)
+        return await super().score(attempt, deadline=deadline)
+
+
 def agent(script: Any, sandbox: Any = None, judge: Any = None, **changes: Any) -> Any:
     sandbox = sandbox or FakeSandbox(lambda request: fake.ok(request.code.upper()))
     return make_agent(
@@ -104,11 +110,6 @@ def test_times_tell_the_policy_the_tools_and_the_judge_apart() -> None:
         async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
             await asyncio.sleep(float(request.code))
             return await super().run(request, deadline=deadline)
-
-    class SlowJudge(Judge):
-        async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
-            await asyncio.sleep(0.5)
-            return await super().score(attempt, deadline=deadline)
 
     policy = ScriptedPolicy(
         lambda r: [f"{tool_call('2')}{tool_call('3')}{tool_call('bad')[:-20]}", "4"][r.turn - 1],
@@ -267,11 +268,6 @@ def test_a_clock_that_ends_at_a_hung_tool_or_at_the_judge_blames_nobody(whose: s
             assert deadline is not None and 20.0 <= deadline < 22.0, "one limit behind the trajectory's own"
             await asyncio.sleep(3600.0)
             raise AssertionError
-
-    class SlowJudge(Judge):
-        async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
-            await asyncio.sleep(0.5)
-            return await super().score(attempt, deadline=deadline)
 
     text = "x" * 98 if whose == "judge" else tool_call("a")
     policy = ScriptedPolicy(lambda _: text, TOKENIZER, token_s=0.1 if whose == "judge" else 0.01)

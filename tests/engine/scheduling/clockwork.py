@@ -104,11 +104,7 @@ def lengths(seed: int, groups: int = 8, siblings: int = 4) -> dict[str, list[int
 def clockwork(
     name: str, turns_of: dict[str, list[int]], pools: tuple[int, ...] = (900, 900), **tunables: Any
 ) -> Clockwork:
-    """The host with that policy; `policies` among the tunables: those that there are."""
-    host = Clockwork(Scheduler(make_policy(name, **tunables)), turns_of)
-    for replica, kv_tokens in enumerate(pools):
-        host.tell(ReplicaUp(replica=replica, kv_tokens=kv_tokens))
-    return host
+    return Clockwork(begin(name, pools, **tunables), turns_of)
 
 
 def swap_futures(name: str, seed: int, share: float, **tunables: Any) -> None:

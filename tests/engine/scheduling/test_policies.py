@@ -361,13 +361,17 @@ def ahead_of(predictor: LengthPredictor, curve: int, at: int = 0) -> Floats:
     return predictor.going_on_K(curve * NUM_BINS + at)
 
 
-def exponential(predictor: LengthPredictor, count: int, mean: float, seed: int = 0) -> None:
-    """Feed trajectories of one turn, all ended."""
-    rng = np.random.default_rng(seed)
+def ended(predictor: LengthPredictor, traj: str, group: str, length: int, *, finished: bool = True) -> None:
+    """Feed a trajectory of one turn."""
+    predictor.add(traj, group, "s", 6400)
+    predictor.turn_starts(traj, 0, 0)
+    predictor.leave(traj, length, finished=finished)
+
+
+def exponential(predictor: LengthPredictor, count: int, mean: float) -> None:
+    rng = np.random.default_rng(0)
     for k in range(count):
-        predictor.add(f"x{k}", f"gx{k}", "s", 6400)
-        predictor.turn_starts(f"x{k}", 0, 0)
-        predictor.leave(f"x{k}", int(min(6400, rng.exponential(mean))), finished=True)
+        ended(predictor, f"x{k}", f"gx{k}", int(min(6400, rng.exponential(mean))))
 
 
 def test_predictor_learns_the_survival_curve() -> None:
@@ -387,12 +391,12 @@ def test_those_that_still_run_count_as_long_as_they_are() -> None:
     """Half end at 500, half run on beyond 3000: the curve must not forget the second half."""
     predictor = LengthPredictor()
     for k in range(400):
+        if k % 2:
+            ended(predictor, f"x{k}", f"g{k}", 500)
+            continue
         predictor.add(f"x{k}", f"g{k}", "s", 6400)
         predictor.turn_starts(f"x{k}", 0, 0)
-        if k % 2:
-            predictor.leave(f"x{k}", 500, finished=True)
-        else:
-            predictor.advance(f"x{k}", 3000)
+        predictor.advance(f"x{k}", 3000)
     predictor.add("y", "gy", "s", 6400)
     going_on_K = ahead_of(predictor, predictor.turn_starts("y", 0, 0))
     assert going_on_K[1500 // predictor.bin_tokens] == pytest.approx(0.5, abs=0.06)
@@ -404,9 +408,7 @@ def test_failed_trajectories_say_nothing() -> None:
     predictor._make_tables()
     before = ahead_of(predictor, 0)
     for k in range(500):
-        predictor.add(f"z{k}", f"gz{k}", "s", 6400)
-        predictor.turn_starts(f"z{k}", 0, 0)
-        predictor.leave(f"z{k}", 10, finished=False)
+        ended(predictor, f"z{k}", f"gz{k}", 10, finished=False)
     predictor._make_tables()
     assert np.abs(ahead_of(predictor, 0) - before).max() < 0.05
 

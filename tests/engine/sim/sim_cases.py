@@ -72,6 +72,14 @@ def random_cluster(rng: random.Random, workload: Workload, *, mixed: bool, tight
     )
 
 
+def one(traj: str, *turns: tuple[int, int, float], group: str = "g", prompt: int = 10) -> TrajectoryWork:
+    work = tuple(TurnWork(*turn) for turn in turns)
+    limit = sum(t.new_tokens + t.tool_tokens for t in work)
+    return TrajectoryWork(
+        traj=traj, group=group, stage="s", prompt_tokens=prompt, max_tokens=limit, turns=work
+    )
+
+
 class Chaos:
     """Grants at random, now or at a later event, moves trajectories about and drops their KV."""
 

@@ -11,7 +11,7 @@ from rocstar.engine.sim.bound import _sum_of_roots, lower_bound
 from rocstar.engine.sim.cost import MI300X_14B, Cluster, CostModel, ReplicaModel
 from rocstar.engine.sim.flight import Flight
 from rocstar.engine.sim.simulate import simulate
-from rocstar.engine.sim.workload import TrajectoryWork, TurnWork, Workload, generate
+from rocstar.engine.sim.workload import Workload, generate
 from tests.engine.sim import sim_cases as cases
 
 
@@ -41,30 +41,23 @@ def test_no_policy_is_shorter(policy: str) -> None:
             assert found.ratio >= 1
 
 
-def uniform(count: int, tokens: int) -> Workload:
-    return Workload(
-        name="uniform",
-        trajectories=tuple(
-            TrajectoryWork(
-                traj=f"t{k}",
-                group=f"t{k}",
-                stage="s",
-                prompt_tokens=10,
-                max_tokens=tokens,
-                turns=(TurnWork(tokens, 0, 0.0),),
-            )
-            for k in range(count)
-        ),
+def uniform(count: int, tokens: int, prompt: int = 10) -> Workload:
+    works = (cases.one(f"t{k}", (tokens, 0, 0.0), group=f"t{k}", prompt=prompt) for k in range(count))
+    return Workload(name="uniform", trajectories=tuple(works))
+
+
+def batched(request_s: float) -> CostModel:
+    """A forward costs 10 ms and `request_s` for each request, whatever their context."""
+    return CostModel(
+        forward_s=1e-2, request_s=request_s, context_token_s=0.0, prefill_token_s=0.0, prefill_pair_s=0.0
     )
 
 
 def test_equal_trajectories_reach_the_bound_in_time() -> None:
     """64 equal trajectories on 2 replicas can do no better than 32 side by side: z = 0 sees exactly that, and
     the work at the batch that fills a huge pool does not."""
-    cost = CostModel(
-        forward_s=1e-2, request_s=1e-4, context_token_s=0.0, prefill_token_s=0.0, prefill_pair_s=0.0
-    )
-    cluster = Cluster(model=ReplicaModel(kv_tokens=10**7, cost=cost, max_running=10**6), replicas=2)
+    model = ReplicaModel(kv_tokens=10**7, cost=batched(1e-4), max_running=10**6)
+    cluster = Cluster(model=model, replicas=2)
     workload = uniform(64, 500)
     found, _ = simulate(workload, cluster, "round_robin")
     bound = lower_bound(workload, cluster)
@@ -73,23 +66,9 @@ def test_equal_trajectories_reach_the_bound_in_time() -> None:
 
 def test_a_full_pool_reaches_the_bound_of_the_pool() -> None:
     """A pool that holds eight of the trajectories, filled all the time: within a twentieth of z = a / P."""
-    cost = CostModel(
-        forward_s=1e-2, request_s=1e-5, context_token_s=0.0, prefill_token_s=0.0, prefill_pair_s=0.0
-    )
-    model = ReplicaModel(kv_tokens=8 * 1024, cost=cost, conservativeness=0.0, clip_tokens=0)
+    model = ReplicaModel(kv_tokens=8 * 1024, cost=batched(1e-5), conservativeness=0.0, clip_tokens=0)
     cluster = Cluster(model=model, replicas=1)
-    works = tuple(
-        TrajectoryWork(
-            traj=f"t{k}",
-            group=f"t{k}",
-            stage="s",
-            prompt_tokens=1000,
-            max_tokens=24,
-            turns=(TurnWork(24, 0, 0.0),),
-        )
-        for k in range(400)
-    )
-    workload = Workload(name="w", trajectories=works)
+    workload = uniform(400, 24, prompt=1000)
     found, _ = simulate(workload, cluster, "round_robin")
     assert 1 <= found.ratio < 1.05
 

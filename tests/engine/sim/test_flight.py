@@ -14,19 +14,12 @@ from rocstar.engine.sim.cost import MI300X_14B, Cluster, CostModel, ReplicaModel
 from rocstar.engine.sim.flight import Flight, SimulatedTrajectory, SimulationError
 from rocstar.engine.sim.kv import Hold
 from rocstar.engine.sim.replica import SimulatedReplica
-from rocstar.engine.sim.workload import TrajectoryWork, TurnWork, Workload, generate
+from rocstar.engine.sim.workload import Workload, generate
+from tests.engine.sim.sim_cases import one
 
 SLOW = CostModel(
     forward_s=1e-2, request_s=1e-3, context_token_s=1e-5, prefill_token_s=1e-4, prefill_pair_s=1e-7
 )
-
-
-def one(traj: str, *turns: tuple[int, int, float], group: str = "g", prompt: int = 10) -> TrajectoryWork:
-    work = tuple(TurnWork(*turn) for turn in turns)
-    limit = sum(t.new_tokens + t.tool_tokens for t in work)
-    return TrajectoryWork(
-        traj=traj, group=group, stage="s", prompt_tokens=prompt, max_tokens=limit, turns=work
-    )
 
 
 def cluster(kv_tokens: int, cost: CostModel = SLOW, replicas: int = 1) -> Cluster:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pytest
 
@@ -36,10 +36,7 @@ def test_one_node_is_one_scheduler(work: Workload, policy: str) -> None:
         lambda: make_policy(policy), replicas_per_node=4, levels=NodeSettings(fill=1e9)
     )
     for step, goes_on in ((history, False), (work, True)):
-        sizes: defaultdict[str, int] = defaultdict(int)
-        for each in step.trajectories:
-            sizes[each.group] += 1
-        levels.expect(sizes)
+        levels.expect(Counter(each.group for each in step.trajectories))
         flight = Flight(workload=step, cluster=cluster, scheduler=levels, goes_on=goes_on).run()
     assert flight.makespan_s == alone.makespan_s
 
@@ -63,10 +60,7 @@ class Watched(MultiNodeScheduler):
 @pytest.mark.parametrize("part", [3, PART, 10])
 def test_siblings_go_where_their_part_was_granted_and_stay(work: Workload, part: int, fill: float) -> None:
     watched = Watched(NodeSettings(part=part, fill=fill))
-    sizes: defaultdict[str, int] = defaultdict(int)
-    for each in work.trajectories:
-        sizes[each.group] += 1
-    watched.expect(sizes)
+    watched.expect(Counter(each.group for each in work.trajectories))
     Flight(workload=work, cluster=cluster_of(replicas=6, per_node=2), scheduler=watched).run()
     assert watched.nodes.keys() == {each.traj for each in work.trajectories}
     assert all(len(nodes) == 1 for nodes in watched.nodes.values()), "nobody changes the node"

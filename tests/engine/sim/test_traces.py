@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.sim.traces import TraceError, load_trace
+from rocstar.engine.sim.traces import load_trace
 
 
 def record(
@@ -63,20 +63,20 @@ def test_drawing_groups_keeps_siblings_together(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_replayed_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="no trajectory records"):
+    with pytest.raises(ValueError, match="no trajectory records"):
         load_trace(tmp_path)
     file = write(tmp_path / "r.jsonl", record(1, "a", 0, [(5, 50)]))
-    with pytest.raises(TraceError, match="no step 3; there are 1 to 1"):
+    with pytest.raises(ValueError, match="no step 3; there are 1 to 1"):
         load_trace(file, step=3)
-    with pytest.raises(TraceError, match="45 response tokens exceed the limit of 10"):
+    with pytest.raises(ValueError, match="45 response tokens exceed the limit of 10"):
         load_trace(file, limit_tokens=10)
-    with pytest.raises(TraceError, match="has no trajectory with a turn"):
+    with pytest.raises(ValueError, match="has no trajectory with a turn"):
         load_trace(write(tmp_path / "empty.jsonl", record(1, "a", 0, [])))
     broken = record(1, "a", 0, [(5, 9)])
     del broken["turns"]
-    with pytest.raises(TraceError, match="lacks 'turns'"):
+    with pytest.raises(ValueError, match="lacks 'turns'"):
         load_trace(write(tmp_path / "broken.jsonl", broken))
     words = tmp_path / "words.jsonl"
     words.write_text("hello\n", encoding="ascii")
-    with pytest.raises(TraceError, match="not JSON"):
+    with pytest.raises(ValueError, match="not JSON"):
         load_trace(words)

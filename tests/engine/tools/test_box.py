@@ -231,9 +231,10 @@ async def test_an_exception_of_a_tool_is_no_text(error: Exception) -> None:
 
 async def test_a_failure_told_as_one_passes_as_itself() -> None:
     for error in (ToolFailure("down", retryable=True), SandboxError("x", kind="closed", retryable=True)):
-        with pytest.raises(type(error)) as caught:
-            await execute(Dispatcher(tools=[Own(act=fail(error))]), ask())
-        assert caught.value is error
+        for calls in (1, 2):
+            with pytest.raises(type(error)) as caught:
+                await execute(Dispatcher(tools=[Own(act=fail(error))]), *[ask()] * calls)
+            assert caught.value is error
 
 
 async def test_what_is_no_output_is_a_failure() -> None:
@@ -301,6 +302,14 @@ async def test_a_failure_ends_the_calls_of_the_other_tools() -> None:
 
     with pytest.raises(ToolFailure, match="gone"):
         await execute(Dispatcher(tools=[Own("a", wait), Own("b", break_)]), ask(name="a"), ask(name="b"))
+    assert ended.is_set()
+    ended.clear()
+
+    async def either(query: str) -> ToolOutput:
+        return await (wait if query == "wait" else break_)(query)
+
+    with pytest.raises(ToolFailure, match="gone"):  # and those of the same one
+        await execute(Dispatcher(tools=[Own(act=either)]), ask("wait"), ask("break"))
     assert ended.is_set()
 
 

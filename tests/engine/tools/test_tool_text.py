@@ -157,40 +157,15 @@ INTERRUPTED = (
     'Traceback (most recent call last):\n  File "<cell 4>", line 2, in <module>\n    while True: pass\n'
     "KeyboardInterrupt\n"
 )
-RSTAR2_CELLS = [
-    (
-        fake.error(
-            trace(1, "f()", "").replace("<cell>", "<cell 3>").rstrip() + "\n" + '  File "<cell 2>", '
-            "line 2, in f\n    return 1/0\n           ~^~\nZeroDivisionError: division by zero\n"
-        ),
-        "Tool call failure\nreason: \nstderr: ZeroDivisionError at line 2: division by zero\n  return 1/0\n\n"
-        "execution time: 0.00s",
-    ),
-    (
-        fake.error(SYNTAX.replace("<cell>", "<cell 12>")),
-        "Tool call failure\nreason: \nstderr: SyntaxError at line 1: invalid syntax (<unknown>, line 1)\n"
-        "  def f(:\n\nexecution time: 0.00s",
-    ),
-    (
-        fake.ok(stderr="<cell 6>:1: UserWarning: w\n  warnings.warn('w')\n"),
-        "Tool call success\nstderr: <string>:1: UserWarning: w\n\nexecution time: 0.00s",
-    ),
-    (
-        dataclasses.replace(fake.timeout(), exit_code=1, signal=None, stdout="go\n", stderr=INTERRUPTED),
-        "Tool call failure\nreason: worker_timeout\nstdout: go\nSuicide from timeout.\n\n"
-        "execution time: 0.00s",
-    ),
-    (
-        fake.error(INTERRUPTED.replace("while True: pass", "raise KeyboardInterrupt")),
+
+
+def test_a_cell_that_interrupts_itself_has_its_traceback() -> None:
+    """The strings of other cells: see test_notebook.py, with real ones."""
+    raised = INTERRUPTED.replace("while True: pass", "raise KeyboardInterrupt")
+    assert result_text(seconds(fake.error(raised), 0.0), "rstar2") == (
         "Tool call failure\nreason: \nstderr: KeyboardInterrupt at line 2: \n  raise KeyboardInterrupt\n\n"
-        "execution time: 0.00s",
-    ),
-]
-
-
-@pytest.mark.parametrize(("result", "expected"), RSTAR2_CELLS)
-def test_rstar2_strings_of_cells_are_the_originals(result: ExecResult, expected: str) -> None:
-    assert result_text(result, "rstar2") == expected
+        "execution time: 0.00s"
+    )
 
 
 # ---- the cut ----

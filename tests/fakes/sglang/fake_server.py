@@ -95,7 +95,6 @@ class FakeServer:
                 web.get("/v1/loads", self._loads),
                 web.get("/model_info", self._model_info),
                 web.get("/server_info", self._server_info),
-                web.get("/metrics", self._metrics),
                 web.post("/pause_generation", self._pause),
                 web.post("/continue_generation", self._continue),
                 web.post("/abort_request", self._abort),
@@ -363,18 +362,6 @@ class FakeServer:
             "version": "0.5.23",
         }
         return web.json_response(info)
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        labels = '{engine_type="unified",model_name="fake"}'
-        kv = self.scheduler.kv
-        values = {
-            "num_running_reqs": len(self.scheduler.running),
-            "num_queue_reqs": len(self.scheduler.waiting),
-            "token_usage": kv.used / kv.capacity,
-            "max_total_num_tokens": kv.capacity,
-            "num_retracted_requests_total": self.scheduler.num_retracted,
-        }
-        return web.Response(text="".join(f"sglang:{k}{labels} {float(v)}\n" for k, v in values.items()))
 
 
 def _answer(ended: FakeRequest, label: str, num_top: int, scale: float) -> dict[str, Any]:

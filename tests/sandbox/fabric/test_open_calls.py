@@ -270,35 +270,6 @@ def test_a_deadline_is_not_tried_again() -> None:
     assert len(outcomes) == 1
 
 
-def shares_of(weights: dict[str, int], places: int, rounds: int) -> Counter[str]:
-    """Whose calls are answered, when one after the other is and each owner has more than enough waiting."""
-    ledger = OpenCalls(windows={"stdlib": CallWindow(places, 64)})
-    for owner, weight in weights.items():
-        for _ in range(rounds):
-            request = ExecRequest(code="x", flavour="stdlib", owner=owner, weight=weight)
-            ledger.open(request, lambda _: None, entry_calls=1)
-    answered: Counter[str] = Counter()
-    for number in range(rounds):
-        while calls := ledger.take(1 << 20):
-            ledger.sent(calls, f"stdlib/{calls[0].id}-0")
-        ref = next(iter(ledger.entries))  # the oldest: Redis keeps their order
-        (call_id,) = ledger.entries[ref]
-        answered[ledger.calls[call_id].request.owner] += 1
-        ledger.answer(Answer(ref=ref, call_id=call_id, outcome=ok(str(number))))
-    return answered
-
-
-def test_owners_share_the_window_by_their_weights() -> None:
-    shares = shares_of({"many": 1, "few": 3}, places=4, rounds=200)
-    assert abs(shares["few"] - 150) <= 4 and abs(shares["many"] - 50) <= 4
-    shares = shares_of(
-        {"heavy": 9, "light": 1}, places=2, rounds=200
-    )  # the light one has no place of its own
-    assert abs(shares["light"] - 20) <= 2
-    equal = shares_of({"a": 1, "b": 1, "c": 1}, places=2, rounds=90)
-    assert all(28 <= share <= 32 for share in equal.values())
-
-
 def test_one_call_of_another_owner_waits_for_no_more_than_the_window() -> None:
     ledger = OpenCalls(windows={"stdlib": quick(4)})
     for _ in range(100):

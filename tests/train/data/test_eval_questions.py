@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from rocstar.train.plan.preflight import check_dry_run, load_all_tasks
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.load import parse_recipe
+from tests.fakes.json_lines import write_lines
 
 ASKED = "A wagon carries 40 crates of pears to a market and loses 3 at every second bridge. How many arrive?"
 CLOSED = f"{ASKED} Express your answer as a common fraction."
@@ -61,10 +61,10 @@ def test_a_problem_is_the_question_with_the_turns_before_it() -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     rows = [{"question": CLOSED, "answer": "7"}, {"question": OTHER, "answer": "6"}]
-    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "exam.jsonl").write_text(json.dumps({"question": ASKED, "answer": "7"}) + "\n")
+    write_lines(tmp_path / "tasks.jsonl", rows)
+    write_lines(tmp_path / "exam.jsonl", [{"question": ASKED, "answer": "7"}])
     said = [{"role": "user", "content": f"Well: {ASKED}"}, {"role": "assistant", "content": "7"}]
-    (tmp_path / "chat.jsonl").write_text(json.dumps({"messages": said}) + "\n")
+    write_lines(tmp_path / "chat.jsonl", [{"messages": said}])
     return tmp_path
 
 
@@ -95,7 +95,7 @@ def test_what_its_conversations_ask_is_learned(folder: Path) -> None:
 
 
 def test_a_stage_of_nothing_else_is_refused(folder: Path) -> None:
-    (folder / "tasks.jsonl").write_text(json.dumps({"question": CLOSED, "answer": "7"}) + "\n")
+    write_lines(folder / "tasks.jsonl", [{"question": CLOSED, "answer": "7"}])
     with pytest.raises((ConfigError, ConfigErrors), match="all 1 tasks of its data are also in eval"):
         load_all_tasks(recipe())
 

@@ -14,7 +14,7 @@ import pytest
 from rocstar.train.cli import main
 from rocstar.train.plan import node_facts
 from rocstar.train.plan.node_checks import GIB, NodeNeeds, check_node, exit_code
-from rocstar.train.plan.node_facts import GpuFacts, NodeFacts, RdmaPort, clock_error_s, is_free, rdma_ports
+from rocstar.train.plan.node_facts import GpuFacts, NodeFacts, RdmaPort, is_free, rdma_ports
 
 GPU = GpuFacts(name="MI300X", free=190 * GIB, total=192 * GIB)
 GOOD = NodeFacts(
@@ -102,11 +102,6 @@ def test_a_port_where_somebody_listens_is_not_free() -> None:
         port = listening.getsockname()[1]
         assert not is_free(port)
     assert is_free(port)
-
-
-def test_the_kernel_tells_of_its_clock() -> None:
-    error_s = clock_error_s()
-    assert error_s is None or error_s >= 0
 
 
 def test_the_command_says_all_of_it_and_what_a_launcher_needs(

@@ -29,8 +29,8 @@ from rocstar.train.reading.view.viewed_run import RunIndex
 from rocstar.train.reading.view.web import PageServer
 from rocstar.train.served.recorded_start import recorded_start
 
+from ....malformed_http import answer_to
 from ....patience import PATIENCE_S
-from ....raw_http import answer_to
 from ....warm_python import warm
 from ...evaluation.eval_folders import MadeSet, make_folder
 from .view_runs import groups_of, make_sick_run, write_step
