@@ -151,7 +151,7 @@ def run_inline(work: Coroutine[Any, Any, Made]) -> Made:
 
 def filter_tasks(run: Run, count: int) -> tuple[list[str], dict[str, Any]]:
     """Return the ids of the tasks that the filter keeps, and its metrics."""
-    with contextlib.closing(run.metrics):
+    with run.metrics:
         left = run_inline(during_training.filter_by_difficulty(run, STAGE, tasks(count)))
     row = read_metrics(run.metrics.path)[-1]
     return [task.id for task in left], {name: row[name] for name in row if name.startswith("difficulty/")}
