@@ -251,7 +251,7 @@ def test_a_group_that_ended_on_another_node_is_not_rolled_out_again(tmp_path: Pa
         node = FakeNode("1", made)
         async with Nodes([node], home_load=lambda: load, part=4, max_groups=1) as nodes:
             run = a_run(tmp_path, made, nodes, goes_on=True, engine={"max_running": K})
-            with contextlib.closing(run.metrics), contextlib.suppress(TimeoutError):
+            with run.metrics, contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await during_training.filter_by_difficulty(run, STAGE, tasks(20))
         return node.ended
