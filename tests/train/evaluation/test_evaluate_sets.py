@@ -185,6 +185,7 @@ def test_the_same_on_the_real_engine_with_few_slots(tmp_path: Path) -> None:
                 stage = STAGE.model_copy(update={"filter_rollouts": 2, "max_response_tokens": 4})
                 left = await during_training.filter_by_difficulty(run, stage, tasks(200))
                 assert len(run.dropped_tasks) == 200 and asyncio.get_running_loop().time() >= 1000.0
+                run.metrics.__exit__(None, None, None)
                 return left
 
     assert run_inline(main()) == []
