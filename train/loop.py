@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,14 +20,13 @@ from pathlib import Path
 from rocstar.engine.progress.progress import working
 from rocstar.engine.types import Task
 from rocstar.engine.waits import waiting
-from rocstar.train.groups.packing import over_budget, pack_updates
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
 from rocstar.train.groups.source import Batch, OpenSource, Source
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.bad_batch import stops_run
 from rocstar.train.learner.balance import Cost
-from rocstar.train.learner.batch import TOKENS, MicroBatch
+from rocstar.train.learner.batch import TOKENS, MicroBatch, pack, policy_examples, split_updates
 from rocstar.train.learner.checkpoint import source_kind
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.commands import LoadStart
@@ -160,6 +160,28 @@ async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[s
     return {"optim/lr": lr, **update_metrics(stats), **released}
 
 
+def pack_updates(
+    selection: Selection, recipe: Recipe, *, step: int, ranks: int = 1, cost: Cost = TOKENS
+) -> list[list[MicroBatch]]:
+    """The kept trajectories as microbatches per optimizer step; empty when no group had a signal.
+
+    A part without a loss token is no update: a zero gradient would still move the weights by the optimizer's
+    momentum.
+    """
+    rng = random.Random(f"{recipe.run.seed}|updates|{step}")
+    parts = split_updates(len(selection.kept), recipe.rl.num_updates_per_batch, rng)
+    return [
+        pack(
+            policy_examples([selection.kept[k] for k in part], [selection.advantages[k] for k in part]),
+            tokens_per_microbatch=recipe.rl.tokens_per_microbatch,
+            ranks=ranks,
+            cost=cost,
+        )
+        for part in parts
+        if any(selection.kept[k].num_policy_tokens for k in part)
+    ]
+
+
 def prepare(
     batch: Batch, recipe: Recipe, *, step: int, ranks: int = 1, cost: Cost = TOKENS
 ) -> tuple[Selection, dict[str, float], list[list[MicroBatch]]]:
@@ -172,7 +194,9 @@ def prepare(
         metrics["policy/staleness_max"] = float(batch.staleness)
     updates = pack_updates(selection, recipe, step=step, ranks=ranks, cost=cost)
     if selection.kept:
-        metrics["batch/over_budget"] = float(over_budget(selection, rl.tokens_per_microbatch))
+        metrics["batch/over_budget"] = float(
+            sum(len(t.ids) - 1 > rl.tokens_per_microbatch for t in selection.kept)
+        )
         wanted = min(rl.num_updates_per_batch, len(selection.kept))
         metrics["batch/empty_updates"] = float(wanted - len(updates))
     return selection, metrics, updates

@@ -311,8 +311,8 @@ class StepFile:
             texts=texts,
         )
 
-    def frame_json(self, row: int) -> bytes:
-        """The texts of a row and all else but its tokens, as JSON in ASCII; less work than opening it."""
+    def metadata(self, row: int) -> bytes:
+        """Return the texts of a row and all else but its tokens, as ASCII JSON; cheaper than `record`."""
         try:
             return frame_json(self._frame(row))
         except FrameError as error:

@@ -33,9 +33,8 @@ from rocstar.train.recipe.rl_config import RlConfig, StageConfig
 from rocstar.train.recipe.run_config import CheckpointConfig
 from rocstar.train.recipe.sft_config import SftConfig
 from rocstar.train.record.callbacks import Callback, Listeners, StopRun
-from rocstar.train.record.loop_lag import LoopLag
 from rocstar.train.record.metrics import MetricsWriter, read_metrics
-from rocstar.train.record.time_budget import TimeBudget
+from rocstar.train.record.time_budget import LoopLag, TimeBudget
 from rocstar.train.run import Live, Run
 from tests.fakes.trajectories import make_group, make_trajectory
 
@@ -145,7 +144,7 @@ def make_run(tmp_path: Path) -> Iterator[MakeRun]:
 
     yield make
     for run in runs:
-        run.metrics.close()
+        run.metrics.__exit__(None, None, None)
 
 
 @pytest.fixture

@@ -122,7 +122,9 @@ class _Version(argparse.Action):
     """Print the version and exit. Runs git only when --version is given."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
-        from rocstar.train.record.version import describe_version
+        from rocstar.train.record.version import commit, version_of
 
-        print(describe_version())
+        found = commit()
+        version = version_of("rocstar") or "unknown"
+        print(f"rocstar {version}" + (f" (commit {found})" if found else ""))
         parser.exit()

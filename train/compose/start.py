@@ -18,7 +18,7 @@ from rocstar.train.compose.live import open_live
 from rocstar.train.compose.model import load_team
 from rocstar.train.compose.setup import Begun, BuiltRun, Setup, TrainOrder
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
-from rocstar.train.groups.from_rollouts import RecordedGroups, Records, VersionCounter
+from rocstar.train.groups.from_rollouts import Records, VersionCounter
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.learner.world import Roles, World
@@ -123,5 +123,5 @@ async def _open_recorded(setup: Setup, records: Records) -> AsyncIterator[BuiltR
         run=setup.run(team, VersionCounter(), chat_format(recipe, tokenizer)),
         tokenizer=tokenizer,
         tasks=[[] for _ in recipe.stages],
-        open_source=lambda stage, tasks, state: contextlib.nullcontext(RecordedGroups(records)),
+        open_source=lambda stage, tasks, state: contextlib.nullcontext(records),
     )

@@ -146,7 +146,7 @@ def _of_columns(path: Path) -> Iterator[tuple[str, bool]]:
                 if len(name) < NAME_BYTES:
                     names[task] = name.decode()
                 else:  # the index has only the first bytes of the id
-                    names[task] = msgspec.json.decode(step_file.frame_json(number), type=_Frame).task.id
+                    names[task] = msgspec.json.decode(step_file.metadata(number), type=_Frame).task.id
             yield names[task], bool(row["is_correct"])
     except RecordError as error:
         raise ConfigError(f"difficulty.rollouts: {error}") from None

@@ -200,21 +200,17 @@ class AheadGroups:
         first = list(islice(self._tickets, buffer.num_slots))
         left = []
         for ticket in first:
-            size = self._rl.rollouts_per_task
+            size, version = self._rl.rollouts_per_task, self._engine.version
             found = await self._roller.found(ticket.task, size=size, step=ticket.step)
-            if found is None or not self._restored(feed, ticket, found):
+            if found is None:
+                left.append(ticket)
+                continue
+            try:
+                feed.restore(ticket, found, min(versions_of([found]), default=version) - version)
+            except SlotBufferError:  # too old for the step that would take it
                 left.append(ticket)
         self._tickets.give_back(left)
         return await feed.__aenter__()
-
-    def _restored(self, feed: GroupFeed, ticket: Ticket, group: Group) -> bool:
-        """Whether a group is young enough to be taken in time."""
-        version = self._engine.version
-        try:
-            feed.restore(ticket, group, min(versions_of([group]), default=version) - version)
-        except SlotBufferError:
-            return False
-        return True
 
     def state(self) -> dict[str, Any]:
         feed, tickets = self._feed, self._tickets

@@ -52,7 +52,7 @@ class VersionCounter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """Trajectory records, one file per step, that fit a model.
+    """A `Source`: trajectory records, one file per step, that fit a model.
 
     Invariant: of what `groups` gives, every scored trajectory has tokens that the model knows and a log-prob
     for each that the policy wrote, and no sibling of a group occurs twice.
@@ -110,6 +110,13 @@ class Records:
     def __str__(self) -> str:
         return f"{len(self.files)} recorded steps in {self.path}"
 
+    async def take(self, step: int) -> Batch:
+        return Batch(groups=await asyncio.to_thread(self.groups, step), staleness=None)
+
+    def state(self) -> dict[str, Any]:
+        """Return an empty state: the step alone is the position."""
+        return {}
+
     def groups(self, step: int) -> list[Group]:
         """The groups of a step by their tasks' ids. ConfigError for a record that is not whole.
 
@@ -147,11 +154,11 @@ class Records:
         if record is None:
             raise ConfigError(f"{path} holds no record; roll out its step again")
         trajectory = self._trajectory(path, record)
-        for told in record["segments"]:
-            text = self.decode(trajectory.ids[told["start"] : told["end"]].tolist())
-            if text != told["text"]:
+        for segment in record["segments"]:
+            text = self.decode(trajectory.ids[segment["start"] : segment["end"]].tolist())
+            if text != segment["text"]:
                 raise ConfigError(
-                    f"{path}: the tokens of record {record['id']!r} read {_shown(told['text'])}, the "
+                    f"{path}: the tokens of record {record['id']!r} read {_shown(segment['text'])}, the "
                     f"tokenizer of {self.recipe.model.path!r} makes {_shown(text)} of them; "
                     + self._other_model()
                 )
@@ -159,19 +166,6 @@ class Records:
     def _other_model(self) -> str:
         known = _likely_model(self.path, other_than=self.recipe.model.path)
         return f"the records belong to another model: set --model.path={known}"
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedGroups:
-    """A source that reads: see `Source`. Its place is the step alone, so it has no state of its own."""
-
-    records: Records
-
-    async def take(self, step: int) -> Batch:
-        return Batch(groups=await asyncio.to_thread(self.records.groups, step), staleness=None)
-
-    def state(self) -> dict[str, Any]:
-        return {}
 
 
 def _group_of(trajectory: Trajectory) -> tuple[str, int]:

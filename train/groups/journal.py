@@ -69,14 +69,14 @@ def may_be_tried(trajectory: Trajectory) -> bool:
 
 def origin_of(recipe: Recipe) -> dict[str, Any]:
     """Return the origin of a journal: groups are reused only from a journal with an equal origin."""
-    told = recipe.model_dump(mode="json", exclude_none=True)
-    for stage in told.get("stages", []):
+    origin = recipe.model_dump(mode="json", exclude_none=True)
+    for stage in origin.get("stages", []):
         stage.pop("steps", None)  # a run may be made longer
     for section, fields in _NEUTRAL.items():
-        kept = {} if fields is None else {k: v for k, v in told.get(section, {}).items() if k not in fields}
-        told[section] = kept
-    told["engine"] = {"deterministic": recipe.engine.deterministic}
-    text = json.dumps(told, sort_keys=True)
+        kept = {} if fields is None else {k: v for k, v in origin.get(section, {}).items() if k not in fields}
+        origin[section] = kept
+    origin["engine"] = {"deterministic": recipe.engine.deterministic}
+    text = json.dumps(origin, sort_keys=True)
     return {"recipe": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()}
 
 

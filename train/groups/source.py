@@ -2,7 +2,7 @@
 
     LiveGroups      cursor -> Roller.roll_out, all groups of the step at once (staleness 0)
     AheadGroups     groups rolled out while the learner works (ahead.py)
-    RecordedGroups  trajectory records (from_rollouts.py)
+    Records         trajectory records (from_rollouts.py)
 
 `take` waits for the step's last group. With LiveGroups nothing is rolled out while the learner works.
 """
@@ -104,56 +104,39 @@ class Roller:
         """
         if not again and (found := await self.found(task, size=size, step=step)) is not None:
             return found
-        if self.nodes is not None:
-            order = GroupOrder(
-                task=task,
-                step=step,
-                seed=seed,
-                size=size,
-                first=first,
-                limits=self.agent.limits,
-                temperature=self.agent.sampling.temperature,
-            )
-            group = await self.nodes.roll_out(order, self._at_home)
-        elif self.ended is not None:
-            group = await self._one_by_one(task, self.ended, size=size, seed=seed, step=step, first=first)
-        else:
-            group = await run_group(self.agent, task, size=size, seed=seed, step=step, first=first)
+        order = GroupOrder(
+            task=task,
+            step=step,
+            seed=seed,
+            size=size,
+            first=first,
+            limits=self.agent.limits,
+            temperature=self.agent.sampling.temperature,
+        )
+        nodes, run_here = self.nodes, self._run_here
+        group = await (run_here(order) if nodes is None else nodes.roll_out(order, run_here))
         if self.journal is not None:
             await self.journal.ended(step, group)
         return group
 
-    async def _at_home(self, order: GroupOrder) -> Group:
-        """Roll out what this node was granted."""
-        task, size, seed, step, first = order.task, order.size, order.seed, order.step, order.first
-        if self.ended is None:
-            return await run_group(self.agent, task, size=size, seed=seed, step=step, first=first)
-        return await self._one_by_one(task, self.ended, size=size, seed=seed, step=step, first=first)
+    async def _run_here(self, order: GroupOrder) -> Group:
+        """Roll out siblings in this process; each is given to `ended` when it ends."""
+        run = partial(run_group, self.agent, order.task, seed=order.seed, step=order.step)
+        if (ended := self.ended) is None:
+            return await run(size=order.size, first=order.first)
 
-    async def _one_by_one(
-        self,
-        task: Task,
-        ended: Callable[[Trajectory], Awaitable[None]],
-        *,
-        size: int,
-        seed: int,
-        step: int,
-        first: int,
-    ) -> Group:
-        """Roll out siblings at once, each handed to `ended` when it ends."""
-
-        async def one(sibling: int) -> Trajectory:
-            group = await run_group(self.agent, task, size=1, seed=seed, step=step, first=sibling)
-            (trajectory,) = group.trajectories
+        async def run_one(sibling: int) -> Trajectory:
+            (trajectory,) = (await run(size=1, first=sibling)).trajectories
             await ended(trajectory)
             return trajectory
 
+        numbers = range(order.first, order.first + order.size)
         try:
             async with asyncio.TaskGroup() as siblings:
-                running = [siblings.create_task(one(sibling)) for sibling in range(first, first + size)]
+                running = [siblings.create_task(run_one(number)) for number in numbers]
         except ExceptionGroup as failures:  # a full disk ends several; one says why
             raise failures.exceptions[0] from None
-        return Group(task=task, trajectories=tuple(sibling.result() for sibling in running))
+        return Group(task=order.task, trajectories=tuple(sibling.result() for sibling in running))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -217,8 +200,8 @@ class LiveGroups:
                 if self.wave is not None:
                     # All of them or none, and looked for beforehand: they begin in one moment.
                     found = [await self._roller.found(task, size=size, step=step) for task in wave]
-                taken = [group for group in found if group is not None]
-                if len(taken) < len(wave):
+                known = [group for group in found if group is not None]
+                if len(known) < len(wave):
                     roll_out = partial(
                         self._roller.roll_out,
                         size=size,
@@ -228,8 +211,8 @@ class LiveGroups:
                     )
                     groups += await all_groups(roll_out, wave, ended)
                 else:
-                    work.done += len(taken)
-                    groups += taken
+                    work.done += len(known)
+                    groups += known
         return groups
 
 

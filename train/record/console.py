@@ -141,8 +141,14 @@ class Console(StatusLine, Callback):
         if curves.row_count:
             rows.append(curves)
         rows += self._budget_lines(width - 4)
-        if counts := self._ledger():
-            rows.append(Text(counts, style="dim"))
+        counts = {name: number(self._last, name) for name in self._last if name.startswith("ledger/")}
+        ledger = [
+            f"{count:.0f} {name.removeprefix('ledger/').replace('_', ' ')}"
+            for name, count in counts.items()
+            if count
+        ]
+        if ledger:
+            rows.append(Text(", ".join(ledger), style="dim"))
         return Panel(Group(*rows), title="rocstar", title_align="left", border_style="dim", width=width)
 
     def _progress_text(self) -> str:
@@ -181,9 +187,3 @@ class Console(StatusLine, Callback):
                 legend = Text()
             legend.append("■ ", style=PHASE_STYLES[name]).append(item)
         return [*lines, legend]
-
-    def _ledger(self) -> str:
-        counts = {
-            n.removeprefix("ledger/"): number(self._last, n) for n in self._last if n.startswith("ledger/")
-        }
-        return ", ".join(f"{count:.0f} {name.replace('_', ' ')}" for name, count in counts.items() if count)

@@ -63,8 +63,12 @@ class ConsoleLog:
     ) -> None:
         logging.getLogger("rocstar").removeHandler(self._handler)
         warnings.showwarning = self._show_warning
-        if error is not None:
-            self.write(_why(error))
+        if isinstance(error, ConfigError | TrainingStopped):
+            self.write(f"ended: {error}")
+        elif isinstance(error, KeyboardInterrupt | CancelledError):
+            self.write("ended: interrupted")
+        elif error is not None:
+            self.write("ended: " + "".join(traceback.format_exception(error)).rstrip())
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -105,12 +109,3 @@ class _Warnings(logging.Handler):
         self._write(f"{record.levelname.lower()}: {record.getMessage()}")
         if logging.lastResort is not None and not logging.getLogger().handlers:
             logging.lastResort.handle(record)
-
-
-def _why(error: BaseException) -> str:
-    """Return the reason that ended a run: the message of a user error, else the traceback."""
-    if isinstance(error, ConfigError | TrainingStopped):
-        return f"ended: {error}"
-    if isinstance(error, KeyboardInterrupt | CancelledError):
-        return "ended: interrupted"
-    return "ended: " + "".join(traceback.format_exception(error)).rstrip()

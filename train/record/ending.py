@@ -49,10 +49,10 @@ def guarded(
 
     `resumes`: True if the verb has --resume, for the advice. `interrupted` returns the message after Ctrl-C.
     """
-    return mark_mistake(_guarded(work, resumes=resumes, interrupted=interrupted))
+    return mark_mistake(_exit_code(work, resumes=resumes, interrupted=interrupted))
 
 
-def _guarded(work: Callable[[], int], *, resumes: bool, interrupted: Callable[[], str]) -> int:
+def _exit_code(work: Callable[[], int], *, resumes: bool, interrupted: Callable[[], str]) -> int:
     try:
         code = work()
         sys.stdout.flush()
@@ -105,7 +105,10 @@ def run_interrupted(directory: Path, arguments: Sequence[str], *, resumes: bool)
     if os.environ.get("RANK", "0") != "0":
         return ""
     saved = complete_checkpoints(directory) or complete_checkpoints(cold_start_of(directory))
-    again = _command([*(a for a in arguments if a != "--resume"), "--resume"])
+    words = [*(word for word in arguments if word != "--resume"), "--resume"]
+    again = f"rocstar {shlex.join(words)}"
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        again = f"the torchrun command with -m rocstar.train {shlex.join(words[1:])}"
     if not directory.exists():
         return f"interrupted before anything was learned: nothing can be resumed, and {directory} was removed"
     if not resumes:
@@ -114,12 +117,6 @@ def run_interrupted(directory: Path, arguments: Sequence[str], *, resumes: bool)
     if saved:
         return f"interrupted; the checkpoint {saved[-1]} is whole, go on with --resume: {again}"
     return f"interrupted before the first checkpoint: nothing can be resumed; this begins again: {again}"
-
-
-def _command(arguments: Sequence[str]) -> str:
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        return f"the torchrun command with -m rocstar.train {shlex.join(arguments[1:])}"
-    return f"rocstar {shlex.join(arguments)}"
 
 
 def _one_line(message: str) -> str:

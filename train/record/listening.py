@@ -26,16 +26,16 @@ def callback_class(config: CallbackConfig, *, field: str) -> type[Callback]:
         ConfigError: there is no such class, it is no Callback, or it does not take these arguments.
     """
     found = load(config.kind, field=field)
-    said = f"{field} = {config.kind!r}"
+    value = f"{field} = {config.kind!r}"
     if not (isinstance(found, type) and issubclass(found, Callback)):
         raise ConfigError(
-            f"{said}: it is no subclass of rocstar.train.record.callbacks.Callback; make it one"
+            f"{value}: it is no subclass of rocstar.train.record.callbacks.Callback; make it one"
         )
     try:
         inspect.signature(found).bind(**config.args)
     except TypeError as error:
         raise ConfigError(
-            f"{said}: args = {config.args!r} do not fit {found.__name__}{inspect.signature(found)}: {error}"
+            f"{value}: args = {config.args!r} do not fit {found.__name__}{inspect.signature(found)}: {error}"
         ) from None
     return found
 

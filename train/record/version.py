@@ -53,9 +53,3 @@ def commit(checkout: Path = CHECKOUT) -> str | None:
     if state["commit"] is None:
         return None
     return f"{state['commit'][:12]}{'-modified' if state['dirty'] else ''}"
-
-
-def describe_version() -> str:
-    """Return the output of `rocstar --version`."""
-    found = commit()
-    return f"rocstar {version_of('rocstar') or 'unknown'}" + (f" (commit {found})" if found else "")

@@ -151,7 +151,7 @@ def run_inline(work: Coroutine[Any, Any, Made]) -> Made:
 
 def filter_tasks(run: Run, count: int) -> tuple[list[str], dict[str, Any]]:
     """Return the ids of the tasks that the filter keeps, and its metrics."""
-    with contextlib.closing(run.metrics):
+    with run.metrics:
         left = run_inline(during_training.filter_by_difficulty(run, STAGE, tasks(count)))
     row = read_metrics(run.metrics.path)[-1]
     return [task.id for task in left], {name: row[name] for name in row if name.startswith("difficulty/")}
@@ -185,7 +185,7 @@ def test_the_same_on_the_real_engine_with_few_slots(tmp_path: Path) -> None:
                 stage = STAGE.model_copy(update={"filter_rollouts": 2, "max_response_tokens": 4})
                 left = await during_training.filter_by_difficulty(run, stage, tasks(200))
                 assert len(run.dropped_tasks) == 200 and asyncio.get_running_loop().time() >= 1000.0
-                run.metrics.close()
+                run.metrics.__exit__(None, None, None)
                 return left
 
     assert run_inline(main()) == []
@@ -252,7 +252,7 @@ def test_a_group_that_ended_on_another_node_is_not_rolled_out_again(tmp_path: Pa
         node = FakeNode("1", made)
         async with Nodes([node], home_load=lambda: load, part=4, max_groups=1) as nodes:
             run = a_run(tmp_path, made, nodes, goes_on=True, engine={"max_running": K})
-            with contextlib.closing(run.metrics), contextlib.suppress(TimeoutError):
+            with run.metrics, contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await during_training.filter_by_difficulty(run, STAGE, tasks(20))
         return node.ended

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from hypothesis import strategies as st
 
+from rocstar.engine.inference.base import Sampling
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.types import Group, Task, ToolCall, ToolResult, Trajectory
 from rocstar.train.recipe.rl_config import RlConfig
@@ -16,7 +17,9 @@ BUCKETS = {"kept", "dropped_positive", "dropped_negative", "no_signal", "failed"
 ANSWER = "<answer>\\boxed{1}</answer>"
 NOTHING = cast(Any, None)
 LIMITS = RolloutLimits(max_response_tokens=1, max_turns=1, max_tool_tokens=1, timeout_s=1000.0)
-AGENT = Agent(inference=NOTHING, chat=NOTHING, tools=NOTHING, judge=NOTHING, limits=LIMITS, sampling=NOTHING)
+AGENT = Agent(
+    inference=NOTHING, chat=NOTHING, tools=NOTHING, judge=NOTHING, limits=LIMITS, sampling=Sampling()
+)
 ENGINE: Any = SimpleNamespace(version=0, busy_s=0.0, starved_s=0.0)
 
 

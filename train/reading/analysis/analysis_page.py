@@ -229,7 +229,7 @@ def _share(by_task: Mapping[str, Sequence[bool]]) -> tuple[float, float, float] 
     trajectory."""
     if not by_task:
         return None
-    means = [sum(said) / len(said) for said in by_task.values()]
+    means = [sum(seen_by) / len(seen_by) for seen_by in by_task.values()]
     low, high = interval_of_means(means, num_attempts=sum(map(len, by_task.values())))
     return sum(means) / len(means), low, high
 

@@ -64,17 +64,17 @@ class PhraseCounts:
 
     def add(self, task: str, turns: Sequence[TurnTokens], top_N: Floats) -> None:
         """Count a trajectory, whose turns have the N tokens."""
-        at, said = 0, {key: False for key in self.words}
+        at, has_phrase = 0, {key: False for key in self.words}
         for turn in turns:
             mine = slice(at, at + len(turn.ids))
             self._count(turn, top_N[mine])
-            for word in self._said(turn, top_N[mine]):
-                said[word, turn.lead != Lead.asked] = True
+            for word in self._phrases_of(turn, top_N[mine]):
+                has_phrase[word, turn.lead != Lead.asked] = True
             at = mine.stop
         places = {turn.lead != Lead.asked for turn in turns}
         for (word, behind), seen in self.words.items():
             if behind in places:
-                seen.by_task.setdefault(task, []).append(said[word, behind])
+                seen.by_task.setdefault(task, []).append(has_phrase[word, behind])
 
     def _count(self, turn: TurnTokens, top_U: Floats) -> None:
         ids = turn.ids.tolist()
@@ -88,7 +88,7 @@ class PhraseCounts:
             if len(grams) > MOST_GRAMS:
                 self.grams[name] = Counter({gram: n for gram, n in grams.items() if n > 1})
 
-    def _said(self, turn: TurnTokens, top_U: Floats) -> set[str]:
+    def _phrases_of(self, turn: TurnTokens, top_U: Floats) -> set[str]:
         """Return the phrases of a turn, outside its calls."""
         found = set()
         for word, pattern in _PATTERNS.items():

@@ -104,8 +104,8 @@ def _failures(history: History) -> str | None:
         return None
     row = history.rows[-1]
     kinds = {name.removeprefix("failed/"): row[name] for name in row if name.startswith("failed/")}
-    told = ", ".join(f"{kind} {count:.0f}" for kind, count in kinds.items() if count)
-    return f"{percents(shares)} of the trajectories" + (f"; now {told}" if told else "")
+    counts = ", ".join(f"{kind} {count:.0f}" for kind, count in kinds.items() if count)
+    return f"{percents(shares)} of the trajectories" + (f"; now {counts}" if counts else "")
 
 
 # ---- the policy's output: truncated, undecodable, repeated, without an answer that can be judged ----

@@ -35,23 +35,16 @@ MOST_READ: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """Whether a run goes on, or how it ended."""
-
-    name: str
-    """running, complete, interrupted, failed; killed: no process works on it and it has no end; silent: it
-    runs and has written nothing for longer than its steps explain; unknown: it has no manifest."""
-    told: str
-    """The message on this state; empty if nothing is wrong."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """The diagnosis of a run."""
 
     run: Path
     steps: int
-    state: State
+    state: str
+    """running, complete, interrupted, failed; killed: no process works on it and it has no end; silent: it
+    runs and has written nothing for longer than its steps explain; unknown: it has no manifest."""
+    state_note: str
+    """The message on this state; empty if nothing is wrong."""
     standing: Sequence[Episode]
     """Alarms at the last step, liveness first."""
     over: Sequence[Episode]
@@ -63,7 +56,7 @@ class Diagnosis:
     @property
     def is_ill(self) -> bool:
         """True if an alarm other than advice is active."""
-        is_bad = self.state.name in (KILLED, SILENT, "failed")
+        is_bad = self.state in (KILLED, SILENT, "failed")
         return is_bad or any(episode.alarm.kind != "advice" for episode in self.standing)
 
 
@@ -77,15 +70,17 @@ def diagnose(run: Path, *, clock: Callable[[], float] = time.time) -> Diagnosis:
     rows = read_metrics(run / METRICS)
     ringing = Ringing(run)
     for row in rows:
-        ringing.hear(row)
+        ringing.add_row(row)
     steps, standing = ringing.rows, ringing.standing
     silent = {episode.alarm.name for episode in standing}
     known = {name for row in steps for name in row}
     missing = {alarm.name: [name for name in alarm.needs if name not in known] for alarm in ALARMS}
+    state, state_note = state_of(run, steps, clock)
     return Diagnosis(
         run=run,
         steps=len(steps),
-        state=state_of(run, steps, clock),
+        state=state,
+        state_note=state_note,
         standing=standing,
         over=[one for one in ringing.episodes if one not in standing],
         shown={
@@ -97,22 +92,21 @@ def diagnose(run: Path, *, clock: Callable[[], float] = time.time) -> Diagnosis:
     )
 
 
-def state_of(run: Path, steps: Sequence[Row], clock: Callable[[], float]) -> State:
-    """How the run is: of its manifest, its lock, and the age of its last row."""
+def state_of(run: Path, steps: Sequence[Row], clock: Callable[[], float]) -> tuple[str, str]:
+    """Return the state of a run and a message on it, by manifest, lock and age of the last row."""
     starts = read_manifest(run)
     if not starts:
-        return State(name=UNKNOWN, told="")
+        return UNKNOWN, ""
     name = str(starts[-1].get("status"))
     if name != RUNNING:
-        return State(name=name, told="logs/console.log says why" if name == "failed" else "")
+        return name, "logs/console.log says why" if name == "failed" else ""
     if not is_held(run):
-        return State(name=KILLED, told="no process works on it; go on with --resume")
+        return KILLED, "no process works on it; go on with --resume"
     age_s = clock() - (run / METRICS).stat().st_mtime
     step_s = usual(History(rows=[*steps, {}]), work_s, least=3)
     if step_s is not None and age_s > max(LEAST_SILENCE_S, patience_s(step_s)):
-        told = f"nothing was written for {age_s:.0f} s, a step takes {step_s:.1f} s; see logs/"
-        return State(name=SILENT, told=told)
-    return State(name=RUNNING, told="")
+        return SILENT, f"nothing was written for {age_s:.0f} s, a step takes {step_s:.1f} s; see logs/"
+    return RUNNING, ""
 
 
 def _shown(run: Path, episode: Episode) -> list[dict[str, Any]]:

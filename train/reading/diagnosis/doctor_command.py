@@ -36,7 +36,7 @@ def as_plain(found: Diagnosis) -> dict[str, Any]:
         "run": str(found.run),
         "ill": found.is_ill,
         "steps": found.steps,
-        "state": {"name": found.state.name, "told": found.state.told},
+        "state": {"name": found.state, "told": found.state_note},
         "standing": [_plain(found, episode) for episode in found.standing],
         "over": [_plain(found, episode) for episode in found.over],
         "not_looked_at": found.not_looked_at,
@@ -64,18 +64,18 @@ def as_text(found: Diagnosis) -> str:
     """Lines for people: liveness first."""
     from rocstar.train.reading.diagnosis.ringing import KINDS
 
-    state = found.state
-    lines = [f"{found.run}: {found.steps} RL steps, {state.name}" + (f": {state.told}" if state.told else "")]
+    note = f": {found.state_note}" if found.state_note else ""
+    lines = [f"{found.run}: {found.steps} RL steps, {found.state}{note}"]
     for kind in KINDS:
         episodes = [episode for episode in found.standing if episode.alarm.kind == kind]
         lines.append(f"{kind}:" + ("" if episodes else " nothing stands"))
         lines += [line for episode in episodes for line in _lines(found, episode)]
     if found.over:
-        told = (f"{e.alarm.name} (steps {e.first} to {e.last})" for e in found.over)
-        lines.append(f"over: {', '.join(told)}")
+        over = (f"{e.alarm.name} (steps {e.first} to {e.last})" for e in found.over)
+        lines.append(f"over: {', '.join(over)}")
     if found.not_looked_at:
-        told = (f"{name} (no {metric})" for name, metric in found.not_looked_at.items())
-        lines.append(f"not looked at: {', '.join(told)}")
+        missing = (f"{name} (no {metric})" for name, metric in found.not_looked_at.items())
+        lines.append(f"not looked at: {', '.join(missing)}")
     return "\n".join(lines)
 
 

@@ -6,10 +6,9 @@ alarms.toml (what each says) + alarms.py (when it sounds) ──> ALARMS ──>
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from rocstar.train.reading.diagnosis.alarms import SOUNDS
 from rocstar.train.reading.diagnosis.held_out import HeldOut
@@ -46,17 +45,16 @@ class Alarm:
     """Which trajectories show it; None where none does."""
 
 
-def _alarms() -> tuple[Alarm, ...]:
-    """KeyError or TypeError for an entry of the file without a function, or of another shape."""
-    told = tomllib.loads(Path(__file__).with_name("alarms.toml").read_text(encoding="utf-8"))
-    found = [
-        Alarm(name=name, sounds=SOUNDS[name], **{**about, "needs": tuple(about["needs"])})
-        for name, about in told.items()
-    ]
-    return tuple(sorted(found, key=lambda alarm: KINDS.index(alarm.kind)))
-
-
-ALARMS: Final = _alarms()
+_ENTRIES: Final = tomllib.loads(Path(__file__).with_name("alarms.toml").read_text(encoding="utf-8"))
+ALARMS: Final = tuple(
+    sorted(
+        (
+            Alarm(name=name, sounds=SOUNDS[name], **{**entry, "needs": tuple(entry["needs"])})
+            for name, entry in _ENTRIES.items()
+        ),
+        key=lambda alarm: KINDS.index(alarm.kind),
+    )
+)
 
 QUIET: Final = 5
 """Steps of silence after which an alarm is over; one that comes back sooner is the same."""
@@ -96,15 +94,17 @@ class Ringing:
         """Those that are not over, liveness first."""
         return [self._open[alarm.name] for alarm in ALARMS if alarm.name in self._open]
 
-    def hear(self, row: Row) -> list[Episode]:
+    def add_row(self, row: Row) -> list[Episode]:
         """Return the episodes that begin with a row. ConfigError for a damaged evaluation."""
         step = int(row["step"])
         if row["phase"] == "rl":
             self.rows.append(row)
-        elif is_evaluation(row) and self._evaluations.has(step):
-            self._change = self._evaluations.change(step)
         else:
-            return []
+            # A difficulty filter has rows of the phase eval, too.
+            is_evaluation = row["phase"] == "eval" and any(name.startswith("eval/") for name in row)
+            if not (is_evaluation and self._evaluations.has(step)):
+                return []
+            self._change = self._evaluations.change(step)
         return self._look(History(rows=self.rows, held_out=self._change), step)
 
     def _look(self, history: History, step: int) -> list[Episode]:
@@ -121,8 +121,3 @@ class Ringing:
                 self._open[alarm.name] = begun[-1]
         self.episodes += begun
         return begun
-
-
-def is_evaluation(row: Mapping[str, Any]) -> bool:
-    """Return True for a row of an evaluation, False for one of a difficulty filter."""
-    return row["phase"] == "eval" and any(name.startswith("eval/") for name in row)

@@ -28,7 +28,7 @@ class Watch(Callback):
         """Reports a note; set when the listeners exist."""
         self._run = Path()
         self._ringing = Ringing(self._run)
-        self._untold: list[Episode] = []
+        self._unreported: list[Episode] = []
 
     def on_run_start(self, run: RunStart) -> None:
         """Replay the rows of an earlier start. Raise MetricsFileError for a damaged file."""
@@ -36,26 +36,26 @@ class Watch(Callback):
         path = run.directory / METRICS
         for row in read_metrics(path) if run.step and path.exists() else []:
             if row["step"] <= run.step:
-                self._ringing.hear(row)
+                self._ringing.add_row(row)
 
     def measured(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return the metrics `alarm/NAME` of a step: 1 if active, 0 if over."""
-        told = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        self._untold += self._ringing.hear({**told, "step": step, "phase": "rl"})
+        row = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        self._unreported += self._ringing.add_row({**row, "step": step, "phase": "rl"})
         found = {f"alarm/{episode.alarm.name}": 0.0 for episode in self._ringing.episodes}
         return found | {f"alarm/{episode.alarm.name}": 1.0 for episode in self._ringing.standing}
 
     def on_step(self, row: Mapping[str, Any]) -> None:
         """Report the alarms that began with this row."""
-        for episode in self._untold:
+        for episode in self._unreported:
             alarm = episode.alarm
             self.tell(
                 f"{alarm.kind} alarm {alarm.name} at step {episode.first}: {alarm.says} {episode.seen}. "
                 f"More: rocstar doctor {self._run}"
             )
-        self._untold.clear()
+        self._unreported.clear()
 
     def on_evaluation(self, row: Mapping[str, Any]) -> None:
         """Check the change of an evaluation."""
-        self._untold += self._ringing.hear(row)
+        self._unreported += self._ringing.add_row(row)
         self.on_step(row)

@@ -51,17 +51,14 @@ def check_shown(record: Record, *, reveal: bool) -> None:
         )
 
 
-def conversation(record: Record, *, reveal: bool) -> dict[str, Any]:
-    """Return the question, the turns and the outcome of a trajectory.
-
-    WithheldError for a hidden task without `reveal`.
-    """
-    check_shown(record, reveal=reveal)
+def conversation(record: Record) -> dict[str, Any]:
+    """Return the question, the turns and the outcome of a trajectory."""
     task, outcome = record.get("task") or {}, record.get("outcome") or {}
     reward = None if outcome.get("reward") is None else float(outcome["reward"])
     # A record without a verdict is correct with a reward of 1.
     is_correct = bool(outcome.get("is_correct", reward == 1.0))
-    turns = record.get("turns") or ()
+    times = decode_times(record.get("times"))
+    turn_times = itertools.chain(() if times is None else times.turns, itertools.repeat(None))
     advantage = record.get("advantage")
     if isinstance(advantage, list):  # of each token: the range
         advantage = [min(advantage), max(advantage)] if advantage else None
@@ -92,11 +89,21 @@ def conversation(record: Record, *, reveal: bool) -> dict[str, Any]:
                 "cut": turn.get("finish") == "length",
                 "start": turn.get("start"),
                 "end": turn.get("end"),
-                **times,
+                "written": None if known is None else [known.written.start_s, known.written.end_s],
+                "ran": [] if known is None else [None if c is None else c.seconds for c in known.calls],
             }
-            for turn, times in zip(turns, _times_of_turns(record, len(turns)), strict=True)
+            for turn, known in zip(record.get("turns") or (), turn_times, strict=False)
         ],
-        "times": _times(record),
+        "times": None
+        if times is None
+        else {
+            "began": times.began,
+            "seconds": times.ended_s,
+            "queued_s": times.granted_s,
+            "writing_s": math.fsum(turn.written.seconds for turn in times.turns),
+            "tools_s": math.fsum(seconds_of(turn.calls) for turn in times.turns),
+            "judging_s": None if times.judged is None else times.judged.seconds,
+        },
     }
 
 
@@ -108,50 +115,19 @@ def why(record: Record) -> str:
     return f"{text} {failed.get('kind')}: {failed.get('detail')}" if failed else text
 
 
-def _times(record: Record) -> dict[str, Any] | None:
-    """Return the start (seconds since 1970) and the durations of running, waiting and judging."""
-    times = decode_times(record.get("times"))
-    if times is None:
-        return None
-    return {
-        "began": times.began,
-        "seconds": times.ended_s,
-        "queued_s": times.granted_s,
-        "writing_s": math.fsum(turn.written.seconds for turn in times.turns),
-        "tools_s": math.fsum(seconds_of(turn.calls) for turn in times.turns),
-        "judging_s": None if times.judged is None else times.judged.seconds,
-    }
-
-
-def _times_of_turns(record: Record, number: int) -> list[dict[str, Any]]:
-    """Return the times of each turn and of its calls, or None if unknown."""
-    times = decode_times(record.get("times"))
-    known = () if times is None else times.turns
-    told: list[dict[str, Any]] = [
-        {
-            "written": [turn.written.start_s, turn.written.end_s],
-            "ran": [None if call is None else call.seconds for call in turn.calls],
-        }
-        for turn in known[:number]
-    ]
-    return told + [{"written": None, "ran": []}] * (number - len(told))
-
-
 def tokens(
     record: Record, texts: TokenTexts, learned: LearnedTokens | None, *, start: int, stop: int
 ) -> dict[str, Any]:
-    """The columns of tokens [start, stop), at most PAGE_TOKENS: numbers are those of the record, bit by bit.
+    """Return the columns of tokens [start, stop), at most PAGE_TOKENS, with the record's exact numbers.
 
-    Where the record has one advantage, it is that of every token that the policy wrote. `learner` has what
-    the learner made of each token, as exactly as engine/record/learned.py has it; None where it learned from
-    none of them.
+    If the record has one advantage, each token of the policy has it. `learner` has the learner's values of
+    each token, as exact as engine/record/learned.py stores them; None if it did not learn from the record.
     """
     ids = record.get("ids") or []
     start = min(start, len(ids))
     stop = max(start, min(len(ids), stop, start + PAGE_TOKENS))
     logprobs = record.get("logprobs") or []
     origins = _spread(stop - start, start, _origins(record), "prompt")
-    found = [origin == "policy" for origin in origins]
     return {
         "start": start,
         "total": len(ids),
@@ -160,7 +136,7 @@ def tokens(
         "logprobs": logprobs[start:stop],
         "origins": origins,
         "versions": _spread(stop - start, start, record.get("version_spans") or (), None),
-        "advantages": _advantages(record, start, found),
+        "advantages": _advantages(record, start, [origin == "policy" for origin in origins]),
         "learner": _learner(record, learned, start, stop),
     }
 
@@ -168,45 +144,42 @@ def tokens(
 def _learner(
     record: Record, learned: LearnedTokens | None, start: int, stop: int
 ) -> dict[str, list[Any]] | None:
-    """The learner's columns of tokens [start, stop); None where there are none, or not of this record."""
-    places = _policy_places(record)
-    if learned is None or len(learned) != len(places):
+    """Return the learner's values of tokens [start, stop), None for a missing or not finite one."""
+    columns = _learned_columns(record, learned)
+    if not columns:
         return None
-    first, last = np.searchsorted(places, [start, stop])
-    at = places[first:last] - start
-    logprobs = _numbers(record)[places[first:last]] + learned.gaps[first:last]
-    columns: dict[str, Column] = {
-        "logprobs": logprobs,
-        "importance": np.exp(learned.gaps[first:last]),
-        "ratios": np.exp(learned.log_ratios[first:last]),
-        "entropies": learned.entropies[first:last],
+    part = {name: column[start:stop] for name, column in columns.items()}
+    shown = {
+        "logprobs": _logprobs(record)[start:stop] + part["gaps"],
+        "importance": np.exp(part["gaps"]),
+        "ratios": np.exp(part["log_ratios"]),
+        "entropies": part["entropies"],
     }
     found: dict[str, list[Any]] = {
-        name: _placed(values, at, stop - start) for name, values in columns.items()
+        name: [value if math.isfinite(value) else None for value in column.tolist()]
+        for name, column in shown.items()
     }
-    codes: list[int | None] = [None] * (stop - start)
-    for place, code in zip(at.tolist(), learned.codes[first:last].tolist(), strict=True):
-        codes[place] = code
-    return found | {"codes": codes}
+    return found | {"codes": [None if math.isnan(code) else int(code) for code in part["codes"].tolist()]}
 
 
-def _placed(values: Column, at: Column, number: int) -> list[float | None]:
-    """Values at their places among so many tokens; None where there is none, or no finite one."""
-    column: list[float | None] = [None] * number
-    for place, value in zip(at.tolist(), values.tolist(), strict=True):
-        column[place] = value if math.isfinite(value) else None
-    return column
-
-
-def _numbers(record: Record) -> Column:
-    """The rollout's log-probs; NaN where there is none."""
-    return np.array([np.nan if p is None else p for p in record.get("logprobs") or ()], float)
-
-
-def _policy_places(record: Record) -> Column:
-    """The places of the tokens that the policy wrote, in order."""
+def _learned_columns(record: Record, learned: LearnedTokens | None) -> dict[str, Column]:
+    """Return the columns of `learned` over all tokens, NaN except at the policy's; {} if it is not of this
+    record."""
     spans = [np.arange(a, b) for a, b, origin in _origins(record) if origin == "policy"]
-    return np.concatenate(spans) if spans else np.zeros(0, int)
+    places = np.concatenate(spans) if spans else np.zeros(0, int)
+    if learned is None or len(learned) != len(places):
+        return {}
+    columns = {}
+    for name in ("gaps", "log_ratios", "entropies", "codes"):
+        values = getattr(learned, name)
+        columns[name] = np.full(len(record.get("ids") or ()), np.nan, np.result_type(values, np.float32))
+        columns[name][places] = values
+    return columns
+
+
+def _logprobs(record: Record) -> Column:
+    """Return the rollout's log-probs, NaN if unknown."""
+    return np.array([np.nan if p is None else p for p in record.get("logprobs") or ()], float)
 
 
 def overview(record: Record, learned: LearnedTokens | None, bins: int) -> dict[str, Any]:
@@ -216,7 +189,7 @@ def overview(record: Record, learned: LearnedTokens | None, bins: int) -> dict[s
         and, if the learner used it, the entropy, the difference of learner and rollout log-probs, the
         distance of the ratio from 1, and the share of clipped tokens.
     """
-    logprobs = _numbers(record)
+    logprobs = _logprobs(record)
     total = len(logprobs)
     bins = max(1, min(bins, MAX_BINS, total or 1))
     edges = np.linspace(0, total, bins + 1).astype(int)
@@ -225,27 +198,13 @@ def overview(record: Record, learned: LearnedTokens | None, bins: int) -> dict[s
     for a, b in itertools.pairwise(edges.tolist()):
         names, counts = np.unique(origins[a:b], return_counts=True)
         writers.append(str(names[counts.argmax()]) if len(names) else "prompt")
-    columns = {"surprise": -logprobs, **_learner_measures(record, learned, total)}
-    measures = {name: _parts(column, edges) for name, column in columns.items()}
+    columns = {"surprise": -logprobs}
+    if found := _learned_columns(record, learned):
+        columns["entropy"] = found["entropies"]
+        columns["gap"], columns["ratio"] = np.abs(found["gaps"]), np.abs(found["log_ratios"])
+        columns["clip"] = np.minimum(found["codes"], 1.0)
+    measures = {name: _parts(column.astype(float), edges) for name, column in columns.items()}
     return {"total": total, "edges": edges.tolist(), "origins": writers, "measures": measures}
-
-
-def _learner_measures(record: Record, learned: LearnedTokens | None, total: int) -> dict[str, Column]:
-    places = _policy_places(record)
-    if learned is None or len(learned) != len(places):
-        return {}
-
-    def whole(values: Column) -> Column:
-        column = np.full(total, np.nan)
-        column[places] = values
-        return column
-
-    return {
-        "entropy": whole(learned.entropies),
-        "gap": whole(np.abs(learned.gaps)),
-        "ratio": whole(np.abs(learned.log_ratios)),
-        "clip": whole((learned.codes > 0).astype(float)),
-    }
 
 
 def _parts(column: Column, edges: Column) -> dict[str, list[float | None]]:
@@ -281,11 +240,11 @@ def _advantages(record: Record, start: int, is_policy: Sequence[bool]) -> list[f
     if not isinstance(advantage, list):
         return [float(advantage) if mine else None for mine in is_policy]
     at = sum(max(0, min(end, start) - a) for a, end, origin in _origins(record) if origin == "policy")
-    told: list[float | None] = []
+    column: list[float | None] = []
     for mine in is_policy:
-        told.append(advantage[at] if mine and at < len(advantage) else None)
+        column.append(advantage[at] if mine and at < len(advantage) else None)
         at += mine
-    return told
+    return column
 
 
 def pieces(turn: Mapping[str, Any]) -> Iterator[str | Mapping[str, Any]]:

@@ -150,7 +150,12 @@ def plot_chart(
     marks: list[tuple[float, str]] = []
     if alone:
         (rows,) = rows_by_run.values()
-        marks, found = stage_marks(rows_of(rows, "rl")), evaluations(rows)
+        first_steps: dict[str, float] = {}
+        for row in rows_of(rows, "rl"):
+            first_steps.setdefault(str(row["stage"]), row["step"])
+        if len(first_steps) > 1:
+            marks = [(step, stage) for stage, step in first_steps.items()]
+        found = evaluations(rows)
         intervals = [
             Interval(x=e.step, value=e.value, low=e.low, high=e.high, label=e.set_name)
             for e in found
@@ -217,14 +222,6 @@ def main_set_of(found: Sequence[PlottedEvaluation]) -> str | None:
     return "heldout" if "heldout" in names else next(iter(names), None)
 
 
-def stage_marks(steps: Sequence[Row]) -> list[tuple[float, str]]:
-    """Where each stage begins, if there are several."""
-    marks: dict[str, float] = {}
-    for row in steps:
-        marks.setdefault(str(row["stage"]), row["step"])
-    return [(step, name) for name, step in marks.items()] if len(marks) > 1 else []
-
-
 def drawn_curves(rows: Sequence[Row]) -> list[Figure]:
     """The curves of a run that say something; none for a run without any."""
     steps, found = rows_of(rows, "rl"), evaluations(rows)
@@ -233,26 +230,19 @@ def drawn_curves(rows: Sequence[Row]) -> list[Figure]:
         if plot.says_something(steps) or (plot is REWARD and (steps or found)):
             draw = partial(line_chart, _chart_of(rows, plot))
             figures.append(Figure(draw, plot.caption, is_wide=plot is REWARD))
-    if (speed := _speed(steps)) is not None:
-        figures.append(speed)
+    speeds = [
+        (row["step"], written / seconds)
+        for row in steps
+        if (written := number(row, "tokens/generated")) and (seconds := number(row, "time/step"))
+    ]
+    if speeds:
+        series = [Series(label="", points=speeds, color=0)]
+        chart = Chart(title="Tokens per second", unit="tokens/s", series=series)
+        caption = "Tokens that the policy wrote, by the whole time of the step."
+        figures.append(Figure(partial(line_chart, chart), caption))
     losses = [(row["step"], number(row, "loss/sft")) for row in rows_of(rows, "sft")]
     if any(loss is not None for _, loss in losses):
         chart = Chart(title="SFT loss", unit="nats", series=[Series(label="", points=losses, color=0)])
         caption = "The cold start: cross-entropy per assistant token, by SFT step."
         figures.append(Figure(partial(line_chart, chart), caption))
     return figures
-
-
-def _speed(steps: Sequence[Row]) -> Figure | None:
-    """None for a run that wrote nothing."""
-    points = [
-        (row["step"], written / seconds)
-        for row in steps
-        if (written := number(row, "tokens/generated")) and (seconds := number(row, "time/step"))
-    ]
-    if not points:
-        return None
-    chart = Chart(
-        title="Tokens per second", unit="tokens/s", series=[Series(label="", points=points, color=0)]
-    )
-    return Figure(partial(line_chart, chart), "Tokens that the policy wrote, by the whole time of the step.")

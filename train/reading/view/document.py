@@ -72,8 +72,8 @@ def _add(name: str, modules: Mapping[str, str], blocks: dict[str, str], path: tu
         elif re.match(r"(import|export)\b", line) or "</script" in line.lower():
             raise ValueError(f"{name}: {line!r} cannot be brought into one script")
         lines.append(line)
-    told = f'modules["{name}"] = {{ {", ".join(names)} }};'
-    blocks[name] = "\n".join(["{", *lines, told, "}", ""])
+    exports = f'modules["{name}"] = {{ {", ".join(names)} }};'
+    blocks[name] = "\n".join(["{", *lines, exports, "}", ""])
 
 
 def encode_json(answer: Any) -> bytes:
@@ -114,7 +114,7 @@ def build_document(title: str, about: Mapping[str, Any], answers: Mapping[str, s
     script = files["hover.js"] + bundle_scripts(files, "app.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
-    told = json.dumps({**about, "answers": answers}).replace("<", "\\u003c")
+    stored = json.dumps({**about, "answers": answers}).replace("<", "\\u003c")
     head = [line for line in lines[:begin] if "static/" not in line and not line.startswith("<title>")]
     head.insert(4, f'<meta http-equiv="Content-Security-Policy" content="{policy}">')
     # Half a surrogate pair, which a policy may write, becomes its escape.
@@ -125,7 +125,7 @@ def build_document(title: str, about: Mapping[str, Any], answers: Mapping[str, s
         f"<style>{files['view.css']}</style>",
         head[-1],
         *(main if line == _MAIN else line for line in lines[begin:-2]),
-        f'<script type="application/json" id="kept">{told}</script>',
+        f'<script type="application/json" id="kept">{stored}</script>',
         f"<script>{script}</script>",
         *lines[-2:],
         "",

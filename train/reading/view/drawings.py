@@ -40,21 +40,16 @@ def charts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [one.as_json() for one in (*drawn_curves(rows), *bars) if one is not None]
 
 
-def _shown_keys(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Mapping[str, str]:
-    """Return the first metric of a plot that has something to say in one of several runs; of one run, all."""
-    if len(rows_by_run) == 1:
-        return plot.keys
-    alone = [replace(plot, keys={key: label}) for key, label in plot.keys.items()]
-    return next((one.keys for one in alone if _has(one, rows_by_run)), alone[0].keys)
-
-
 def overlays(rows_by_run: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
     """Return every plot that one of the runs has data for, and their evaluations."""
     runs = dict(list(rows_by_run.items())[:MAX_OVERLAID])
     found = []
     for plot in (REWARD, *PLOTS):
         if _has(plot, rows_by_run):
-            keys = _shown_keys(plot, rows_by_run)
+            keys = plot.keys
+            if len(rows_by_run) > 1:  # the first metric that has something to say in one of them
+                alone = [replace(plot, keys={key: label}) for key, label in keys.items()]
+                keys = next((one.keys for one in alone if _has(one, rows_by_run)), alone[0].keys)
             chart = plot_chart(plot, runs, keys=keys, with_evaluations=plot is REWARD)
             figure = Figure(partial(line_chart, chart), plot.caption, is_wide=plot is REWARD)
             found.append(figure.as_json())

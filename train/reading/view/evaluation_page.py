@@ -18,7 +18,7 @@ from rocstar.engine.record.json_record import RecordError
 from rocstar.train.evaluation.compare import compare_paths
 from rocstar.train.evaluation.evaluation_folder import EvaluationFolder
 from rocstar.train.evaluation.tables import SetNumbers, read_results, tables
-from rocstar.train.reading.view.evaluation_facts import ManifestFacts
+from rocstar.train.reading.view.evaluation_facts import manifest_facts
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.recipe.errors import ConfigError
 
@@ -43,7 +43,7 @@ HIDDEN: Final = (
 def evaluation_page(folder: Path) -> dict[str, Any]:
     """Return scores of all sets, drawn and as tables, and how they were made. ConfigError if results.json is
     damaged."""
-    results, facts = read_results(EvaluationFolder(folder).results), ManifestFacts(folder)
+    results = read_results(EvaluationFolder(folder).results)
     chart = _forest(results.sets)
     caption = (
         "A mark is avg@k; the whiskers are its 95% interval, with questions, not attempts, as the sample."
@@ -52,12 +52,7 @@ def evaluation_page(folder: Path) -> dict[str, Any]:
         caption = "No attempt was scored."
     return {
         "sets": list(results.sets),
-        "model": facts.model,
-        "facts": facts.table(results),
-        "problem": facts.problem,
-        "settings": {name: facts.settings(name) for name in results.sets},
-        "command": facts.command(),
-        "manifest": facts.whole(),
+        **manifest_facts(folder, results),
         "forest": Figure(partial(row_chart, chart), caption, is_wide=True).as_json(),
         "tables": [
             {"title": one.title, "head": one.head, "rows": one.rows, "note": one.note}
@@ -199,20 +194,17 @@ def compare_page(a: Path, b: Path) -> dict[str, Any]:
     ConfigError where the two were not asked the same.
     """
     found = compare_paths(a, b)
+    only_b = next(iter(found.b.sets.values()))
     shares = {
         each.name: [
             {"id": question, "a": _share(mine), "b": _share(theirs)}
             for question, mine in found.a.sets[each.name].items()
-            if (theirs := _set_of(found.b.sets, each.name).get(question)) is not None
+            # One set alone is compared under either name.
+            if (theirs := found.b.sets.get(each.name, only_b).get(question)) is not None
         ]
         for each in found.sets
     }
     return {**found.as_json(), "questions": shares, "command": f"rocstar compare {a} {b}"}
-
-
-def _set_of(sets: Mapping[str, Any], name: str) -> Any:
-    """The set of a name; one set alone is compared whatever it is called."""
-    return sets[name] if name in sets else next(iter(sets.values()))
 
 
 def _share(attempts: Any) -> float | None:

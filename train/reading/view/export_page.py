@@ -48,15 +48,15 @@ class ExportedResponses:
         """Keep the answer to this question; `is_rounded`: its numbers to so many DIGITS. None where there is
         none to be shown, or no room for it."""
         try:
-            told = answer()
+            response = answer()
         except (NothingThereError, RecordError, ConfigError, WithheldError):
             return None
-        text = pack(_rounded(told) if is_rounded else told)
+        text = pack(_rounded(response) if is_rounded else response)
         if len(text) > self._room:
             return None
         self._room -= len(text)
         self.texts["&".join([path, *(f"{name}={asked[name]}" for name in sorted(asked))])] = text
-        return told
+        return response
 
     def keep_evaluation(self, step: str) -> dict[str, Any]:
         """Keep an evaluation, and return the questions of its sets that are kept."""
@@ -136,15 +136,15 @@ def export_page(
     if not 0 < len(places) <= MOST:
         raise NothingThereError(f"choose 1 to {MOST} trajectories, these are {len(places)}")
     kept, mine = ExportedResponses(reader, run), {"run": run}
-    told = kept.ask("run", mine, partial(reader.run, run))
-    if told is None:
+    page = kept.ask("run", mine, partial(reader.run, run))
+    if page is None:
         raise NothingThereError(f"there is no run {run!r}")
     summaries = [one for one in reader.runs()["runs"] if one["name"] == run]
     kept.ask("runs", {}, lambda: {"runs": summaries})
     kept.ask("groups", mine, partial(reader.groups_of, run))
     kept.ask("families", mine, partial(reader.families, run))
     kept.ask("alarms", mine, partial(reader.alarms, run))
-    for step in told["evaluated"]:
+    for step in page["evaluated"]:
         kept.keep_evaluation(step)
     shown = kept.keep_conversations(collection, places)
     rows = [row for _, row in shown]

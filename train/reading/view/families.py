@@ -23,7 +23,7 @@ def families(listing: Listing) -> list[dict[str, Any]]:
     and last quarter; largest first. Failed trajectories have no reward."""
     steps = np.unique(listing.rows["step"])
     number, correct, reward, tokens = _sums(listing, steps)
-    told = []
+    found = []
     for family, name in enumerate(listing.families):
         there = np.flatnonzero(number[family])
         if not len(there):
@@ -32,7 +32,7 @@ def families(listing: Listing) -> list[dict[str, Any]]:
         first, last = there[:size], there[-size:]
         counts, rewards = number[family], reward[family]
         total = counts.sum()
-        told.append(
+        found.append(
             {
                 "name": name,
                 "trajectories": int(total),
@@ -45,7 +45,7 @@ def families(listing: Listing) -> list[dict[str, Any]]:
                 "rewards": (rewards[there] / counts[there]).tolist(),
             }
         )
-    return sorted(told, key=lambda one: -one["trajectories"])
+    return sorted(found, key=lambda one: -one["trajectories"])
 
 
 def _sums(listing: Listing, steps: npt.NDArray[Any]) -> list[npt.NDArray[np.float64]]:
@@ -63,15 +63,15 @@ def _sums(listing: Listing, steps: npt.NDArray[Any]) -> list[npt.NDArray[np.floa
     return sums
 
 
-def families_drawing(told: list[dict[str, Any]]) -> Figure | None:
+def families_drawing(found: list[dict[str, Any]]) -> Figure | None:
     """The mean reward of the largest families over the steps; None where there is one at most."""
-    if len(told) < 2:
+    if len(found) < 2:
         return None
     series = [
         Series(label=one["name"], color=color, points=list(zip(one["steps"], one["rewards"], strict=True)))
-        for color, one in enumerate(told[:MOST_CURVES])
+        for color, one in enumerate(found[:MOST_CURVES])
     ]
-    left_out = len(told) - len(series)
+    left_out = len(found) - len(series)
     caption = "Mean reward of the generated trajectories of each family of tasks." + (
         f" {left_out} smaller families are in the table alone." if left_out else ""
     )

@@ -17,13 +17,6 @@ from rocstar.train.record.metrics import Row
 LEDGER: Final = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed")
 
 
-def roc_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of resampling in a run's config.toml: mode, eps and keep; None if unknown."""
-    rl = config.get("rl")
-    rl = rl if isinstance(rl, dict) else {}
-    return {"mode": rl.get("roc_mode"), "eps": rl.get("roc_eps"), "keep": rl.get("group_size")}
-
-
 def draw_weight(sibling: Mapping[str, Any], *, mode: str | None, eps: float | None) -> float | None:
     """Return the weight of a sibling in the draw that it took part in (contract 8); None if unknown.
 
@@ -40,16 +33,22 @@ def draw_weight(sibling: Mapping[str, Any], *, mode: str | None, eps: float | No
 
 
 def group(
-    listing: Listing, *, step: int, task: int, draw: Mapping[str, Any], ledger: Row | None
+    listing: Listing, *, step: int, task: int, config: Mapping[str, Any], row: Row | None
 ) -> dict[str, Any]:
     """The siblings of a task at a step, their sums, and the sums of the step; empty where there are none.
 
-    `draw` is of `roc_settings`, and `ledger` the step's row of metrics.jsonl; None where it has none.
+    `config` is the recipe of the step, and `row` its row of metrics.jsonl; None if there is none.
     """
+    rl = config.get("rl")
+    rl = rl if isinstance(rl, dict) else {}
+    draw = {"mode": rl.get("roc_mode"), "eps": rl.get("roc_eps"), "keep": rl.get("group_size")}
+    ledger = None
+    if row is not None and row.get("ledger/generated") is not None:
+        ledger = {name: int(row.get(f"ledger/{name}") or 0) for name in (*LEDGER, "generated")}
     rows = listing.rows
     of_step = rows["step"] == step
     places = np.flatnonzero(of_step & (rows["task"] == task))
-    siblings = [dict(listing.told(int(at))) for at in places[np.argsort(rows["sibling"][places])]]
+    siblings = [dict(listing.row_as_json(int(at))) for at in places[np.argsort(rows["sibling"][places])]]
     buckets = {sibling["bucket"] for sibling in siblings}
     scored = [s for s in siblings if s["reward"] is not None]
     is_drawn = bool(buckets & {"dropped_positive", "dropped_negative"})
@@ -69,7 +68,7 @@ def group(
         "sums": _sums([s["bucket"] for s in siblings]),
         "rewards": [s["reward"] for s in scored],
         "step_sums": _sums([listing.buckets[code] for code in rows["bucket"][of_step].tolist()]),
-        "ledger": _ledger(ledger),
+        "ledger": ledger,
     }
 
 
@@ -78,20 +77,14 @@ def _sums(buckets: Sequence[str]) -> dict[str, int]:
     return {name: buckets.count(name) for name in LEDGER} | counts | {"generated": len(buckets)}
 
 
-def _ledger(row: Row | None) -> dict[str, int] | None:
-    if row is None or row.get("ledger/generated") is None:
-        return None
-    return {name: int(row.get(f"ledger/{name}") or 0) for name in (*LEDGER, "generated")}
-
-
 def task_over_steps(listing: Listing, task: int) -> list[dict[str, Any]]:
     """A task at each step that has it: attempts, correct ones, mean reward and tokens."""
     rows = listing.rows[listing.rows["task"] == task]
-    told = []
+    steps = []
     for step in np.unique(rows["step"]).tolist():
         mine = rows[rows["step"] == step]
         scored = mine[~np.isnan(mine["reward"])]
-        told.append(
+        steps.append(
             {
                 "step": step,
                 "attempts": len(mine),
@@ -102,7 +95,7 @@ def task_over_steps(listing: Listing, task: int) -> list[dict[str, Any]]:
                 "kept": int(mine["kept"].sum()),
             }
         )
-    return told
+    return steps
 
 
 def pass_rates(listing: Listing, *, step: int) -> dict[str, Any]:

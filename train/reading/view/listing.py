@@ -9,21 +9,18 @@ trajectory's record.
 
 from __future__ import annotations
 
-import json
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from rocstar.engine.record.files import FRAMES, INDEX
-from rocstar.engine.record.json_record import RecordError, decode_times
-from rocstar.engine.record.learned import LearnedStep, LearnedTokens
+from rocstar.engine.record.json_record import RecordError
 from rocstar.engine.record.step_file import MOST_FAMILIES, StepFile
-from rocstar.engine.types import TrajectoryTimes
 from rocstar.train.reading.view.record_lines import LinesFile
 
 LISTED = np.dtype([
@@ -52,56 +49,7 @@ SPARE: Final = 16
 """The table grows by a sixteenth more than it must."""
 
 
-class OpenRecords(Protocol):
-    """A file of records that any one can be taken from."""
-
-    buckets: list[str]
-    families: list[str]
-
-    @property
-    def rows(self) -> npt.NDArray[Any]:
-        """A row of step_file.ROW for each."""
-        ...
-
-    def record(self, row: int) -> dict[str, Any]: ...
-
-    def searched(self, row: int) -> bytes:
-        """Return JSON with the texts of the record, escaped as ASCII."""
-        ...
-
-    def times(self, row: int) -> TrajectoryTimes | None:
-        """Return the times, or None if unknown."""
-        ...
-
-    def learned(self, name: str) -> LearnedTokens | None:
-        """Return the learner's values for the tokens of the record with this `id`, or None if there are
-        none."""
-        ...
-
-
-class FramesFile:
-    """A step's columns with their index."""
-
-    def __init__(self, path: Path) -> None:
-        self._step = StepFile(path)
-        self.buckets, self.families = self._step.buckets, self._step.families
-        self.rows = self._step.rows
-
-    def record(self, row: int) -> dict[str, Any]:
-        """The row as a JSON record."""
-        return self._step.record(row)
-
-    def searched(self, row: int) -> bytes:
-        """Return the metadata of the frame."""
-        return self._step.frame_json(row)
-
-    def times(self, row: int) -> TrajectoryTimes | None:
-        """Return the times."""
-        return decode_times(json.loads(self._step.frame_json(row)).get("times"))
-
-    def learned(self, name: str) -> LearnedTokens | None:
-        """Look the values up each time: a rank may write them after the index."""
-        return LearnedStep(self._step.path).find(name)
+OpenRecords = StepFile | LinesFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +82,13 @@ class Listing:
         self.problems: list[str] = []
         self.generation = 0
         """Grows with every change."""
+        self.folder_changed: int | None = None
+        """The date of the folder of `files` at the last `refresh`; None if unknown."""
         self._table: npt.NDArray[Any] = np.zeros(0, LISTED)
         """The buffer of `rows`, with spare capacity."""
         self._read: dict[Path, _FileRows] = {}
-        self._open: OrderedDict[Path, tuple[tuple[int, int], OpenRecords]] = OrderedDict()
+        self._opened = lru_cache(OPEN_FILES)(lambda path, stamp: open_records(path))
+        """The indexes of the files with these stamps."""
 
     def refresh(self, files: Iterable[Path]) -> bool:
         """Read the new rows of these files, the complete list. Return True if there were any."""
@@ -219,20 +170,14 @@ class Listing:
         stamp = stamp_of(path)
         if stamp is None:
             raise RecordError(f"{path}: is gone")
-        cached = self._open.pop(path, None)
-        if cached is None or cached[0] != stamp:
-            cached = stamp, open_records(path)
-        self._open[path] = cached
-        if len(self._open) > OPEN_FILES:
-            self._open.popitem(last=False)
-        return cached[1]
+        return self._opened(path, stamp)
 
     def number_of(self, stem: str) -> int | None:
         """The number of the file of this name without its ending; None if there is none."""
         return next((n for n, path in enumerate(self.files) if path.stem == stem), None)
 
-    def told(self, at: int) -> Mapping[str, Any]:
-        """A row of the table as JSON."""
+    def row_as_json(self, at: int) -> Mapping[str, Any]:
+        """Return a row of the table by its place."""
         row = self.rows[at]
         verdict = "no reward" if np.isnan(row["reward"]) else "correct" if row["is_correct"] else "wrong"
         return {
@@ -259,7 +204,7 @@ class Listing:
 def open_records(path: Path) -> OpenRecords:
     """Open a file. RecordError if it is incomplete or missing."""
     try:
-        return FramesFile(path) if path.suffix == FRAMES else LinesFile(path)
+        return StepFile(path) if path.suffix == FRAMES else LinesFile(path)
     except FileNotFoundError:
         raise RecordError(f"{path}: is gone") from None
 

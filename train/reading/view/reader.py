@@ -7,25 +7,26 @@ WithheldError for withheld tasks, and RecordError for incomplete files.
 from __future__ import annotations
 
 import shlex
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
+from rocstar.engine.record.files import FRAMES
 from rocstar.engine.record.json_record import RecordError
-from rocstar.engine.record.learned import LearnedTokens
+from rocstar.engine.record.learned import LearnedStep, LearnedTokens
 from rocstar.train.reading.diagnosis.diagnose import diagnose
 from rocstar.train.reading.diagnosis.doctor_command import as_plain
 from rocstar.train.reading.view import drawings
 from rocstar.train.reading.view.conversation import WithheldError, check_shown, conversation, overview, tokens
 from rocstar.train.reading.view.evaluation_page import compare_page, evaluation_page, grid
 from rocstar.train.reading.view.families import families, families_drawing
-from rocstar.train.reading.view.group_page import group, pass_rates, roc_settings, task_over_steps
+from rocstar.train.reading.view.group_page import group, pass_rates, task_over_steps
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.run_facts import numbers_of, starts_of, tiles_of
 from rocstar.train.reading.view.sample import sample_listing
 from rocstar.train.reading.view.text_search import search
 from rocstar.train.reading.view.timeline import timeline_of_step, trajectory_timeline
-from rocstar.train.reading.view.trajectory_filter import Places, filter_trajectories
+from rocstar.train.reading.view.trajectory_filter import filter_trajectories
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
 from rocstar.train.record.manifest import ManifestError
 from rocstar.train.record.metrics import MetricsFileError
@@ -53,8 +54,13 @@ class RunReader:
         """
         self._runs = runs
         self._reveal = reveal
-        self._orders: OrderedDict[tuple[Any, ...], Places] = OrderedDict()
-        self._records: OrderedDict[tuple[Any, ...], Mapping[str, Any]] = OrderedDict()
+        # `generation` belongs to the keys only: the rows of a listing change.
+        self._filtered = lru_cache(MAX_ORDERS)(
+            lambda listing, generation, words, sort: filter_trajectories(listing, words, sort)
+        )
+        self._record = lru_cache(MAX_RECORDS)(
+            lambda listing, generation, file, row: listing.opened(file).record(row)
+        )
 
     def stamps(self) -> dict[str, str]:
         """Return a stamp per run that changes with it."""
@@ -97,14 +103,14 @@ class RunReader:
     ) -> dict[str, Any]:
         """A part of the list of trajectories, with how many there are."""
         listing = self._listing(name, collection)
-        places = self._order(listing, name, collection, words, sort)
+        places = self._filtered(listing, listing.generation, words, sort)
         shown = places[max(0, start) : max(0, start) + min(num, MAX_PAGE)]
         buckets = listing.rows["bucket"][places]
         return {
             "total": len(listing.rows),
             "matched": len(places),
             "start": start,
-            "rows": [listing.told(int(at)) for at in shown],
+            "rows": [listing.row_as_json(int(at)) for at in shown],
             "buckets": {name: int((buckets == code).sum()) for code, name in enumerate(listing.buckets)},
             "correct": int(listing.rows["is_correct"][places].sum()),
             "steps": len(listing.files),
@@ -116,23 +122,25 @@ class RunReader:
     ) -> dict[str, Any]:
         """The next hits of a text among the chosen trajectories."""
         listing = self._listing(name, collection)
-        places = self._order(listing, name, collection, words, sort)
+        places = self._filtered(listing, listing.generation, words, sort)
         return search(listing, places, text, start=start, reveal=self._reveal)
 
     def conversation(self, name: str, collection: str, stem: str, row: int) -> dict[str, Any]:
         """Return a trajectory, with the command that recomputes its step."""
-        run, record = self._run(name), self._record(name, collection, stem, row)
-        told = conversation(record, reveal=self._reveal)
-        listing = self._listing(name, collection)
-        listed = listing.told(_place(listing, stem, row))
+        run = self._run(name)
+        listing, at, record = self._trajectory(name, collection, stem, row)
         replay = f"rocstar replay {shlex.quote(str(run.path))} --step {record.get('step')}"
         is_step = collection == STEPS and bool(run.config())
+        has_model = run.path.is_dir() and complete_checkpoints(run.path)
+        model = shlex.quote(str(run.path)) if has_model else "MODEL"
+        start = shlex.quote(f"{listing.files[listing.rows['file'][at]]}:{row}")
         timeline = trajectory_timeline(record)
         return {
-            **told,
-            "listed": listed,
+            **conversation(record),
+            "listed": listing.row_as_json(at),
             "replay": replay if is_step else None,
-            "chat": _chat_command(run, listing, stem, row),
+            # From the end of this trajectory; @TURN after it starts before that turn.
+            "chat": f"rocstar chat {model} --from {start}",
             "timeline": None if timeline is None else timeline.as_json(),
         }
 
@@ -140,14 +148,14 @@ class RunReader:
         self, name: str, collection: str, stem: str, row: int, *, start: int, stop: int
     ) -> dict[str, Any]:
         """Columns of tokens."""
-        record = self._shown(name, collection, stem, row)
-        learned = self._learned(name, collection, stem, record)
+        listing, at, record = self._trajectory(name, collection, stem, row)
+        learned = _learned(listing, at, record)
         return tokens(record, self._run(name).texts, learned, start=start, stop=stop)
 
     def strip(self, name: str, collection: str, stem: str, row: int, *, bins: int) -> dict[str, Any]:
         """Return a trajectory in `bins` parts."""
-        record = self._shown(name, collection, stem, row)
-        return overview(record, self._learned(name, collection, stem, record), bins)
+        listing, at, record = self._trajectory(name, collection, stem, row)
+        return overview(record, _learned(listing, at, record), bins)
 
     def alarms(self, name: str) -> dict[str, Any]:
         """Return the diagnosis as of `rocstar doctor --json`; `problem` is the reason if there is none.
@@ -176,17 +184,18 @@ class RunReader:
         """Return the trajectories of a group and their question, None if it is withheld."""
         run, listing = self._run(name), self._listing(name, STEPS)
         rows = [row for row in run.metrics() if row["phase"] == "rl" and row["step"] == step]
-        draw, ledger = roc_settings(run.config(step)), rows[-1] if rows else None
-        found = group(listing, step=step, task=task, draw=draw, ledger=ledger)
+        row = rows[-1] if rows else None
+        found = group(listing, step=step, task=task, config=run.config(step), row=row)
         if not found["siblings"]:
             raise NothingThereError(f"{name} has no group of this task at step {step}")
         return {**found, "asked": self._asked(name, found["siblings"][0])}
 
     def _asked(self, name: str, sibling: Mapping[str, Any]) -> dict[str, Any] | None:
         try:
-            task = self._shown(name, STEPS, sibling["file"], sibling["row"]).get("task") or {}
+            _, _, record = self._trajectory(name, STEPS, sibling["file"], sibling["row"])
         except (WithheldError, RecordError):  # the index has the group's data anyway
             return None
+        task = record.get("task") or {}
         return {part: task.get(part) for part in ("question", "answer")}
 
     def task(self, name: str, *, task: int) -> dict[str, Any]:
@@ -242,57 +251,24 @@ class RunReader:
             raise NothingThereError(f"{name} has no finished evaluation at step {step!r}")
         return folder
 
-    def _order(self, listing: Listing, name: str, collection: str, words: str, sort: str) -> Places:
-        key = (name, collection, id(listing), listing.generation, words, sort)
-        places = self._orders.pop(key, None)
-        if places is None:
-            places = filter_trajectories(listing, words, sort)
-        self._orders[key] = places
-        if len(self._orders) > MAX_ORDERS:
-            self._orders.popitem(last=False)
-        return places
+    def _trajectory(
+        self, name: str, collection: str, stem: str, row: int
+    ) -> tuple[Listing, int, Mapping[str, Any]]:
+        """Return a listing, the place in it of a row of a file, and its record, which may be shown.
 
-    def _record(self, name: str, collection: str, stem: str, row: int) -> Mapping[str, Any]:
+        NothingThereError for an unknown row, WithheldError for a hidden one.
+        """
         listing = self._listing(name, collection)
-        _place(listing, stem, row)
-        key = (name, collection, id(listing), listing.generation, stem, row)
-        record = self._records.pop(key, None)
-        if record is None:
-            number = listing.number_of(stem)
-            record = listing.opened(-1 if number is None else number).record(row)
-        self._records[key] = record
-        if len(self._records) > MAX_RECORDS:
-            self._records.popitem(last=False)
-        return record
-
-    def _learned(
-        self, name: str, collection: str, stem: str, record: Mapping[str, Any]
-    ) -> LearnedTokens | None:
-        listing = self._listing(name, collection)
-        number = listing.number_of(stem)
-        return None if number is None else listing.opened(number).learned(str(record.get("id")))
-
-    def _shown(self, name: str, collection: str, stem: str, row: int) -> Mapping[str, Any]:
-        """A record that may be shown."""
-        record = self._record(name, collection, stem, row)
+        number, files = listing.number_of(stem), listing.rows["file"]
+        at = -1 if number is None or row < 0 else int(files.searchsorted(number)) + row
+        if not 0 <= at < len(files) or files[at] != number:
+            raise NothingThereError(f"there is no trajectory {row} in {stem!r}")
+        record = self._record(listing, listing.generation, number, row)
         check_shown(record, reveal=self._reveal)
-        return record
+        return listing, at, record
 
 
-def _chat_command(run: ViewedRun, listing: Listing, stem: str, row: int) -> str:
-    """Return the command to chat from the end of this trajectory; @TURN after it starts before that turn."""
-    number = listing.number_of(stem)
-    file = listing.files[0 if number is None else number]
-    model = shlex.quote(str(run.path)) if run.path.is_dir() and complete_checkpoints(run.path) else "MODEL"
-    return f"rocstar chat {model} --from {shlex.quote(f'{file}:{row}')}"
-
-
-def _place(listing: Listing, stem: str, row: int) -> int:
-    """The place of a row in the table. NothingThereError where it has none."""
-    number = listing.number_of(stem)
-    files = listing.rows["file"]
-    if number is not None:
-        first = int(files.searchsorted(number))
-        if row >= 0 and first + row < len(files) and files[first + row] == number:
-            return first + row
-    raise NothingThereError(f"there is no trajectory {row} in {stem!r}")
+def _learned(listing: Listing, at: int, record: Mapping[str, Any]) -> LearnedTokens | None:
+    """Return the learner's values, read each time: a rank may write them after the index."""
+    path = listing.files[listing.rows["file"][at]]
+    return LearnedStep(path).find(str(record.get("id"))) if path.suffix == FRAMES else None

@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from rocstar.engine.record.json_record import VERSION, RecordError, decode_times
-from rocstar.engine.record.learned import LearnedTokens
+from rocstar.engine.record.json_record import VERSION, RecordError
 from rocstar.engine.record.step_file import (
     FAMILY_CHARS,
     MOST_FAMILIES,
@@ -23,7 +22,7 @@ from rocstar.engine.record.step_file import (
     seconds_of,
     task_number,
 )
-from rocstar.engine.types import HIDDEN, TRUNCATED, Origin, Span, TrajectoryTimes
+from rocstar.engine.types import HIDDEN, TRUNCATED, Origin, Span
 
 
 class _TaskLine(msgspec.Struct):
@@ -99,41 +98,44 @@ class LinesFile:
         rows, at = [], 0
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n") and not _is_whole(line):
-                    break
+                if not line.endswith(b"\n"):
+                    try:
+                        json.loads(line)
+                    except (ValueError, RecursionError):
+                        break
                 rows.append(self._row(_record(line, f"{path}:{number}")))
                 self._offsets.append((at, len(line)))
                 at += len(line)
         self.rows: npt.NDArray[Any] = np.array(rows, ROW) if rows else np.zeros(0, ROW)
 
-    def _row(self, told: _RecordLine) -> tuple[Any, ...]:
-        if told.decision.reason not in self.buckets:
-            self.buckets.append(told.decision.reason)
-        reward, penalty = told.outcome.reward, told.penalty
-        calls = [call for turn in told.turns for call in turn.calls]
-        is_correct = told.outcome.is_correct
-        policy = sum(s.end - s.start for s in told.segments if s.origin == Origin.policy)
+    def _row(self, record: _RecordLine) -> tuple[Any, ...]:
+        if record.decision.reason not in self.buckets:
+            self.buckets.append(record.decision.reason)
+        reward, penalty = record.outcome.reward, record.penalty
+        calls = [call for turn in record.turns for call in turn.calls]
+        is_correct = record.outcome.is_correct
+        policy = sum(s.end - s.start for s in record.segments if s.origin == Origin.policy)
         return (
             *(0, 0, 0, 0),
-            *(told.step, told.sibling, told.policy_version),
-            task_number(told.task.id),
-            told.task.id.encode("utf-8", "replace")[:NAME_BYTES],
-            told.segments[-1].end if told.segments else 0,
+            *(record.step, record.sibling, record.policy_version),
+            task_number(record.task.id),
+            record.task.id.encode("utf-8", "replace")[:NAME_BYTES],
+            record.segments[-1].end if record.segments else 0,
             policy,
-            *(told.num_answers, len(told.turns)),
+            *(record.num_answers, len(record.turns)),
             sum(call.status != "not_executed" for call in calls),
             sum(call.is_error for call in calls),
-            self.buckets.index(told.decision.reason),
-            told.decision.kept,
+            self.buckets.index(record.decision.reason),
+            record.decision.kept,
             reward == 1.0 if is_correct is None else is_correct,
-            told.finish_reason in TRUNCATED,
-            bool(told.task.meta.get(HIDDEN)),
+            record.finish_reason in TRUNCATED,
+            bool(record.task.meta.get(HIDDEN)),
             _number(reward),
             _number(penalty.error if penalty else None),
             _number(penalty.format if penalty else None),
-            _number(None if isinstance(told.advantage, list) else told.advantage),
-            self._family(told.task.source),
-            *_times(told.times),
+            _number(None if isinstance(record.advantage, list) else record.advantage),
+            self._family(record.task.source),
+            *_times(record.times),
         )
 
     def _family(self, source: str) -> int:
@@ -144,25 +146,17 @@ class LinesFile:
             self.families.append(source)
         return self.families.index(source)
 
-    def searched(self, row: int) -> bytes:
-        """The line."""
+    def metadata(self, row: int) -> bytes:
+        """Return the line, which has all texts of the record."""
         offset, size = self._offsets[row]
         with self._path.open("rb") as file:
             file.seek(offset)
             return file.read(size)
 
-    def times(self, row: int) -> TrajectoryTimes | None:
-        """Return the times, or None if the line has none."""
-        return decode_times(self.record(row).get("times"))
-
-    def learned(self, name: str) -> LearnedTokens | None:
-        """Return None: lines have no values of a learner."""
-        return None
-
     def record(self, row: int) -> dict[str, Any]:
         """The record of a line."""
         try:
-            record = json.loads(self.searched(row))
+            record = json.loads(self.metadata(row))
         except (ValueError, RecursionError) as error:
             raise RecordError(f"{self._path}:{row + 1}: not JSON: {error}") from None
         if not isinstance(record, dict):
@@ -170,37 +164,29 @@ class LinesFile:
         return record
 
 
-def _times(told: _TimesLine | None) -> tuple[float, float, float, float]:
+def _times(times: _TimesLine | None) -> tuple[float, float, float, float]:
     """Return the times of a row, from `began` to `tools_s`."""
-    if told is None:
+    if times is None:
         return (float("nan"),) * 4
     tools_s = sum(
-        seconds_of([None if call is None else Span(*call) for call in calls]) for _, _, calls in told.turns
+        seconds_of([None if call is None else Span(*call) for call in calls]) for _, _, calls in times.turns
     )
-    return told.began, told.ended_s, sum(end - start for start, end, _ in told.turns), tools_s
-
-
-def _is_whole(line: bytes) -> bool:
-    try:
-        json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    return True
+    return times.began, times.ended_s, sum(end - start for start, end, _ in times.turns), tools_s
 
 
 def _record(line: bytes, place: str) -> _RecordLine:
     try:
         try:
-            told = _DECODER.decode(line)
+            record = _DECODER.decode(line)
         except msgspec.ValidationError:
             raise
         except msgspec.DecodeError:  # half a surrogate pair, which Python's JSON takes
-            told = msgspec.convert(json.loads(line), _RecordLine)
+            record = msgspec.convert(json.loads(line), _RecordLine)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{place}: not a trajectory record: {error}") from None
-    if told.v != VERSION:
+    if record.v != VERSION:
         raise RecordError(f"{place}: not a trajectory record of version {VERSION}")
-    return told
+    return record
 
 
 def _number(value: float | None) -> float:

@@ -68,7 +68,7 @@ def report_page(run_dir: Path) -> str:
     run = ViewedRun(name, run_dir, only=_ends(records_of(run_dir)))
     reader = RunReader(lambda: {name: run}, reveal=False)
     kept = ExportedResponses(reader, name)
-    told = kept.ask("run", {"run": name}, partial(reader.run, name))
+    run_page = kept.ask("run", {"run": name}, partial(reader.run, name))
     kept.ask("runs", {}, reader.runs)
     kept.ask("groups", {"run": name}, partial(reader.groups_of, name))
     for step in _ends(list(run.evaluations())):
@@ -79,7 +79,9 @@ def report_page(run_dir: Path) -> str:
     for place, _ in shown:
         kept.keep_tokens(STEPS, place)
     about = _about("run", len(places) - len(shown), run=name)
-    return build_document(f"rocstar: {name}", about, kept.texts, static_table(name, NUMBERS, told["numbers"]))
+    return build_document(
+        f"rocstar: {name}", about, kept.texts, static_table(name, NUMBERS, run_page["numbers"])
+    )
 
 
 def write_eval_report(folder: Path, *, reveal: bool = False) -> Path:
@@ -96,18 +98,18 @@ def write_eval_report(folder: Path, *, reveal: bool = False) -> Path:
     reader = RunReader(lambda: {name: run}, reveal=reveal)
     kept = ExportedResponses(reader, name)
     kept.ask("runs", {}, reader.runs)
-    told = reader.evaluation(name, "0")
+    page = reader.evaluation(name, "0")
     left_out = 0
     for set_name, found in kept.keep_evaluation("0").items():
-        rows = select_attempts(found["questions"], max(1, NUM_ATTEMPTS // len(told["sets"])))
+        rows = select_attempts(found["questions"], max(1, NUM_ATTEMPTS // len(page["sets"])))
         places = [(set_name, row) for row in rows if found["shown"]]
         if set_name in sets_of(folder):
             shown = kept.keep_conversations(f"0:{set_name}", places)
             left_out += len(places) - len(shown)
-    scores = told["tables"][0]
+    scores = page["tables"][0]
     about = _about("evaluation", left_out, run=name, step="0")
-    table = static_table(told["model"], scores["head"], scores["rows"])
-    text = build_document(f"rocstar: {told['model']}", about, kept.texts, table)
+    table = static_table(page["model"], scores["head"], scores["rows"])
+    text = build_document(f"rocstar: {page['model']}", about, kept.texts, table)
     replace_text(folder / REPORT, text)
     return folder / REPORT
 

@@ -23,8 +23,10 @@ def tiles_of(rows: Sequence[Row]) -> list[dict[str, str]]:
     sets = sorted(dict.fromkeys(e.set_name for e in found), key=lambda name: name != main_set)
     tiles = [_evaluation_tile(found, set_name) for set_name in sets]
     for name, key in (("reward", "reward/mean"), ("tool errors in correct", "tool/error_share_in_correct")):
-        first, last = _quarters(steps, key)
-        if first is not None and last is not None:
+        values = [known for row in steps if (known := number(row, key)) is not None]
+        if len(values) > 1:
+            size = math.ceil(len(values) / 4)
+            first, last = math.fsum(values[:size]) / size, math.fsum(values[-size:]) / size
             unit = metric_of(key).unit
             value = f"{format_value(first, unit)} → {format_value(last, unit)}"
             detail = "mean of the first and of the last quarter of the steps"
@@ -64,15 +66,6 @@ def _interval(e: PlottedEvaluation) -> str:
     return f"[{e.low:.2f}, {e.high:.2f}]" if e.low is not None and e.high is not None else ""
 
 
-def _quarters(steps: Sequence[Row], key: str) -> tuple[float | None, float | None]:
-    """Mean over the first and over the last quarter of the steps that have the metric."""
-    values = [value for row in steps if (value := number(row, key)) is not None]
-    size = math.ceil(len(values) / 4)
-    if len(values) < 2:
-        return None, None
-    return math.fsum(values[:size]) / size, math.fsum(values[-size:]) / size
-
-
 NUMBERS = ("metric", "first", "last", "unit", "meaning")
 
 
@@ -81,23 +74,18 @@ def numbers_of(rows: Sequence[Row]) -> list[list[str]]:
     names = sorted({name for row in rows for name in row if "/" in name})
     lines = []
     for name in names:
-        asked = _rows_of(name, rows)
+        # The rows that could have it: those of its phase.
+        phases = {row["phase"] for row in rows if name in row}
+        found = [row for row in rows if row["phase"] in phases]
+        if phases == {"eval"}:  # beside evaluations there are difficulty filters, and each set has its rows
+            family = name.rpartition("/")[0] + "/"
+            found = [row for row in found if any(key.startswith(family) for key in row)]
         try:
             unit, meaning = metric_of(name).unit, metric_of(name).meaning
         except UnknownMetricError:
             unit, meaning = "", ""
-        lines.append([name, _text(asked[0], name, unit), _text(asked[-1], name, unit), unit, meaning])
+        lines.append([name, _text(found[0], name, unit), _text(found[-1], name, unit), unit, meaning])
     return lines
-
-
-def _rows_of(name: str, rows: Sequence[Row]) -> list[Row]:
-    """The rows that could have the metric: those of its phase; of evaluations, those of its set."""
-    phases = {row["phase"] for row in rows if name in row}
-    found = [row for row in rows if row["phase"] in phases]
-    if phases == {"eval"}:  # beside evaluations there are difficulty filters, and each set has its rows
-        family = name.rpartition("/")[0] + "/"
-        found = [row for row in found if any(key.startswith(family) for key in row)]
-    return found
 
 
 def _text(row: Row, name: str, unit: str) -> str:

@@ -49,7 +49,7 @@ def search(
         except RecordError:
             found, unread = None, unread + 1
         if found is not None:
-            hits.append({**listing.told(int(places[at])), **found})
+            hits.append({**listing.row_as_json(int(places[at])), **found})
         at += 1
         if clock() >= until:
             break
@@ -64,11 +64,11 @@ def _found(
     row = listing.rows[place]
     if row["hidden"] and not reveal:
         return None
-    told = listing.opened(int(row["file"])).searched(int(row["row"]))
-    if needle not in told.lower():
+    metadata = listing.opened(int(row["file"])).metadata(int(row["row"]))
+    if needle not in metadata.lower():
         return None
     try:
-        record = json.loads(told)
+        record = json.loads(metadata)
     except (ValueError, RecursionError):
         raise RecordError(f"row {row['row']} is no JSON") from None
     wanted = text.lower()

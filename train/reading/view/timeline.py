@@ -9,6 +9,7 @@ frames of the trajectories that ended last are read.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,13 +57,11 @@ def trajectory_timeline(record: Mapping[str, Any]) -> Figure | None:
         return None
     width = min(MOST_CALL_LANES, max((len(turn.calls) for turn in times.turns), default=0))
     tools = ["tools"] if width == 1 else [f"tool {k}" for k in range(1, width + 1)]
-    bars = [Bar(0, kind, *span) for kind, span in _policy_spans(times)]
-    for turn in times.turns:
-        for k, call in enumerate(turn.calls):
-            if call is not None:
-                bars.append(Bar(1 + min(k, width - 1), "tool", call.start_s, call.end_s))
-    if times.judged is not None:
-        bars.append(Bar(1 + width, "judge", times.judged.start_s, times.judged.end_s))
+    lanes = {"queued": 0, "policy": 0, "tool": 1, "judge": 1 + width}
+    bars = [
+        Bar(lanes[kind] + min(number, MOST_CALL_LANES - 1), kind, start_s, end_s)
+        for kind, number, start_s, end_s in _spans(times)
+    ]
     names = ["policy", *tools, *(["judge"] if times.judged is not None else [])]
     draw = partial(drawn_lanes, "Turns and calls", names, bars, times.ended_s)
     caption = "Seconds since the start of the trajectory. Time without a bar on any lane is waiting."
@@ -77,7 +76,7 @@ def step_timeline(shown: Sequence[tuple[str, TrajectoryTimes]], *, of: int) -> F
     bars: list[Bar] = []
     for lane, (_, times) in enumerate(shown):
         shift_s = times.began - first
-        bars += [Bar(lane, kind, shift_s + a, shift_s + b) for kind, (a, b) in _spans(times)]
+        bars += [Bar(lane, kind, shift_s + a, shift_s + b) for kind, _, a, b in _spans(times)]
     end_s = max(times.began - first + times.ended_s for _, times in shown)
     draw = partial(drawn_lanes, "Who waited when", [name for name, _ in shown], bars, end_s)
     caption = (
@@ -87,24 +86,22 @@ def step_timeline(shown: Sequence[tuple[str, TrajectoryTimes]], *, of: int) -> F
     return Figure(draw, caption, is_wide=True)
 
 
-def _policy_spans(times: TrajectoryTimes) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Yield the spans of the requests, with the wait for the first slot apart."""
-    granted_s = times.granted_s
+def _spans(times: TrajectoryTimes) -> Iterator[tuple[str, int, float, float]]:
+    """Yield the kind of each span, the number of a call in its turn (else 0), and start and end in seconds.
+
+    The wait for the first slot of the engine is apart from the first request.
+    """
     for k, turn in enumerate(times.turns):
         start_s, end_s = turn.written.start_s, turn.written.end_s
-        if k == 0 and granted_s is not None and start_s < granted_s <= end_s:
-            yield "queued", (start_s, granted_s)
-            start_s = granted_s
-        yield "policy", (start_s, end_s)
-
-
-def _spans(times: TrajectoryTimes) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Yield all spans of one lane."""
-    yield from _policy_spans(times)
-    for turn in times.turns:
-        yield from (("tool", (call.start_s, call.end_s)) for call in turn.calls if call is not None)
+        if k == 0 and times.granted_s is not None and start_s < times.granted_s <= end_s:
+            yield "queued", 0, start_s, times.granted_s
+            start_s = times.granted_s
+        yield "policy", 0, start_s, end_s
+        for number, call in enumerate(turn.calls):
+            if call is not None:
+                yield "tool", number, call.start_s, call.end_s
     if times.judged is not None:
-        yield "judge", (times.judged.start_s, times.judged.end_s)
+        yield "judge", 0, times.judged.start_s, times.judged.end_s
 
 
 def _shortened(name: str, chars: int) -> str:
@@ -194,19 +191,23 @@ def timeline_of_step(listing: Listing, step: int) -> dict[str, Any]:
     rows = records.rows
     first = int(listing.rows["file"].searchsorted(number))
     chosen = _last_to_end(rows)
-    times = {row: found for row in chosen if (found := records.times(row)) is not None}
-    shown = [row for row in chosen if row in times]
+    times = {}
+    for row in chosen:
+        found = decode_times(json.loads(records.metadata(row)).get("times"))
+        if found is not None:
+            times[row] = found
+    shown = list(times)
     began = min((times[row].began for row in shown), default=0.0)
     at = files.index(stem)
-    told_rows = [
+    shown_rows = [
         {
-            **listing.told(first + row),
+            **listing.row_as_json(first + row),
             "began_s": times[row].began - began,
             "writing_s": float(rows["writing_s"][row]),
         }
         for row in shown
     ]
-    names = [f"{one['name']} #{one['sibling']}" for one in told_rows]
+    names = [f"{row['name']} #{row['sibling']}" for row in shown_rows]
     known = ~np.isnan(rows["began"])
     drawing = step_timeline(
         [(name, times[row]) for name, row in zip(names, shown, strict=True)], of=int(known.sum())
@@ -216,7 +217,7 @@ def timeline_of_step(listing: Listing, step: int) -> dict[str, Any]:
         "before": _step_of(files[at - 1]) if at else None,
         "after": _step_of(files[at + 1]) if at + 1 < len(files) else None,
         "drawing": None if drawing is None else drawing.as_json(),
-        "rows": told_rows,
+        "rows": shown_rows,
         "sums": _sums(rows[known]),
     }
 

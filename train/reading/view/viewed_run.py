@@ -12,8 +12,8 @@ import contextlib
 import re
 import time
 import tomllib
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,40 +42,6 @@ EVALUATION: Final = "evaluations"
 TOKENIZER: Final = "tokenizer.json"
 
 
-class TokenTextsOfRun:
-    """Loads the tokenizer of the run's last checkpoint at the first use.
-
-    It is None without a checkpoint or without the package tokenizers: a record has only ids.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._path: Path | None = None
-        self._tokenizer: Any = None
-        self._known: dict[int, str] = {}
-
-    def __call__(self, ids: Sequence[int]) -> list[str] | None:
-        if self._tokenizer is None and not self._load():
-            return None
-        for token in ids:
-            if token not in self._known:
-                self._known[token] = self._tokenizer.decode([token], skip_special_tokens=False)
-        return [self._known[token] for token in ids]
-
-    def _load(self) -> bool:
-        found = [path / TOKENIZER for path in complete_checkpoints(self._directory)]
-        path = next((path for path in reversed(found) if path.is_file()), None)
-        if path is None or path == self._path:
-            return False
-        self._path = path
-        try:
-            from tokenizers import Tokenizer
-        except ImportError:
-            return False
-        self._tokenizer = Tokenizer.from_file(str(path))
-        return True
-
-
 class ViewedRun:
     """The contents of one run folder or file of records."""
 
@@ -87,10 +53,12 @@ class ViewedRun:
         self._metrics: tuple[tuple[int, int], list[Row]] | None = None
         self.problem = ""
         """Why metrics.jsonl could not be read."""
-        self._listings: OrderedDict[str, tuple[Listing, int | None]] = OrderedDict()
+        self._listings = lru_cache(MAX_LISTINGS)(lambda collection: Listing())
         self._growing: Path | None = None
         """The file of the step that was being rolled out when `growing` was last asked."""
-        self.texts = TokenTextsOfRun(path if path.is_dir() else path.parent)
+        self._tokenizer_path: Path | None = None
+        self._tokenizer: Any = None
+        self._token_texts: dict[int, str] = {}
 
     def metrics(self) -> list[Row]:
         """The rows of metrics.jsonl; none where there is none."""
@@ -129,33 +97,25 @@ class ViewedRun:
             starts = read_manifest(self.path) if self.path.is_dir() else []
         except ManifestError:
             return ""
-        told = str(starts[-1].get("status", "")) if starts else ""
+        status = str(starts[-1].get("status", "")) if starts else ""
         with contextlib.suppress(OSError):  # another user's lock says nothing about the run
-            if told == "running" and not is_held(self.path):
+            if status == "running" and not is_held(self.path):
                 return "killed"
-        return told
+        return status
 
     def listing(self, collection: str) -> Listing | None:
         """Return the trajectories of a collection written so far, or None for an unknown one."""
         files = self._files(collection)
         if files is None:
             return None
-        listing, dated = self._listings.pop(collection, (Listing(), None))
-        now = self._folder_date(collection)
-        if dated is None or dated != now:
+        listing, folder = self._listings(collection), self.path / TRAJECTORIES
+        changed = folder.stat().st_mtime_ns if collection == STEPS and folder.is_dir() else None
+        if changed is not None and time.time_ns() - changed <= TICK_NS:
+            changed = None  # within a tick of the clock a further change is not visible
+        if changed is None or changed != listing.folder_changed:
             listing.refresh(files())
-        self._listings[collection] = listing, now
-        if len(self._listings) > MAX_LISTINGS:
-            self._listings.popitem(last=False)
+        listing.folder_changed = changed
         return listing
-
-    def _folder_date(self, collection: str) -> int | None:
-        """Return when the folder of the steps last changed, or None if that was in the current tick of the
-        clock, within which a further change is not visible."""
-        if collection != STEPS or not (self.path / TRAJECTORIES).is_dir():
-            return None
-        date = (self.path / TRAJECTORIES).stat().st_mtime_ns
-        return date if time.time_ns() - date > TICK_NS else None
 
     def _files(self, collection: str) -> Callable[[], list[Path]] | None:
         """Return the function that lists a collection's files, or None for an unknown name."""
@@ -190,6 +150,32 @@ class ViewedRun:
             return None
         self._growing = found[step]
         return {"step": step, "bytes": self._growing.stat().st_size}
+
+    def texts(self, ids: Sequence[int]) -> list[str] | None:
+        """Return the text of each token by the tokenizer of the last checkpoint, loaded at the first use.
+
+        None without a checkpoint or without the package tokenizers: a record has only ids.
+        """
+        if self._tokenizer is None and not self._load_tokenizer():
+            return None
+        for token in ids:
+            if token not in self._token_texts:
+                self._token_texts[token] = self._tokenizer.decode([token], skip_special_tokens=False)
+        return [self._token_texts[token] for token in ids]
+
+    def _load_tokenizer(self) -> bool:
+        folder = self.path if self.path.is_dir() else self.path.parent
+        found = [path / TOKENIZER for path in complete_checkpoints(folder)]
+        path = next((path for path in reversed(found) if path.is_file()), None)
+        if path is None or path == self._tokenizer_path:
+            return False
+        self._tokenizer_path = path
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            return False
+        self._tokenizer = Tokenizer.from_file(str(path))
+        return True
 
     def stamp(self) -> str:
         """Return a stamp that changes with new data; it reads the dates of a few files only."""
@@ -269,21 +255,18 @@ class RunIndex:
         taken = {run.name for run in self._by_path.values()}
         for path in found:
             if path not in self._by_path:
-                name = _free(path.stem if path.is_file() else path.name, taken)
+                first = name = path.stem if path.is_file() else path.name
+                number = 2
+                while name in taken:
+                    number, name = number + 1, f"{first} {number}"
                 taken.add(name)
                 self._by_path[path] = ViewedRun(name, path)
         return {self._by_path[path].name: self._by_path[path] for path in dict.fromkeys(found)}
 
 
 def _viewable(path: Path) -> Iterator[Path]:
+    """Yield the path if it can be viewed, else the folders in it that can be."""
     if is_viewable(path):
         yield path
     elif path.is_dir():
         yield from sorted(inner for inner in path.iterdir() if inner.is_dir() and is_viewable(inner))
-
-
-def _free(name: str, taken: set[str]) -> str:
-    number, free = 2, name
-    while free in taken:
-        number, free = number + 1, f"{name} {number}"
-    return free

@@ -142,7 +142,14 @@ class PageServer:
     async def _export(self, request: web.Request) -> web.Response:
         """The trajectories that are named, or a sample of the run's, as one file."""
         run, collection = _collection(request)
-        named = [_file_and_row(text) for text in request.query.getall("at", [])]
+        named = []
+        for text in request.query.getall("at", []):
+            stem, _, row = text.rpartition(":")
+            if not (row.isascii() and row.isdecimal()) or len(row) > MAX_DIGITS:
+                raise web.HTTPBadRequest(
+                    text=f"at={text[:80]!r}: a file and a row, step_000001:7 for example"
+                )
+            named.append((stem, int(row)))
 
         def page() -> str:
             places = named or self._reader.sample(run, collection, MOST)
@@ -244,13 +251,6 @@ def _place(request: web.Request) -> tuple[str, int]:
 def _evaluation(request: web.Request, name: str) -> tuple[str, str]:
     run, _, step = request.query.get(name, "").rpartition(":")
     return run, step
-
-
-def _file_and_row(text: str) -> tuple[str, int]:
-    stem, _, row = text.rpartition(":")
-    if not (row.isascii() and row.isdecimal()) or len(row) > MAX_DIGITS:
-        raise web.HTTPBadRequest(text=f"at={text[:80]!r}: a file and a row, step_000001:7 for example")
-    return stem, int(row)
 
 
 def _number(request: web.Request, name: str, default: int | None = None, *, base: int = 10) -> int:

@@ -24,7 +24,7 @@ def heard(rows: Rows, held_out: HeldOutChange | None = None) -> list[Episode]:
     ringing = Ringing(Path("no evaluations"))
     ringing._change = held_out
     for row in rows:
-        ringing.hear(row)
+        ringing.add_row(row)
     return ringing.episodes
 
 

@@ -102,14 +102,14 @@ def test_what_is_no_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_who_works_on_a_run_is_known(tmp_path: Path) -> None:
     run = write_rows(tmp_path / "run", healthy(10))
     write_json(run / "manifest.json", {"v": 1, "starts": [{"status": "running"}]})
-    assert diagnose(run).state.name == "killed" and diagnose(run).is_ill
+    assert diagnose(run).state == "killed" and diagnose(run).is_ill
     written = (run / "metrics.jsonl").stat().st_mtime
     with claim(run, resume=True):
-        assert diagnose(run, clock=lambda: written + 5).state.name == "running"
+        assert diagnose(run, clock=lambda: written + 5).state == "running"
         late = diagnose(run, clock=lambda: written + 300)
-    assert late.state.name == "silent" and "300 s" in late.state.told and late.is_ill
+    assert late.state == "silent" and "300 s" in late.state_note and late.is_ill
     write_json(run / "manifest.json", {"v": 1, "starts": [{"status": "complete"}]})
-    assert diagnose(run).state.name == "complete" and not diagnose(run).is_ill
+    assert diagnose(run).state == "complete" and not diagnose(run).is_ill
 
 
 class Told(Callback):

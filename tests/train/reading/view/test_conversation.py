@@ -13,10 +13,17 @@ from rocstar.engine.record.json_record import from_record
 from rocstar.engine.record.learned import LearnedStep
 from rocstar.engine.record.reading import read_folder
 from rocstar.engine.types import HIDDEN
-from rocstar.train.reading.view.conversation import PAGE_TOKENS, WithheldError, conversation, overview, tokens
+from rocstar.train.reading.view.conversation import (
+    PAGE_TOKENS,
+    WithheldError,
+    check_shown,
+    conversation,
+    overview,
+    tokens,
+)
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.text_search import search
-from rocstar.train.reading.view.viewed_run import TokenTextsOfRun, records_of
+from rocstar.train.reading.view.viewed_run import ViewedRun, records_of
 
 from .view_runs import MadeSibling, groups_of, trajectory, write_step
 
@@ -85,7 +92,7 @@ def test_advantages_by_token_stand_at_the_tokens_of_the_policy(viewed: Path) -> 
     whole = [next(expected) if mine else None for mine in policy]
     for start in (0, 5, 9, 20):
         assert tokens(record, no_texts, None, start=start, stop=10**9)["advantages"] == whole[start:]
-    assert conversation(record, reveal=False)["advantage"] == [0.0, (int(policy.sum()) - 1) / 8]
+    assert conversation(record)["advantage"] == [0.0, (int(policy.sum()) - 1) / 8]
 
 
 def test_one_answer_has_a_bound_and_an_overview_has_all(tmp_path: Path) -> None:
@@ -108,7 +115,7 @@ def test_one_answer_has_a_bound_and_an_overview_has_all(tmp_path: Path) -> None:
 
 def test_calls_stand_in_their_places(viewed: Path) -> None:
     record = next(iter(read_folder(viewed / "trajectories")))
-    told = conversation(record, reveal=False)
+    told = conversation(record)
     first = told["turns"][0]["pieces"]
     assert first[0] == "Call 0.\n" and first[1]["name"] == "python" and first[1]["is_error"]
     assert first[1]["arguments"] == [(None, "print(0)")] and first[1]["result"] == "result 0"
@@ -119,8 +126,8 @@ def test_what_is_hidden_is_withheld_until_it_is_revealed(viewed: Path) -> None:
     hidden = [r for r in read_folder(viewed / "trajectories") if r["task"].get("meta", {}).get(HIDDEN)]
     assert len(hidden) == 6
     with pytest.raises(WithheldError, match="--reveal"):
-        conversation(hidden[0], reveal=False)
-    assert conversation(hidden[0], reveal=True)["task"]["question"] == "the hidden question"
+        check_shown(hidden[0], reveal=False)
+    check_shown(hidden[0], reveal=True)
 
 
 def looked_for(viewed: Path, text: str, *, reveal: bool = False) -> list[dict[str, str]]:
@@ -166,7 +173,7 @@ def test_a_search_finds_what_json_escapes(tmp_path: Path) -> None:
 
 
 def test_texts_of_tokens_come_from_the_last_checkpoint(tmp_path: Path) -> None:
-    texts = TokenTextsOfRun(tmp_path)
+    texts = ViewedRun("run", tmp_path).texts
     assert texts([0, 1]) is None, "no checkpoint is there yet"
     for step, words in (("step_1", {"old": 0}), ("step_2", {"a": 0, "b": 1}), ("step_3", {"torn": 0})):
         folder = tmp_path / "checkpoints" / step

@@ -31,7 +31,7 @@ def test_the_list_says_what_the_records_say(viewed: Path) -> None:
     records = list(read_folder(viewed / "trajectories"))
     assert len(listing.rows) == len(records) == 24
     for at, record in enumerate(records):
-        told = listing.told(at)
+        told = listing.row_as_json(at)
         assert (told["step"], told["sibling"], told["name"]) == (
             record["step"],
             record["sibling"],

@@ -47,7 +47,7 @@ def call_of(text: str) -> dict[str, Any]:
     )
     verdict = Verdict(bucket="kept", penalty_error=0.0, penalty_format=0.0, advantage=1.0)
     record = to_record(trajectory, verdict, stage="rl", num_answers=1, decode=tokenizer.decode)
-    (turn,) = conversation(record, reveal=False)["turns"]
+    (turn,) = conversation(record)["turns"]
     return next(piece for piece in turn["pieces"] if not isinstance(piece, str))
 
 

@@ -45,7 +45,7 @@ def test_a_trajectory_has_lanes_for_policy_tools_and_judge(viewed: Path) -> None
     second = (by_color["--c2"][1][0] - by_color["--c2"][0][0]) / 1.5  # pixels of a second
     assert [w for _, w in by_color["--c0"]] == pytest.approx([0.75 * second, second, second], abs=0.2)
     assert [w for _, w in by_color["--c7"]] == pytest.approx([0.25 * second], abs=0.2)
-    told = conversation(record, reveal=False)
+    told = conversation(record)
     assert told["turns"][0]["written"] == [0.5, 1.5] and told["turns"][0]["ran"] == [0.5]
     assert told["times"]["writing_s"] == 3.0 and told["times"]["tools_s"] == 1.0
 
@@ -53,7 +53,7 @@ def test_a_trajectory_has_lanes_for_policy_tools_and_judge(viewed: Path) -> None
 def test_a_record_from_before_there_were_times_has_none(viewed: Path) -> None:
     record = {**next(iter(read_folder(viewed / "trajectories")))}
     del record["times"]
-    told = conversation(record, reveal=False)
+    told = conversation(record)
     assert trajectory_timeline(record) is None and told["times"] is None
     assert told["turns"][0]["written"] is None and told["turns"][0]["ran"] == []
 
