@@ -106,17 +106,17 @@ class FleetMeter:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._before = dataclasses.replace(fleet.counts)
+        self._before = dataclasses.replace(fleet.replicas.counts)
 
     def __call__(self) -> dict[str, float]:
-        now, before = dataclasses.replace(self._fleet.counts), self._before
+        now, before = dataclasses.replace(self._fleet.replicas.counts), self._before
         self._before = now
         counts = {
             f"engine/{field.name}": float(getattr(now, field.name) - getattr(before, field.name))
             for field in dataclasses.fields(now)
         }
-        peaks = {f"engine/kv_peak/{k}": peak for k, peak in enumerate(self._fleet.take_kv_peaks())}
-        return counts | {"engine/replicas_up": float(self._fleet.num_up)} | peaks
+        peaks = {f"engine/kv_peak/{k}": peak for k, peak in enumerate(self._fleet.replicas.take_kv_peaks())}
+        return counts | {"engine/replicas_up": float(self._fleet.replicas.num_up)} | peaks
 
 
 def opened_fleet(fleet: Fleet, publisher: Publisher, others: Sequence[NodeAddress]) -> Opened:

@@ -144,7 +144,7 @@ class EmbeddedEngine:
         """Every request with a waiter, by trajectory; only the event loop uses it."""
         self._granting: dict[str, Callable[[], None]] = {}
         """Callbacks for a trajectory's first slot."""
-        self._hearing: dict[str, Heard] = {}
+        self._listeners: dict[str, Heard] = {}
         """Callbacks for a trajectory's tokens as they arrive."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -189,7 +189,7 @@ class EmbeddedEngine:
             seed=seed,
             future=asyncio.get_running_loop().create_future(),
             granted=self._granting.pop(request_id, None),
-            heard=self._hearing.get(request_id),
+            heard=self._listeners.get(request_id),
         )
         return await self._answered(request, request.future, deadline)
 
@@ -297,11 +297,11 @@ class EmbeddedEngine:
         self._granting[request_id] = granted
 
     def on_tokens(self, request_id: str, heard: Heard) -> None:
-        self._hearing[request_id] = heard
+        self._listeners[request_id] = heard
 
     def release(self, request_id: str) -> None:
         self._granting.pop(request_id, None)
-        self._hearing.pop(request_id, None)
+        self._listeners.pop(request_id, None)
         self._inbox.append(("release", request_id))
         self._wake.set()
 
