@@ -84,11 +84,12 @@ test-servers: setup servers-env  ## serve, eval and rollout over vLLM, SGLang an
 	    ROCSTAR_LLAMACPP_PYTHON=$(LLAMACPP_VENV)/bin/python SERVERS_RECORD=$(SERVERS_RECORD) \
 	    $(BIN)/python -m pytest -p no:cacheprovider tests/servers
 
+# They link the objects that `make setup` compiled, so its tree and its options are used.
+ctest: TREE = build/cmake-$(shell $(BIN)/python -c "import sys, sysconfig as s; print(sys.implementation.cache_tag, s.get_platform(), sep='-')")
 ctest: setup  ## the C++ tests
-	cmake -S . -B build/ctest -DCMAKE_BUILD_TYPE=Release -DROCSTAR_WERROR=ON -DROCSTAR_BUILD_TESTS=ON \
-	    -DROCSTAR_BUILD_PYTHON=OFF
-	cmake --build build/ctest -j2
-	ctest --test-dir build/ctest --output-on-failure
+	cmake -S . -B $(TREE) -DROCSTAR_BUILD_TESTS=ON
+	cmake --build $(TREE) -j2
+	ctest --test-dir $(TREE) --output-on-failure
 
 ctest-arm64: setup  ## compile for arm64, and run what qemu can of the C++ tests
 	bash .ci/arm64 $(BIN)/python

@@ -15,7 +15,6 @@ Log-probs of both sides are compared with a plain forward of the model.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import dataclasses
 import gc
@@ -25,13 +24,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 import transformers
-from report import claim, finish
+from report import claim, finish, result_parser
 from transformers import ContinuousBatchingConfig, GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
 from rocstar.engine.inference.base import Sampling
@@ -263,12 +261,9 @@ def largest_error(model: Any, turns: Turns, work: list[Script], checked: int) ->
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = result_parser(__doc__)
     parser.add_argument("--trajectories", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     torch.set_num_threads(1)
     work = scripts(options.trajectories, SIBLINGS, seed=1)

@@ -22,15 +22,13 @@ from statistics import median
 from typing import Any
 
 import torch
-from report import claim, finish
+from gpu.cases import Rows
+from report import claim, finish, result_parser
 from torch import Tensor
 
 from rocstar.kernels import torch_ops
 from rocstar.kernels.linear_loss import linear_loss
 from rocstar.train.algorithm.loss import logprobs_and_entropy
-
-sys.path.insert(0, str(Path(__file__).parent))
-from gpu.cases import Rows
 
 SIZE = 576
 SPEED_BAR, MEMORY_BAR = 2.5, 0.5
@@ -152,16 +150,13 @@ def one_level(options: argparse.Namespace, level: str) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = result_parser(__doc__)
     parser.add_argument("--rows", type=int, default=512)
     parser.add_argument("--vocabulary", type=int, default=49152)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--levels", nargs="+", default=["logits", "head"], choices=("logits", "head"))
     parser.add_argument("--peak", help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.peak:

@@ -9,7 +9,6 @@ a server: the difference per turn is the overhead.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import multiprocessing
@@ -29,8 +28,7 @@ import numpy as np
 import uvloop
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
-from report import claim, finish
+from report import claim, finish, result_parser
 
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.inference.base import Sampling
@@ -246,10 +244,7 @@ async def measure(quick: bool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, help="file of the result")
+    parser = result_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the requests")
     options = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from report import claim, finish
+from report import claim, finish, result_parser
 from trl_bench.children import Child, num_threads
 
 from rocstar.engine.record.reading import from_record, read_records
@@ -265,9 +265,7 @@ def apart(row: dict[str, Any], peer: dict[str, Any]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = result_parser(__doc__)
     parser.add_argument("--trl-python", type=Path, required=True, help="Python of the peer's environment")
     parser.add_argument("--run", type=Path, required=True, help="a run of recipes/quickstart.toml")
     parser.add_argument("--rounds", type=int, default=3)
@@ -276,7 +274,6 @@ def main() -> int:
     parser.add_argument("--tasks", type=int, default=12)
     parser.add_argument("--siblings", type=int, default=32)
     parser.add_argument("--cores", default="1", help="of each side: 1, or 0,1")
-    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     steps = measure(options)
     rows = [summary(side, some) for side, some in steps.items()]

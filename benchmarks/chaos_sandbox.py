@@ -19,10 +19,10 @@ import signal
 import sys
 import time
 from collections import Counter
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from report import claim, finish
+from report import claim, finish, result_parser
 
 from rocstar.sandbox import proctree
 from rocstar.sandbox.pool.pool import SandboxPool
@@ -33,27 +33,23 @@ RECOVERY_BAR_S = 2.0
 PROBE_TIMEOUT_S = 60.0
 
 
+@dataclass(eq=False)
 class Load:
     """Batches of numbered programs until `stopping`.
 
     Attributes:
+        asked: the number of programs so far.
         answers: how often each number was answered.
         lost, wrong: those that ended in a SandboxError, or in the answer of another program.
     """
 
-    def __init__(self, sandbox: BatchSandbox, *, batch: int) -> None:
-        self._sandbox = sandbox
-        self._batch = batch
-        self._next = 0
-        self.stopping = False
-        self.answers: Counter[int] = Counter()
-        self.lost: list[str] = []
-        self.wrong: list[str] = []
-        self.finished_at: list[float] = []
-
-    @property
-    def asked(self) -> int:
-        return self._next
+    sandbox: BatchSandbox
+    asked: int = 0
+    stopping: bool = False
+    answers: Counter[int] = field(default_factory=Counter)
+    lost: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    finished_at: list[float] = field(default_factory=list)
 
     @property
     def missing(self) -> int:
@@ -72,9 +68,9 @@ class Load:
 
     async def lane(self) -> None:
         while not self.stopping:
-            first, self._next = self._next, self._next + self._batch
-            requests = [ExecRequest(code=f"print({first + index})") for index in range(self._batch)]
-            async for index, outcome in self._sandbox.run_batch(requests):
+            first, self.asked = self.asked, self.asked + BATCH
+            requests = [ExecRequest(code=f"print({first + index})") for index in range(BATCH)]
+            async for index, outcome in self.sandbox.run_batch(requests):
                 self.take(first + index, outcome)
 
     def take(self, number: int, outcome: ExecResult | SandboxError) -> None:
@@ -130,7 +126,7 @@ async def one_kill(pool: SandboxPool, name: str, number: int, load: Load) -> dic
 async def chaos(options: argparse.Namespace) -> dict[str, Any]:
     events = []
     async with SandboxPool(("stdlib",)) as pool:
-        load = Load(pool, batch=BATCH)
+        load = Load(pool)
         started = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for _ in range(LANES):
@@ -183,12 +179,9 @@ def report(options: argparse.Namespace, outcome: dict[str, Any], processes_left:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = result_parser(__doc__)
     parser.add_argument("--kills", type=int, default=10, help="of each victim")
     parser.add_argument("--every", type=float, default=2.0, help="seconds between kills")
-    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     outcome = asyncio.run(chaos(options))
     return report(options, outcome, len(proctree.tree([os.getpid()])) - 1)

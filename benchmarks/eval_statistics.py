@@ -16,19 +16,15 @@ questions.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from report import claim, finish, result_parser
 from scipy import optimize, special, stats
-
-sys.path.insert(0, str(Path(__file__).parent))
-from report import claim, finish
 
 from rocstar.train.evaluation.statistics.intervals import share_interval
 from rocstar.train.evaluation.statistics.paired import exact_p, paired_difference
@@ -49,13 +45,10 @@ QUANTILES: Final = stats.norm.ppf((np.arange(POINTS) + 0.5) / POINTS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = result_parser(__doc__)
     parser.add_argument("--evaluations", type=int, default=10_000, help="for each cell")
     parser.add_argument("--comparisons", type=int, default=1_500, help="for each cell")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args(arguments)
     rng = np.random.default_rng(options.seed)
     cells = [coverage(n, k, m, options.evaluations, rng) for m in MEANS for n in QUESTIONS for k in ATTEMPTS]

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from report import claim, finish
+from report import claim, finish, result_parser
 from sandbox_bench.http_client import Answer, Client, HttpError
 from sandbox_bench.load import latency_ms
 from sandbox_bench.rocstar_service import service
@@ -286,9 +286,7 @@ def stand_apart() -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = result_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=30.0, help="of each of the two phases")
     parser.add_argument(
         "--memory-bytes",
@@ -298,7 +296,6 @@ def main() -> int:
     )
     parser.add_argument("--serve-option", action="append", default=[], help="further option of `serve`")
     parser.add_argument("--hostile", type=int, metavar="PORT", help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     if options.hostile is None:
         stand_apart()

@@ -8,7 +8,6 @@ accept, and changed a little by each change that applies, which it should refuse
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
@@ -18,13 +17,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-from report import claim, finish
+from report import claim, finish, result_parser
 
 from rocstar.engine.types import Attempt, Failed, Scored, Task, Turn
 from rocstar.sandbox.pool.pool import SandboxPool
-from rocstar.train.tasks.grader import VERIFIER_FLAVOUR
-from rocstar.train.tasks.reward import MathJudge
+from rocstar.train.tasks.reward import VERIFIER_FLAVOUR, MathJudge
 
 SEED = 0
 WALL_S = 6.0
@@ -334,11 +331,10 @@ def pairs_of(answers: list[str], near: int, rewrite: int) -> tuple[list[Pair], l
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = result_parser(__doc__)
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--near", type=int, default=10_000, help="near misses")
     parser.add_argument("--rewrite", type=int, default=10_000, help="rewritings of each kind, at most")
-    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     same, other = pairs_of(answers_of(options.files), options.near, options.rewrite)
     rewards = asyncio.run(grade([*same, *other]))

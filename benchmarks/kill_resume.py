@@ -10,7 +10,6 @@ metrics.jsonl but its times. The folder --runs is emptied first.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import shutil
@@ -21,8 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-from report import ROOT, claim, finish
+from report import ROOT, claim, finish, result_parser
 
 Start = Callable[[bool], subprocess.Popen]
 """Starts the run; true = with --resume."""
@@ -135,16 +133,13 @@ def untimed(path: Path) -> list[dict]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = result_parser(__doc__)
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "kill_resume")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--in-write", type=int, default=2, help="kills inside a checkpoint write, at least")
     parser.add_argument("--model", help="begin with this Hugging Face directory instead of a cold start")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     shutil.rmtree(options.runs, ignore_errors=True)
     options.runs.mkdir(parents=True)

@@ -22,11 +22,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from report import claim, finish
+from report import claim, finish, result_parser
 
 from rocstar.sandbox import _native
 from rocstar.sandbox.pool.pool import SandboxPool
@@ -177,13 +175,10 @@ async def fuzz(options: argparse.Namespace, numbers: list[int]) -> dict[str, Any
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = result_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--without", nargs="*", default=[], metavar="LAYER", help="leave these layers out")
-    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     numbers = sorted(set(_native.allowed_calls()) - NEVER)
     found = asyncio.run(fuzz(options, numbers))

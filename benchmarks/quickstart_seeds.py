@@ -9,7 +9,6 @@ steps, pooled. Runs that exist under --runs are not run again.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import subprocess
@@ -19,8 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
 
-sys.path.insert(0, str(Path(__file__).parent))
-from report import ROOT, claim, finish
+from report import ROOT, claim, finish, result_parser
 
 from rocstar.engine.record.reading import read_records, record_files
 
@@ -83,13 +81,10 @@ def tool_errors(directory: Path) -> list[tuple[int, int]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = result_parser(__doc__)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--recipe", default="recipes/quickstart.toml")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "quickstart_seeds")
-    parser.add_argument("--out", type=Path, help="file of the result")
     parser.add_argument("--at-once", type=int, default=2, help="runs at a time, one thread each")
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)

@@ -12,46 +12,39 @@ forwards make. A CPU takes the forward that a GPU takes in bfloat16, which is no
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import itertools
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
 import torch.distributed as dist
+from report import claim, finish, result_parser
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from report import claim, finish
-
 from rocstar.engine.inference.embedded import decoder, native
 from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
 from rocstar.engine.inference.embedded.rows import DecodeRequest
-from rocstar.train.learner.model_size import row_cost
+from rocstar.train.learner.model_size import model_without_weights, row_cost
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.world import World
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import parse_recipe
-from rocstar.train.rehearsal.acts import LearnerOnStage
-from rocstar.train.rehearsal.cast import model_without_weights
 from rocstar.train.rehearsal.decode import decode
 from rocstar.train.rehearsal.fake_gpu import HOST, fake_gpu
-from rocstar.train.rehearsal.ledger import MemoryLedger
+from rocstar.train.rehearsal.memory_scopes import scopes
+from rocstar.train.rehearsal.memory_tracker import MemoryTracker
+from rocstar.train.rehearsal.phases import RehearsalLearner
 from rocstar.train.rehearsal.rehearse import batches_of
-from rocstar.train.rehearsal.scopes import scopes
 from rocstar.train.serving.embedded import planned_rows
 
 ALONE = World(rank=0, size=1)
@@ -67,7 +60,7 @@ class RealCpu(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger, self.host = MemoryLedger(), MemoryLedger()
+        self.tracker, self.host = MemoryTracker(), MemoryTracker()
         self.reads: Counter[str] = Counter()
 
     def __torch_dispatch__(
@@ -78,7 +71,7 @@ class RealCpu(TorchDispatchMode):
         made = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(made):
             if isinstance(tensor, Tensor) and not isinstance(tensor, FakeTensor):
-                self.ledger.made(tensor)
+                self.tracker.made(tensor)
         return made
 
     def weights(self, like: Tensor) -> Tensor:
@@ -93,7 +86,7 @@ def real_cpu() -> Iterator[RealCpu]:
 
     def resized(storage: torch.UntypedStorage, size: int) -> Any:
         result = resize(storage, size)
-        counter.ledger.resized(storage, size)
+        counter.tracker.resized(storage, size)
         return result
 
     torch.UntypedStorage.resize_ = resized  # type: ignore[method-assign]
@@ -130,8 +123,8 @@ def peaks(open_stage: Callable[[], AbstractContextManager[Any]], recipe: Recipe)
         build_model(scratch, scratch.vocab_size, seed=0) if is_real else model_without_weights(recipe.model)
     )
     _, batches = batches_of(recipe, 1, row_cost(model), model.config.vocab_size)
-    with open_stage() as stage, scopes(stage.ledger):
-        rehearsed = LearnerOnStage(stage, recipe, model, ALONE)
+    with open_stage() as stage, scopes(stage.tracker):
+        rehearsed = RehearsalLearner(stage, recipe, model, ALONE)
         rehearsed.sft(batches["sft"].updates[0])
         rehearsed.rl(batches["rl"].updates)
         return {peak.act: peak.total for peak in rehearsed.over().gpu}
@@ -162,7 +155,7 @@ def engine_measured(recipe: Recipe) -> int:
         mock.patch.object(native, "fits", return_value=False),  # it is of float32
     ):
         for parameter in model.parameters():
-            stage.ledger.made(parameter)
+            stage.tracker.made(parameter)
         engine: Any = EmbeddedEngine(model, max_running=rows, thread=thread, kv_tokens=rows * tokens)
         for row in range(rows):
             request = DecodeRequest(
@@ -175,7 +168,7 @@ def engine_measured(recipe: Recipe) -> int:
                 future=asyncio.Future(loop=loop),
             )
             engine._inbox.append(request)
-        with stage.ledger.act("decode"):
+        with stage.tracker.act("decode"):
             engine._read_inbox()
             while engine._waiting or engine._slots.num_active:
                 if engine.version == 0 and engine._slots.longest() >= tokens - 3:
@@ -184,7 +177,7 @@ def engine_measured(recipe: Recipe) -> int:
                 engine._step()
         assert not engine.rows_evicted, "the rows of the plan fit together"
     loop.close()
-    return stage.ledger.peaks[0].total
+    return stage.tracker.peaks[0].total
 
 
 def compare_engine(recipe: Recipe) -> dict[str, float]:
@@ -198,8 +191,7 @@ def compare_engine(recipe: Recipe) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--out", type=Path, help="file of the result")
+    parser = result_parser(__doc__)
     options = parser.parse_args()
     rows = []
     for size, dtype, checkpointing, tokens in itertools.product(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -86,6 +87,13 @@ def claim(
     if at_most is not None:
         bar, met = f"<= {at_most:g}", value <= at_most
     return {"claim": sentence, "value": value, "unit": unit, "bar": bar, "met": met}
+
+
+def result_parser(about: str | None) -> argparse.ArgumentParser:
+    """A parser of a script that writes a result: with `--out`."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="file of the result")
+    return parser
 
 
 def finish(

@@ -21,7 +21,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
-sys.path.insert(0, str(Path(__file__).parent))
 from report import ROOT, git
 
 RESULTS: Final = ROOT / "benchmarks" / "results"

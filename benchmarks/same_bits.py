@@ -7,16 +7,16 @@ The quickstart in miniature, cold start, RL and evaluations, at the default numb
 second run of a pair has a busy loop on every core or, with --against, the code of another tree (a built
 checkout). Compared: the weights of every checkpoint byte by byte, every row of metrics.jsonl but its times,
 every trajectory record, every evaluation; then `rocstar replay` of every step of the second run, whose
-difference must be exactly 0. With --against the order alternates, and the result has the ratio of the median
-times of a step, its updates, decoding and tool calls: this tree over the other.
+difference must be exactly 0. With --against the order alternates, and the result has the ratios of CPU and
+times of this tree over those of the other.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -25,9 +25,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
 from hogs import cores, taken
-from report import ROOT, claim, finish
+from report import ROOT, claim, finish, result_parser
 
 from rocstar.engine.record.reading import export_lines
 
@@ -41,23 +40,31 @@ MINIATURE = (
 
 
 TIMES = {
-    "time/step": "a step",
-    "time/learn": "the updates of a step",
-    "time/generate": "decoding, of a step",
-    "time/tool_wait": "tool calls, of a step",
+    "time/step": "time of a step",
+    "time/learn": "time of the updates of a step",
+    "time/generate": "time of decoding in a step",
+    "time/tool_wait": "time of tool calls in a step",
 }
 
 
-def train(directory: Path, seed: int, steps: int, *, busy: bool = False, tree: Path = ROOT) -> None:
-    """Train with the code of a tree, which all child processes import as `rocstar`."""
+def children_cpu_s() -> float:
+    """Return the CPU seconds of all processes that this one has waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def train(directory: Path, seed: int, steps: int, *, busy: bool = False, tree: Path = ROOT) -> float:
+    """Train with the code of a tree, which child processes import too; return the CPU seconds."""
     link = directory.with_suffix(".path")
     link.mkdir()
     (link / "rocstar").symlink_to(tree)
     command = [sys.executable, "-m", "rocstar.train", str(ROOT / "recipes" / "quickstart.toml")]
     options = [f"--output-dir={directory}", f"--run.seed={seed}", f"--stages.0.steps={steps}", *MINIATURE]
     environment = {**os.environ, "PYTHONPATH": str(link)}
-    with taken(cores() if busy else []), directory.with_suffix(".log").open("w") as log:
+    before = children_cpu_s()
+    with directory.with_suffix(".log").open("w") as log, taken(cores() if busy else []):
         subprocess.run([*command, *options], check=True, stdout=log, stderr=log, env=environment)
+        return children_cpu_s() - before
 
 
 def contents(directory: Path) -> dict[str, Any]:
@@ -101,8 +108,9 @@ def times(directory: Path) -> dict[str, float]:
 def pair(folder: Path, seed: int, steps: int, against: Path | None) -> dict[str, Any]:
     first, second = folder / "first", folder / "second"
     runs = [(first, {}), (second, {"busy": True} if against is None else {"tree": against})]
+    cpu_s = {}
     for directory, how in runs if against is None or seed % 2 else reversed(runs):
-        train(directory, seed, steps, **how)
+        cpu_s[directory] = train(directory, seed, steps, **how)
     one, other = contents(first), contents(second)
     different = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
     found = {
@@ -114,18 +122,17 @@ def pair(folder: Path, seed: int, steps: int, against: Path | None) -> dict[str,
     }
     if against is not None:
         here, there = times(first), times(second)
-        found["time_ratios"] = {name: round(here[name] / there[name], 4) for name in TIMES}
+        ratios = {name: here[name] / there[name] for name in TIMES}
+        ratios["cpu"] = cpu_s[first] / cpu_s[second]
+        found["ratios"] = {name: round(ratio, 4) for name, ratio in ratios.items()}
     return found
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = result_parser(__doc__)
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--steps", type=int, default=3, help="RL steps of a run")
     parser.add_argument("--against", type=Path, metavar="TREE", help="a built checkout of another commit")
-    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     against = options.against and options.against.resolve()
     pairs = []
@@ -134,7 +141,7 @@ def main() -> int:
         pairs.append(pair(folder, seed, options.steps, against))
         shutil.rmtree(folder)
         same = "same bits" if not pairs[-1]["different"] else f"DIFFERENT: {pairs[-1]['different']}"
-        ratios = pairs[-1].get("time_ratios", "")
+        ratios = pairs[-1].get("ratios", "")
         print(f"seed {seed}: {same}, replay off by {pairs[-1]['replay_differences']} {ratios}", flush=True)
     off = max(abs(d) if d is not None else float("inf") for p in pairs for d in p["replay_differences"])
     unlike, idle = sum(bool(p["different"]) for p in pairs), sum(not p["updates"] for p in pairs)
@@ -145,9 +152,9 @@ def main() -> int:
         claim("runs without an update", idle, "runs", at_most=0),
     ]
     if against is not None:
-        for name, what in TIMES.items():
-            ratio = statistics.median(p["time_ratios"][name] for p in pairs)
-            claims.append(claim(f"time of {what} over that of {against.name}, median", ratio, at_most=1.03))
+        for name, what in {"cpu": "CPU of a run", **TIMES}.items():
+            ratio = statistics.median(p["ratios"][name] for p in pairs)
+            claims.append(claim(f"{what} over that of {against.name}, median", ratio, at_most=1.03))
     made = {"options": MINIATURE, "steps": options.steps, "pairs": pairs}
     return finish("same_bits", made, claims, options.out, seeds=range(options.pairs))
 

@@ -9,26 +9,22 @@ bars: held-out avg@4 on tasks of the trained kinds rises by 0.15, and the paired
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
 from typing import Any, Final
 
-from report import claim, finish
+from report import claim, finish, result_parser
 
 GAIN: Final = 0.15
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = result_parser(__doc__)
     parser.add_argument("folder", type=Path, help="the --out of examples/smollm2_words/run.py")
     parser.add_argument("--given", default="", help="options of the run")
     parser.add_argument("--note", default="", help="what else a reader must know")
     parser.add_argument("--seed", type=int, default=0, help="run.seed of the run")
-    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     summary: dict[str, Any] = json.loads((options.folder / "summary.json").read_text())
     if "compare" not in summary:

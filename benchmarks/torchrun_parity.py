@@ -13,15 +13,13 @@ rank has several with loss in every update, every loss must differ from 0, and t
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
 from quickstart_seeds import is_complete, rows
-from report import ROOT, claim, finish
+from report import ROOT, claim, finish, result_parser
 
 BOUNDS = {"live": 1e-4, "recorded": 1e-5}
 COMPARED = ("loss/policy", "optim/grad_norm", "entropy/mean", "reward/mean")
@@ -32,15 +30,17 @@ def run(directory: Path, recipe: str, ranks: int, *options: str) -> Path:
     """Train on so many ranks, unless it is done already; returns the run's directory."""
     if not is_complete(directory):
         shutil.rmtree(directory, ignore_errors=True)
-        torchrun = [
+        several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        command = [
             sys.executable,
+            *(several if ranks > 1 else ()),
             "-m",
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={ranks}",
+            "rocstar.train",
+            recipe,
+            f"--output-dir={directory}",
+            *COMMON,
+            *options,
         ]
-        start = torchrun if ranks > 1 else [sys.executable]
-        command = [*start, "-m", "rocstar.train", recipe, f"--output-dir={directory}", *COMMON, *options]
         print(" ".join(command), file=sys.stderr, flush=True)
         with directory.with_suffix(".log").open("w") as log:
             subprocess.run(command, cwd=ROOT, check=True, stdout=log, stderr=log)
@@ -94,16 +94,13 @@ def largest_change(directory: Path, expected: Path, step: int, before: int | Non
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = result_parser(__doc__)
     parser.add_argument("--recipe", default="recipes/quickstart.toml")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "torchrun_parity")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--live-steps", type=int, default=5)
     parser.add_argument("--recorded-steps", type=int, default=20)
     parser.add_argument("--model", help="begin with this Hugging Face directory instead of a cold start")
-    parser.add_argument("--out", type=Path, help="file of the result")
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)
     begin = [f"--model.path={options.model}", "--sft.steps=0"] if options.model else []

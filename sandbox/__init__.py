@@ -20,23 +20,14 @@ if TYPE_CHECKING:
     from rocstar.sandbox.types import Status as Status
 
 _MODULES = {
-    "SandboxPool": "pool.pool",
     "run": "sync",
+    "SandboxPool": "pool.pool",
     **dict.fromkeys(
-        ("ExecRequest", "ExecResult", "Limits", "SandboxError", "SessionLost", "Status"), "types"
+        ("ExecRequest", "ExecResult", "Limits", "Status", "SandboxError", "SessionLost"), "types"
     ),
 }
 
-__all__ = [  # noqa: RUF022  # ordered by importance
-    "run",
-    "SandboxPool",
-    "ExecRequest",
-    "ExecResult",
-    "Limits",
-    "Status",
-    "SandboxError",
-    "SessionLost",
-]
+__all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:

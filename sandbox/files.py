@@ -106,10 +106,6 @@ def created(files: Mapping[str, bytes]) -> int:
     return len(files) + len(_folders(files))
 
 
-def largest(files: Mapping[str, bytes]) -> int:
-    return max(map(len, files.values()), default=0)
-
-
 def _folders(files: Mapping[str, bytes]) -> list[str]:
     parts = (within(name).split("/")[:-1] for name in files)
     return sorted({"/".join(folders[:n]) for folders in parts for n in range(1, len(folders) + 1)})

@@ -1,5 +1,4 @@
-"""The resource use of a process tree, read from /proc: CPU with reaped children, memory, descriptors,
-zombies.
+"""The processes of a tree and their CPU time, read from /proc.
 
 The CPU time of a tree is utime + stime + cutime + cstime over the roots and all their live descendants. An
 ended child is included in its parent's cutime and cstime once the parent has reaped it. The kernel rounds
@@ -94,33 +93,3 @@ def descendants(root: int) -> list[int]:
 def cpu_s(roots: Iterable[int]) -> float:
     """Return the CPU seconds of the tree since its start. Compare two readings while no call runs."""
     return sum(process.cpu_ticks + process.reaped_ticks for process in tree(roots)) / TICKS_PER_S
-
-
-def status_kib(pid: int, field: str) -> int:
-    """Return a field of /proc/PID/status in KiB (`VmRSS`, `VmHWM`), or 0 for a zombie."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1])
-    return 0
-
-
-def pss_kib(pid: int) -> int:
-    """Return the proportional set size in KiB, in which shared pages are divided among their processes, or
-    the resident set size, which is never smaller, if the kernel does not report it."""
-    try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1])
-    except PermissionError:
-        pass
-    return status_kib(pid, "VmRSS")
-
-
-def tree_pss_bytes(roots: Iterable[int]) -> int:
-    total = 0
-    for process in tree(roots):
-        try:
-            total += pss_kib(process.pid)
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return total * 1024

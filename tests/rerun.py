@@ -44,7 +44,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
 
 
 def passes(test: str, config: pytest.Config) -> bool:
-    """Run one test in a process of its own; show what it prints if it fails."""
+    """Run one test in a new process; show its output if it fails."""
     command = [
         sys.executable,
         "-m",

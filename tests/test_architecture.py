@@ -44,7 +44,7 @@ def layout() -> ModuleType:
 
 
 def test_imports_keep_the_contracts() -> None:
-    """In a process of its own: import-linter switches the loggers off that are there before it."""
+    """In a new process: import-linter disables all existing loggers."""
     program = "from importlinter import cli; cli.lint_imports_command()"
     command = [sys.executable, "-c", program, "--no-logo", "--no-cache"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,13 +1,12 @@
-"""Terminals for tests: a tmux server of their own, driven by keys and read as text.
+"""Terminals for tests: a tmux server, driven by keys and read as text.
 
     with tmux_server() as server:
         terminal = await server.open(["rocstar", "chat", url], columns=40)
         await terminal.type("2+2?", "Enter")
         text = await terminal.showing("you> ")
 
-Who waits: `showing` and `ended` look again and again until it is so, for PATIENCE_S at most. A server ends
-with who made it, however that ends: one of its sessions does nothing but wait for the end of a pipe that
-the maker holds.
+`showing`, `ending` and `ended` poll for PATIENCE_S at most. The server ends with the process that started it:
+one of its sessions waits for the end of a pipe that this process holds.
 """
 
 import asyncio
@@ -27,20 +26,19 @@ from . import needs
 from .patience import PATIENCE_S
 
 AGAIN_S = 0.03
-"""Between two looks at a screen: a look costs a process."""
+"""Seconds between two reads of a screen: a read starts a process."""
 HISTORY = ["-S", "-"]
 
 
 @dataclass(frozen=True)
 class TmuxServer:
-    """A tmux server that reads nobody's configuration, at a socket in `folder`."""
+    """A tmux server without configuration files, at a socket in `folder`."""
 
     folder: Path
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @property
     def socket(self) -> Path:
-        """Where it listens."""
         return self.folder / "socket"
 
     async def open(
@@ -52,19 +50,19 @@ class TmuxServer:
         cwd: Path | None = None,
         environment: Mapping[str, str | None] | None = None,
     ) -> "Terminal":
-        """A terminal in which the command runs. None in the environment: the variable is not set there."""
+        """Run the command in a terminal; a variable of value None is not set in its environment."""
         name = f"t{next(self._numbers)}"
-        told = environment or {}
-        unset = [word for key, value in told.items() if value is None for word in ("-u", key)]
-        given = [f"{key}={value}" for key, value in told.items() if value is not None]
+        variables = (environment or {}).items()
+        unset = [word for key, value in variables if value is None for word in ("-u", key)]
+        given = [f"{key}={value}" for key, value in variables if value is not None]
         size = ["-x", str(columns), "-y", str(rows), "-c", str(cwd or self.folder)]
-        code = str(self.folder / f"{name}.code")  # tmux itself loses it now and then
+        code = str(self.folder / f"{name}.code")  # tmux itself sometimes loses it
         noting = ["/bin/sh", "-c", 'trap : INT; "$@"; echo $? > "$0"', code]
         await self.do("new-session", "-d", "-s", name, *size, *noting, "env", *unset, *given, *command)
         return Terminal(self, name)
 
     async def do(self, *words: str) -> str:
-        """A command of tmux's, and what it prints."""
+        """Run a command of tmux and return its output."""
         return await asyncio.to_thread(self._do, *words)
 
     def _do(self, *words: str) -> str:
@@ -80,19 +78,19 @@ class TmuxServer:
         return ended.stdout
 
     def start(self) -> int:
-        """Start it. The end of a pipe that it lives as long as."""
+        """Start the server; return the pipe whose end ends it."""
         pipe = self.folder / "maker"
         os.mkfifo(pipe)
         wait = f"read line < '{pipe}'; exec tmux -S '{self.socket}' kill-server"
         self._do("new-session", "-d", "-s", "maker", "/bin/sh", "-c", wait)
         self._do("set-option", "-g", "remain-on-exit", "on")
         for _ in _looks():
-            with contextlib.suppress(OSError):  # nobody reads it yet
+            with contextlib.suppress(OSError):  # it has no reader yet
                 return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
         raise AssertionError(f"the tmux server at {self.socket} does not wait for its end")
 
     def wait_for_end(self) -> None:
-        """Return when nobody listens at its socket any more."""
+        """Return when the socket is closed."""
         for _ in _looks():
             with socket.socket(socket.AF_UNIX) as client:
                 try:
@@ -114,35 +112,34 @@ class Terminal:
         await self.server.do("send-keys", "-t", self.name, *keys)
 
     async def paste(self, text: str) -> None:
-        """Paste, in brackets where the program asked for these."""
+        """Paste a text, in brackets if the program asked for them."""
         file = self.server.folder / "pasted"
         file.write_text(text, encoding="utf-8")
         await self.server.do("load-buffer", str(file))
         await self.server.do("paste-buffer", "-p", "-t", self.name)
 
     async def resize(self, columns: int, rows: int) -> None:
-        """Make it so large."""
         await self.server.do("resize-window", "-t", self.name, "-x", str(columns), "-y", str(rows))
 
     async def lines(self) -> list[str]:
-        """Its lines as they stand there, also those that have left the screen; no empty ones below."""
+        """Return its lines and the history, without empty lines at the end."""
         return (await self._captured()).rstrip("\n").split("\n")
 
     async def text(self) -> str:
-        """The same, with lines joined that only its width has broken."""
+        """Return its lines, with wrapped ones joined."""
         text = await self._captured("-J")
         return "\n".join(line.rstrip() for line in text.rstrip().split("\n"))
 
     async def showing(self, *wanted: str, times: int = 1) -> str:
-        """Its text, as soon as all of these stand in it, each so many times."""
+        """Wait until its text has all of `wanted`, each `times` times; return the text."""
         return await self._when(lambda text: all(text.count(one) >= times for one in wanted), str(wanted))
 
     async def ending(self, wanted: str) -> str:
-        """Its text, as soon as it ends so."""
+        """Wait until its text ends with `wanted`; return the text."""
         return await self._when(lambda text: text.endswith(wanted), f"... {wanted!r}")
 
     async def ended(self) -> int:
-        """The exit code of its command, as soon as there is one; 128 and more for a signal."""
+        """Wait for the end of its command; return the exit code, 128 and more for a signal."""
         file = self.server.folder / f"{self.name}.code"
         async with asyncio.timeout(PATIENCE_S):
             while not (file.exists() and file.read_text().endswith("\n")):  # noqa: ASYNC110
@@ -164,7 +161,7 @@ class Terminal:
 
 
 def _looks() -> Iterator[None]:
-    """So many looks as patience lasts, a moment apart."""
+    """Poll for PATIENCE_S."""
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
         yield
@@ -173,9 +170,9 @@ def _looks() -> Iterator[None]:
 
 @contextlib.contextmanager
 def tmux_server() -> Iterator[TmuxServer]:
-    """A server while the block runs; the running test is left out where there is no tmux."""
+    """Run a server during the block; skip the running test if tmux is not installed."""
     needs.commands("tmux")
-    # A socket's name is at most 107 bytes long, so the folder is none of pytest's.
+    # A socket's path has 107 bytes at most, which pytest's own folders exceed.
     server = TmuxServer(Path(tempfile.mkdtemp(prefix="tmux-")))
     held = None
     try:

@@ -23,7 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rocstar.engine.passive_threads import wait_asleep
+import rocstar.engine  # noqa: F401  it sets how OpenMP's threads wait, before torch is loaded
 
 if TYPE_CHECKING:
     from rocstar.train.evaluation.saved_model import Evaluated as Evaluated
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from rocstar.train.recipe.load import load_recipe as load_recipe
     from rocstar.train.record.callbacks import Callback as Callback
     from rocstar.train.record.callbacks import StopRun as StopRun
-
-wait_asleep()  # before any module of ours loads torch
 
 _HOMES = {
     "Callback": "record.callbacks",
@@ -66,10 +64,16 @@ async def train(
         ConfigError: something of the recipe or the folder cannot be used; nothing was begun.
         TrainingStopped: the run cannot usefully go on.
     """
-    from rocstar.train.main import train_in_loop
+    from rocstar.train.compose.setup import TrainOrder
+    from rocstar.train.main import work_of_rank_0
 
     records = None if rollouts is None else Path(rollouts)
-    await train_in_loop(recipe, Path(run_dir), resume=resume, rollouts=records, callbacks=callbacks)
+    order = TrainOrder(
+        recipe=recipe, run_dir=Path(run_dir), resume=resume, rollouts=records, callbacks=callbacks
+    )
+    with work_of_rank_0(order) as work:
+        if work is not None:
+            await work
 
 
 async def evaluate(

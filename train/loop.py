@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,19 +23,28 @@ from rocstar.train.groups.packing import over_budget, pack_updates
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
 from rocstar.train.groups.source import Batch, OpenSource, Source
-from rocstar.train.learner import checkpoint, gate
+from rocstar.train.learner import checkpoint
 from rocstar.train.learner.bad_batch import stops_run
 from rocstar.train.learner.balance import Cost
 from rocstar.train.learner.batch import TOKENS, MicroBatch
 from rocstar.train.learner.checkpoint import source_kind
 from rocstar.train.learner.checkpoint_writer import Order
+from rocstar.train.learner.commands import LoadStart
 from rocstar.train.learner.learner import Learner
-from rocstar.train.learner.loss_stats import LossStats, update_metrics
-from rocstar.train.learner.marks import MarksPlace
+from rocstar.train.learner.loss_stats import (
+    STOP_AFTER,
+    STUCK,
+    LossStats,
+    format_gate,
+    update_metrics,
+    write_worst_tokens,
+)
 from rocstar.train.learner.settings import loss_settings, off_policy_gate, stage_optimizer
+from rocstar.train.learner.token_stats_writer import TokenStatsPath
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.rl_config import StageConfig
+from rocstar.train.record.run_directory import cold_start_of
 from rocstar.train.run import Run
 
 
@@ -56,7 +66,7 @@ async def run_stages(
         await save(run, None, None, first_step=0)
     if run.recipe.rl.start_kl_every and run.recipe.stages:
         await run.team.finish_saving()
-        await run.team.load_start(checkpoint.step_directory(run.directory, 0), run.recipe)
+        await run.team.run(LoadStart(checkpoint.step_directory(run.directory, 0), run.recipe))
     first, fresh = 0, False
     for stage, stage_tasks in zip(run.recipe.stages, tasks, strict=True):
         if run.listeners.stop is not None:
@@ -90,7 +100,7 @@ async def run_stage(run: Run, stage: StageConfig, source: Source, *, first_step:
     run.budget.finish()  # an evaluation before the stage is not its first step's time
     end = first_step + stage.steps
     while run.step < end and run.listeners.stop is None:
-        run.team.check_saved()
+        run.team.writer.check()
         tell_saved(run)
         metrics = await train_step(run, stage, source)
         run.log(metrics | run.budget.finish() | run.lag.take(), stage=stage.name, phase="rl")
@@ -98,13 +108,13 @@ async def run_stage(run: Run, stage: StageConfig, source: Source, *, first_step:
             await run.evaluation.run_evaluation(run, between=True)
         # Last, so that a checkpoint has the rows of all that came before it; its time is the next step's.
         every = run.recipe.checkpoint.every
-        stuck = off_policy_gate(run.recipe).skipped(run.bad_steps) >= gate.STOP_AFTER
+        stuck = off_policy_gate(run.recipe).skipped(run.bad_steps) >= STOP_AFTER
         stops = run.listeners.stop is not None
         if run.step == end or (every and run.step % every == 0) or stuck or stops:
             with run.budget.phase("checkpoint"):
                 await save(run, stage, source, first_step=first_step)
         if stuck:
-            raise TrainingStopped(gate.STUCK)
+            raise TrainingStopped(STUCK)
 
 
 async def train_step(run: Run, stage: StageConfig, source: Source) -> dict[str, float]:
@@ -137,9 +147,9 @@ async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[s
         lr = learner.optimizers.lr
         async with waiting(f"step {step}", "the learner", kind="learn", deadline=None):
             with working(f"step {step}, learning", unit="microbatches", count=lambda: learner.gone_through):
-                marks = MarksPlace(folder=run.journal.folder, step=step)
+                token_stats = TokenStatsPath(folder=run.journal.folder, step=step)
                 stats = await run.team.policy_step(
-                    updates, loss_settings(run.recipe, step), run.bad_steps, marks
+                    updates, loss_settings(run.recipe, step), run.bad_steps, token_stats
                 )
     note_gate(run, step, stats)
     for problem in stats.unwritten:
@@ -147,7 +157,7 @@ async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[s
     with run.budget.phase("publish"):
         async with waiting(f"step {step}", "the engine to take new weights", kind="publish", deadline=None):
             await run.publisher.publish(run.publisher.version + 1)
-    released = run.team.released.metrics() if run.team.released else {}
+    released = run.team.rank.released.metrics() if run.team.rank.released else {}
     return {"optim/lr": lr, **update_metrics(stats), **released}
 
 
@@ -174,8 +184,8 @@ def note_gate(run: Run, step: int, stats: LossStats) -> None:
     run.bad_steps = stats.bad_steps
     if stats.is_paused:
         bounds = off_policy_gate(run.recipe)
-        path = gate.dump(run.directory, step, stats, bounds, run.decode)
-        run.listeners.note(gate.message(step, stats, bounds, path))
+        path = write_worst_tokens(run.directory, step, stats, bounds, run.decode)
+        run.listeners.note(format_gate(step, stats, bounds, path))
 
 
 async def save(run: Run, stage: StageConfig | None, source: Source | None, *, first_step: int) -> None:
@@ -211,4 +221,5 @@ def tell_saved(run: Run) -> None:
     if run.saving is not None and (run.saving.directory / checkpoint.COMPLETE).exists():
         run.listeners.checkpoint(run.saving.step, run.saving.directory)
         run.saving = None
-        checkpoint.forget_cold_start(run.directory)
+        # The checkpoint of the stages replaces those of the cold start.
+        shutil.rmtree(cold_start_of(run.directory), ignore_errors=True)

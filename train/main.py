@@ -43,29 +43,14 @@ def train(
     complete says so and is left as it is.
     """
     order = TrainOrder(recipe=recipe, run_dir=run_dir, resume=resume, rollouts=rollouts, callbacks=callbacks)
-    with _rank_0(order) as work:
+    with work_of_rank_0(order) as work:
         if work is not None:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(work)
 
 
-async def train_in_loop(
-    recipe: Recipe,
-    run_dir: Path,
-    *,
-    resume: bool = False,
-    rollouts: Path | None = None,
-    callbacks: Sequence[Callback] = (),
-) -> None:
-    """`train` in a loop that runs already, as one process. Cancelled, it leaves what Ctrl-C leaves."""
-    order = TrainOrder(recipe=recipe, run_dir=run_dir, resume=resume, rollouts=rollouts, callbacks=callbacks)
-    with _rank_0(order) as work:
-        if work is not None:
-            await work
-
-
 @contextlib.contextmanager
-def _rank_0(order: TrainOrder) -> Iterator[Coroutine[None, None, None] | None]:
+def work_of_rank_0(order: TrainOrder) -> Iterator[Coroutine[None, None, None] | None]:
     """Yield rank 0's work; None on another rank, whose work is done by then, and of a complete run."""
     from rocstar.train.compose.start import begin_run, check_here, checked
 
@@ -76,21 +61,14 @@ def _rank_0(order: TrainOrder) -> Iterator[Coroutine[None, None, None] | None]:
     conversations = check_here(found)
     with _joined(found.recipe) as world:
         if world.rank or world.only_serves:
+            from rocstar.train.serving.nodes import follow, serve_alone
+
             conversations.clear()  # possibly gigabytes
-            _follow(found.recipe, world)
+            (serve_alone if world.only_serves else follow)(found.recipe, world)
             yield None
             return
         with begin_run(found, world, conversations) as begun:
             yield _work(begun, world)
-
-
-def _follow(recipe: Recipe, world: World) -> None:
-    from rocstar.train.serving.nodes import follow, serve_alone
-
-    if world.only_serves:
-        serve_alone(recipe, world)
-    else:
-        follow(recipe, world)
 
 
 @contextlib.contextmanager

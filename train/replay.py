@@ -12,23 +12,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from rocstar.engine.record.reading import RecordError, from_record, read_records, record_files
-from rocstar.train.algorithm.advantages import Advantage
 from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.selection import Selection
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.determinism import deterministic_torch
 from rocstar.train.learner.learner import Learner
-from rocstar.train.learner.load_parts import load_learner
 from rocstar.train.learner.loss_stats import LossStats, update_metrics
 from rocstar.train.learner.model_io import HEAD_DTYPES
 from rocstar.train.learner.model_size import row_cost
 from rocstar.train.learner.settings import loss_settings, stage_optimizer
+from rocstar.train.learner.sharded_loading import load_learner
 from rocstar.train.learner.world import World, local_device
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
@@ -130,9 +130,15 @@ def _learn_again(
     learner = Learner(model, head_dtype=HEAD_DTYPES[recipe.model.head_dtype])
     learner.use(stage_optimizer(recipe))
     checkpoint.load_optimizer(saved, learner)
+    ends = accumulate(stage.steps for stage in recipe.stages)
+    fresh = [
+        end - stage.steps + 1
+        for stage, end in zip(recipe.stages, ends, strict=True)
+        if stage.reset_optimizer and stage.steps
+    ]
     losses = {}
     for k, selection in selections.items():
-        if _resets_optimizer(recipe, k):
+        if k in fresh:
             learner.use(stage_optimizer(recipe))
         updates = pack_updates(selection, recipe, step=k, cost=row_cost(model))
         stats = LossStats(is_paused=True, bad_steps=bad_steps)  # no batch, no update
@@ -174,18 +180,9 @@ def _recorded(run_dir: Path, step: int) -> Selection:
     return Selection(kept=kept, advantages=advantages, verdicts=[], groups_used=0, groups_no_signal=0)
 
 
-def _finite(advantage: Any) -> Advantage:
+def _finite(advantage: Any) -> float | Sequence[float]:
     """The advantage of a record: a number, or one per loss token."""
     values = advantage if isinstance(advantage, list) else [advantage]
     if not all(isinstance(value, float) and math.isfinite(value) for value in values):
         raise ValueError(f"a kept trajectory has advantage {advantage!r:.100}")
     return advantage if isinstance(advantage, list) else float(advantage)
-
-
-def _resets_optimizer(recipe: Recipe, step: int) -> bool:
-    """Return True if a stage that begins with fresh optimizer state begins with this step."""
-    firsts = [sum(stage.steps for stage in recipe.stages[:k]) for k in range(len(recipe.stages))]
-    return any(
-        stage.reset_optimizer and stage.steps and step == first + 1
-        for stage, first in zip(recipe.stages, firsts, strict=True)
-    )

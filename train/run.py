@@ -17,9 +17,8 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.record.callbacks import Listeners
 from rocstar.train.record.learned_questions import Learned
-from rocstar.train.record.loop_lag import LoopLag
 from rocstar.train.record.metrics import MetricsWriter
-from rocstar.train.record.time_budget import TimeBudget
+from rocstar.train.record.time_budget import LoopLag, TimeBudget
 
 if TYPE_CHECKING:
     from rocstar.engine.nodes.nodes import Nodes

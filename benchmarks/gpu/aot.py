@@ -22,7 +22,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -65,41 +65,46 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """Counts of the assembler for one variant. Registers, spills and scratch are per thread."""
+class Counts:
+    """Counts of the assembler for one kernel. Registers, spills and scratch are per thread."""
 
-    variant: Variant
     threads: int
     registers: int
     accumulators: int
     """Matrix registers of gfx942; a vector register spilled into one shows as a spill."""
     spills: int
     scratch_bytes: int
-    shared_bytes: int
     loads_16_bytes: int
     stores_16_bytes: int
     binary_bytes: int
+
+    def problems(self, *, stores: bool) -> list[str]:
+        """Why this kernel must not ship; empty if it may. `stores`: it stores 16 bytes at a time."""
+        problems = {
+            f"{self.threads} threads, more than {MAX_THREADS}": self.threads > MAX_THREADS,
+            f"{self.scratch_bytes} bytes of scratch": self.scratch_bytes > 0,
+            f"{self.spills} spills": self.spills > 0,
+            "no 16-byte load": not self.loads_16_bytes,
+            "no 16-byte store": stores and not self.stores_16_bytes,
+            "no binary": not self.binary_bytes,
+        }
+        return [text for text, is_true in problems.items() if is_true]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report(Counts):
+    """The counts of one variant. `instructions_per_logit`: see the function."""
+
+    variant: Variant
+    shared_bytes: int
     instructions_per_logit: float | None
-    """See `instructions_per_logit`."""
 
     def complaints(self) -> list[str]:
         """Why this variant must not ship; empty if it may."""
-        found = []
-        if self.threads > MAX_THREADS:
-            found.append(f"{self.threads} threads, more than {MAX_THREADS}")
-        if self.scratch_bytes:
-            found.append(f"{self.scratch_bytes} bytes of scratch")
-        if self.spills:
-            found.append(f"{self.spills} spills")
-        if not self.loads_16_bytes:
-            found.append("no 16-byte load")
-        if not self.stores_16_bytes and self.variant.kernel == "grad":
-            found.append("no 16-byte store")
+        found = self.problems(stores=self.variant.kernel == "grad")
         found_per_logit, most = self.instructions_per_logit, MOST_INSTRUCTIONS[self.variant.kernel]
         if found_per_logit is not None and found_per_logit > most[self.variant.arch]:
             found.append(f"{found_per_logit:.1f} instructions per logit, more than {most[self.variant.arch]}")
-        if not self.binary_bytes:
-            found.append("no binary")
         return found
 
 
@@ -130,24 +135,38 @@ def compile_variant(variant: Variant) -> Report:
     aligned = {name for name in names if name.endswith("_ptr") or name in ALIGNED_INTEGERS}
     if variant.aligned:
         aligned.add("V")
-    source = ASTSource(
-        fn=kernel,
-        signature=signature,
-        constexprs={(names.index(name),): value for name, value in constants.items()},
-        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
-    )
     target = TARGETS[variant.arch]
-    compiled = triton.compile(source, target=target, options={"num_warps": variant.config.num_warps})
+    compiled, counts = compile_kernel(kernel, signature, constants, aligned, variant.config.num_warps, target)
     is_amd = target.backend == "hip"
-    counts = _amd_counts(compiled) if is_amd else _nvidia_counts(compiled, target.arch)
     lines = compiled.asm["amdgcn"].splitlines() if is_amd else _sass(compiled.asm["cubin"])
     return Report(
         variant=variant,
-        threads=variant.config.threads(target.warp_size),
         shared_bytes=compiled.metadata.shared,
         instructions_per_logit=instructions_per_logit(lines, BYTES[variant.dtype]),
         **counts,
     )
+
+
+def compile_kernel(
+    kernel: Any,
+    types: dict[str, str],
+    constants: dict[str, Any],
+    aligned: Collection[str],
+    num_warps: int,
+    target: GPUTarget,
+) -> tuple[Any, dict[str, int]]:
+    """Compile a kernel. Return it and the fields of `Counts`. `aligned`: arguments that 16 divides."""
+    place = kernel.arg_names.index
+    source = ASTSource(
+        fn=kernel,
+        signature=types,
+        constexprs={(place(name),): value for name, value in constants.items()},
+        attrs={(place(name),): [["tt.divisibility", 16]] for name in aligned},
+    )
+    compiled = triton.compile(source, target=target, options={"num_warps": num_warps})
+    is_amd = target.backend == "hip"
+    counts = _amd_counts(compiled) if is_amd else _nvidia_counts(compiled, target.arch)
+    return compiled, {"threads": num_warps * target.warp_size, **counts}
 
 
 def _type_of(name: str, variant: Variant, constants: dict[str, Any]) -> str:
@@ -186,14 +205,8 @@ def _nvidia_counts(compiled: Any, capability: Any) -> dict[str, int]:
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(text)
         file.flush()
-        command = [
-            get_ptxas(capability).path,
-            "-v",
-            f"--gpu-name=sm_{capability}a",
-            file.name,
-            "-o",
-            "/dev/null",
-        ]
+        options = ["-v", f"--gpu-name=sm_{capability}a", file.name, "-o", "/dev/null"]
+        command = [get_ptxas(capability).path, *options]
         said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stderr
     spilled = int(_only(r"(\d+) bytes spill stores", said)) + int(_only(r"(\d+) bytes spill loads", said))
     return {

@@ -18,8 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import triton
-from aot import TARGETS, _amd_counts, _nvidia_counts
-from triton.compiler import ASTSource
+from aot import TARGETS, Counts, compile_kernel
 
 from rocstar.kernels import triton_layers
 from rocstar.kernels.configs import Arch
@@ -36,42 +35,22 @@ WIDE = ("partial_ptr",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """Counts of the assembler for one variant, as in aot.py."""
+class Report(Counts):
+    """The counts of one variant."""
 
     arch: Arch
     kernel: str
     dtype: str
     size: int
-    threads: int
-    registers: int
-    accumulators: int
-    spills: int
-    scratch_bytes: int
-    loads_16_bytes: int
-    stores_16_bytes: int
-    binary_bytes: int
     unit_registers: int
     """Registers of the programs that a multiprocessor gets at once; 0 if that is not bounded."""
 
     def complaints(self) -> list[str]:
         """Why this variant must not ship; empty if it may."""
-        found = []
-        if self.threads > triton_layers.MAX_THREADS:
-            found.append(f"{self.threads} threads, more than {triton_layers.MAX_THREADS}")
-        if self.scratch_bytes:
-            found.append(f"{self.scratch_bytes} bytes of scratch")
-        if self.spills:
-            found.append(f"{self.spills} spills")
-        if not self.loads_16_bytes:
-            found.append("no 16-byte load")
-        if not self.stores_16_bytes and self.kernel != "sum_rows":
-            found.append("no 16-byte store")
+        found = self.problems(stores=self.kernel != "sum_rows")
         most = UNIT_REGISTERS[TARGETS[self.arch].warp_size]
         if self.unit_registers > most:
             found.append(f"{self.unit_registers} registers of a multiprocessor, more than {most}")
-        if not self.binary_bytes:
-            found.append("no binary")
         return found
 
 
@@ -99,39 +78,24 @@ def variants(warp_size: int, item_bytes: int) -> Iterator[tuple[str, int, dict[s
 def compile_all(dtypes: tuple[str, ...]) -> Iterator[Report]:
     for (arch, target), dtype in itertools.product(TARGETS.items(), dtypes):
         for kernel, size, constants, num_warps in variants(target.warp_size, ITEM_BYTES[dtype]):
-            compiled = _compiled(kernel, constants, num_warps, dtype, target)
-            is_amd = target.backend == "hip"
-            counts = _amd_counts(compiled) if is_amd else _nvidia_counts(compiled, target.arch)
-            threads, at_once = num_warps * target.warp_size, 0
+            counts, at_once = _counts_of(kernel, constants, num_warps, dtype, target), 0
             if kernel in ("norm_grad", "norm_rotate_grad"):
                 tile = triton_layers.tile_of(size, ITEM_BYTES[dtype], target.warp_size)
                 granted = -(-(counts["registers"] + counts["accumulators"]) // 8) * 8
-                at_once = tile.per_unit * threads * granted
-            yield Report(
-                arch=arch,
-                kernel=kernel,
-                dtype=dtype,
-                size=size,
-                threads=threads,
-                unit_registers=at_once,
-                **counts,
-            )
+                at_once = tile.per_unit * counts["threads"] * granted
+            yield Report(arch=arch, kernel=kernel, dtype=dtype, size=size, unit_registers=at_once, **counts)
 
 
-def _compiled(kernel: str, constants: dict[str, int | bool], num_warps: int, dtype: str, target: Any) -> Any:
+def _counts_of(
+    kernel: str, constants: dict[str, int | bool], num_warps: int, dtype: str, target: Any
+) -> dict[str, int]:
     function = getattr(triton_layers, f"{kernel}_kernel")
     names: list[str] = function.arg_names
     types = {name: _type_of(name, dtype, constants) for name in names}
     # Allocations of torch are aligned, and so is each row; the numbers of rows are any.
     aligned = [name for name in names if types[name] in ("i32", f"*{dtype}", "*fp32")]
     aligned = [name for name in aligned if name not in ("N", "P") or kernel.startswith("gated")]
-    source = ASTSource(
-        fn=function,
-        signature=types,
-        constexprs={(names.index(name),): value for name, value in constants.items()},
-        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
-    )
-    return triton.compile(source, target=target, options={"num_warps": num_warps})
+    return compile_kernel(function, types, constants, aligned, num_warps, target)[1]
 
 
 def _type_of(name: str, dtype: str, constants: dict[str, int | bool]) -> str:

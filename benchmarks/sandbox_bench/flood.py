@@ -16,6 +16,10 @@ import os
 import resource
 import time
 from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -43,18 +47,18 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--calls", type=int, default=CALLS)
 
 
+@dataclass(eq=False)
 class Flood:
     """State of one flood: answers by kind, gauge and memory over time."""
 
-    def __init__(self, server: Service) -> None:
-        self.server = server
-        self.statuses: Counter[int] = Counter()
-        self.right = 0
-        self.failures: list[str] = []
-        self.finished_s: list[float] = []
-        self.gauge: list[tuple[float, float]] = []
-        self.memory: list[tuple[float, int, int]] = []
-        self.started = 0.0
+    server: Service
+    statuses: Counter[int] = field(default_factory=Counter)
+    right: int = 0
+    failures: list[str] = field(default_factory=list)
+    finished_s: list[float] = field(default_factory=list)
+    gauge: list[tuple[float, float]] = field(default_factory=list)
+    memory: list[tuple[float, int, int]] = field(default_factory=list)
+    started: float = 0.0
 
     def now(self) -> float:
         return time.perf_counter() - self.started
@@ -86,9 +90,37 @@ class Flood:
 
     async def watch_memory(self) -> None:
         while True:
-            tree = proctree.tree_pss_bytes([self.server.pid])
-            self.memory.append((self.now(), tree, proctree.status_kib(os.getpid(), "VmRSS") * 1024))
+            tree = tree_pss_bytes([self.server.pid])
+            self.memory.append((self.now(), tree, status_kib(os.getpid(), "VmRSS") * 1024))
             await asyncio.sleep(1.0)
+
+
+def status_kib(pid: int, field: str, file: str = "status") -> int:
+    """Return a field of /proc/PID/status in KiB (`VmRSS`, `VmHWM`), or 0 for a zombie."""
+    for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1])
+    return 0
+
+
+def pss_kib(pid: int) -> int:
+    """Return the proportional set size in KiB, in which shared pages are divided among their processes, or
+    the resident set size, which is never smaller, if the kernel does not report it."""
+    with suppress(PermissionError):
+        if pss := status_kib(pid, "Pss", "smaps_rollup"):
+            return pss
+    return status_kib(pid, "VmRSS")
+
+
+def tree_pss_bytes(roots: Iterable[int]) -> int:
+    """Return the memory of the live roots and all their descendants."""
+    total = 0
+    for process in proctree.tree(roots):
+        try:
+            total += pss_kib(process.pid)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return total * 1024
 
 
 def gauge_value(text: str) -> float:

@@ -43,13 +43,7 @@ async def read_answer(reader: asyncio.StreamReader) -> Answer:
         while size := int((await reader.readline()).split(b";")[0], 16):
             parts.append((await reader.readexactly(size + 2))[:-2])
         await reader.readexactly(2)
-    except (
-        asyncio.IncompleteReadError,
-        asyncio.LimitOverrunError,
-        ValueError,
-        IndexError,
-        KeyError,
-    ) as error:
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, LookupError) as error:
         raise HttpError(f"unreadable answer: {error!r}") from None
     return Answer(status, headers, b"".join(parts))
 

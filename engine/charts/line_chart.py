@@ -105,7 +105,7 @@ def line_chart(chart: Chart, *, width: int = 520, height: int = 250, standalone:
     ticks = nice_ticks(min(0.0, *values), top)
     high = chart.top if chart.top is not None else ticks[-1]
     ends = _ends(chart)
-    longest = max((len(end.text) for end in ends), default=0)
+    longest = max((len(text) for _, text, _ in ends), default=0)
     right = max(14 + LABEL_CHAR * longest, RIGHT if width > NARROW else 0)
     frame = Frame(width, height, xs[0], max(xs[-1], xs[0] + 1), ticks[0], high, right)
     body = [
@@ -234,17 +234,9 @@ def _interval(frame: Frame, interval: Interval) -> str:
     return f'{dot}<text class="label" x="{x + 7}" y="{above:.1f}" fill="var(--c1)">{text}</text>'
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """Return the label at the right end of a curve: the last value, not the drawn mean."""
-
-    value: float
-    text: str
-    color: int
-
-
-def _ends(chart: Chart) -> list[_End]:
-    """The name and last value of each curve; where the last step has none, the step that had one."""
+def _ends(chart: Chart) -> list[tuple[float, str, int]]:
+    """Return the last value of each curve, its label (with the step, if it is not the last one), and its
+    color."""
     ends = []
     for series in chart.series:
         known = [(x, y) for x, y in series.points if y is not None]
@@ -253,22 +245,21 @@ def _ends(chart: Chart) -> list[_End]:
             name = (
                 series.label if x == series.points[-1][0] else f"{series.label} {chart.over} {x:g}:".strip()
             )
-            ends.append(_End(y, f"{name} {format_value(y, chart.unit)}".strip(), series.color))
+            ends.append((y, f"{name} {format_value(y, chart.unit)}".strip(), series.color))
     if chart.intervals:
         last = chart.intervals[-1]
-        ends.append(_End(last.value, f"{last.label} {format_value(last.value, chart.unit)}", 1))
+        ends.append((last.value, f"{last.label} {format_value(last.value, chart.unit)}", 1))
     return ends
 
 
-def _end_labels(frame: Frame, ends: Sequence[_End]) -> str:
+def _end_labels(frame: Frame, ends: Sequence[tuple[float, str, int]]) -> str:
     """The labels at their heights, pushed apart where they would touch."""
-    placed = sorted(ends, key=lambda end: (frame.y(end.value), end.text))
-    ys = spread([frame.y(end.value) for end in placed], MIN_LABEL_GAP, frame.height - BOTTOM)
+    placed = sorted((frame.y(value), text, color) for value, text, color in ends)
+    ys = spread([y for y, _, _ in placed], MIN_LABEL_GAP, frame.height - BOTTOM)
     x = frame.width - frame.right + 8
     return "".join(
-        f'<text class="label" x="{x:.1f}" y="{y + 4:.1f}" fill="var(--c{end.color})">'
-        f"{escape(end.text)}</text>"
-        for y, end in zip(ys, placed, strict=True)
+        f'<text class="label" x="{x:.1f}" y="{y + 4:.1f}" fill="var(--c{color})">{escape(text)}</text>'
+        for y, (_, text, color) in zip(ys, placed, strict=True)
     )
 
 

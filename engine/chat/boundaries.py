@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import jinja2
 from jinja2 import meta
@@ -137,39 +137,31 @@ def shows_date(template: str) -> bool:
         raise ChatError(f"the chat template cannot be read: {error}") from None
 
 
-def render(
-    template: str,
-    messages: Sequence[Message],
-    tools: Sequence[Tool] | None,
-    *,
-    generation_prompt: bool,
-    bos_token: str = "",
-    eos_token: str = "",
-    date: str = "",
-) -> str:
-    """The conversation as text, as transformers renders it; `date` is what `strftime_now` shows."""
-    try:
-        return _compile(template).render(
-            messages=messages,
-            tools=list(tools) if tools else None,
-            add_generation_prompt=generation_prompt,
-            bos_token=bos_token,
-            eos_token=eos_token,
-            strftime_now=_strftime_at(date),
-        )
-    except (jinja2.TemplateError, TypeError) as error:  # TypeError: it adds a text to what is none
-        raise ChatError(f"the chat template failed to render: {error}") from None
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """A template with the special tokens and the date that it may show."""
+
+    template: str
+    bos_token: str = ""
+    eos_token: str = ""
+    date: str = ""
+
+    def __call__(self, messages: Sequence[Message], tools: Sequence[Tool] | None, gen: bool = False) -> str:
+        """Return the conversation as text, as transformers renders it. gen: with the generation prompt."""
+        try:
+            return _compile(self.template).render(
+                messages=messages,
+                tools=list(tools) if tools else None,
+                add_generation_prompt=gen,
+                bos_token=self.bos_token,
+                eos_token=self.eos_token,
+                strftime_now=_strftime_at(self.date),
+            )
+        except (jinja2.TemplateError, TypeError) as error:  # TypeError: it adds a text to what is none
+            raise ChatError(f"the chat template failed to render: {error}") from None
 
 
-def find_boundaries(
-    template: str,
-    tools: Sequence[Tool],
-    *,
-    thinking: Thinking = "refuse",
-    bos_token: str = "",
-    eos_token: str = "",
-    date: str = "",
-) -> Boundaries:
+def find_boundaries(text: Rendering, tools: Sequence[Tool], *, thinking: Thinking = "refuse") -> Boundaries:
     """Difference renders of marked conversations. ChatError if the template is not append-only.
 
     With `thinking` = "keep" it need be append-only only for turns that think, or only for turns that do not.
@@ -177,7 +169,6 @@ def find_boundaries(
     """
     if thinking not in get_args(Thinking):
         raise ValueError(f"thinking = {thinking!r} is neither of {', '.join(get_args(Thinking))}")
-    text = rendering(template, bos_token, eos_token, date)
     user = {"role": "user", "content": _USER}
     if tools and text([user], tools) == text([user], None):
         raise ChatError(
@@ -187,46 +178,12 @@ def find_boundaries(
     return _found(lambda said: _difference(text, tools, said), thinking)
 
 
-def find_user_turn(
-    template: str,
-    tools: Sequence[Tool],
-    *,
-    thinking: Thinking = "refuse",
-    bos_token: str = "",
-    eos_token: str = "",
-    date: str = "",
-) -> tuple[str, str]:
+def find_user_turn(text: Rendering, tools: Sequence[Tool], *, thinking: Thinking) -> tuple[str, str]:
     """The text before and behind a further message of the user, up to the opening of the policy's next turn.
 
     ChatError as `find_boundaries`: many templates drop the thinking of turns that lie before such a message.
     """
-    text = rendering(template, bos_token, eos_token, date)
     return _found(lambda said: _user_turn(text, tools, said), thinking)
-
-
-class Rendering(Protocol):
-    """`render` by one template."""
-
-    def __call__(
-        self, messages: Sequence[Message], tools: Sequence[Tool] | None, gen: bool = False
-    ) -> str: ...
-
-
-def rendering(template: str, bos_token: str = "", eos_token: str = "", date: str = "") -> Rendering:
-    """`render` with the template's source and special tokens filled in."""
-
-    def text(messages: Sequence[Message], tools: Sequence[Tool] | None, gen: bool = False) -> str:
-        return render(
-            template,
-            messages,
-            tools,
-            generation_prompt=gen,
-            bos_token=bos_token,
-            eos_token=eos_token,
-            date=date,
-        )
-
-    return text
 
 
 def _found(difference: Callable[[str], T], thinking: Thinking) -> T:

@@ -202,7 +202,7 @@ def _nothing_behind(found: list[WrittenCall], text: str, end: int) -> list[Writt
     """Return the calls; the last one is malformed, with the text up to `end`, if there is such text."""
     if found and (extra := text[found[-1].end : end].strip()):
         call = malformed(f"Extra data behind the call: {extra[:20]!r}")
-        found[-1] = WrittenCall(start=found[-1].start, end=end, closed=True, call=call)
+        found[-1] = found[-1]._replace(end=end, call=call)
     return found
 
 
@@ -232,8 +232,7 @@ def _read_lfm(text: str, start: int, schemas: Schemas) -> Sequence[WrittenCall]:
         call = malformed(f"missing {_LFM_CLOSE}")
         return (WrittenCall(start=start, end=found[-1].end, closed=False, call=call),)
     found = _nothing_behind(found, text, close)
-    last = found[-1]
-    found[-1] = WrittenCall(start=last.start, end=close + len(_LFM_CLOSE), closed=True, call=last.call)
+    found[-1] = found[-1]._replace(end=close + len(_LFM_CLOSE))
     return found
 
 

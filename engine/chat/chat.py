@@ -14,20 +14,19 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, Protocol
 
 from rocstar.engine.chat.boundaries import (
     Boundaries,
     ChatError,
     Message,
+    Rendering,
     Thinking,
     Tool,
     find_boundaries,
     find_user_turn,
     load_template,
-    render,
-    rendering,
     rewritten,
 )
 from rocstar.engine.chat.callforms import decoded_arguments, schemas_of
@@ -78,14 +77,16 @@ class ChatFormat:
     ) -> None:
         self.tokenizer, self.template, self.tools = tokenizer, template, list(tools)
         self._thinking = thinking
-        self.names = {**token_names(tokenizer), "date": date}
-        """Names that a template may use: the tokenizer's special tokens, and the date."""
-        self.boundaries = find_boundaries(template, tools, thinking=thinking, **self.names)
-        form = turn_form(template, tools, self.boundaries, **self.names)
+        self.render = Rendering(template, **token_names(tokenizer), date=date)
+        self.boundaries = find_boundaries(self.render, tools, thinking=thinking)
+        form = turn_form(self.render, tools, self.boundaries)
         self.form = replace(form, skips_thoughts=skips_thoughts)
         self._schemas = schemas_of(tools)
         special = special_tokens(tokenizer)
-        self._text = TokenText(self._decode, tokenizer.encode(SAMPLE, add_special_tokens=False))
+        self.text = TokenText(
+            partial(tokenizer.decode, skip_special_tokens=False),
+            tokenizer.encode(SAMPLE, add_special_tokens=False),
+        )
         # Before the second character of every special token that begins here.
         self._inside_special = re.compile(
             f"(?={'|'.join(map(re.escape, sorted(special))) or '(?!)'})(.)", re.DOTALL
@@ -112,8 +113,7 @@ class ChatFormat:
         `tools` are shown instead of the format's own; none of them is empty.
         """
         # As text, because a cache's key must be hashable.
-        shown = "" if tools is None else json.dumps([self._plain(tool) for tool in tools])
-        return list(self._prompt_ids(question, json.dumps(context) if context else "", shown))
+        return list(self._prompt_ids(question, json.dumps(context), json.dumps(tools)))
 
     def messages_ids(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> list[int]:
         """Ids of any messages up to and with the opening of the policy's next turn; `tools` as for a prompt.
@@ -123,14 +123,12 @@ class ChatFormat:
         """
         plain = [self._plain(with_decoded_arguments(message)) for message in messages]
         shown = self.tools if tools is None else [self._plain(tool) for tool in tools]
-        return self._encode(self._render(plain, shown, generation_prompt=True))
+        return self._encode(self.render(plain, shown, gen=True))
 
     def _make_prompt_ids(self, question: str, context: str, tools: str) -> list[int]:
-        before: list[Message] = json.loads(context) if context else []
-        asked = [*before, {"role": "user", "content": question}]
-        messages = [self._plain(with_decoded_arguments(message)) for message in asked]
-        shown = json.loads(tools) if tools else self.tools
-        return self._encode(self._render(messages, shown, generation_prompt=True))
+        return self.messages_ids(
+            [*json.loads(context), {"role": "user", "content": question}], json.loads(tools)
+        )
 
     def tool_suffix_ids(self, texts: Sequence[str]) -> list[int]:
         """Ids from behind the policy's stop token to the opening of its next turn."""
@@ -149,7 +147,7 @@ class ChatFormat:
 
     @cached_property
     def _user_turn(self) -> tuple[str, str]:
-        return find_user_turn(self.template, self.tools, thinking=self._thinking, **self.names)
+        return find_user_turn(self.render, self.tools, thinking=self._thinking)
 
     def _find_fixed_ids(self, special: Collection[str]) -> tuple[list[int], str, str, list[int]]:
         """Return the text around tool results: ids and text before them, text and ids after them.
@@ -181,19 +179,7 @@ class ChatFormat:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of any ids, special tokens shown."""
-        return self._text.text(ids)
-
-    @property
-    def joins_tokens(self) -> bool:
-        """The text of ids is that of their tokens, one behind the other, but for parts of characters."""
-        return self._text.is_joined
-
-    def token_text(self, token: int) -> str | None:
-        """Return the text of one token if it does not depend on its neighbours, else None."""
-        return self._text.of_token(token)
-
-    def _decode(self, ids: list[int]) -> str:
-        return self.tokenizer.decode(ids, skip_special_tokens=False)
+        return self.text.text(ids)
 
     def encode_conversation(
         self, messages: Sequence[Message], tools: Sequence[Tool] | None = None
@@ -215,8 +201,8 @@ class ChatFormat:
         for k, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            whole = self._render(messages[: k + 1], tools, generation_prompt=False)
-            lead = self._lead(self._render(messages[:k], tools, generation_prompt=True), whole)
+            whole = self.render(messages[: k + 1], tools)
+            lead = self._lead(self.render(messages[:k], tools, gen=True), whole)
             text, stop, rest = whole[len(lead) :].rpartition(self.stop_text)
             if not stop:
                 raise ChatError(f"assistant message {k} does not end with {self.stop_text!r}")
@@ -242,9 +228,6 @@ class ChatFormat:
         if self.boundaries.opening and whole.startswith(shorter):
             return shorter
         raise rewritten(lead, whole, "an assistant turn")
-
-    def _render(self, messages: Sequence[Message], tools: Sequence[Tool], *, generation_prompt: bool) -> str:
-        return render(self.template, messages, tools, generation_prompt=generation_prompt, **self.names)
 
     def _plain(self, value: Any) -> Any:
         """Return the content with every special token split, in every string inside it."""
@@ -295,19 +278,11 @@ def token_names(tokenizer: object) -> dict[str, str]:
     return {name: getattr(tokenizer, name, None) or "" for name in ("bos_token", "eos_token")}
 
 
-def turn_form(
-    template: str,
-    tools: Sequence[Tool],
-    boundaries: Boundaries,
-    *,
-    bos_token: str = "",
-    eos_token: str = "",
-    date: str = "",
-) -> TurnForm:
+def turn_form(text: Rendering, tools: Sequence[Tool], boundaries: Boundaries) -> TurnForm:
     """How the turns of a template's policy are read. ChatError for calls that cannot be read back."""
     begin, end = THOUGHT
     return TurnForm(
-        calls=find_call_form(rendering(template, bos_token, eos_token, date), tools, boundaries) or "hermes",
+        calls=find_call_form(text, tools, boundaries) or "hermes",
         opens_thought=boundaries.opening.rfind(begin) > boundaries.opening.rfind(end),
     )
 
@@ -351,7 +326,7 @@ class TokenText:
         self._decode = decode
         self._texts = _Texts(decode)
         self.is_joined = self._join(sample_ids) == decode(list(sample_ids))
-        """As far as the sample shows."""
+        """The text of ids is that of their tokens, one behind the other, as far as the sample shows."""
 
     def text(self, ids: Sequence[int]) -> str:
         if self.is_joined and PART not in (text := self._join(ids)):

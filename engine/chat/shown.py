@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rocstar.engine.chat.boundaries import ChatError, Message, Tool, render
+from rocstar.engine.chat.boundaries import ChatError, Message, Rendering, Tool
 
 _TEXTS = ("reasoning_content", "content")
 
@@ -21,23 +21,14 @@ _TEXTS = ("reasoning_content", "content")
 class ShownCheck:
     """One template with its tools. Remembers the forms that it found shown."""
 
-    def __init__(
-        self,
-        template: str,
-        tools: Sequence[Tool],
-        *,
-        bos_token: str = "",
-        eos_token: str = "",
-        date: str = "",
-    ) -> None:
-        self._template, self._tools = template, list(tools)
-        self._names = {"bos_token": bos_token, "eos_token": eos_token, "date": date}
+    def __init__(self, render: Rendering, tools: Sequence[Tool]) -> None:
+        self._render, self._tools = render, list(tools)
         self._shown: set[str] = set()
 
     def check_prompt(self, messages: Sequence[Message]) -> None:
         """Check messages that the policy is to answer. ChatError says which message is not shown."""
         self._check_form(messages, self._tools, generation_prompt=True)
-        text = self._render(messages, self._tools, generation_prompt=True)
+        text = self._render(messages, self._tools, gen=True)
         _find_all(messages, text, "not as it is written")
 
     def shown_form(self, messages: Sequence[Message], thought: tuple[str, str]) -> list[Message]:
@@ -72,12 +63,12 @@ class ShownCheck:
         roles = [message["role"] for message in messages]
         end = roles.index("assistant") if "assistant" in roles else len(roles)
         shown = self._tools if tools is None else tools
-        return self._render(messages[:end], shown, generation_prompt=True) if end else ""
+        return self._render(messages[:end], shown, gen=True) if end else ""
 
     def check_finished(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
         """Check form and texts of a finished conversation. ChatError names the dropped text."""
         self._check_form(messages, tools, generation_prompt=False)
-        _find_all(messages, self._render(messages, tools, generation_prompt=False), "not as it is written")
+        _find_all(messages, self._render(messages, tools), "not as it is written")
 
     def _check_form(
         self, messages: Sequence[Message], tools: Sequence[Tool], *, generation_prompt: bool
@@ -85,12 +76,9 @@ class ShownCheck:
         form = json.dumps([[_form(message) for message in messages], bool(tools), generation_prompt])
         if form not in self._shown:
             marked = [_marked(message, k) for k, message in enumerate(messages)]
-            text = self._render(marked, tools, generation_prompt=generation_prompt)
+            text = self._render(marked, tools, generation_prompt)
             _find_all(marked, text, "not at all, or not in its place")
             self._shown.add(form)
-
-    def _render(self, messages: Sequence[Message], tools: Sequence[Tool], *, generation_prompt: bool) -> str:
-        return render(self._template, messages, tools, generation_prompt=generation_prompt, **self._names)
 
 
 def _folded(message: Message, begin: str, end: str) -> Message:

@@ -14,20 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rocstar.engine.chat.callforms import CLOSE, FORMS, MAX_DEPTH, OPEN, Schemas, WrittenCall
+from rocstar.engine.chat.callforms import FORMS, OPEN, Schemas, WrittenCall
 from rocstar.engine.types import ToolCall, Turn, TurnForm
-
-__all__ = [
-    "CLOSE",
-    "DEFAULT",
-    "MAX_DEPTH",
-    "OPEN",
-    "THOUGHT",
-    "parse_tool_calls",
-    "said",
-    "tool_call_spans",
-    "without_tool_calls",
-]
 
 THOUGHT = ("<think>", "</think>")
 DEFAULT = TurnForm()

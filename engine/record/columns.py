@@ -16,9 +16,9 @@ import json
 import struct
 import threading
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 import zstandard
@@ -30,6 +30,8 @@ from rocstar.engine.record.compression import (
     compress_shuffled,
     decompress,
     decompress_shuffled,
+    pack_parts,
+    unpack_parts,
 )
 from rocstar.engine.record.json_record import (
     decode_outcome,
@@ -58,7 +60,6 @@ MAX_TOLD_BYTES, MAX_TOLD_ITEMS = 1 << 28, 1 << 23
 """Limits on the JSON of a frame, and on its brackets, commas and colons: each may become an object of 64
 bytes."""
 HEAD = struct.Struct("<4sII")
-_SIZE = struct.Struct("<I")
 _THREAD = threading.local()
 _NO_TRAJECTORY = (
     *(ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError),
@@ -72,8 +73,7 @@ class FrameError(ValueError):
     """Bytes that are no frame, or none of a trajectory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Framed:
+class Framed(NamedTuple):
     """The content of a frame: the trajectory, and the text of each of its segments (none on the wire)."""
 
     trajectory: Trajectory
@@ -108,29 +108,21 @@ def encode_frame(trajectory: Trajectory, texts: Sequence[str] = ()) -> bytes:
         compress(np.packbits(has_T).tobytes()),
         *compress_shuffled(values),
     ]
-    body = b"".join(_SIZE.pack(len(part)) + part for part in parts)
+    body = pack_parts(parts)
     return HEAD.pack(MAGIC, len(body), zlib.crc32(body)) + body
 
 
 def frame_key(frame: bytes) -> TrajectoryKey:
     """Whose frame it is, without the work of opening it. FrameError if it is not whole."""
-    try:
+    with _reading("key"):
         return _key_of(_parts(frame)[0])
-    except FrameError:
-        raise
-    except _NO_TRAJECTORY as error:
-        raise FrameError(f"no key: {type(error).__name__}: {error}") from None
 
 
 def frame_told(frame: bytes) -> bytes:
     """Return a frame without its token columns, as JSON in ASCII, for a text search. Raise FrameError if the
     frame is damaged."""
-    try:
+    with _reading("text"):
         return decompress(_parts(frame)[1], MAX_TOLD_BYTES)
-    except FrameError:
-        raise
-    except _NO_TRAJECTORY as error:
-        raise FrameError(f"nothing told: {type(error).__name__}: {error}") from None
 
 
 def frame_size(head: bytes) -> int:
@@ -154,13 +146,20 @@ def decode_frame(frame: bytes, task: Task | None = None) -> Framed:
     Raises:
         FrameError: the frame is damaged, or of another task.
     """
-    try:
+    with _reading("trajectory"):
         key, told, *columns = _parts(frame)
         return _framed(_key_of(key), _told_of(told), columns, task)
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Raise FrameError for any error of reading a frame in the block."""
+    try:
+        yield
     except FrameError:
         raise
     except _NO_TRAJECTORY as error:
-        raise FrameError(f"no trajectory: {type(error).__name__}: {error}") from None
+        raise FrameError(f"no {what}: {type(error).__name__}: {error}") from None
 
 
 def _parts(frame: bytes) -> list[memoryview]:
@@ -170,18 +169,7 @@ def _parts(frame: bytes) -> list[memoryview]:
     body = memoryview(frame)[HEAD.size :]
     if zlib.crc32(body) != HEAD.unpack_from(frame)[2]:
         raise FrameError("the frame is damaged: its sum is another")
-    parts: list[memoryview] = []
-    at = 0
-    while at < len(body):
-        if len(parts) == MAX_PARTS:
-            raise FrameError(f"more than {MAX_PARTS} parts")
-        (size,) = _SIZE.unpack_from(body, at)
-        at += _SIZE.size
-        if at + size > len(body):
-            raise FrameError(f"a part of {size} bytes ends beyond the frame")
-        parts.append(body[at : at + size])
-        at += size
-    return parts
+    return unpack_parts(body, MAX_PARTS)
 
 
 def _key_of(part: memoryview) -> TrajectoryKey:

@@ -6,6 +6,7 @@ compress well, mantissas hardly, and mixed neither would.
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -21,8 +22,31 @@ MAX_NUMBERS = 1 << 24
 _THREAD = threading.local()
 
 
+_SIZE = struct.Struct("<I")
+
+
+def pack_parts(parts: Sequence[bytes]) -> bytes:
+    """Return the parts one after the other, each behind its number of bytes."""
+    return b"".join(_SIZE.pack(len(part)) + part for part in parts)
+
+
+def unpack_parts(body: memoryview, most: int) -> list[memoryview]:
+    """Return the parts of `pack_parts`. ValueError or struct.error for other bytes, or more than `most`."""
+    parts: list[memoryview] = []
+    at = 0
+    while at < len(body):
+        if len(parts) == most:
+            raise ValueError(f"more than {most} parts")
+        (size,) = _SIZE.unpack_from(body, at)
+        at += _SIZE.size
+        if at + size > len(body):
+            raise ValueError(f"a part of {size} bytes ends beyond the last byte")
+        parts.append(body[at : at + size])
+        at += size
+    return parts
+
+
 def compress(data: bytes) -> bytes:
-    """Compressed."""
     found: bytes = _of_thread()[0].compress(data)
     return found
 

@@ -36,18 +36,17 @@ from rocstar.engine.record.compression import (
     compress_shuffled,
     decompress,
     decompress_shuffled,
+    pack_parts,
+    unpack_parts,
 )
 from rocstar.engine.record.files import LEARNED, learned_files, whole_file
 from rocstar.engine.record.json_record import RecordError
-from rocstar.engine.record.step_file import task_number
+from rocstar.engine.record.step_file import STEP_HEAD, read_head, task_number
 
 VERSION: Final = 1
 MAGIC: Final = b"rcsLrnd\n"
 MAX_ENTROPY: Final = 16.0
 """Nats; that of a vocabulary of nine million words."""
-_HEAD: Final = struct.Struct("<8sI")
-_SIZE: Final = struct.Struct("<I")
-MAX_ABOUT_BYTES: Final = 1 << 20
 MAX_PARTS: Final = 6
 _UNKNOWN: Final = 255
 _DROPPED_BITS: Final = 3
@@ -92,14 +91,14 @@ def write_learned(
     places = np.zeros(len(learned), PLACE)
     bodies = list(_encoded(list(learned.values())))
     about = json.dumps({"v": VERSION, "step": step, "ranks": ranks, "places": len(places)}).encode("ascii")
-    at = _HEAD.size + len(about) + places.nbytes
+    at = STEP_HEAD.size + len(about) + places.nbytes
     for k, (name, tokens) in enumerate(learned.items()):
         places[k] = (task_number(name), at, len(bodies[k]), len(tokens), zlib.crc32(bodies[k]))
         at += len(bodies[k])
     path = learned_path(folder, step, rank)
     folder.mkdir(parents=True, exist_ok=True)
     with whole_file(path, is_synced=False) as file:
-        file.write(_HEAD.pack(MAGIC, len(about)) + about + places.tobytes())
+        file.write(STEP_HEAD.pack(MAGIC, len(about)) + about + places.tobytes())
         file.writelines(bodies)
     return path
 
@@ -134,18 +133,11 @@ class _File:
     def __init__(self, path: Path) -> None:
         self.path = path
         with path.open("rb") as file:
-            head = file.read(_HEAD.size)
-            if len(head) != _HEAD.size or not head.startswith(MAGIC):
-                raise RecordError(f"{path}: nothing that a learner wrote")
-            size = _HEAD.unpack(head)[1]
+            about = read_head(file, path, MAGIC, (VERSION,), "token statistics")
             try:
-                about = json.loads(file.read(min(size, MAX_ABOUT_BYTES)))
                 self.ranks, number = int(about["ranks"]), int(about["places"])
-                is_known = about["v"] == VERSION
-            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            except (ValueError, KeyError, TypeError, OverflowError):
                 raise RecordError(f"{path}: its head is torn") from None
-            if not is_known:
-                raise RecordError(f"{path}: not of version {VERSION}")
             if not 0 <= number <= path.stat().st_size // PLACE.itemsize:
                 raise RecordError(f"{path}: claims {number} places, more than it holds")
             self.places: npt.NDArray[Any] = np.fromfile(file, PLACE, number)
@@ -184,21 +176,13 @@ def _encoded(learned: Sequence[LearnedTokens]) -> Iterator[bytes]:
         parts = [*compress_shuffled(gaps[mine]), compress(levels[mine].tobytes())]
         if tokens.log_ratios.any() or tokens.codes.any():
             parts += [*compress_shuffled(ratios[mine]), compress(codes[mine].tobytes())]
-        yield b"".join(_SIZE.pack(len(part)) + part for part in parts)
+        yield pack_parts(parts)
 
 
 def _decoded(body: bytes, number: int) -> LearnedTokens:
     if number > MAX_NUMBERS:
         raise ValueError(f"{number} tokens are claimed, at most {MAX_NUMBERS} are read")
-    parts: list[bytes] = []
-    at = 0
-    while at < len(body):
-        if len(parts) == MAX_PARTS:
-            raise ValueError(f"more than {MAX_PARTS} columns")
-        (size,) = _SIZE.unpack_from(body, at)
-        at += _SIZE.size
-        parts.append(body[at : at + size])
-        at += size
+    parts = unpack_parts(memoryview(body), MAX_PARTS)
     if len(parts) not in (3, 6):
         raise ValueError(f"{len(parts)} columns")
     levels = np.frombuffer(decompress(parts[2], number), "u1")

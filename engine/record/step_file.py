@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from rocstar.engine.record.columns import HEAD, FrameError, decode_frame, frame_size, frame_told
+from rocstar.engine.record.columns import HEAD, Framed, FrameError, decode_frame, frame_size, frame_told
 from rocstar.engine.record.compression import MAX_PART_BYTES
 from rocstar.engine.record.files import INDEX, whole_file
 from rocstar.engine.record.json_record import RecordError, Verdict, record_of
@@ -39,7 +39,7 @@ VERSION = 2
 INDEX_VERSION = 3
 """Version 2 had no families and no times; it is still read."""
 _FRAMES_MAGIC, _INDEX_MAGIC = b"rcsFram\n", b"rcsIndx\n"
-_HEAD = struct.Struct("<8sI")
+STEP_HEAD = struct.Struct("<8sI")
 MAX_ABOUT_BYTES = 1 << 20
 NAME_BYTES = 40
 
@@ -259,7 +259,7 @@ class StepFile:
         index = path.with_suffix(INDEX)
         try:
             with index.open("rb") as file:
-                about = _read_head(file, index, _INDEX_MAGIC, (2, INDEX_VERSION))
+                about = read_head(file, index, _INDEX_MAGIC, (2, INDEX_VERSION))
                 _check_index(about, index)
                 self.rows: npt.NDArray[Any] = _read_rows(file, about)
                 self._advantages: npt.NDArray[Any] = np.fromfile(file, "<f8", about["advantages"])
@@ -278,7 +278,7 @@ class StepFile:
 
     def trajectory(self, row: int, task: Task | None = None) -> Trajectory:
         """The trajectory of a row; `task` as for `decode_frame`."""
-        return self._decoded(row, task)[0]
+        return self._decoded(row, task).trajectory
 
     def trajectories(self, tasks: Mapping[str, Task]) -> Iterator[Trajectory]:
         """All of them, in order, with these tasks by id. KeyError for one of another task."""
@@ -329,12 +329,11 @@ class StepFile:
         found = np.flatnonzero(hits)
         return int(found[0]) if len(found) else None
 
-    def _decoded(self, row: int, task: Task | None) -> tuple[Trajectory, Sequence[str]]:
+    def _decoded(self, row: int, task: Task | None) -> Framed:
         try:
-            framed = decode_frame(self._frame(row), task)
+            return decode_frame(self._frame(row), task)
         except FrameError as error:
             raise RecordError(f"{self.path}: trajectory {row}: {error}") from None
-        return framed.trajectory, framed.texts
 
     def _frame(self, row: int) -> bytes:
         told = self.rows[row]
@@ -363,7 +362,7 @@ def all_places(path: Path) -> Iterator[FramePlace]:
     """The whole frames of a file, whatever it is about; none where there is no such file."""
     try:
         with path.open("rb") as file:
-            _read_head(file, path, _FRAMES_MAGIC)
+            read_head(file, path, _FRAMES_MAGIC)
             yield from _whole_frames(file, path, file.tell())
     except (FileNotFoundError, RecordError):
         return
@@ -372,7 +371,7 @@ def all_places(path: Path) -> Iterator[FramePlace]:
 def _begin_of_frames(path: Path, about: Mapping[str, Any]) -> int | None:
     try:
         with path.open("rb") as file:
-            found = _read_head(file, path, _FRAMES_MAGIC)
+            found = read_head(file, path, _FRAMES_MAGIC)
             return file.tell() if found == {"v": VERSION, **about} else None
     except (FileNotFoundError, RecordError):
         return None
@@ -437,22 +436,23 @@ def _read_rows(file: BinaryIO, about: Mapping[str, Any]) -> npt.NDArray[Any]:
 
 def _head(magic: bytes, about: Mapping[str, Any], version: int = VERSION) -> bytes:
     told = json.dumps({"v": version, **about}, separators=(",", ":")).encode("ascii")
-    return _HEAD.pack(magic, len(told)) + told
+    return STEP_HEAD.pack(magic, len(told)) + told
 
 
-def _read_head(
-    file: BinaryIO, path: Path, magic: bytes, versions: Sequence[int] = (VERSION,)
+def read_head(
+    file: BinaryIO, path: Path, magic: bytes, versions: Sequence[int] = (VERSION,), what: str = "records"
 ) -> dict[str, Any]:
-    head = file.read(_HEAD.size)
-    if len(head) != _HEAD.size or not head.startswith(magic):
-        raise RecordError(f"{path}: not records of version {VERSION}")
-    size = _HEAD.unpack(head)[1]
+    """Return the JSON in the head of a file. Raises RecordError for another magic or version."""
+    head = file.read(STEP_HEAD.size)
+    if len(head) != STEP_HEAD.size or not head.startswith(magic):
+        raise RecordError(f"{path}: not {what} of version {versions[0]}")
+    size = STEP_HEAD.unpack(head)[1]
     try:
         about = json.loads(file.read(min(size, MAX_ABOUT_BYTES)))
     except (ValueError, RecursionError):
         raise RecordError(f"{path}: its head is torn") from None
     if not isinstance(about, dict) or about.get("v") not in versions:
-        raise RecordError(f"{path}: not records of version {VERSION}")
+        raise RecordError(f"{path}: not {what} of version {versions[0]}")
     return about
 
 

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from rocstar.engine.chat.toolcalls import tool_call_spans
 from rocstar.engine.rollout.rollout import Agent, run_trajectory
-from rocstar.engine.serve.recording_engine import ConversationRecorder, RecordingEngine, RecordingTools
+from rocstar.engine.serve.recording_engine import (
+    ConversationOrder,
+    ConversationRecorder,
+    RecordingEngine,
+    RecordingTools,
+)
 from rocstar.engine.serve.responses import conversation_error
-from rocstar.engine.serve.stream_parser import RawStreamParser, StreamParser
 from rocstar.engine.serve.stream_parts import Part, TextPart, merge_parts
 from rocstar.engine.types import (
     Attempt,
@@ -28,49 +30,13 @@ from rocstar.engine.types import (
     FinishReason,
     Origin,
     Outcome,
-    Task,
     Trajectory,
     TrajectoryKey,
-    TurnForm,
 )
 from rocstar.sandbox.http.errors import RequestError
 
-ServedModel = Literal["agent", "raw", "completion"]
 UNJUDGED = "unjudged"
 """The kind of failure of a conversation without a reward."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationOrder:
-    """A validated request of a client.
-
-    Attributes:
-        id: the id of the conversation and of its records.
-        served_model: the agent with its tools, the model with the client's, or the model alone.
-        task: the question, as the records store it.
-        prompt_ids: the token ids of the prompt.
-        seed: the seed of the noise; choice k is sibling k.
-        max_tokens: the limit over all turns, including tool results.
-        stops: the stop sequences.
-        functions: the client's tools; None for the agent's own.
-        is_judged: the task has an answer, so the reward is known at the end.
-        is_streamed: the client reads parts as they are produced.
-        scores_prompt: return the log-probs of the prompt, computed once by the first choice.
-    """
-
-    id: str
-    served_model: ServedModel
-    task: Task
-    prompt_ids: list[int]
-    seed: int
-    num_choices: int
-    temperature: float
-    max_tokens: int
-    stops: tuple[str, ...]
-    functions: Sequence[Mapping[str, Any]] | None
-    is_judged: bool
-    is_streamed: bool
-    scores_prompt: bool = False
 
 
 class Unjudged:
@@ -88,19 +54,10 @@ class ServedConversation:
         """queue_timeout_s: how long a choice may wait for its place in the engine."""
         self.order, self._agent, self._queue_timeout_s = order, agent, queue_timeout_s
         self.trajectories: list[Trajectory] = []
-        self._ended = asyncio.Event()
+        self.ended = asyncio.Event()
+        self._has_client_calls = order.served_model == "raw" and bool(order.functions)
         self.choices = [
-            ConversationRecorder(
-                f"{order.id}/{k}",
-                k,
-                agent.chat,
-                self._emit,
-                stops=order.stops,
-                parser=_make_parser(order, agent.chat.form),
-                in_one_batch=not order.is_streamed,
-                scores_prompt=order.scores_prompt and k == 0,
-            )
-            for k in range(order.num_choices)
+            ConversationRecorder(order, k, agent.chat, self._emit) for k in range(order.num_choices)
         ]
         self._waited: set[int] = set()
         """The choices that got no slot in time."""
@@ -112,7 +69,7 @@ class ServedConversation:
     async def next(self, timeout_s: float) -> list[Part] | None:
         """Return the parts since the last call as soon as there are some; [] at the timeout; None at the
         end."""
-        if not self._parts and not self.has_ended:
+        if not self._parts and not self.ended.is_set():
             self._news = asyncio.get_running_loop().create_future()
             timer = asyncio.get_running_loop().call_later(timeout_s, self._wake)
             try:
@@ -121,11 +78,11 @@ class ServedConversation:
                 timer.cancel()
                 self._news = None
         parts, self._parts = self._parts, []
-        return None if not parts and self.has_ended else merge_parts(parts)
+        return None if not parts and self.ended.is_set() else merge_parts(parts)
 
     async def all_parts(self) -> list[Part]:
         """Wait for the end and return all parts."""
-        await self._ended.wait()
+        await self.ended.wait()
         parts, self._parts = self._parts, []
         return merge_parts(parts)
 
@@ -133,10 +90,6 @@ class ServedConversation:
         """The client has gone, or wants no more: end everything, down to the child of a tool."""
         for choice in self.choices:
             choice.stop()
-
-    @property
-    def has_ended(self) -> bool:
-        return self._ended.is_set()
 
     def refusal(self) -> RequestError | None:
         """Return the error that replaces the choices, or None."""
@@ -156,7 +109,7 @@ class ServedConversation:
             return "stop"
         if trajectory.finish_reason is not FinishReason.answered:
             return "length"
-        return "tool_calls" if self._calls(trajectory) else "stop"
+        return "tool_calls" if self._has_client_calls and _is_calling(trajectory) else "stop"
 
     def usage(self) -> dict[str, Any]:
         """Tokens by who wrote them: sums over the records' segments; the prompt is counted once."""
@@ -184,7 +137,7 @@ class ServedConversation:
             for k, trajectory in enumerate(self.trajectories):
                 self._emit_calls(k, trajectory)
         finally:
-            self._ended.set()
+            self.ended.set()
             self._wake()
 
     async def _roll_out(self, choice: int) -> Trajectory:
@@ -212,13 +165,10 @@ class ServedConversation:
         self._waited.add(choice)
         self.choices[choice].stop()
 
-    def _calls(self, trajectory: Trajectory) -> bool:
-        return self.order.served_model == "raw" and bool(self.order.functions) and _is_calling(trajectory)
-
     def _emit_calls(self, choice: int, trajectory: Trajectory) -> None:
         """Emit the calls of the last turn for the client to make, if the client gave tools. Malformed calls
         stay text."""
-        if self.order.served_model != "raw" or not self.order.functions or not trajectory.turns:
+        if not self._has_client_calls or not trajectory.turns:
             return
         turn, recorder = trajectory.turns[-1], self.choices[choice]
         if _is_calling(trajectory):
@@ -228,7 +178,7 @@ class ServedConversation:
             self._emit(TextPart(choice, "content", turn.text[start:]))
 
     def _emit(self, part: Part) -> None:
-        if self.has_ended:
+        if self.ended.is_set():
             return
         self._parts.append(part)
         self._wake()
@@ -236,12 +186,6 @@ class ServedConversation:
     def _wake(self) -> None:
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
-
-
-def _make_parser(order: ConversationOrder, form: TurnForm) -> StreamParser | RawStreamParser:
-    if order.served_model == "completion":
-        return RawStreamParser()
-    return StreamParser(form if order.served_model == "agent" or order.functions else None)
 
 
 def _is_calling(trajectory: Trajectory) -> bool:

@@ -13,13 +13,14 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prometheus_client import Metric
 
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.serve.conversation import ConversationOrder, ServedConversation
-from rocstar.engine.serve.conversation_store import ConversationStore
+from rocstar.engine.serve.conversation import ServedConversation
+from rocstar.engine.serve.conversation_store import CONVERSATION, ConversationStore
+from rocstar.engine.serve.recording_engine import ConversationOrder
 from rocstar.engine.types import Failed, Origin, Trajectory
 from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.metrics import SecondsHistogram, ServerMetrics
@@ -78,10 +79,6 @@ class ConversationManager:
         self._disk_follows = asyncio.Event()
         self._disk_follows.set()
 
-    def name(self) -> str:
-        """The id of the next conversation. `begin` has to follow."""
-        return secrets.token_hex(8) if self.store is None else self.store.begin()
-
     def check_room(self, num_choices: int) -> None:
         """Raise RequestError if the choices cannot start now."""
         if self.is_closing:
@@ -110,7 +107,10 @@ class ConversationManager:
             ) from None
 
     def begin(self, order: ConversationOrder) -> ServedConversation:
-        """Start a conversation. `check_room` must have passed."""
+        """Start a conversation and give it its id. `check_room` must have passed."""
+        name = secrets.token_hex(8) if self.store is None else self.store.begin()
+        task = replace(order.task, meta={**order.task.meta, CONVERSATION: name})
+        order = replace(order, id=name, task=task)
         conversation = ServedConversation(self.agent, order, queue_timeout_s=self.limits.queue_timeout_s)
         self._going[conversation] = self._tasks.create_task(self._see_through(conversation))
         self.in_flight += order.num_choices
@@ -121,7 +121,7 @@ class ConversationManager:
     def stop(self, conversation: ServedConversation) -> None:
         """Stop the conversation of a client that disconnected, and cancel it after the grace period."""
         task = self._going.get(conversation)
-        if task is None or conversation.has_ended:
+        if task is None or conversation.ended.is_set():
             return
         conversation.stop()
         timer = asyncio.get_running_loop().call_later(self.limits.grace_s, task.cancel)

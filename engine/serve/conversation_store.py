@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from rocstar.engine.record.columns import FrameError, decode_frame, encode_frame, frame_key, frame_told
 from rocstar.engine.record.files import FRAMES, INDEX
@@ -51,7 +51,6 @@ KNOWN_FILES = 64
 
 MAX_LOOKUPS = 256
 REWARDS = {"up": 1.0, "down": 0.0}
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -171,9 +170,8 @@ class ConversationStore:
         finally:
             self._looking_up -= 1
 
-    async def _do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, lambda: work(*args, **kwargs))
+    async def _do(self, work: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
     # ---- in the reader's thread ----
 

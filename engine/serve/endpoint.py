@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -20,11 +20,12 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.serve.conversation import ConversationOrder, ServedConversation
+from rocstar.engine.serve.conversation import ServedConversation
 from rocstar.engine.serve.conversation_manager import ConversationLimits, ConversationManager, ServeMetrics
 from rocstar.engine.serve.conversation_store import ConversationStore, LookupsFull
 from rocstar.engine.serve.openapi import HEADERS, HTML, build_document, render_page
-from rocstar.engine.serve.request_builder import RequestBuilder, check_model, split_prompts, validate_tokenize
+from rocstar.engine.serve.recording_engine import ConversationOrder
+from rocstar.engine.serve.request_builder import RequestBuilder, check_model, split_prompts
 from rocstar.engine.serve.request_reader import RequestReader, limits_for_tokenizer
 from rocstar.engine.serve.requests import (
     KNOWN,
@@ -134,7 +135,7 @@ class Endpoint:
         self.conversations = ConversationManager(
             agent, tasks, store=store, limits=options.conversations, metrics=self.metrics, note=note
         )
-        self._builder = RequestBuilder(agent, options.max_context, self.conversations.name)
+        self._builder = RequestBuilder(agent, options.max_context)
         self._reader = RequestReader(
             limits_for_tokenizer(
                 agent.chat.tokenizer,
@@ -250,39 +251,48 @@ class Endpoint:
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """/v1/chat/completions: the agent, or the model with the client's tools."""
         body = await self._read(request, ChatRequest)
-        self._notice(request, body)
-        await self.conversations.until_disk_follows()
-        self.conversations.check_room(body.num_choices)
-        order = await self._reader.run(self._builder.chat, body)
-        self.conversations.check_room(body.num_choices)  # others may have begun meanwhile
-        self._notice_seed(request, body, order)
-        conversation = self.conversations.begin(self._builder.named(order))
+        (conversation,) = await self._begin(
+            request, body, lambda: [self._builder.chat(body)], body.num_choices
+        )
+        self._notice_seed(request, body, conversation.order)
         response = ChatResponse(
             conversation, body.model, self.options.isolation, with_token_ids=body.return_token_ids
         )
-        try:
-            if body.stream:
-                return await self._stream(request, conversation, response, with_usage=body.includes_usage)
-            parts = await conversation.all_parts()
-        finally:
-            self.conversations.stop(conversation)
-        if (refusal := conversation.refusal()) is not None:
-            raise refusal
-        return _json_response(response.whole(parts))
+        return await self._respond(request, body, [conversation], response)
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         """/v1/completions: the model alone."""
         body = await self._read(request, CompletionRequest)
-        self._notice(request, body)
-        await self.conversations.until_disk_follows()
         num_choices = body.num_choices * len(split_prompts(body))
-        self.conversations.check_room(num_choices)
-        orders = await self._reader.run(self._builder.completions, body)
-        self.conversations.check_room(num_choices)  # others may have begun meanwhile
-        conversations = [self.conversations.begin(self._builder.named(order)) for order in orders]
+        conversations = await self._begin(request, body, lambda: self._builder.completions(body), num_choices)
         response = CompletionResponse(
             conversations, body.model, echo=bool(body.echo), with_logprobs=body.logprobs is not None
         )
+        return await self._respond(request, body, conversations, response)
+
+    async def _begin(
+        self,
+        request: web.Request,
+        body: GenerationRequest,
+        build: Callable[[], Sequence[ConversationOrder]],
+        num_choices: int,
+    ) -> list[ServedConversation]:
+        """Build the orders in a thread and start them. Raises RequestError."""
+        self._notice(request, body)
+        await self.conversations.until_disk_follows()
+        self.conversations.check_room(num_choices)
+        orders = await self._reader.run(build)
+        self.conversations.check_room(num_choices)  # others may have begun meanwhile
+        return [self.conversations.begin(order) for order in orders]
+
+    async def _respond(
+        self,
+        request: web.Request,
+        body: GenerationRequest,
+        conversations: Sequence[ServedConversation],
+        response: ChatResponse | CompletionResponse,
+    ) -> web.StreamResponse:
+        """Send the response, whole or as a stream, and end the conversations with it."""
         try:
             if body.stream:
                 return await self._stream(request, conversations[0], response, with_usage=body.includes_usage)
@@ -375,11 +385,7 @@ class Endpoint:
     async def tokenize(self, request: web.Request) -> web.Response:
         """/tokenize: ids of a text, or of messages."""
         body = await self._read(request, TokenizeRequest)
-        validate_tokenize(body)
-        if body.messages:
-            ids = await self._reader.run(self._builder.message_ids, body.messages)
-        else:
-            ids = await self._reader.run(self._builder.text_ids, body.prompt or "")
+        ids = await self._reader.run(self._builder.tokenize, body)
         return _json_response({"tokens": ids, "count": len(ids), "max_model_len": self.options.max_context})
 
     async def detokenize(self, request: web.Request) -> web.Response:
@@ -520,12 +526,6 @@ def error_response(refusal: RequestError) -> web.Response:
     if refusal.status in (408, 413, 415):
         response.force_close()  # the rest of the body is not read
     return response
-
-
-def logged_owner(request: web.BaseRequest) -> str:
-    """Return the owner of a request, or ""."""
-    owner: str = request.get(LOGGED_OWNER, "")
-    return owner
 
 
 def _router_error(error: web.HTTPException) -> RequestError:

@@ -10,9 +10,10 @@ generation or tool call immediately, including the sandbox's child; the record k
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.inference.base import (
@@ -21,7 +22,6 @@ from rocstar.engine.inference.base import (
     InferenceError,
     KvLoad,
     PromptScores,
-    Sampling,
     ScoresPrompts,
     StopReason,
     TellsTokens,
@@ -32,11 +32,47 @@ from rocstar.engine.serve.stream_parts import Part, TextPart, ToolCallPart, Tool
 from rocstar.engine.tools.box import ToolBox, Tools
 from rocstar.engine.tools.results import cut_middle
 from rocstar.engine.tools.tool import ToolFailure
-from rocstar.engine.types import ToolCall, ToolResult
+from rocstar.engine.types import Task, ToolCall, ToolResult
 
 Emit = Callable[[Part], None]
 STOPPED = "aborted"
 """The kind of failure of a conversation that its client ended."""
+
+
+ServedModel = Literal["agent", "raw", "completion"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationOrder:
+    """A validated request of a client.
+
+    Attributes:
+        id: the id of the conversation and of its records; "" until it begins.
+        served_model: the agent with its tools, the model with the client's, or the model alone.
+        task: the question, as the records store it.
+        prompt_ids: the token ids of the prompt.
+        seed: the seed of the noise; choice k is sibling k.
+        max_tokens: the limit over all turns, including tool results.
+        stops: the stop sequences.
+        functions: the client's tools; None for the agent's own.
+        is_judged: the task has an answer, so the reward is known at the end.
+        is_streamed: the client reads parts as they are produced.
+        scores_prompt: return the log-probs of the prompt, computed once by the first choice.
+    """
+
+    id: str = ""
+    served_model: ServedModel
+    task: Task
+    prompt_ids: list[int]
+    seed: int
+    num_choices: int
+    temperature: float
+    max_tokens: int
+    stops: tuple[str, ...]
+    functions: Sequence[Mapping[str, Any]] | None
+    is_judged: bool
+    is_streamed: bool
+    scores_prompt: bool = False
 
 
 class ConversationRecorder:
@@ -46,29 +82,11 @@ class ConversationRecorder:
         nothing is emitted or recorded; the parts of a turn are those of its record.
     """
 
-    def __init__(
-        self,
-        name: str,
-        choice: int,
-        chat: ChatFormat,
-        emit: Emit,
-        *,
-        stops: Sequence[str],
-        parser: StreamParser | RawStreamParser,
-        in_one_batch: bool = False,
-        scores_prompt: bool = False,
-    ) -> None:
-        """Args:
-        name: the unique id of the request in the engine: the response's id and the choice.
-        choice: the number of the choice.
-        chat: the chat format, to decode tokens.
-        emit: receives each part.
-        stops: the stop sequences, which end the turn and the conversation.
-        parser: splits text into content, thinking and calls.
-        in_one_batch: parts are needed only when a turn has ended.
-        scores_prompt: compute the log-probs of the first prompt.
-        """
-        self.name, self.choice, self.chat, self.emit = name, choice, chat, emit
+    def __init__(self, order: ConversationOrder, choice: int, chat: ChatFormat, emit: Emit) -> None:
+        """emit: receives each part."""
+        self.choice, self.chat, self.emit = choice, chat, emit
+        self.name = f"{order.id}/{choice}"
+        """The unique id of the request in the engine."""
         self.is_stopped = False
         self.is_truncated = False
         """A stop text ended it."""
@@ -77,16 +95,15 @@ class ConversationRecorder:
         self.scores: PromptScores | None = None
         """The log-probs of the first prompt, if requested."""
         self.turns = 0
-        self.scores_prompt = scores_prompt
-        self._stops, self._parser = tuple(stops), parser
-        self.records_tokens = bool(stops) or not in_one_batch
+        self.scores_prompt = order.scores_prompt and choice == 0
+        self._stops = order.stops
+        self._parser: StreamParser | RawStreamParser = RawStreamParser()
+        if order.served_model != "completion":
+            reads_calls = order.served_model == "agent" or order.functions
+            self._parser = StreamParser(chat.form if reads_calls else None)
+        self.records_tokens = bool(order.stops) or order.is_streamed
         """Tokens are parsed as they are generated."""
-        self._received: list[int] = []
-        """Tokens of the present turn so far."""
-        self._read = 0
-        """The number of parsed tokens."""
-        self._truncate_at: int | None = None
-        self._text, self._stop_filter = TurnText(chat.decode, chat.token_text), StopSequences(stops)
+        self._clear_turn()
         self._engine: Inference | None = None
         self.tool_wait: asyncio.Timeout | None = None
         """The timeout of the running calls; `stop` makes it expire."""
@@ -99,12 +116,17 @@ class ConversationRecorder:
         self.check()
         self._engine = engine
         self.turns += 1
-        self._received, self._read, self._truncate_at = [], 0, None
-        self._text, self._stop_filter = (
-            TurnText(self.chat.decode, self.chat.token_text),
-            StopSequences(self._stops),
-        )
+        self._clear_turn()
         self._parser.begin_turn(self.chat.boundaries.opening)
+
+    def _clear_turn(self) -> None:
+        self._received: list[int] = []
+        """Tokens of the present turn so far."""
+        self._read = 0
+        """The number of parsed tokens."""
+        self._truncate_at: int | None = None
+        self._text = TurnText(self.chat.decode, self.chat.text.of_token)
+        self._stop_filter = StopSequences(self._stops)
 
     def check(self) -> None:
         """InferenceError if the client has gone."""
@@ -136,7 +158,7 @@ class ConversationRecorder:
 
     def end_turn(self, generation: Generation) -> Generation:
         """Emit the rest of the turn. Return the turn for the record."""
-        if not self.records_tokens and self.chat.joins_tokens:  # the text does not depend on the chunks
+        if not self.records_tokens and self.chat.text.is_joined:  # the text does not depend on the chunks
             self._emit_text(self.chat.turn_text(generation.ids))
         else:
             streamed = self._received[: self._truncate_at]
@@ -185,10 +207,9 @@ class ConversationRecorder:
     def call_begins(self, calls: Sequence[ToolCall]) -> None:
         """The calls of the present turn are about to be made."""
         for index, call in enumerate(calls):
+            arguments = None if call.arguments is None else dict(call.arguments)
             self.emit(
-                ToolCallPart(
-                    choice=self.choice, id=self.call_id(index), name=call.name, arguments=call.arguments
-                )
+                ToolCallPart(choice=self.choice, id=self.call_id(index), name=call.name, arguments=arguments)
             )
 
     # ---- its client ----
@@ -215,33 +236,14 @@ class RecordingEngine:
     def __init__(self, engine: Inference, recorder: ConversationRecorder) -> None:
         self._inner, self._recorder = engine, recorder
 
-    async def generate(
-        self,
-        ids: list[int],
-        *,
-        max_new_tokens: int,
-        stop_ids: frozenset[int],
-        sampling: Sampling,
-        seed: int,
-        request_id: str,
-        deadline: float | None,
-    ) -> Generation:
-        self._recorder.begin_turn(self._inner)
+    async def generate(self, ids: list[int], *, request_id: str, **options: Any) -> Generation:
         recorder = self._recorder
+        recorder.begin_turn(self._inner)
         if recorder.scores_prompt and recorder.turns == 1 and isinstance(self._inner, ScoresPrompts):
             recorder.scores = await self._inner.score(
-                ids, sampling=sampling, request_id=recorder.name, deadline=deadline
+                ids, sampling=options["sampling"], request_id=recorder.name, deadline=options["deadline"]
             )
-        generation = await self._inner.generate(
-            ids,
-            max_new_tokens=max_new_tokens,
-            stop_ids=stop_ids,
-            sampling=sampling,
-            seed=seed,
-            request_id=self._recorder.name,
-            deadline=deadline,
-        )
-        return self._recorder.end_turn(generation)
+        return recorder.end_turn(await self._inner.generate(ids, request_id=recorder.name, **options))
 
     def load(self) -> KvLoad:
         return self._inner.load()
@@ -257,9 +259,8 @@ class RecordingEngine:
 
     def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
         self._inner.on_grant(self._recorder.name, granted)
-        if self._recorder.records_tokens and isinstance(
-            self._inner, TellsTokens
-        ):  # `release` follows from here on
+        # `release` follows from here on.
+        if self._recorder.records_tokens and isinstance(self._inner, TellsTokens):
             self._inner.on_tokens(self._recorder.name, self._recorder.receive)
 
     def release(self, request_id: str) -> None:

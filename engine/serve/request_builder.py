@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,8 +20,8 @@ from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.chat.shown import ShownCheck
 from rocstar.engine.inference.base import ScoresPrompts
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.serve.conversation import ConversationOrder, ServedModel
-from rocstar.engine.serve.conversation_store import CONVERSATION, TEMPERATURE
+from rocstar.engine.serve.conversation_store import TEMPERATURE
+from rocstar.engine.serve.recording_engine import ConversationOrder, ServedModel
 from rocstar.engine.serve.requests import (
     AGENT,
     MODELS,
@@ -32,6 +32,7 @@ from rocstar.engine.serve.requests import (
     GenerationRequest,
     RequestMessage,
     TokenizeRequest,
+    unsupported,
 )
 from rocstar.engine.serve.stream_parser import thought_tags
 from rocstar.engine.types import Task
@@ -50,12 +51,6 @@ def resolve_max_tokens(request: ChatRequest) -> int | None:
     return old if new is None else new
 
 
-def validate_tokenize(request: TokenizeRequest) -> None:
-    """Raise RequestError unless there is exactly one input."""
-    if (request.prompt is None) == (request.messages is None):
-        raise RequestError("give prompt or messages, one of them", field="prompt")
-
-
 def validate_chat(request: ChatRequest) -> None:
     """Raise RequestError for options that no served model supports."""
     if not request.messages and request.prefix_token_ids is None:
@@ -64,28 +59,25 @@ def validate_chat(request: ChatRequest) -> None:
         )
     form = "text" if request.response_format is None else request.response_format.get("type")
     if form != "text":
-        raise RequestError(
+        raise unsupported(
+            "response_format",
             f"response_format.type = {json.dumps(form)[:80]} is not done here: the policy writes as it was "
             "trained to; leave it out or give text",
-            field="response_format",
-            kind="unsupported_value",
         )
     if request.logprobs or request.top_logprobs:
-        raise RequestError(
+        raise unsupported(
+            "logprobs" if request.logprobs else "top_logprobs",
             "logprobs are available from /v1/completions and in the records; leave them out here",
-            field="logprobs" if request.logprobs else "top_logprobs",
-            kind="unsupported_value",
         )
     if request.tool_choice not in (None, "auto", "none"):
-        raise RequestError(
+        raise unsupported(
+            "tool_choice",
             f"tool_choice = {json.dumps(request.tool_choice)[:80]}: a policy cannot be forced to call; "
             "give auto or none",
-            field="tool_choice",
-            kind="unsupported_value",
         )
 
 
-def to_messages(request: list[RequestMessage]) -> list[dict[str, Any]]:
+def to_messages(request: Sequence[RequestMessage]) -> list[Mapping[str, Any]]:
     """Convert messages to the format of chat templates. Raises RequestError for an invalid message."""
     return [_to_message(message, f"messages.{k}") for k, message in enumerate(request)]
 
@@ -182,12 +174,10 @@ class RequestBuilder:
     Args:
         agent: the served agent.
         max_context: tokens of a prompt and its response together; None if the engine does not report it.
-        name: returns the id of a conversation, after all checks.
     """
 
     agent: Agent
     max_context: int | None
-    name: Callable[[], str]
     _own: ShownCheck = field(init=False)
 
     def __post_init__(self) -> None:
@@ -197,7 +187,7 @@ class RequestBuilder:
         """The order of /v1/chat/completions."""
         check_model(request.model)
         validate_chat(request)
-        messages: list[Mapping[str, Any]] = [*to_messages(request.messages)]
+        messages = to_messages(request.messages)
         if request.prefix_token_ids is not None:
             return self._continued(request, messages, request.prefix_token_ids)
         if request.model == RAW:
@@ -207,10 +197,9 @@ class RequestBuilder:
             messages, ids = self.prompt_of(messages, functions)
             return self._order("raw", request, messages, ids, resolve_max_tokens(request), functions)
         if request.tools:
-            raise RequestError(
+            raise unsupported(
+                "tools",
                 f"tools: {AGENT} runs its own tools; ask for {RAW} to have calls of your own passed to you",
-                field="tools",
-                kind="unsupported_value",
             )
         if messages[-1]["role"] != "user":
             raise RequestError(
@@ -224,16 +213,12 @@ class RequestBuilder:
     def completions(self, request: CompletionRequest) -> list[ConversationOrder]:
         """The orders of /v1/completions, one per prompt."""
         check_model(request.model)
-        if (
-            request.echo
-            and request.logprobs is not None
-            and not isinstance(self.agent.inference, ScoresPrompts)
-        ):
-            raise RequestError(
+        scores_prompt = bool(request.echo) and request.logprobs is not None
+        if scores_prompt and not isinstance(self.agent.inference, ScoresPrompts):
+            raise unsupported(
+                "echo",
                 "echo with logprobs requests log-probs of the prompt, which this engine does not return; "
                 "leave one of them out, or serve with engine.kind = embedded",
-                field="echo",
-                kind="unsupported_value",
             )
         prompts = split_prompts(request)
         if len(prompts) * request.num_choices > 1 and request.stream:
@@ -251,7 +236,7 @@ class RequestBuilder:
             message = {"role": "user", "content": text}
             limit = COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
             order = self._order("completion", request, [message], ids, limit, [])
-            orders.append(replace(order, scores_prompt=bool(request.echo) and request.logprobs is not None))
+            orders.append(replace(order, scores_prompt=scores_prompt))
         return orders
 
     def _continued(
@@ -259,10 +244,9 @@ class RequestBuilder:
     ) -> ConversationOrder:
         """Return the order of a conversation that continues from token ids."""
         if request.model != AGENT or request.tools:
-            raise RequestError(
+            raise unsupported(
+                "prefix_token_ids",
                 f"prefix_token_ids go on in {AGENT} with its own tools; ask for it, or use /v1/completions",
-                field="prefix_token_ids",
-                kind="unsupported_value",
             )
         if len(messages) > 1 or any(message["role"] != "user" for message in messages):
             raise RequestError(
@@ -305,12 +289,16 @@ class RequestBuilder:
         plain = text.encode("utf-8", "replace").decode("utf-8")
         return self.agent.chat.tokenizer.encode(plain, add_special_tokens=False)
 
-    def message_ids(self, request: Sequence[RequestMessage]) -> list[int]:
-        """Ids of messages, as the agent would read them."""
-        return self.prompt_of(to_messages(list(request)), None)[1]
+    def tokenize(self, request: TokenizeRequest) -> list[int]:
+        """Return the ids of a text, or of messages as the agent reads them. Raises RequestError."""
+        if (request.prompt is None) == (request.messages is None):
+            raise RequestError("give prompt or messages, one of them", field="prompt")
+        if request.messages is None:
+            return self.text_ids(request.prompt or "")
+        return self.prompt_of(to_messages(request.messages), None)[1]
 
     def _check_of(self, tools: Sequence[Mapping[str, Any]]) -> ShownCheck:
-        return ShownCheck(self.agent.chat.template, tools, **self.agent.chat.names)
+        return ShownCheck(self.agent.chat.render, tools)
 
     def _order(
         self,
@@ -332,8 +320,7 @@ class RequestBuilder:
             meta={"face": served_model, TEMPERATURE: temperature},
             context=tuple(messages[:-1]),
         )
-        order = ConversationOrder(
-            id="",
+        return ConversationOrder(
             served_model=served_model,
             task=task,
             prompt_ids=ids,
@@ -346,13 +333,6 @@ class RequestBuilder:
             is_judged=ANSWER in about,
             is_streamed=bool(request.stream),
         )
-        return order
-
-    def named(self, order: ConversationOrder) -> ConversationOrder:
-        """Return the order with the id of its conversation."""
-        name = self.name()
-        task = replace(order.task, meta={**order.task.meta, CONVERSATION: name})
-        return replace(order, id=name, task=task)
 
     def _fitting(self, prompt: int, request: int | None) -> int:
         """Return the token limit of the response: requested or trained, within the context."""

@@ -175,16 +175,11 @@ def _all_texts(value: Any) -> list[str]:
     left = [value]
     while left:
         one = left.pop()
-        if isinstance(one, str):
-            found.append(one)
-        elif isinstance(one, Mapping):
-            found.append("")
+        found.append(one if isinstance(one, str) else "")
+        if isinstance(one, Mapping):
             left += [*one, *one.values()]
         elif isinstance(one, list):
-            found.append("")
             left += one
-        else:
-            found.append("")
     return found
 
 
@@ -204,7 +199,7 @@ class RequestReader:
     def __init__(self, bounds: RequestLimits) -> None:
         self._bounds = bounds
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="requests")
-        self._apart = DecodePool(bounds, RequestError)
+        self._apart = DecodePool(bounds)
         self._jobs: list[Future[Any]] = []
         """Jobs that ran or waited when the last one came. Only the event loop uses the list."""
 

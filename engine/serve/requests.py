@@ -258,6 +258,11 @@ class FeedbackRequest(BaseModel):
     comment: Annotated[str, Field(max_length=10_000)] = ""
 
 
+def unsupported(field: str, message: str) -> RequestError:
+    """Return the error for a valid value that no served model supports."""
+    return RequestError(message, field=field, kind="unsupported_value")
+
+
 def parse_request(model: type[M], body: bytes) -> M:
     """Parse a body. Raises RequestError for the first invalid field."""
     try:
@@ -269,11 +274,10 @@ def parse_request(model: type[M], body: bytes) -> M:
             continue
         neutral = NEUTRAL[name]  # as in JSON, true is not 1
         if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral):
-            raise RequestError(
+            raise unsupported(
+                name,
                 f"{name} = {json.dumps(value)[:80]} is not done here: tokens are drawn from the plain "
                 f"softmax; leave it out or give {json.dumps(neutral[0])}",
-                field=name,
-                kind="unsupported_value",
             )
     return request
 

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -64,7 +64,7 @@ def encode_json(value: Any) -> bytes:
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError:
-        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        text = json.dumps(msgspec.to_builtins(value), separators=(",", ":"), ensure_ascii=False)
         return _HALF.sub("\ufffd", text).encode()
 
 
@@ -74,25 +74,13 @@ def encode_event(value: Any) -> bytes:
 
 
 GAP = "\x00"
-"""Stands for a text in an event that is encoded once for many texts; nothing else of one holds it."""
+"""Stands for the text in an event that is encoded once for many texts; nothing else in the event has it."""
+_ENCODED_GAP = encode_json(GAP)
 
 
-class JsonEnvelope(NamedTuple):
-    """An event of which only one text changes."""
-
-    before: bytes
-    behind: bytes
-
-    @classmethod
-    def of(cls, whole: bytes) -> JsonEnvelope:
-        """Split an event that has GAP in place of the text."""
-        before, gap, behind = whole.partition(encode_json(GAP))
-        assert gap, "the event has no gap"
-        return cls(before, behind)
-
-    def put(self, text: str) -> bytes:
-        """The event with this text."""
-        return self.before + encode_json(text) + self.behind
+def _fill(event: bytes, text: str) -> bytes:
+    """Return an event that has GAP in place of its text, with this text."""
+    return event.replace(_ENCODED_GAP, encode_json(text))
 
 
 def response_metadata(conversation: ServedConversation, isolation: str) -> dict[str, Any]:
@@ -126,12 +114,12 @@ class ChatResponse:
         self._id, self._model, self._created = f"chatcmpl-{conversation.order.id}", model, int(time.time())
         self._calls: dict[int, int] = {}
         """The number of calls sent per choice."""
-        self._envelopes: dict[tuple[int, Kind], JsonEnvelope] = {}
-        """The envelope of text chunks, by choice and kind."""
+        self._text_events: dict[tuple[int, Kind], bytes] = {}
+        """The encoded text chunk with GAP, by choice and kind."""
 
-    def whole(self, parts: Sequence[Part]) -> dict[str, Any]:
-        """The answer as one object."""
-        conversation = self._conversation
+    def whole(self, parts_of_each: Sequence[Sequence[Part]]) -> dict[str, Any]:
+        """The answer as one object, from the parts of the one conversation."""
+        (parts,), conversation = parts_of_each, self._conversation
         return {
             **self._head("chat.completion"),
             "choices": [self._choice(parts, k) for k in range(len(conversation.choices))],
@@ -161,7 +149,7 @@ class ChatResponse:
             calls = [_call_object(part) for part in tool_parts if isinstance(part, ToolCallPart)]
             message |= {"tool_calls": calls} if calls else {}
         elif tool_parts:
-            message["server_tool_events"] = [part.event() for part in tool_parts]
+            message["server_tool_events"] = tool_parts
         finish = self._conversation.finish(k)
         choice = {"index": k, "message": message, "logprobs": None, "finish_reason": finish}
         return choice | self._token_ids(k)
@@ -181,18 +169,18 @@ class ChatResponse:
 
     def _text_chunk(self, part: TextPart) -> bytes:
         """Encode a text chunk; only its text differs between tokens."""
-        envelope = self._envelopes.get((part.choice, part.kind))
-        if envelope is None:
+        event = self._text_events.get((part.choice, part.kind))
+        if event is None:
             delta = _delta_choice(part.choice, {part.kind: GAP})
-            whole = encode_event({**self._head("chat.completion.chunk"), "choices": [delta]})
-            envelope = self._envelopes[part.choice, part.kind] = JsonEnvelope.of(whole)
-        return envelope.put(part.text)
+            event = encode_event({**self._head("chat.completion.chunk"), "choices": [delta]})
+            self._text_events[part.choice, part.kind] = event
+        return _fill(event, part.text)
 
     def _chunk(self, part: ToolCallPart | ToolResultPart) -> bytes:
         head = self._head("chat.completion.chunk")
         if not self._client_calls:
             choices = [_delta_choice(part.choice, {})]
-            return encode_event({**head, "choices": choices, "server_tool_event": part.event()})
+            return encode_event({**head, "choices": choices, "server_tool_event": part})
         assert isinstance(part, ToolCallPart)
         number = self._calls[part.choice] = self._calls.get(part.choice, -1) + 1
         calls = [{"index": number, **_call_object(part)}]
@@ -247,13 +235,13 @@ class CompletionResponse:
             "created": int(time.time()),
             "model": model,
         }
-        self._envelopes = JsonEnvelope.of(encode_event({**self._head, "choices": [_text_choice(0, GAP)]}))
+        self._text_event = encode_event({**self._head, "choices": [_text_choice(0, GAP)]})
 
-    def whole(self, parts: Sequence[Sequence[Part]]) -> dict[str, Any]:
-        """The choices of every prompt, one prompt after the other; `parts` are those of each."""
+    def whole(self, parts_of_each: Sequence[Sequence[Part]]) -> dict[str, Any]:
+        """The choices of every prompt, one prompt after the other, from the parts of each conversation."""
         choices: list[dict[str, Any]] = []
         usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-        for conversation, choice_parts in zip(self._conversations, parts, strict=True):
+        for conversation, choice_parts in zip(self._conversations, parts_of_each, strict=True):
             for k in range(len(conversation.choices)):
                 text = self._echoed(conversation) + join_texts(choice_parts, k)["content"]
                 choices.append(
@@ -271,7 +259,7 @@ class CompletionResponse:
 
     def chunks(self, parts: Iterable[Part]) -> bytes:
         """A chunk per part."""
-        return b"".join(self._envelopes.put(part.text) for part in parts if isinstance(part, TextPart))
+        return b"".join(_fill(self._text_event, part.text) for part in parts if isinstance(part, TextPart))
 
     def last(self, *, with_usage: bool) -> bytes:
         """The chunks that end the stream."""

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.serve.conversation_store import ConversationStore
-from rocstar.engine.serve.endpoint import Endpoint, ServeOptions, logged_owner
+from rocstar.engine.serve.endpoint import LOGGED_OWNER, Endpoint, ServeOptions
 from rocstar.engine.serve.responses import error_object
 from rocstar.sandbox.http.access_log import make_access_logger
 from rocstar.sandbox.http.drain import StopSignals, wait_until
@@ -60,7 +60,9 @@ async def open_endpoint(
             runner = web.AppRunner(
                 endpoint.app,
                 access_log=access,
-                access_log_class=make_access_logger(logged_owner, options.trusted_proxies),
+                access_log_class=make_access_logger(
+                    lambda request: request.get(LOGGED_OWNER, ""), options.trusted_proxies
+                ),
                 handler_cancellation=True,
                 shutdown_timeout=CLOSE_S,
                 auto_decompress=False,  # a body is counted while it arrives

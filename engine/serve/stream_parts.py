@@ -7,9 +7,10 @@ A response that is sent whole has the same parts as a streamed one, so both are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 Kind = Literal["content", "reasoning_content"]
 
@@ -22,49 +23,34 @@ class TextPart(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCallPart:
-    """A call of the agent, or one for the client to make. `name` and `arguments` are None if the call could
-    not be decoded."""
+class ToolCallPart(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_use", rename={"choice": "index"}
+):
+    """A call of the agent, or one for the client to make; as JSON the field `server_tool_event` of a chunk.
+    `name` and `arguments` are None if the call could not be decoded."""
 
-    choice: int
-    id: str
-    name: str | None
-    arguments: Mapping[str, Any] | None
-
-    def event(self) -> dict[str, Any]:
-        """Return the field `server_tool_event` of a chunk."""
-        return {
-            "type": "tool_use",
-            "index": self.choice,
-            "id": self.id,
-            "name": self.name,
-            "arguments": None if self.arguments is None else dict(self.arguments),
-        }
+    choice: int = 0
+    id: str = ""
+    name: str | None = None
+    arguments: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolResultPart:
-    """The result of the call `id`: the text for the policy."""
+class ToolResultPart(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="type",
+    tag="tool_result",
+    rename={"choice": "index", "text": "content"},
+):
+    """The result of the call `id`, with the text for the policy; as JSON like a call."""
 
-    choice: int
-    id: str
-    name: str | None
-    status: str
-    is_error: bool
-    text: str
-
-    def event(self) -> dict[str, Any]:
-        """Return the field `server_tool_event` of a chunk."""
-        return {
-            "type": "tool_result",
-            "index": self.choice,
-            "id": self.id,
-            "name": self.name,
-            "status": self.status,
-            "is_error": self.is_error,
-            "content": self.text,
-        }
+    choice: int = 0
+    id: str = ""
+    name: str | None = None
+    status: str = ""
+    is_error: bool = False
+    text: str = ""
 
 
 Part = TextPart | ToolCallPart | ToolResultPart

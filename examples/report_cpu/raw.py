@@ -17,9 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rocstar.engine.tools.results import result_text
 from rocstar.engine.types import Task
-from rocstar.sandbox.types import Limits
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.serving.agent import open_sandbox
 from rocstar.train.tasks.data import interleave_by_source, reasoning_gym_tasks
@@ -105,17 +103,13 @@ def typeset(question: str) -> str:
 
 async def conversations(recipe: Recipe, each: int, number: int) -> list[dict[str, Any]]:
     """So many demonstrations on so many puzzles of each family, with real tool results."""
-    tool = demonstrated_tool(recipe)
     async with open_sandbox(recipe) as sandbox:
         rows = await make_demonstrations(
             puzzles(each, TALK_SEED),
             number,
             seed=recipe.run.seed,
             sandbox=sandbox,
-            tool_name=tool.name,
-            render_result=lambda result: result_text(result, tool.style),
-            limits=Limits(wall_s=tool.limits.wall_s, memory_bytes=tool.limits.memory_bytes),
-            flavour=tool.flavour,
+            tool=demonstrated_tool(recipe),
             tools=[_without_input(schema) for schema in tool_box(recipe).schemas],
         )
     rng = random.Random("conversations")

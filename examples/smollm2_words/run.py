@@ -29,9 +29,7 @@ from typing import Any
 
 import uvloop
 
-from rocstar.engine.tools.results import result_text
 from rocstar.engine.types import Task
-from rocstar.sandbox.types import Limits
 from rocstar.train.data.difficulty import rate_interval, read_attempts
 from rocstar.train.data.eval_questions import apart
 from rocstar.train.recipe.config import Recipe
@@ -145,17 +143,13 @@ def _raw_rows(raw: Path, recipe: Recipe, options: argparse.Namespace) -> None:
 
 async def _conversations(recipe: Recipe, tasks: Sequence[Task], number: int) -> list[dict[str, Any]]:
     """So many demonstrations, with real tool results."""
-    tool = demonstrated_tool(recipe)
     async with open_sandbox(recipe) as sandbox:
         return await make_demonstrations(
             tasks,
             number,
             seed=recipe.run.seed,
             sandbox=sandbox,
-            tool_name=tool.name,
-            render_result=lambda result: result_text(result, tool.style),
-            limits=Limits(wall_s=tool.limits.wall_s, memory_bytes=tool.limits.memory_bytes),
-            flavour=tool.flavour,
+            tool=demonstrated_tool(recipe),
             noise=DEMONSTRATOR,
             programs=kinds.programs_of,
         )

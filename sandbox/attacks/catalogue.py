@@ -100,10 +100,6 @@ class Program:
     variants: tuple[Variant, ...]
     parts: tuple[Part, ...]
 
-    @property
-    def is_session(self) -> bool:
-        return self.parts[0].kind == "cell"
-
 
 def load_programs(folder: Path = FOLDER) -> list[Program]:
     """Load all programs, sorted by group and name. Raise ValueError that names the file and the field."""

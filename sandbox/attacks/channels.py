@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rocstar.sandbox.attacks.number import attempt_numbers, difference, draw, once
+from rocstar.sandbox.attacks.number import attempt_numbers, difference, trial
 from rocstar.sandbox.attacks.pair import Pair, Passed, flavours_of, is_offered, load_pairs
 from rocstar.sandbox.attacks.pair import Run, calls_of
 from rocstar.sandbox.attacks.stream import Stream, attempt_streams, stream
@@ -93,12 +93,8 @@ async def _numbers(pair: Pair, run: Run) -> Row:
     offset = await difference(pair, 0, run, run) if pair.baseline else None
     start, right, trials = time.monotonic(), 0, 0
     while trials < 2 or (trials < MOST_NUMBERS and time.monotonic() - start < NUMBER_S):
-        secret = draw(pair, trials)
-        if pair.baseline:
-            got = await difference(pair, secret, run, run)
-            right += got is not None and offset is not None and got - offset == secret
-        else:
-            right += (await once(pair, secret, run, run)).split()[:2] == ["GOT", str(secret)]
+        arrived, _ = await trial(pair, trials, offset, run, run)
+        right += arrived
         trials += 1
     taken_s = time.monotonic() - start
     return {

@@ -38,7 +38,7 @@ class Host:
         self._listeners = selectors.DefaultSelector()
         self.baseline: dict[int, int] = {}
         self._ipc = sysv_objects()
-        self.scratch_root: Path | None = None
+        self.scratch_root: Path | None = None  # the parent of all scratch directories
 
     def __enter__(self) -> Self:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -96,12 +96,6 @@ class Host:
             "unix_name": self._name,
         }
         return json.dumps(facts)
-
-    def find_scratch(self, working_directory: str) -> None:
-        """Set the parent of all scratch directories from the working directory of one child."""
-        above = Path(working_directory).parent
-        if working_directory != "/" and above != Path("/") and above.is_dir():
-            self.scratch_root = above
 
     def leftovers(self) -> list[str]:
         """Return the current differences from the baseline; they may still be disappearing."""

@@ -47,18 +47,12 @@ async def attempt_numbers(pair: Pair, send: Run, receive: Run) -> Passed:
     offset = await difference(pair, 0, send, receive) if pair.baseline else None
     right, seconds, said = 0, 0.0, ""
     for turn in range(rounds):
-        secret = draw(pair, turn)
-        if pair.baseline:
-            got = await difference(pair, secret, send, receive)
-            same = got is not None and offset is not None and got - offset == secret
-            said = f"{got} - {offset}"
-        else:
-            said = await once(pair, secret, send, receive)
-            if "BREACH" in said:
-                return Passed(through=True, bits_per_s=0.0, said=said)
-            words = said.split()
-            same = words[:2] == ["GOT", str(secret)]
-            seconds += float(words[2]) if same and len(words) > 2 else 0.0
+        same, said = await trial(pair, turn, offset, send, receive)
+        if "BREACH" in said:
+            return Passed(through=True, bits_per_s=0.0, said=said)
+        words = said.split()
+        if same and not pair.baseline and len(words) > 2:
+            seconds += float(words[2])
         right += same
         if (right * pair.bits >= ENOUGH_BITS and pair.bits >= ENOUGH_BITS) or (
             not same and pair.bits < ENOUGH_BITS
@@ -68,9 +62,15 @@ async def attempt_numbers(pair: Pair, send: Run, receive: Run) -> Passed:
     return Passed(through=through, bits_per_s=right * pair.bits / seconds if seconds else 0.0, said=said)
 
 
-def draw(pair: Pair, turn: int) -> int:
-    """Return a number to send. Every other one is not 0, which a receiver may read without a sender."""
-    return random.randrange(1, 1 << pair.bits) if turn % 2 == 0 else random.randrange(1 << pair.bits)
+async def trial(pair: Pair, turn: int, offset: int | None, send: Run, receive: Run) -> tuple[bool, str]:
+    """Send a number. Return (True if it arrived, the output). offset: the receiver's number without one."""
+    # Every other number is not 0, which a receiver may read without a sender.
+    secret = random.randrange(int(turn % 2 == 0), 1 << pair.bits)
+    if pair.baseline:
+        got = await difference(pair, secret, send, receive)
+        return got is not None and offset is not None and got - offset == secret, f"{got} - {offset}"
+    said = await once(pair, secret, send, receive)
+    return said.split()[:2] == ["GOT", str(secret)], said
 
 
 async def difference(pair: Pair, secret: int, send: Run, receive: Run) -> int | None:

@@ -76,6 +76,7 @@ def _parse(name: str, text: str, texts: dict[str, str]) -> Pair:
     if origin := fields.get("sender"):
         head = texts[origin].partition("# %% receiver\n")[0]
         fields = {**dict(re.findall(r"^# ([a-z-]+): (.*)$", head, re.M)), **fields}
+    of_sender, of_receiver = fields.get("flavours", f"{STDLIB} {STDLIB}").split()
     return Pair(
         name=name,
         tries=fields["tries"],
@@ -88,16 +89,11 @@ def _parse(name: str, text: str, texts: dict[str, str]) -> Pair:
         closed_with=frozenset(fields.get("closed-with", "").split()),
         without=tuple(fields.get("without", "").split()),
         cold=fields.get("cold") == "yes",
-        flavours=_two(fields.get("flavours", f"{STDLIB} {STDLIB}")),
+        flavours=(of_sender, of_receiver),
         slots=tuple(map(float, fields.get("slots", "").split())),
         sender=head,
         receiver=receiver,
     )
-
-
-def _two(words: str) -> tuple[str, str]:
-    sender, receiver = words.split()
-    return sender, receiver
 
 
 def is_offered(pair: Pair) -> bool:
@@ -123,7 +119,7 @@ BROKEN = re.compile(
 """The errors of a program that did not run its attack."""
 
 
-def _said(pair_of_programs: str, result: ExecResult) -> str:
+def output_of(pair_of_programs: str, result: ExecResult) -> str:
     """Return the output. Raise RuntimeError for a broken program, whose silence proves nothing."""
     if BROKEN.search(result.stderr):
         raise RuntimeError(f"the program is broken: {result.stderr[-400:]}\n{pair_of_programs}")
@@ -133,23 +129,6 @@ def _said(pair_of_programs: str, result: ExecResult) -> str:
 def calls_of(pool: SandboxPool) -> Run:
     async def run(code: str, flavour: str = STDLIB) -> str:
         result = await pool.run(ExecRequest(code=code, limits=LIMITS, flavour=flavour))
-        return _said(code, result)
-
-    return run
-
-
-def sessions_of(pool: SandboxPool) -> Run:
-    """Run each program as the first cell of a new session, if its flavour has sessions."""
-    call = calls_of(pool)
-
-    async def run(code: str, flavour: str = STDLIB) -> str:
-        if flavour != STDLIB:
-            return await call(code, flavour)
-        session = await pool.open_session(limits=LIMITS, flavour=flavour)
-        try:
-            result = await session.run(code)
-            return _said(code, result)
-        finally:
-            await session.close()
+        return output_of(code, result)
 
     return run

@@ -18,10 +18,9 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from importlib.util import find_spec
+from pathlib import Path
 from typing import IO, Any
 
-from rocstar.sandbox.pool import pool as pools
 from rocstar.sandbox.attacks.host import (
     BAIT_VARIABLE,
     Host,
@@ -33,10 +32,10 @@ from rocstar.sandbox.attacks.host import (
 from rocstar.sandbox.attacks.catalogue import GROUPS, Part, PartResult, Program, Variant, judge, load_programs
 from rocstar.sandbox.child import bash
 from rocstar.sandbox.command_line import run_command
+from rocstar.sandbox.extras import installed_flavours
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, Session, SessionLost
 
-OPTIONAL_LAYERS = frozenset(("namespaces",))
 SETTLE_S = 30.0
 """Seconds for leftovers to disappear: on a busy machine an ended process is reaped late."""
 
@@ -77,23 +76,15 @@ class AttackVerdict:
     skipped: str = ""
     results: Sequence[PartResult] = field(default_factory=list)
 
-    @property
-    def passed(self) -> bool:
-        return not self.problems and not self.skipped
-
 
 # --- requirements of programs ----------------------------------------------------------------------------
-
-
-def has_numeric() -> bool:
-    return find_spec("numpy") is not None and find_spec("sympy") is not None
 
 
 def flavours_for(programs: Sequence[Program], without: Collection[str] = ()) -> list[str]:
     """Return the flavours that the programs need and this machine has; no bash without one of its layers."""
     wanted = frozenset[str]().union(*map(needs_of, programs))
     able = bash.offered() and not BASH_LAYERS.intersection(without)
-    here = {"numeric": has_numeric(), "bash": able}
+    here = {"numeric": "numeric" in installed_flavours(), "bash": able}
     return ["stdlib", *(name for name, installed in here.items() if installed and name in wanted)]
 
 
@@ -107,7 +98,7 @@ def facts_of(place: ExecResult, flavours: Sequence[str]) -> frozenset[str]:
         "ordinary": os.geteuid() != 0,
         "scratch": place.stdout.strip() != "/",
         "users": "uid" in place.isolation.split("+"),
-        "numeric": has_numeric(),
+        "numeric": "numeric" in installed_flavours(),
         "bash": "bash" in flavours,
         "userns": allows_user_namespace(),
     }
@@ -128,22 +119,6 @@ class Runner:
     pool: SandboxPool
     host: Host
     facts: frozenset[str]
-    flavours: Sequence[str]
-
-    async def warm_up(self, lasting: Collection[int], settle_s: float) -> None:
-        """Bring the pool, whose processes are `lasting`, into the state between calls."""
-        for flavour in self.flavours:
-            await asyncio.gather(*(self.pool.run(ExecRequest(code="1", flavour=flavour)) for _ in range(4)))
-        # Concurrently, so that all places, two descriptors each, are in use once.
-        sessions = await asyncio.gather(*(self.pool.open_session() for _ in range(READY_PLACES)))
-        with contextlib.suppress(SandboxError):  # no branches without the notify layer
-            await (await sessions[0].branch()).close()
-        for session in sessions:
-            await session.close()
-        place = await self.pool.run(PLACE)
-        await at_rest(lasting, settle_s)
-        self.host.find_scratch(place.stdout.strip())
-        self.host.baseline = census()  # of the warm pool
 
     async def run(self, program: Program) -> AttackVerdict:
         """Run one program with every layer, and check the state afterwards."""
@@ -154,10 +129,10 @@ class Runner:
         self.host.lay_bait()
         results = await self.execute(program, {})
         problems = judge(program, results)
-        after = await observed(self.pool.run(AFTERWARDS), UNTIMED_S)
+        after = await run_observed(self.pool.run(AFTERWARDS), UNTIMED_S)
         if (after.status, after.stdout) != ("ok", "1\n"):
             problems.append(f"afterwards print(1): {after}")
-        problems += await settled(self.host)
+        problems += await find_leftovers(self.host)
         problems += self.host.visitors()
         return AttackVerdict(name=program.name, group=program.group, problems=problems, results=results)
 
@@ -182,7 +157,7 @@ class Runner:
         self, program: Program, loosened: Mapping[str, float], untimed_s: float = UNTIMED_S
     ) -> list[PartResult]:
         """Return the result of each part. untimed_s: the wall clock of programs without one."""
-        if program.is_session:
+        if program.parts[0].kind == "cell":
             return await self._execute_session(program, make_limits(program.parts, loosened, untimed_s))
         results: list[PartResult] = []
         parts = list(program.parts)
@@ -205,7 +180,7 @@ class Runner:
             fetch=part.fetch,
             displays=part.displays,
         )
-        return await observed(self.pool.run(request), limits.wall_s, part)
+        return await run_observed(self.pool.run(request), limits.wall_s, part)
 
     async def _execute_session(self, program: Program, limits: Limits) -> list[PartResult]:
         opened: list[Session] = [await self.pool.open_session(limits=limits)]
@@ -222,18 +197,18 @@ class Runner:
                 elif part.kind == "other":
                     session = await self.pool.open_session(limits=limits)
                     opened.append(session)
-            except Exception as error:  # a bug of the pool is a finding, as in `observed`
-                results.append(of_failure(error, refused=part.kind == "branch"))
+            except Exception as error:  # a bug of the pool is a finding, as in `run_observed`
+                results.append(failure_result(error, refused=part.kind == "branch"))
                 continue
             cell = session.run(part.code, fetch=part.fetch, displays=part.displays)
-            results.append(await observed(cell, limits.wall_s, part))
+            results.append(await run_observed(cell, limits.wall_s, part))
         for session in opened:
             with contextlib.suppress(SandboxError):
                 await session.close()
         return results
 
 
-async def at_rest(lasting: Collection[int], settle_s: float) -> None:
+async def wait_until_idle(lasting: Collection[int], settle_s: float) -> None:
     """Wait until only these processes are alive and two consecutive samples have the same descriptors."""
     give_up = time.monotonic() + settle_s
     before: dict[int, int] = {}
@@ -242,25 +217,26 @@ async def at_rest(lasting: Collection[int], settle_s: float) -> None:
         if now == before and now.keys() <= set(lasting):
             return
         before = now
-        await asyncio.sleep(0.02)  # the kernel says nothing when it has finished
+        await asyncio.sleep(0.02)  # the kernel gives no notice
 
 
-async def settled(host: Host, settle_s: float = SETTLE_S) -> list[str]:
+async def find_leftovers(host: Host, settle_s: float = SETTLE_S) -> list[str]:
     """Return the leftovers after waiting for them to disappear."""
     give_up = time.monotonic() + settle_s
     while True:
         left = host.leftovers()
         if not left or time.monotonic() > give_up:
             return left
-        await asyncio.sleep(0.02)  # the kernel says nothing when it has finished
+        await asyncio.sleep(0.02)  # the kernel gives no notice
 
 
-async def observed(call: Any, wall_s: float, part: Part | None = None) -> PartResult:
+async def run_observed(call: Any, wall_s: float, part: Part | None = None) -> PartResult:
+    """Return the result of a call, or of its failure."""
     try:
         result: ExecResult = await asyncio.wait_for(call, wall_s + GRACE_S)
-    except Exception as error:  # whatever else the pool raises is a bug of its own, and a finding
-        return of_failure(error)
-    came = fetched(result) if part is not None and (part.fetch or part.displays) else ""
+    except Exception as error:  # anything else than a SandboxError is a bug of the pool, and a finding
+        return failure_result(error)
+    came = format_fetched(result) if part is not None and (part.fetch or part.displays) else ""
     text = "\n".join(filter(None, (result.stdout, result.stderr, result.value, came)))
     truncated = result.stdout_truncated or result.stderr_truncated
     return PartResult(
@@ -268,7 +244,7 @@ async def observed(call: Any, wall_s: float, part: Part | None = None) -> PartRe
     )
 
 
-def fetched(result: ExecResult) -> str:
+def format_fetched(result: ExecResult) -> str:
     """Format files and displays as lines: number, bytes that occur, and the start of each."""
     whole = b"".join(result.files.values())
     lines = [
@@ -280,7 +256,7 @@ def fetched(result: ExecResult) -> str:
     return "\n".join(lines)
 
 
-def of_failure(error: Exception, *, refused: bool = False) -> PartResult:
+def failure_result(error: Exception, *, refused: bool = False) -> PartResult:
     if isinstance(error, SessionLost):
         return PartResult(status="lost", text=f"lost: {error.reason}")
     if isinstance(error, TimeoutError):
@@ -303,9 +279,8 @@ def make_limits(parts: Sequence[Part], loosened: Mapping[str, float], untimed_s:
 
 
 def open_pool(flavours: Sequence[str], without: Collection[str] = ()) -> SandboxPool:
-    left_out = [layer for layer in without if layer in pools.LAYERS or layer not in OPTIONAL_LAYERS]
     return SandboxPool(
-        flavours, max_live=4, memory_bytes=ANY_MEMORY, allow_no_isolation=bool(left_out), without=left_out
+        flavours, max_live=4, memory_bytes=ANY_MEMORY, allow_no_isolation=bool(without), without=without
     )
 
 
@@ -341,13 +316,25 @@ async def ready_runner(
     progress: IO[str] | None,
     settle_s: float = SETTLE_S,
 ) -> "Runner":
+    """Bring a new pool into the state between calls, which becomes the baseline of `host`."""
     lasting = census()
     place = await pool.run(PLACE)
     if progress is not None:
         print(f"layers: {place.isolation} (tier {place.tier})", file=progress, flush=True)
-    runner = Runner(pool, host, facts_of(place, flavours), flavours)
-    await runner.warm_up(lasting, settle_s)
-    return runner
+    for flavour in flavours:
+        await asyncio.gather(*(pool.run(ExecRequest(code="1", flavour=flavour)) for _ in range(4)))
+    # Concurrently, so that all places, two descriptors each, are in use once.
+    sessions = await asyncio.gather(*(pool.open_session() for _ in range(READY_PLACES)))
+    with contextlib.suppress(SandboxError):  # no branches without the notify layer
+        await (await sessions[0].branch()).close()
+    for session in sessions:
+        await session.close()
+    directory = Path((await pool.run(PLACE)).stdout.strip())
+    await wait_until_idle(lasting, settle_s)
+    if directory.parent != Path("/") and directory.parent.is_dir():
+        host.scratch_root = directory.parent
+    host.baseline = census()
+    return Runner(pool, host, facts_of(place, flavours))
 
 
 async def run_breaches(programs: Sequence[Program], progress: IO[str]) -> list[AttackVerdict]:
@@ -383,7 +370,10 @@ def table(verdicts: Sequence[AttackVerdict]) -> str:
     rows = [(group, [v for v in verdicts if v.group == group]) for group in GROUPS]
     for name, members in (*rows, ("all", list(verdicts))):
         if members:
-            counts = (sum(v.passed for v in members), sum(bool(v.problems) for v in members))
+            counts = (
+                sum(not v.problems and not v.skipped for v in members),
+                sum(bool(v.problems) for v in members),
+            )
             skipped = sum(bool(v.skipped) for v in members)
             lines.append(f"{name:<14}{counts[0]:>12}{counts[1]:>6}{skipped:>9}")
     return "\n".join(lines)
@@ -396,9 +386,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("names", nargs="*", help="programs to run (default: all)")
     parser.add_argument("--breaches", action="store_true", help="run without the layers that hold a program")
-    parser.add_argument(
-        "--without", nargs="*", default=[], help="layers to disable, to test the others"
-    )
+    parser.add_argument("--without", nargs="*", default=[], help="layers to disable, to test the others")
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON; progress to stderr")
     options = parser.parse_args(argv)
     if BAIT_VARIABLE not in os.environ:

@@ -360,7 +360,7 @@ def report(error: BaseException) -> None:
         traceback.clear_frames(error.__traceback__)
         text = f"{type(error).__name__}\n"
     except Exception:  # the error's class may be the program's
-        text = error_text.shortest_text(error)
+        text = error_text.last_line(error) or f"{type(error).__name__}\n"
     say(text)
 
 

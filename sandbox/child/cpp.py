@@ -64,25 +64,17 @@ class CppOptions:
 
     def supervisor_words(self) -> Iterator[str]:
         yield f"--compile-wall-us={round(self.compile_s * 1e6)}"
-        prefix = self._prefix()
-        own = [] if prefix is None else [prefix]
+        own = []  # the prefix of a compiler that is not the system's, for example of a conda environment
+        if compiler := self.executable():
+            path = os.path.realpath(compiler)
+            if not path.startswith(tuple(f"{folder}/" for folder in _SYSTEM_TOOLS)):
+                own = [os.path.dirname(os.path.dirname(path))]
         for path in (*_SYSTEM_TOOLS, *own):
             yield f"--tool={path}"
         for path in (*LIBRARIES, *(f"{folder}/lib" for folder in own)):
             yield f"--library={path}"
         yield from (f"--loader={path}" for path in loaders())
         yield from (f"--keep={path}" for path in own)
-
-    def _prefix(self) -> str | None:
-        """Return the prefix of a compiler that is not the system's, for example of a conda environment, or
-        None."""
-        path = self.executable()
-        if path is None:
-            return None
-        real = os.path.realpath(path)
-        if any(real.startswith(f"{folder}/") for folder in _SYSTEM_TOOLS):
-            return None
-        return os.path.dirname(os.path.dirname(real))
 
     def zygote_words(self) -> list[str]:
         """Return the command to execute. Its first word is unchanged if no such program exists."""
@@ -113,10 +105,7 @@ def find_missing_layer(flavour: str, layers: list[str]) -> tuple[str, str] | Non
             "scratch": "scratch directories, which need Landlock (Linux 5.13)",
         }
         what = " and ".join(named[name] for name in missing)
-        return (
-            "no_isolation",
-            f"flavour {flavour!r} needs {what}. `rocstar sandbox doctor` shows the fix.",
-        )
+        return ("no_isolation", f"flavour {flavour!r} needs {what}. `rocstar sandbox doctor` shows the fix.")
     return None
 
 

@@ -70,11 +70,6 @@ def limit_text(error: BaseException) -> str:
     return ""
 
 
-def shortest_text(error: BaseException) -> str:
-    """Return the last line, for an error whose traceback cannot be formatted."""
-    return last_line(error) or f"{type(error).__name__}\n"
-
-
 def plain_text(error: BaseException) -> str | None:
     """Return the text of a simple error, or None if it needs `full_text`."""
     kind = type(error)

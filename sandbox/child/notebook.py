@@ -73,18 +73,12 @@ def _plain(lines: list[str], number: int) -> str | None:
         for later in range(number + 1, len(lines)):  # the magic's lines are not Python
             lines[later] = ""
     elif mark.startswith("%") and name in RUN:
-        return f"{indent}{target}{_statement(name, rest) if mark == '%' else 'pass'}"
+        # Other timing magics than `%time` do nothing.
+        return f"{indent}{target}{rest if mark + name == '%time' and rest else 'pass'}"
     elif mark.startswith("%") and name in DROPPED:
         return f"{indent}{target}None" if target else f"{indent}pass"
     call = f"__import__({__name__!r}, fromlist=['print_advice']).print_advice({(mark + name)!r}, {rest!r})"
     return f"{indent}{target}{call}" if target else f"{indent}if {call}: pass"  # not the cell's value
-
-
-def _statement(name: str, rest: str) -> str:
-    """Return the statement of `%time`; other timing magics do nothing."""
-    if name != "time":
-        return "pass"
-    return rest or "pass"
 
 
 def print_advice(command: str, rest: str) -> list[str]:

@@ -7,7 +7,6 @@ the end of its traceback. A zygote that is killed reports nothing, and the super
 import importlib
 import traceback
 from pathlib import Path
-from types import TracebackType
 
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 
@@ -25,31 +24,18 @@ def startup_error(flavour: Flavour, step: str, error: BaseException) -> dict[str
         install = flavour.install or "repair this Python"
         message = f"flavour {flavour.name!r} needs {error.name or error}: {install}"
         return {"kind": "missing_import", "message": message, "module": error.name or ""}
-    problem = f"flavour {flavour.name!r} cannot start: {step} raised {summarize_error(error)}"
-    message = f"{problem}; {suggest_fix(flavour)}"
-    if frames := format_frames(error.__traceback__):
-        message += f". The traceback's end:\n{frames}"
-    return {"kind": "zygote_start", "retryable": False, "message": message}
-
-
-def summarize_error(error: BaseException) -> str:
-    """Return the last line of the traceback; for a syntax error also its file and line."""
     text = "".join(traceback.format_exception_only(error)).strip()
     if isinstance(error, SyntaxError):
         text = f"{text.rpartition(chr(10))[2]} ({error.filename}, line {error.lineno})"
-    return text[:MOST_CHARS]
-
-
-def suggest_fix(flavour: Flavour) -> str:
+    fix = f"repair its packages ({flavour.install})" if flavour.install else "repair this Python"
     if flavour.name not in FLAVOURS:
-        return (
+        fix = (
             "fix it, or remove it from the flavour's imports: the sandbox has no network, no home directory "
             "and no writable disk"
         )
-    return f"repair its packages ({flavour.install})" if flavour.install else "repair this Python"
-
-
-def format_frames(trace: TracebackType | None) -> str:
-    """Format the last frames as a traceback does."""
-    frames = [one for one in traceback.extract_tb(trace) if not one.filename.startswith(OMITTED_FILES)]
-    return "".join(traceback.format_list(frames[-MOST_FRAMES:])).rstrip()
+    message = f"flavour {flavour.name!r} cannot start: {step} raised {text[:MOST_CHARS]}; {fix}"
+    stack = traceback.extract_tb(error.__traceback__)
+    if frames := [one for one in stack if not one.filename.startswith(OMITTED_FILES)]:
+        last = "".join(traceback.format_list(frames[-MOST_FRAMES:])).rstrip()
+        message += f". The traceback's end:\n{last}"
+    return {"kind": "zygote_start", "retryable": False, "message": message}

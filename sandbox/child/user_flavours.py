@@ -43,7 +43,9 @@ def _flavour(name: str, table: Any, path: Path) -> Flavour:
         unknown = ", ".join(sorted(table.keys() - set(KEYS))) if isinstance(table, dict) else repr(table)
         raise ValueError(f"{where} has {unknown}. The keys are {' and '.join(KEYS)}.")
     imports = table.get("imports", [])
-    if not isinstance(imports, list) or not all(isinstance(one, str) and _is_module(one) for one in imports):
+    if not isinstance(imports, list) or not all(
+        isinstance(one, str) and all(map(str.isidentifier, one.split("."))) for one in imports
+    ):
         raise ValueError(f"{where}: imports is {imports!r}. Use a list of module names.")
     environment = table.get("environment", "")
     if not isinstance(environment, str):
@@ -56,10 +58,6 @@ def _flavour(name: str, table: Any, path: Path) -> Flavour:
         chosen=False,
         site=_site_of(path.parent / environment, where) if environment else "",
     )
-
-
-def _is_module(name: str) -> bool:
-    return all(part.isidentifier() for part in name.split("."))
 
 
 def _site_of(environment: Path, where: str) -> str:

@@ -37,22 +37,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.flavour in (cpp.CPP, bash.BASH):
         return serve_tools(options)
     flavour = {**FLAVOURS, **user_flavours.decode_flavours(options.declared)}[options.flavour]
-    steps = StartSteps(options.fd)
+    step = "starting"  # for the error if the zygote cannot start
+
+    def begin(name: str) -> None:
+        nonlocal step
+        step = name
+        _native.say_at(options.fd, name)
+
     try:
         if options.packages:
             user_flavours.prepend_site([options.packages])
         if flavour.site:
             user_flavours.prepend_site(user_flavours.site_paths(flavour.site))
-        preload(flavour, steps.begin)
+        preload(flavour, begin)
     except MemoryError:
         raise  # it may be temporary: the supervisor starts another zygote
     except BaseException as error:  # a package may raise anything
         from rocstar.sandbox.child.startup_error import startup_error
 
-        _native.say_fatal(options.fd, json.dumps(startup_error(flavour, steps.last, error)))
+        _native.say_fatal(options.fd, json.dumps(startup_error(flavour, step, error)))
         return 3
     layers = options.layers.split(",")
-    steps.begin("compacting its memory")
+    begin("compacting its memory")
     settle()
     programs = make_last()
     _native.serve(
@@ -107,18 +113,6 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--layers", default="", help="names of the isolation layers, separated by commas")
     parser.add_argument("--compile", default="[]", help="the compile command of C++ programs: words as JSON")
     return parser.parse_args(argv)
-
-
-class StartSteps:
-    """Reports the steps of the start to the supervisor, for its error if the zygote dies."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self.last = "starting"
-
-    def begin(self, step: str) -> None:
-        self.last = step
-        _native.say_at(self._fd, step)
 
 
 def preload(flavour: Flavour, begin: Callable[[str], None] = lambda step: None) -> None:

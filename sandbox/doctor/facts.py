@@ -1,6 +1,6 @@
-"""Facts of this machine and this user that decide about layers and limits. Gathered and not judged.
+"""Facts of this machine and this user that determine layers and limits.
 
-Whatever a probe changes, it changes in a child process that then ends.
+A probe that changes the state of a process runs in a child process.
 """
 
 import os
@@ -15,16 +15,11 @@ from typing import Any
 from rocstar.sandbox import _native
 from rocstar.sandbox.attacks.host import allows_user_namespace
 from rocstar.sandbox.extras import installed_flavours, left_out
-from rocstar.sandbox.pool.paths import (
-    default_scratch_parent,
-    is_world_readable,
-    python_paths,
-    working_copies,
-)
+from rocstar.sandbox.pool.paths import default_scratch_parent, is_world_readable, python_paths, working_copies
 from rocstar.sandbox.pool.pool import default_memory_bytes
 
 SLOT_UIDS = (100_000, 32_768)
-"""Of the first program's user, and where a user namespace ends below that."""
+"""The id of the first program's user, and a smaller one that fits into most user namespaces."""
 
 NEEDED = {"CHOWN": 0, "DAC_OVERRIDE": 1, "KILL": 5}
 """The capabilities with which root keeps the directories of other users and ends their programs. Root in a
@@ -32,7 +27,7 @@ container may lack them."""
 
 
 def gather() -> dict[str, Any]:
-    """Facts of this machine and this user."""
+    """Return all facts, by name."""
     held = int(read("/proc/self/status").partition("\nCapEff:")[2].split()[0], 16)
     hidden = [path for path in python_paths() if not is_world_readable(path)]
     native: Mapping[str, Any] = _native.probe()
@@ -50,7 +45,7 @@ def gather() -> dict[str, Any]:
         "landlock_abi": int(native.get("landlock_abi", 0)),
         "user_namespaces": allows_user_namespace(),
         "apparmor_restricts": read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1",
-        "can_change_uid": any(in_child(partial(become, uid)) for uid in SLOT_UIDS),
+        "can_change_uid": any(in_child(partial(change_user, uid)) for uid in SLOT_UIDS),
         "lacks": [name for name, bit in NEEDED.items() if not held >> bit & 1],
         "python_hidden": hidden[0] if hidden else "",
         "cgroup": cgroup,
@@ -60,7 +55,7 @@ def gather() -> dict[str, Any]:
         "nproc": resource.getrlimit(resource.RLIMIT_NPROC)[0],
         "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "memory_bytes": default_memory_bytes(),
-        "huge_pages": chosen(read("/sys/kernel/mm/transparent_hugepage/enabled")),
+        "huge_pages": selected_word(read("/sys/kernel/mm/transparent_hugepage/enabled")),
         "scratch_parent": default_scratch_parent(),
         "flavours": installed_flavours(),
         "flavours_left_out": left_out(),
@@ -76,13 +71,13 @@ def read(path: str) -> str:
         return ""
 
 
-def chosen(text: str) -> str:
-    """`madvise` of "always [madvise] never"."""
+def selected_word(text: str) -> str:
+    """Return the word in brackets, for example "madvise" of "always [madvise] never"."""
     return text.partition("[")[2].partition("]")[0]
 
 
 def in_child(change: Callable[[], None]) -> bool:
-    """Whether `change` succeeds, tried in a process of its own."""
+    """Return True if `change` succeeds in a child process."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -93,13 +88,14 @@ def in_child(change: Callable[[], None]) -> bool:
     return os.waitpid(pid, 0)[1] == 0
 
 
-def become(uid: int) -> None:
+def change_user(uid: int) -> None:
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
 
 
 def in_container() -> bool:
-    """By what engines leave: files, which read-only containers of podman lack, or variables."""
+    """Return True if the files of a container engine exist, which read-only containers of podman lack, or its
+    environment variables."""
     files, variables = ("/.dockerenv", "/run/.containerenv"), ("container", "KUBERNETES_SERVICE_HOST")
     return any(map(os.path.exists, files)) or any(name in os.environ for name in variables)

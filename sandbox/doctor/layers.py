@@ -1,11 +1,12 @@
-"""The layers that hold a program: of each whether it is active, why not, and what would bring it.
+"""The isolation layers of a pool and the limits of the machine, with the reason and the fix for each fault.
 
-What is active is not guessed: a trial pool has said it. Facts tell only why the rest is not there.
+A trial pool reports which layers are active. The facts of the machine explain why others are absent.
 """
 
+import re
 import resource
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 SIGNAL_SCOPE_ABI = 6
@@ -17,14 +18,15 @@ KEPT = {
 }
 """Capabilities that a supervisor needs, by name: their numbers (csrc/sandbox/guard.h)."""
 PROTECTIONS = ("stack_protector", "fortify", "assertions", "control_flow", "pie", "relro_now")
-"""Of a supervisor's build, as it names them itself."""
+"""Protections of a supervisor's build, by the names that it reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
-    """What the trial pool said. error: why there was none; then the rest is empty.
+class TrialPool:
+    """The report of the trial pool. error: the reason if none started; the other fields are then empty.
 
-    built: protections of the supervisor's build. status: lines of its /proc/PID/status, by name.
+    scratch: True if programs have scratch directories. built: protections of the supervisor's build. status:
+    lines of its /proc/PID/status, by name.
     """
 
     isolation: frozenset[str] = frozenset()
@@ -35,25 +37,26 @@ class Started:
     status: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Layer:
-    """name: as in `ExecResult.isolation`, or what the pool offers because of it. cost: of its absence.
-    reason, fix: why it is absent and what would bring it; "" when it is active."""
+    """A layer. name: as in `ExecResult.isolation`, or a feature that depends on layers. cost, reason: the
+    effect and the cause of its absence. fix: the remedy. All three are "" for an active layer."""
 
     name: str
     active: bool
-    required: bool
+    _: KW_ONLY
+    required: bool = False
     detail: str
     cost: str = ""
     reason: str = ""
     fix: str = ""
 
 
-def layers_of(started: Started, facts: Mapping[str, Any]) -> Iterator[Layer]:
-    """The strongest need first. Without a pool, what the probes alone say."""
+def layers_of(started: TrialPool, facts: Mapping[str, Any]) -> Iterator[Layer]:
+    """Yield all layers, the most important first. Without a pool the facts decide which are active."""
     known = bool(started.isolation)
     has = started.isolation
-    yield layer(
+    yield Layer(
         "seccomp",
         "seccomp" in has if known else facts["seccomp"],
         required=True,
@@ -62,13 +65,13 @@ def layers_of(started: Started, facts: Mapping[str, Any]) -> Iterator[Layer]:
         reason="this kernel offers no seccomp filter",
         fix="use a kernel with CONFIG_SECCOMP_FILTER and a container runtime that allows seccomp",
     )
-    yield layer("nnp", True, required=True, detail="no_new_privs: nothing is gained from setuid programs")
-    yield layer(
+    yield Layer("nnp", True, required=True, detail="no_new_privs: nothing is gained from setuid programs")
+    yield Layer(
         "rlimits", True, required=True, detail="address space, CPU time, file size, descriptors, no core"
     )
     yield landlock_layer("landlock" in has if known else facts["landlock_abi"] > 0, facts)
     reason, fix = uid_problem(facts)
-    yield layer(
+    yield Layer(
         "uid",
         "uid" in has if known else (reason, fix) == ("", ""),
         detail="a user id of its own for every program at a time",
@@ -76,7 +79,7 @@ def layers_of(started: Started, facts: Mapping[str, Any]) -> Iterator[Layer]:
         reason=reason,
         fix=fix,
     )
-    yield layer(
+    yield Layer(
         "notify",
         facts["user_notif"] and facts["seccomp"],
         detail="the supervisor is asked about new files and signals",
@@ -84,7 +87,7 @@ def layers_of(started: Started, facts: Mapping[str, Any]) -> Iterator[Layer]:
         reason="this kernel has no seccomp user notification",
         fix="boot Linux 5.5 or newer",
     )
-    yield layer(
+    yield Layer(
         "scratch",
         started.scratch,
         detail=f"a directory of its own for every program, below {facts['scratch_parent']}",
@@ -97,13 +100,13 @@ def layers_of(started: Started, facts: Mapping[str, Any]) -> Iterator[Layer]:
     yield from supervisor_layers(started)
 
 
-def supervisor_layers(started: Started) -> Iterator[Layer]:
-    """What confines the supervisor itself, which reads what hostile programs write; and whether another pool
-    has the users of its programs."""
+def supervisor_layers(started: TrialPool) -> Iterator[Layer]:
+    """Yield the layers that confine the supervisor, which reads the output of hostile programs, and whether
+    its programs share users with another pool."""
     known, status = bool(started.status), started.status
     no_pool = "no pool started" if not known else ""
     missing = [name for name in PROTECTIONS if name not in started.built]
-    yield layer(
+    yield Layer(
         "supervisor build",
         known and not missing,
         detail=f"protections of its build: {', '.join(sorted(started.built)) or 'none'}",
@@ -114,7 +117,7 @@ def supervisor_layers(started: Started) -> Iterator[Layer]:
     held = int(status.get("CapPrm", "0"), 16)
     kept = [name for name, bit in KEPT.items() if held >> bit & 1]
     others = held & ~sum(1 << bit for bit in KEPT.values())
-    yield layer(
+    yield Layer(
         "supervisor caps",
         known and not others,
         detail=f"its capabilities: {', '.join(kept) or 'none'}",
@@ -122,7 +125,7 @@ def supervisor_layers(started: Started) -> Iterator[Layer]:
         reason=no_pool or f"it has others, {others:#x}",
         fix="build it anew: this supervisor is older than this command",
     )
-    yield layer(
+    yield Layer(
         "supervisor nnp",
         status.get("NoNewPrivs") == "1",
         detail="no_new_privs: it gains nothing from setuid programs",
@@ -130,7 +133,7 @@ def supervisor_layers(started: Started) -> Iterator[Layer]:
         reason=no_pool or "it did not set it",
         fix="build it anew: this supervisor is older than this command",
     )
-    yield layer(
+    yield Layer(
         "supervisor filter",
         status.get("Seccomp") == "2",
         detail="a filter of its own system calls: no exec, no fork, no new code, no sockets, no mounts",
@@ -139,7 +142,7 @@ def supervisor_layers(started: Started) -> Iterator[Layer]:
         fix="build it without sanitizers",
     )
     if "uid" in started.isolation:
-        yield layer(
+        yield Layer(
             "users",
             "shared_users" not in started.isolation,
             detail="the users of its programs are no other pool's (a locked file in /run/rocstar)",
@@ -156,35 +159,13 @@ def cgroup_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
     else:
         reason = "no group can be made here" if facts["cgroup"] else "no control groups are mounted"
         fix = "start as root, or in a unit with `Delegate=memory` (`systemd-run --user -p Delegate=yes`)"
-    return layer(
+    return Layer(
         "cgroup",
         active,
         detail=f"a control group for the pool's memory ({facts['cgroup'] or 'none mounted'})",
         cost="memory is limited per program and by admission, not for the pool as a whole",
         reason=reason,
         fix=fix,
-    )
-
-
-def layer(
-    name: str,
-    active: bool,
-    *,
-    detail: str,
-    required: bool = False,
-    cost: str = "",
-    reason: str = "",
-    fix: str = "",
-) -> Layer:
-    absent = not active
-    return Layer(
-        name=name,
-        active=active,
-        required=required,
-        detail=detail,
-        cost=cost if absent else "",
-        reason=reason if absent else "",
-        fix=fix if absent else "",
     )
 
 
@@ -198,7 +179,7 @@ def landlock_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
         )
         if abi >= least
     ]
-    return layer(
+    return Layer(
         "landlock",
         active,
         detail="; ".join([f"ABI {abi}: reads only below Python and the system's libraries", *gains]),
@@ -209,7 +190,7 @@ def landlock_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
 
 
 def uid_problem(facts: Mapping[str, Any]) -> tuple[str, str]:
-    """(reason, fix), both empty when nothing is in the way."""
+    """Return (reason, fix), both "" if programs can have users of their own."""
     if not facts["can_change_uid"] and facts["uid"] == 0:
         return (
             "this root may not change users, or has none to change to",
@@ -247,7 +228,7 @@ def namespaces_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
         fix = "`sysctl user.max_user_namespaces=1000`, or start as root"
     else:
         reason, fix = "mounts inside a namespace were refused", "start as root"
-    return layer(
+    return Layer(
         "namespaces",
         active,
         detail="no network, no IPC, read-only mounts and hidden homes behind the filter",
@@ -266,9 +247,10 @@ SMALL_PIDS = 4096
 COLLAPSE_KERNEL = (6, 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
-    """A limit of the machine that matters to a pool. note: "" when there is nothing to say of it."""
+@dataclass(frozen=True, slots=True)
+class MachineLimit:
+    """A limit of the machine that affects a pool. note: its problem, or "". fix: "" in a report without a
+    note."""
 
     name: str
     value: str
@@ -276,58 +258,46 @@ class Measure:
     fix: str = ""
 
 
-def limits_of(facts: Mapping[str, Any]) -> Iterator[Measure]:
+def limits_of(facts: Mapping[str, Any]) -> Iterator[MachineLimit]:
     pid_max = facts["pid_max"]
-    yield measure(
-        "pid_max",
-        str(pid_max),
-        (0 < pid_max < SMALL_PID_MAX)
-        and f"at most {pid_max} processes and threads on the machine, sessions included",
-        "sysctl kernel.pid_max=4194304",
-    )
-    pids = facts["pids"]
-    if pids:
-        note = pids < SMALL_PIDS and f"at most {pids} processes and threads, sessions included"
-        yield measure("pids", str(pids), note, f"a container: `--pids-limit {4 * SMALL_PIDS}`")
+    few = f"at most {pid_max} processes and threads on the machine, sessions included"
+    note = few if 0 < pid_max < SMALL_PID_MAX else ""
+    yield MachineLimit("pid_max", str(pid_max), note, "sysctl kernel.pid_max=4194304")
+    if pids := facts["pids"]:
+        note = f"at most {pids} processes and threads, sessions included" if pids < SMALL_PIDS else ""
+        yield MachineLimit("pids", str(pids), note, f"a container: `--pids-limit {4 * SMALL_PIDS}`")
     for name, small, use in (
         ("nproc", SMALL_NPROC, "programs and sessions count as this user's processes"),
         ("nofile", SMALL_NOFILE, "a live program takes four descriptors"),
     ):
-        value = facts[name]
-        is_small = value != resource.RLIM_INFINITY and value < small
-        shown = "unlimited" if value == resource.RLIM_INFINITY else str(value)
-        yield measure(name, shown, is_small and use, f"raise `ulimit` ({name}) to {small} or more")
-    yield measure("memory", f"{facts['memory_bytes'] / 2**30:.1f} GiB for all programs together", False, "")
+        is_unlimited = (value := facts[name]) == resource.RLIM_INFINITY
+        note = use if not is_unlimited and value < small else ""
+        shown = "unlimited" if is_unlimited else str(value)
+        yield MachineLimit(name, shown, note, f"raise `ulimit` ({name}) to {small} or more")
+    yield MachineLimit("memory", f"{facts['memory_bytes'] / 2**30:.1f} GiB for all programs together")
     pages = facts["huge_pages"]
-    yield measure(
+    yield MachineLimit(
         "huge pages",
         pages or "none",
-        pages not in ("madvise", "always") and "a fork of a large flavour costs about twice as much",
+        "" if pages in ("madvise", "always") else "a fork of a large flavour costs about twice as much",
         "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
     )
-    yield measure(
-        "kernel",
-        facts["kernel"],
-        kernel_version(facts["kernel"]) < COLLAPSE_KERNEL and "heaps cannot be gathered into huge pages",
-        "boot Linux 6.1 or newer",
-    )
+    is_old = tuple(map(int, re.findall(r"\d+", facts["kernel"])[:2])) < COLLAPSE_KERNEL
+    note = "heaps cannot be gathered into huge pages" if is_old else ""
+    yield MachineLimit("kernel", facts["kernel"], note, "boot Linux 6.1 or newer")
     absent = "; ".join(facts["flavours_left_out"])
-    yield measure("flavours", ", ".join(facts["flavours"]), absent, "run the command that the note names")
+    yield MachineLimit(
+        "flavours", ", ".join(facts["flavours"]), absent, "run the command that the note names"
+    )
     copies = ", ".join(facts["working_copies"])
-    yield measure(
+    unread = f"of {copies} programs read no data file, and import nothing that was not imported before"
+    yield MachineLimit(
         "packages",
         "working copies among them" if copies else "all can be read",
-        copies and f"of {copies} programs read no data file, and import nothing that was not imported before",
+        unread if copies else "",
         "install it without `-e` (beside a PYTHONPATH: with `--target`), or leave it out of the .pth file",
     )
     free = facts["scratch_free_bytes"]
-    yield measure("scratch", f"{free / 2**30:.1f} GiB free", free < 1 << 30 and "little room", "free some")
-
-
-def measure(name: str, value: str, note: str | bool, fix: str) -> Measure:
-    return Measure(name=name, value=value, note=note or "", fix=fix if note else "")  # type: ignore[arg-type]
-
-
-def kernel_version(release: str) -> tuple[int, int]:
-    major, minor, *_ = [*release.split("."), "0"]
-    return int(major), int("".join(filter(str.isdigit, minor)) or 0)
+    yield MachineLimit(
+        "scratch", f"{free / 2**30:.1f} GiB free", "little room" if free < 1 << 30 else "", "free some"
+    )

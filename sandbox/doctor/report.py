@@ -3,13 +3,12 @@ machine, as text or as JSON."""
 
 import argparse
 import asyncio
-import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rocstar.sandbox.doctor.facts import gather, read
-from rocstar.sandbox.doctor.layers import Layer, Measure, Started, layers_of, limits_of
+from rocstar.sandbox.doctor.layers import Layer, MachineLimit, TrialPool, layers_of, limits_of
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, SandboxError
 
@@ -19,24 +18,24 @@ class Report:
     tier: str
     why: str
     layers: list[Layer]
-    limits: list[Measure]
+    limits: list[MachineLimit]
     facts: dict[str, Any]
 
 
 def examine() -> Report:
-    """Starts a pool for a moment. Raises nothing: a pool that cannot be is the report's news."""
+    """Start a pool, close it and return the report. A pool that cannot start is a part of the report."""
     return report_of(asyncio.run(try_pool()), gather())
 
 
-async def try_pool() -> Started:
+async def try_pool() -> TrialPool:
     try:
         async with SandboxPool(max_live=1, max_queued=1) as pool:
             result = await pool.run(ExecRequest(code="import os; os.getcwd()"))
             status = read(f"/proc/{pool.supervisor_pid}/status")
             built = pool.built
     except SandboxError as error:
-        return Started(error=str(error))
-    return Started(
+        return TrialPool(error=str(error))
+    return TrialPool(
         isolation=frozenset(result.isolation.split("+")),
         tier=result.tier,
         scratch=result.value != "'/'",
@@ -45,25 +44,28 @@ async def try_pool() -> Started:
     )
 
 
-def report_of(started: Started, facts: dict[str, Any]) -> Report:
-    layers = list(layers_of(started, facts))
+def report_of(started: TrialPool, facts: dict[str, Any]) -> Report:
+    layers = [
+        replace(one, cost="", reason="", fix="") if one.active else one for one in layers_of(started, facts)
+    ]
+    limits = [one if one.note else replace(one, fix="") for one in limits_of(facts)]
     missing = [layer.name for layer in layers if not layer.active]
     if started.error:
         why = started.error
     elif started.tier == "B":
         why = "a filter, limits and files of its own for every program, inside namespaces of the pool's own"
     else:
-        why = "a filter, limits and files of its own for every program; namespaces could not be had"
+        why = "a filter, limits and files of its own for every program; there are no namespaces"
     if missing and not started.error:
         why += f" (absent: {', '.join(missing)})"
-    return Report(tier=started.tier, why=why, layers=layers, limits=list(limits_of(facts)), facts=facts)
+    return Report(tier=started.tier, why=why, layers=layers, limits=limits, facts=facts)
 
 
 def main(options: argparse.Namespace) -> int:
-    """Exit status 1 when no pool can start."""
+    """Print the report. Return 1 if no pool can start, else 0."""
     report = examine()
     if options.json:
-        print(json.dumps(dataclasses.asdict(report), indent=2))
+        print(json.dumps(asdict(report), indent=2))
     else:
         show(report)
     return int(report.tier == "none")

@@ -10,11 +10,10 @@ if TYPE_CHECKING:
     from rocstar.sandbox.fabric.client import RedisFabric as RedisFabric
     from rocstar.sandbox.fabric.wire import WorkerInfo as WorkerInfo
     from rocstar.sandbox.fabric.worker import RedisWorker as RedisWorker
-    from rocstar.sandbox.fabric.worker import as_batch as as_batch
 
-_MODULES = {"RedisFabric": "client", "RedisWorker": "worker", "WorkerInfo": "wire", "as_batch": "worker"}
+_MODULES = {"RedisFabric": "client", "RedisWorker": "worker", "WorkerInfo": "wire"}
 
-__all__ = ["RedisFabric", "RedisWorker", "WorkerInfo", "as_batch"]
+__all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:

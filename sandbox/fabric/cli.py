@@ -71,9 +71,7 @@ def add_worker_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser
         "--memory-bytes", type=int, metavar="N", help="memory of all programs together; default: the pool's"
     )
     parser.add_argument(
-        "--allow-shared-user",
-        action="store_true",
-        help="run as root even if programs share its user",
+        "--allow-shared-user", action="store_true", help="run as root even if programs share its user"
     )
     parser.add_argument(
         "--name", help="name in the list of workers; default: host, process and a random part"
@@ -124,7 +122,7 @@ def run_worker(options: argparse.Namespace) -> int:
 async def work(url: str, flavours: tuple[str, ...], max_live: int, options: argparse.Namespace) -> int:
     """Run the worker and return its exit status."""
     # --help needs neither Redis nor the pool.
-    from rocstar.sandbox.fabric import RedisWorker, as_batch
+    from rocstar.sandbox.fabric import RedisWorker
     from rocstar.sandbox.fabric.redis_connection import PREFIX, RedisConnection, redact_url
     from rocstar.sandbox.pool.event_loop_priority import PROGRAMS_NICE
     from rocstar.sandbox.pool.pool import SandboxPool
@@ -145,7 +143,7 @@ async def work(url: str, flavours: tuple[str, ...], max_live: int, options: argp
                 Waiting("worker", f"Redis at {place}", options.patience_s).tried,
                 lambda line: print_status(line, "worker"),
             ),
-            as_batch(pool),
+            pool,
             max_live,
             flavours=flavours,
             prefix=options.redis_prefix or PREFIX,

@@ -25,14 +25,12 @@ from typing import Self
 from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.child.import_scan import select_flavour
 from rocstar.sandbox.fabric.batch_prefetch import AHEAD_CALLS, OPENED_AT_ONCE, PrefetchedBatch
-from rocstar.sandbox.fabric.open_calls import OpenCall, OpenCalls
+from rocstar.sandbox.fabric.open_calls import NO_BATCH, OpenCall, OpenCalls
 from rocstar.sandbox.fabric.receiver import UNSERVED, Receiver
 from rocstar.sandbox.fabric.redis_commands import ClientCommands
 from rocstar.sandbox.fabric.redis_connection import (
     PREFIX,
     REDIS_ERRORS,
-    ChunkStore,
-    Keys,
     RedisConnection,
     unique_name,
 )
@@ -105,8 +103,7 @@ class RedisFabric:
             if value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
         self._connection = RedisConnection(url, note=note)
-        name, keys = unique_name(), Keys(prefix)
-        self._redis = ClientCommands(self._connection.redis, keys, name)
+        self._redis = ClientCommands(self._connection.redis, prefix, unique_name())
         self._entry_calls = entry_calls
         self._max_calls = max_calls
         self._weights = weights or {}
@@ -115,24 +112,16 @@ class RedisFabric:
         self._open_calls = OpenCalls(max_attempts=max_attempts, windows=dict.fromkeys(FLAVOURS, UNSERVED))
         self._counts: Counter[str] = Counter()
         self._batches = itertools.count(1)
-        stored = ChunkStore(self._connection.redis, keys)
         self._sender = Sender(
-            self._redis,
-            stored,
-            self._open_calls,
-            self._counts,
-            client=name,
-            max_queued_entries=max_queued_entries,
+            self._redis, self._open_calls, self._counts, max_queued_entries=max_queued_entries
         )
         self._wake = self._sender.wake.set
         self._receiver = Receiver(
             self._connection,
             self._redis,
-            stored,
             self._open_calls,
             self._counts,
-            self._wake,
-            live_chunks=self._sender.live_chunks,
+            self._sender,
             audit_s=audit_s,
         )
         self._main: asyncio.Task[None] | None = None
@@ -182,7 +171,7 @@ class RedisFabric:
                 future.set_result(outcome)
 
         share = self._share(self._entry_calls)
-        call_id = self._open(request, settle, deadline=deadline, batch=0, entry_calls=share)
+        call_id = self._open(request, settle, deadline=deadline, batch=NO_BATCH, entry_calls=share)
         try:
             async with asyncio.timeout_at(deadline):
                 outcome = await future

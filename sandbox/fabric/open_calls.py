@@ -16,10 +16,13 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Literal
 
-from rocstar.sandbox.fabric.owner_queue import CallTimes, CallWindow, OwnerFairQueue, spare_calls
+from rocstar.sandbox.fabric.owner_queue import CallWindow, MeanCallTime, OwnerFairQueue, spare_calls
 from rocstar.sandbox.fabric.wire import Answer, Outcome, request_weight
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+
+NO_BATCH = 0
 
 
 class CallState(Enum):
@@ -29,13 +32,9 @@ class CallState(Enum):
     PARKED = auto()
 
 
-class Effect(Enum):
-    """The effect of an answer. SETTLED: the caller has it. RETRY: the call is parked for another attempt.
-    LATE: the call was already settled, or the error belongs to an earlier attempt."""
-
-    SETTLED = auto()
-    RETRY = auto()
-    LATE = auto()
+Effect = Literal["settled", "retry", "late"]
+"""The effect of an answer. settled: the caller has it. retry: the call is parked for another attempt. late:
+the call was already settled, or the error belongs to an earlier attempt."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -43,7 +42,7 @@ class OpenCall:
     """One call until it is settled.
 
     Args:
-        batch: calls of different batches never share an entry; batch 0 means no batch.
+        batch: calls of different batches never share an entry; or NO_BATCH.
         entry_calls: the maximum of calls in its entry.
         attempts: retryable errors so far.
         losses: the number of times that Redis lost it.
@@ -100,7 +99,8 @@ class OpenCalls:
     _torn: set[str] = field(default_factory=set)
     _outboxes: dict[tuple[str, bool], dict[str, OrderedDict[int, OpenCall]]] = field(default_factory=dict)
     _queues: dict[str, OwnerFairQueue] = field(default_factory=dict)  # by flavour; "" counts as an owner
-    _call_times: CallTimes = field(default_factory=CallTimes)
+    # By flavour and batch: batches do not predict each other. The mean of the calls without a batch is kept.
+    _call_times: dict[tuple[str, int], MeanCallTime] = field(default_factory=dict)
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def open(
@@ -110,7 +110,7 @@ class OpenCalls:
         *,
         deadline: float | None = None,
         opened_at: float = 0.0,
-        batch: int = 0,
+        batch: int = NO_BATCH,
         entry_calls: int = 16,
     ) -> OpenCall:
         call = OpenCall(
@@ -126,7 +126,7 @@ class OpenCalls:
         self.flavours[request.flavour] += 1
         self.weight += call.weight
         self._queues.setdefault(request.flavour, OwnerFairQueue()).opened(request.owner, request.weight)
-        self._call_times.opened(request.flavour, batch)
+        self._call_times.setdefault((request.flavour, batch), MeanCallTime()).open_calls += 1
         self._outbox(call)[call.id] = call
         return call
 
@@ -152,7 +152,7 @@ class OpenCalls:
     def _room(self, window: CallWindow, first: OpenCall) -> int:
         """Return the number of calls that the next owner may send; `first` is its oldest."""
         flavour, queue = first.request.flavour, self._queues[first.request.flavour]
-        room = window.calls(self._call_times.of(flavour, first.batch)) - queue.out
+        room = window.calls(self._call_times[flavour, first.batch]) - queue.out
         if room > 0 or queue.owners[first.request.owner].out:
             return room
         # As many as a worker takes beyond the calls that it holds; one at a time: then the owner is not idle.
@@ -183,7 +183,7 @@ class OpenCalls:
             self._take_out(call)
             call.state = CallState.SENDING
             taken.append(call)
-        self._queues[key[0]].given(owner, len(taken))
+        self._queues[key[0]].charge(owner, len(taken))
         return taken
 
     def sent(self, calls: Iterable[OpenCall], ref: str) -> None:
@@ -213,7 +213,7 @@ class OpenCalls:
             self._to_outbox(call)
             if call.losses >= self.max_losses:
                 message = f"Redis lost this call {call.losses} times without an answer"
-                self._settle(call, SandboxError(message, kind="fabric", retryable=True), by=None)
+                self._settle(call, SandboxError(message, kind="fabric", retryable=True))
         return len(ids)
 
     def oldest(self, count: int) -> list[str]:
@@ -241,42 +241,42 @@ class OpenCalls:
     def _answer_one(self, ref: str, call_id: int, outcome: Outcome) -> Effect:
         call = self.calls.get(call_id)
         if call is None:
-            return Effect.LATE
+            return "late"
         if isinstance(outcome, ExecResult):
-            self._call_times.of(call.request.flavour, call.batch).answered(outcome.wall_s)
+            self._call_times[call.request.flavour, call.batch].answered(outcome.wall_s)
             self._queues[call.request.flavour].answered(call.request.owner, outcome.wall_s)
             self._settle(call, outcome, by=ref)
-            return Effect.SETTLED
+            return "settled"
         # The answer can arrive before the reply to ENQUEUE that has the entry's ref.
         if call.state is not CallState.SENDING and (call.state is not CallState.ENTRY or call.ref != ref):
-            return Effect.LATE
+            return "late"
         call.attempts += 1
         if not outcome.retryable or outcome.kind == "deadline" or call.attempts >= self.max_attempts:
             self._settle(call, outcome, by=ref)
-            return Effect.SETTLED
+            return "settled"
         self._leave(call, by=ref)
         call.state = CallState.PARKED
-        return Effect.RETRY
+        return "retry"
 
     def drop(self, call_ids: Iterable[int]) -> None:
         """Forget calls whose callers no longer wait."""
         for call_id in call_ids:
             call = self.calls.get(call_id)
             if call is not None:
-                self._forget(call, by=None)
+                self._forget(call)
 
     def fail(self, call_ids: Iterable[int], error: SandboxError) -> None:
         """Settle calls with an error of the client."""
         for call_id in call_ids:
             call = self.calls.get(call_id)
             if call is not None:
-                self._settle(call, error, by=None)
+                self._settle(call, error)
 
-    def _settle(self, call: OpenCall, outcome: Outcome, *, by: str | None) -> None:
+    def _settle(self, call: OpenCall, outcome: Outcome, *, by: str | None = None) -> None:
         self._forget(call, by=by)
         call.settle(outcome)
 
-    def _forget(self, call: OpenCall, *, by: str | None) -> None:
+    def _forget(self, call: OpenCall, *, by: str | None = None) -> None:
         del self.calls[call.id]
         self.weight -= call.weight
         self.flavours[call.request.flavour] -= 1
@@ -284,7 +284,10 @@ class OpenCalls:
             del self.flavours[call.request.flavour]
         self._leave(call, by=by)
         self._queues[call.request.flavour].closed(call.request.owner)
-        self._call_times.closed(call.request.flavour, call.batch)
+        call_time = self._call_times[call.request.flavour, call.batch]
+        call_time.open_calls -= 1
+        if not call_time.open_calls and call.batch != NO_BATCH:
+            del self._call_times[call.request.flavour, call.batch]
 
     def _leave(self, call: OpenCall, *, by: str | None) -> None:
         """Remove a call from its state. by: the entry whose answer settled it.
@@ -320,7 +323,7 @@ class OpenCalls:
     def _mark_returned(self, call: OpenCall) -> None:
         """Record that the call is no longer in Redis, if it was."""
         if call.state in (CallState.SENDING, CallState.ENTRY):
-            self._queues[call.request.flavour].came_back(call.request.owner)
+            self._queues[call.request.flavour].release(call.request.owner)
 
     def _to_outbox(self, call: OpenCall) -> None:
         self._mark_returned(call)

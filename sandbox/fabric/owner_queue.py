@@ -22,7 +22,6 @@ is less than one place is served by its tag only. Without workers there are no p
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -41,40 +40,15 @@ its client and the next call takes back."""
 @dataclass(slots=True)
 class MeanCallTime:
     """The mean time of one kind of call: over its first `MEAN_OF` answers, then a moving mean over about as
-    many."""
+    many. open_calls: the number of these calls that have no outcome."""
 
     mean_s: float = 0.0
     answers: int = 0
+    open_calls: int = 0
 
     def answered(self, wall_s: float) -> None:
         self.answers += 1
         self.mean_s += (wall_s - self.mean_s) / min(self.answers, MEAN_OF)
-
-
-@dataclass(eq=False)
-class CallTimes:
-    """The mean call time of each batch. Invariant: a batch has its own mean while it has open calls; batches
-    do not predict each other. Calls without a batch share one mean, which is kept."""
-
-    NO_BATCH = 0
-
-    _means: dict[tuple[str, int], MeanCallTime] = field(default_factory=dict)
-    _calls: Counter[tuple[str, int]] = field(default_factory=Counter)
-
-    def of(self, flavour: str, batch: int) -> MeanCallTime:
-        """Return the batch's mean. Raise KeyError if the batch has no open calls."""
-        return self._means[flavour, batch]
-
-    def opened(self, flavour: str, batch: int) -> None:
-        self._means.setdefault((flavour, batch), MeanCallTime())
-        self._calls[flavour, batch] += 1
-
-    def closed(self, flavour: str, batch: int) -> None:
-        """Record that a call of the batch was settled or dropped."""
-        key = (flavour, batch)
-        self._calls[key] -= 1
-        if not self._calls[key] and batch != self.NO_BATCH:
-            del self._means[key], self._calls[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +141,7 @@ class OwnerFairQueue:
         has_its_places = one.out >= places * one.weight // self._total_weight
         return math.inf if has_its_places else one.out / one.weight, one.next_tag
 
-    def given(self, owner: str, calls: int) -> None:
+    def charge(self, owner: str, calls: int) -> None:
         """Charge the owner for calls that are being sent."""
         one = self.owners[owner]
         tag = max(one.next_tag, self._virtual_time - OWED / one.weight)
@@ -176,7 +150,7 @@ class OwnerFairQueue:
         one.out += calls
         self.out += calls
 
-    def came_back(self, owner: str) -> None:
+    def release(self, owner: str) -> None:
         """Record that a sent call is no longer out."""
         self.owners[owner].out -= 1
         self.out -= 1

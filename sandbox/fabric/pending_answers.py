@@ -16,7 +16,7 @@ from redis import exceptions
 
 from rocstar.sandbox.fabric.chunks import MAX_MESSAGE_BYTES
 from rocstar.sandbox.fabric.redis_commands import DONE_TTL_S, FabricMessage, WorkerCommands, WorkerEntry
-from rocstar.sandbox.fabric.redis_connection import REDIS_ERRORS, ChunkStore
+from rocstar.sandbox.fabric.redis_connection import REDIS_ERRORS
 from rocstar.sandbox.fabric.wire import LIGHT, Answer, Outcome, encode_answers, weight
 from rocstar.sandbox.types import SandboxError
 
@@ -31,13 +31,6 @@ PendingAnswer = tuple[WorkerEntry, int | None, Outcome]
 """An answer to store; the call id is None if it is for all calls of the entry."""
 
 
-def to_storable(outcome: Outcome) -> Outcome:
-    """Make a `closed` error retryable: other workers may still run the call."""
-    if isinstance(outcome, SandboxError) and outcome.kind == "closed":
-        return SandboxError(str(outcome), kind="closed", retryable=True)
-    return outcome
-
-
 @dataclass(eq=False)
 class PendingAnswers:
     """Stores answers and acknowledges the entries that they complete.
@@ -49,10 +42,8 @@ class PendingAnswers:
     """
 
     redis: WorkerCommands
-    stored: ChunkStore
     release: Callable[[WorkerEntry], None]
     _: KW_ONLY
-    worker: str
     store_s: float
     finished: list[WorkerEntry] = field(default_factory=list)
     _answers: deque[PendingAnswer] = field(default_factory=deque)
@@ -61,6 +52,8 @@ class PendingAnswers:
 
     def add(self, entry: WorkerEntry, call_id: int | None, outcome: Outcome) -> None:
         """Add an answer. The call id is None if the outcome is for all calls of the entry."""
+        if isinstance(outcome, SandboxError) and outcome.kind == "closed":  # other workers may run the call
+            outcome = SandboxError(str(outcome), kind="closed", retryable=True)
         entry.pending += 1
         self._answers.append((entry, call_id, outcome))
         if self._timer is None:
@@ -132,11 +125,11 @@ class PendingAnswers:
             limit = f"the fabric carries at most {MAX_MESSAGE_BYTES}. Lower output_bytes."
             message = f"the result has {size} bytes; {limit}"
             return _failed(answer, SandboxError(message, kind="fabric", retryable=False))
-        name = f"{self.worker}:{answer.ref}:{answer.call_id}"  # the same after a retry
+        name = f"{self.redis.info.name}:{answer.ref}:{answer.call_id}"  # the same after a retry
         try:
-            await self.stored.put(name, chunks, ttl_s=DONE_TTL_S)
+            await self.redis.put_chunks(name, chunks, ttl_s=DONE_TTL_S)
         except exceptions.OutOfMemoryError:
-            await self.stored.forget([name])
+            await self.redis.delete_chunks([name])
             message = f"Redis has no memory for a result of {size} bytes. Try again later."
             return _failed(answer, SandboxError(message, kind="full", retryable=True))
         return FabricMessage(blob=blob, chunks=name)

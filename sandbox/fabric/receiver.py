@@ -2,13 +2,14 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field
 
-from rocstar.sandbox.fabric.open_calls import Effect, OpenCalls
+from rocstar.sandbox.fabric.open_calls import OpenCalls
 from rocstar.sandbox.fabric.owner_queue import CallWindow
 from rocstar.sandbox.fabric.redis_commands import ClientCommands, FabricMessage
-from rocstar.sandbox.fabric.redis_connection import ChunkStore, RedisConnection, id_order
+from rocstar.sandbox.fabric.redis_connection import RedisConnection, id_order
+from rocstar.sandbox.fabric.sender import Sender
 from rocstar.sandbox.fabric.wire import Answer, WireError, WorkerInfo, WrittenAnswers
 
 AUDIT_STEP = 16
@@ -43,11 +44,7 @@ def windows_of(workers: Iterable[WorkerInfo]) -> dict[str, CallWindow]:
 
 @dataclass(eq=False)
 class Receiver:
-    """Reads the reply stream of one client and audits its entries.
-
-    Args:
-        wake: called when the sender has something to send.
-        live_chunks: returns the names of the chunks to renew.
+    """Reads the reply stream of one client and audits its entries. Wakes the sender for calls to send again.
 
     flavours: those with a live worker. served_at: the `loop.time()` at which a flavour last had one.
     counted_at: the time of the last count of workers, which has had no gap since looking_since. A flavour
@@ -57,12 +54,10 @@ class Receiver:
 
     connection: RedisConnection
     redis: ClientCommands
-    stored: ChunkStore
     open_calls: OpenCalls
     counts: Counter[str]
-    wake: Callable[[], None]
+    sender: Sender
     _: KW_ONLY
-    live_chunks: Callable[[], list[str]]
     audit_s: float
     _cursor: str = "0-0"
     _audited_era: int = -1
@@ -86,7 +81,7 @@ class Receiver:
                 self._receive(answers)
             self._cursor = stream_id
             if message.chunks:
-                await self.stored.forget([message.chunks])
+                await self.redis.delete_chunks([message.chunks])
             if (read := read + len(message.blob)) >= TURN_BYTES:
                 read = 0
                 await asyncio.sleep(0)  # yield to the event loop
@@ -95,24 +90,24 @@ class Receiver:
         written = WrittenAnswers(message.blob)
         if not written.sizes:
             return written.answers()
-        chunks = await self.stored.get(message.chunks, written.sizes)
+        chunks = await self.redis.get_chunks(message.chunks, written.sizes)
         return await asyncio.to_thread(written.answers, chunks)
 
     def _receive(self, answers: Iterable[Answer]) -> None:
         for answer in answers:
             for effect, call_id in self.open_calls.answer(answer):
-                if effect is Effect.LATE:
+                if effect == "late":
                     self.counts["late_answers"] += 1
-                elif effect is Effect.RETRY:
+                elif effect == "retry":
                     self.counts["retries"] += 1
                     delay_s = RETRY_DELAY_S * 2 ** self.open_calls.calls[call_id].attempts
                     asyncio.get_running_loop().call_later(delay_s, self._requeue, call_id)
         if self.open_calls.abandoned or self.open_calls.next_key is not None:
-            self.wake()
+            self.sender.wake.set()
 
     def _requeue(self, call_id: int) -> None:
         self.open_calls.requeue(call_id)
-        self.wake()
+        self.sender.wake.set()
 
     async def audit(self) -> None:
         """Every `audit_s`: renew the lease, count the workers, and check that Redis still holds the entries:
@@ -129,7 +124,7 @@ class Receiver:
         if self._server_minus_loop_s is None:
             self._server_minus_loop_s = await self.redis.server_s() - clock()
         server_s, is_known, self.workers = await self.redis.keep_up(
-            self._cursor, clock() + self._server_minus_loop_s, self.live_chunks()
+            self._cursor, clock() + self._server_minus_loop_s, self.sender.live_chunks()
         )
         now = clock()
         if now - self.counted_at > max(UNSEEN_S, 4 * self.audit_s):
@@ -141,7 +136,7 @@ class Receiver:
         self.served_at.update(dict.fromkeys(self.flavours, now))
         self.open_calls.windows = {**self.open_calls.windows, **windows_of(self.workers)}
         if self.open_calls.next_key is not None:
-            self.wake()
+            self.sender.wake.set()
 
     async def _check(self, *, everything: bool) -> None:
         refs = list(self.open_calls.entries) if everything else self.open_calls.oldest(AUDIT_STEP)
@@ -151,15 +146,12 @@ class Receiver:
                 self._suspects[ref] = min(self._suspects.get(ref, newest), newest, key=id_order)
             if newest != "0-0" and id_order(newest) < id_order(self._cursor):
                 self._cursor = "0-0"  # a new stream of that name, whose clock is behind
-        self._resend_lost()
-
-    def _resend_lost(self) -> None:
-        """Resend the calls of lost entries. A missing entry was answered in a message that Redis already had;
-        once all of those are read, a missing entry without an answer is lost."""
+        # A missing entry was answered in a message that Redis already had; once all of those are read, a
+        # missing entry without an answer is lost, and its calls are sent again.
         for ref, newest in list(self._suspects.items()):
             if ref in self.open_calls.entries and id_order(self._cursor) < id_order(newest):
                 continue  # its answers may be unread
             del self._suspects[ref]
             if self.open_calls.lost(ref):
                 self.counts["lost_entries"] += 1
-                self.wake()
+                self.sender.wake.set()

@@ -1,23 +1,16 @@
-"""The Redis commands of clients and workers. Every method raises one of `REDIS_ERRORS` if its command fails;
-those of a worker raise GroupGone if they need the consumer group and Redis does not have it."""
+"""The Redis commands of clients and workers. A method whose command fails raises one of `REDIS_ERRORS`."""
 
 import asyncio
-import contextlib
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from redis import exceptions
 
-from rocstar.sandbox.fabric.redis_connection import (
-    BLOCK_MS,
-    Keys,
-    make_ref,
-    split_refs,
-    with_timeout,
-)
-from rocstar.sandbox.fabric.wire import WorkerInfo, decode_workers, encode_worker
+from rocstar.sandbox.fabric.chunks import grouped
+from rocstar.sandbox.fabric.redis_connection import BLOCK_MS, make_ref, split_refs, with_timeout
+from rocstar.sandbox.fabric.wire import WireError, WorkerInfo, decode_workers, encode_worker
 
 LEASE_S = 30
 """Seconds without renewal after which a client counts as dead and its calls are no longer run."""
@@ -73,12 +66,54 @@ class FabricMessage:
 
 @dataclass(eq=False)
 class Commands:
+    """The commands of clients and workers.
+
+    A long message has a hash of chunks, which is written and read about a MiB per command, so that no client
+    of Redis and no event loop is blocked.
+    """
+
     redis: Any  # redis-py's annotations differ from release to release
-    keys: Keys
+    prefix: str
+
+    def key(self, *parts: str) -> str:
+        """Return a key of the fabric. Its parts are one of
+
+        calls FLAVOUR     a stream of entries
+        reply CLIENT      a stream of answers
+        client CLIENT     the client's lease
+        done REF          ids of the answered calls of an unfinished entry
+        pieces NAME       a hash of chunks
+        workers           all workers, sorted by lease end
+        """
+        return ":".join((self.prefix, *parts))
 
     async def server_s(self) -> float:
         seconds, microseconds = await with_timeout(self.redis.time())
         return float(seconds + microseconds / 1e6)
+
+    async def put_chunks(self, name: str, chunks: Sequence[bytes], *, ttl_s: int) -> None:
+        """Write the chunks; repeat the call after a failure."""
+        key = self.key("pieces", name)
+        for numbers in grouped([len(chunk) for chunk in chunks]):
+            async with self.redis.pipeline(transaction=True) as pipe:  # no hash without an expiry
+                pipe.hset(key, mapping={str(number): chunks[number] for number in numbers})
+                pipe.expire(key, ttl_s)
+                await with_timeout(pipe.execute())
+
+    async def get_chunks(self, name: str, sizes: Sequence[int]) -> list[bytes]:
+        """Return the chunks of a message. Raise WireError if one is missing or has another size."""
+        key, found = self.key("pieces", name), []
+        for numbers in grouped(sizes):
+            given = await with_timeout(self.redis.hmget(key, [str(number) for number in numbers]))
+            for number, chunk in zip(numbers, given, strict=True):
+                if chunk is None or len(chunk) != sizes[number]:
+                    raise WireError(f"Redis lost chunk {number} of {len(sizes)} of this message")
+                found.append(chunk)
+        return found
+
+    async def delete_chunks(self, names: Iterable[str]) -> None:
+        if keys := [self.key("pieces", name) for name in names if name]:
+            await with_timeout(self.redis.unlink(*keys))
 
 
 @dataclass(eq=False)
@@ -88,7 +123,7 @@ class ClientCommands(Commands):
     async def enqueue(self, flavour: str, entries: Sequence[FabricMessage], *, longest: int) -> list[str]:
         """Append entries and return the refs of those accepted: the first ones, up to a stream length of
         `longest` (or NO_BOUND)."""
-        key = self.keys.calls(flavour)
+        key = self.key("calls", flavour)
         sent = [part for entry in entries for part in (entry.blob, entry.chunks)]
         ids = await with_timeout(self.redis.eval(ENQUEUE, 1, key, longest, self.client, *sent))
         return [make_ref(flavour, stream_id.decode()) for stream_id in ids]
@@ -96,7 +131,7 @@ class ClientCommands(Commands):
     async def delete(self, refs: Iterable[str]) -> None:
         """Delete entries from their streams; a worker that runs one notices at its next heartbeat."""
         for flavour, ids in split_refs(refs).items():
-            await with_timeout(self.redis.xdel(self.keys.calls(flavour), *ids))
+            await with_timeout(self.redis.xdel(self.key("calls", flavour), *ids))
 
     async def read(self, cursor: str) -> list[tuple[str, FabricMessage]]:
         """Return (id, message) pairs after `cursor` in the reply stream; wait up to `BLOCK_MS` for the
@@ -121,30 +156,30 @@ class ClientCommands(Commands):
         workers)."""
         async with self.redis.pipeline(transaction=False) as pipe:
             pipe.time()
-            pipe.set(self.keys.client(self.client), 1, ex=LEASE_S, get=True)
+            pipe.set(self.key("client", self.client), 1, ex=LEASE_S, get=True)
             pipe.expire(self._reply, REPLY_TTL_S)
             pipe.xtrim(self._reply, minid=cursor, approximate=False)
-            pipe.zrange(self.keys.workers, f"({server_s}", "+inf", byscore=True)
+            pipe.zrange(self.key("workers"), f"({server_s}", "+inf", byscore=True)
             for name in chunks:
-                pipe.expire(self.keys.chunks(name), CHUNKS_TTL_S)
+                pipe.expire(self.key("pieces", name), CHUNKS_TTL_S)
             (seconds, microseconds), lease, _, _, members, *_ = await with_timeout(pipe.execute())
         return seconds + microseconds / 1e6, lease is not None, decode_workers(members)
 
     async def audit(self, refs: Sequence[str]) -> tuple[str, list[str]]:
         """Return (newest id of the reply stream, or 0-0; the entries that Redis no longer has)."""
         entries = [(flavour, ids[0]) for ref in refs for flavour, ids in split_refs([ref]).items()]
-        keys = [self._reply, *(self.keys.calls(flavour) for flavour, _ in entries)]
+        keys = [self._reply, *(self.key("calls", flavour) for flavour, _ in entries)]
         newest, missing = await with_timeout(
             self.redis.eval(AUDIT, len(keys), *keys, *(stream_id for _, stream_id in entries))
         )
         return newest.decode(), [refs[number - 1] for number in missing]
 
     async def leave(self) -> None:
-        await with_timeout(self.redis.delete(self._reply, self.keys.client(self.client)))
+        await with_timeout(self.redis.delete(self._reply, self.key("client", self.client)))
 
     @property
     def _reply(self) -> str:
-        return self.keys.reply(self.client)
+        return self.key("reply", self.client)
 
 
 def text_field(fields: Mapping[bytes, bytes], name: bytes) -> str:
@@ -188,8 +223,9 @@ lost."""
 _DONE = struct.Struct("<Q")
 
 
-class GroupGone(Exception):
-    """Redis lost the consumer group, and with it all other data."""
+def is_group_lost(error: exceptions.ResponseError) -> bool:
+    """Return True for a worker's command if Redis lost the consumer group, and with it all other data."""
+    return any(text in str(error) for text in ("NOGROUP", "UNBLOCKED", "no such key"))
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -231,8 +267,8 @@ class WorkerCommands(Commands):
         for flavour in self.info.flavours:
             try:
                 async with self.redis.pipeline(transaction=True) as pipe:  # no stream without an expiry
-                    pipe.xgroup_create(self.keys.calls(flavour), GROUP, id="0", mkstream=True)
-                    pipe.expire(self.keys.calls(flavour), KEY_TTL_S)
+                    pipe.xgroup_create(self.key("calls", flavour), GROUP, id="0", mkstream=True)
+                    pipe.expire(self.key("calls", flavour), KEY_TTL_S)
                     await with_timeout(pipe.execute())
             except exceptions.ResponseError as error:
                 if "BUSYGROUP" not in str(error):
@@ -240,12 +276,11 @@ class WorkerCommands(Commands):
 
     async def pull(self) -> list[WorkerEntry]:
         """Return the next entry of each flavour; wait for the first up to `BLOCK_MS`."""
-        streams = {self.keys.calls(flavour): ">" for flavour in self.info.flavours}
-        with _group_gone():
-            found = await with_timeout(
-                self.redis.xreadgroup(GROUP, self.info.name, streams, count=1, block=BLOCK_MS)
-            )
-        flavours = {self.keys.calls(flavour): flavour for flavour in self.info.flavours}
+        flavours = {self.key("calls", flavour): flavour for flavour in self.info.flavours}
+        streams = dict.fromkeys(flavours, ">")
+        found = await with_timeout(
+            self.redis.xreadgroup(GROUP, self.info.name, streams, count=1, block=BLOCK_MS)
+        )
         return [
             _delivery(flavours[stream.decode()], stream_id, fields, 1)
             for stream, messages in found
@@ -261,32 +296,31 @@ class WorkerCommands(Commands):
         held: delivery counts of this worker's entries. After a pause of this process they may be among the
             claimed; no worker died then, so their counts stay.
         """
-        key = self.keys.calls(flavour)
-        with _group_gone():
-            following, messages, _ = await with_timeout(
-                self.redis.xautoclaim(
-                    key, GROUP, self.info.name, round(idle_s * 1000), start_id=cursor, count=RECLAIM_COUNT
-                )
+        key = self.key("calls", flavour)
+        following, messages, _ = await with_timeout(
+            self.redis.xautoclaim(
+                key, GROUP, self.info.name, round(idle_s * 1000), start_id=cursor, count=RECLAIM_COUNT
             )
-            deliveries = []
-            for stream_id, fields in messages:
-                if (times := held.get(make_ref(flavour, stream_id.decode()))) is not None:
-                    await with_timeout(
-                        self.redis.xclaim(
-                            key, GROUP, self.info.name, 0, [stream_id], retrycount=times, justid=True
-                        )
+        )
+        deliveries = []
+        for stream_id, fields in messages:
+            if (times := held.get(make_ref(flavour, stream_id.decode()))) is not None:
+                await with_timeout(
+                    self.redis.xclaim(
+                        key, GROUP, self.info.name, 0, [stream_id], retrycount=times, justid=True
                     )
-                    continue
-                states = await with_timeout(self.redis.xpending_range(key, GROUP, stream_id, stream_id, 1))
-                times = states[0]["times_delivered"] if states else 1
-                deliveries.append(_delivery(flavour, stream_id, fields, times))
+                )
+                continue
+            states = await with_timeout(self.redis.xpending_range(key, GROUP, stream_id, stream_id, 1))
+            times = states[0]["times_delivered"] if states else 1
+            deliveries.append(_delivery(flavour, stream_id, fields, times))
         return following.decode(), deliveries
 
     async def answered(self, client: str, ref: str) -> set[int] | None:
         """Return the ids of an entry's calls that have stored answers, or None if its client is dead."""
         async with self.redis.pipeline(transaction=False) as pipe:
-            pipe.exists(self.keys.client(client))
-            pipe.get(self.keys.done(ref))
+            pipe.exists(self.key("client", client))
+            pipe.get(self.key("done", ref))
             alive, done = await with_timeout(pipe.execute())
         return {call_id for (call_id,) in _DONE.iter_unpack(done or b"")} if alive else None
 
@@ -307,18 +341,18 @@ class WorkerCommands(Commands):
         for flavour, stream_ids in split_refs(entry.ref for entry in finished).items():
             for start in range(0, len(stream_ids), MOST_IDS):
                 ids = stream_ids[start : start + MOST_IDS]
-                commands.append(("XACK", self.keys.calls(flavour), GROUP, *ids))
-                commands.append(("XDEL", self.keys.calls(flavour), *ids))
-        commands += [("DEL", self.keys.done(entry.ref)) for entry in finished if entry.partial]
-        commands += [("UNLINK", self.keys.chunks(entry.chunks)) for entry in finished if entry.chunks]
+                commands.append(("XACK", self.key("calls", flavour), GROUP, *ids))
+                commands.append(("XDEL", self.key("calls", flavour), *ids))
+        commands += [("DEL", self.key("done", entry.ref)) for entry in finished if entry.partial]
+        commands += [("UNLINK", self.key("pieces", entry.chunks)) for entry in finished if entry.chunks]
         for client, answers in messages.items():
-            key = self.keys.reply(client)
+            key = self.key("reply", client)
             commands += [("XADD", key, "*", "answers", one.blob, "pieces", one.chunks) for one in answers]
             commands.append(("EXPIRE", key, REPLY_TTL_S))
         for ref, answered in done.items():
             packed = b"".join(_DONE.pack(call_id) for call_id in answered)
-            commands.append(("APPEND", self.keys.done(ref), packed))
-            commands.append(("EXPIRE", self.keys.done(ref), DONE_TTL_S))
+            commands.append(("APPEND", self.key("done", ref), packed))
+            commands.append(("EXPIRE", self.key("done", ref), DONE_TTL_S))
         counted = [part for command in commands for part in (len(command), *command)]
         await with_timeout(self.redis.eval(STEP, 0, *counted))
 
@@ -327,15 +361,14 @@ class WorkerCommands(Commands):
         by_flavour = split_refs(held)
         async with self.redis.pipeline(transaction=False) as pipe:
             pipe.time()
-            pipe.zadd(self.keys.workers, {encode_worker(self.info): lease_end_s})
-            pipe.zremrangebyscore(self.keys.workers, "-inf", lease_end_s - KEY_TTL_S)
-            pipe.expire(self.keys.workers, KEY_TTL_S)
+            pipe.zadd(self.key("workers"), {encode_worker(self.info): lease_end_s})
+            pipe.zremrangebyscore(self.key("workers"), "-inf", lease_end_s - KEY_TTL_S)
+            pipe.expire(self.key("workers"), KEY_TTL_S)
             for flavour in self.info.flavours:
-                pipe.expire(self.keys.calls(flavour), KEY_TTL_S)
+                pipe.expire(self.key("calls", flavour), KEY_TTL_S)
             for flavour, ids in by_flavour.items():
-                pipe.xclaim(self.keys.calls(flavour), GROUP, self.info.name, 0, ids, justid=True)
-            with _group_gone():
-                replies = await with_timeout(pipe.execute())
+                pipe.xclaim(self.key("calls", flavour), GROUP, self.info.name, 0, ids, justid=True)
+            replies = await with_timeout(pipe.execute())
         seconds, microseconds = replies[0]
         claimed = {
             make_ref(flavour, stream_id.decode())
@@ -347,36 +380,34 @@ class WorkerCommands(Commands):
     async def forget_consumers(self) -> None:
         """Remove consumers that are long gone and have no pending entries."""
         for flavour in self.info.flavours:
-            key = self.keys.calls(flavour)
-            with _group_gone():
-                for consumer in await with_timeout(self.redis.xinfo_consumers(key, GROUP)):
-                    if consumer["pending"] == 0 and consumer["idle"] > FORGET_IDLE_S * 1000:
-                        await with_timeout(self.redis.eval(FORGET_CONSUMER, 1, key, GROUP, consumer["name"]))
+            key = self.key("calls", flavour)
+            for consumer in await with_timeout(self.redis.xinfo_consumers(key, GROUP)):
+                if consumer["pending"] == 0 and consumer["idle"] > FORGET_IDLE_S * 1000:
+                    await with_timeout(self.redis.eval(FORGET_CONSUMER, 1, key, GROUP, consumer["name"]))
 
     async def leave(self, held: Mapping[str, int]) -> None:
         """Return the held entries, so that other workers need not wait for this one to become idle.
 
         held: delivery counts by ref. This worker did not die, so its own delivery does not count.
         """
-        await with_timeout(self.redis.zrem(self.keys.workers, encode_worker(self.info)))
-        with _group_gone():
-            for ref, deliveries in held.items():
-                ((flavour, ids),) = split_refs([ref]).items()
-                await with_timeout(
-                    self.redis.xclaim(
-                        self.keys.calls(flavour),
-                        GROUP,
-                        HANDED_BACK,
-                        0,
-                        ids,
-                        idle=HANDED_BACK_IDLE_MS,
-                        retrycount=deliveries - 1,
-                        justid=True,
-                    )
+        await with_timeout(self.redis.zrem(self.key("workers"), encode_worker(self.info)))
+        for ref, deliveries in held.items():
+            ((flavour, ids),) = split_refs([ref]).items()
+            await with_timeout(
+                self.redis.xclaim(
+                    self.key("calls", flavour),
+                    GROUP,
+                    HANDED_BACK,
+                    0,
+                    ids,
+                    idle=HANDED_BACK_IDLE_MS,
+                    retrycount=deliveries - 1,
+                    justid=True,
                 )
-            for flavour in self.info.flavours:
-                key = self.keys.calls(flavour)
-                await with_timeout(self.redis.eval(FORGET_CONSUMER, 1, key, GROUP, self.info.name))
+            )
+        for flavour in self.info.flavours:
+            key = self.key("calls", flavour)
+            await with_timeout(self.redis.eval(FORGET_CONSUMER, 1, key, GROUP, self.info.name))
 
 
 def _delivery(flavour: str, stream_id: bytes, fields: Mapping[bytes, bytes], deliveries: int) -> WorkerEntry:
@@ -388,14 +419,3 @@ def _delivery(flavour: str, stream_id: bytes, fields: Mapping[bytes, bytes], del
         chunks=text_field(fields, b"pieces"),
         deliveries=deliveries,
     )
-
-
-@contextlib.contextmanager
-def _group_gone() -> Iterator[None]:
-    try:
-        yield
-    except exceptions.ResponseError as error:
-        text = str(error)
-        if "NOGROUP" in text or "UNBLOCKED" in text or "no such key" in text:
-            raise GroupGone(text) from error
-        raise

@@ -1,4 +1,4 @@
-"""The connection of a client or a worker to its Redis: URL, key names and health.
+"""The connection of a client or a worker to its Redis: URL and health.
 
 All tasks of one client or worker share a `RedisConnection`. Each reports success and failure; the connection
 tracks since when Redis has been silent, so that waiting ends in an error that names the reason.
@@ -10,17 +10,14 @@ import os
 import random
 import re
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import TypeVar
 
 from redis import exceptions
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from rocstar.sandbox.fabric.chunks import grouped
-from rocstar.sandbox.fabric.wire import WireError
 from rocstar.sandbox.types import SandboxError
 
 T = TypeVar("T")
@@ -48,34 +45,6 @@ REFUSALS = (exceptions.AuthenticationError, exceptions.NoPermissionError)
 
 OLDEST = (7, 0)
 """The oldest supported version. Earlier ones return a deleted entry when it is claimed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """The keys of the fabric. calls: a stream per flavour. reply: a stream per client. client: a client's
-    lease. done: ids of the answered calls of an unfinished entry. chunks: a hash per long message. workers:
-    sorted by lease end."""
-
-    prefix: str
-
-    def calls(self, flavour: str) -> str:
-        return f"{self.prefix}:calls:{flavour}"
-
-    def reply(self, client: str) -> str:
-        return f"{self.prefix}:reply:{client}"
-
-    def client(self, client: str) -> str:
-        return f"{self.prefix}:client:{client}"
-
-    def done(self, ref: str) -> str:
-        return f"{self.prefix}:done:{ref}"
-
-    def chunks(self, name: str) -> str:
-        return f"{self.prefix}:pieces:{name}"
-
-    @property
-    def workers(self) -> str:
-        return f"{self.prefix}:workers"
 
 
 def unique_name() -> str:
@@ -241,7 +210,9 @@ class RedisConnection:
         started_at = loop.time()
         while True:
             try:
-                version = await self._version()
+                info = await with_timeout(self.redis.info("server"))
+                numbers = re.findall(r"\d+", str(info.get("redis_version", "7.0")))
+                version = tuple(map(int, numbers[:2]))
             except REDIS_ERRORS as error:
                 if isinstance(error, REFUSALS) or isinstance(error.__cause__, REFUSALS):
                     raise SandboxError(
@@ -265,17 +236,8 @@ class RedisConnection:
     async def forever(self, step: Callable[[], Awaitable[None]], on_failure: Callable[[], None]) -> None:
         """Repeat `step` for one task; wait between attempts while Redis returns errors."""
         name = getattr(step, "__name__", repr(step))
-        delays = backoff()
         while not self.closing:
-            try:
-                await step()
-            except REDIS_ERRORS as error:
-                self.failed(name, error)
-                on_failure()
-                await asyncio.sleep(next(delays))
-            else:
-                self.up(name)
-                delays = backoff()
+            await self.patiently(name, step, on_failure)
 
     async def patiently(
         self, name: str, step: Callable[[], Awaitable[T]], on_failure: Callable[[], None]
@@ -283,7 +245,7 @@ class RedisConnection:
         """Repeat `step` until Redis executes it, and return its result."""
         delays = backoff()
         try:
-            while True:
+            while not self.closing:
                 try:
                     done = await step()
                 except REDIS_ERRORS as error:
@@ -293,12 +255,9 @@ class RedisConnection:
                 else:
                     self.up(name)
                     return done
+            raise asyncio.CancelledError  # again: redis-py may have swallowed the first
         finally:
             self._failing.pop(name, None)  # also after a cancellation
-
-    async def _version(self) -> tuple[int, ...]:
-        info = await with_timeout(self.redis.info("server"))
-        return tuple(int(part) for part in re.findall(r"\d+", str(info.get("redis_version", "7.0")))[:2])
 
     async def close(self) -> None:
         await self.redis.aclose()
@@ -310,37 +269,3 @@ def backoff() -> Iterator[float]:
     while True:
         yield delay_s * random.uniform(0.5, 1.0)
         delay_s = min(2 * delay_s, LONGEST_DELAY_S)
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkStore:
-    """Reads and writes the chunks of long messages: one hash per message, about a MiB per command, so that no
-    client of Redis and no event loop is blocked. Every method raises one of `REDIS_ERRORS` if the command
-    fails."""
-
-    redis: Any  # redis-py's annotations differ from release to release
-    keys: Keys
-
-    async def put(self, name: str, chunks: Sequence[bytes], *, ttl_s: int) -> None:
-        """Write the chunks; repeat the call after a failure."""
-        key = self.keys.chunks(name)
-        for numbers in grouped([len(chunk) for chunk in chunks]):
-            async with self.redis.pipeline(transaction=True) as pipe:  # no hash without an expiry
-                pipe.hset(key, mapping={str(number): chunks[number] for number in numbers})
-                pipe.expire(key, ttl_s)
-                await with_timeout(pipe.execute())
-
-    async def get(self, name: str, sizes: Sequence[int]) -> list[bytes]:
-        """Return the chunks of a message. Raise WireError if one is missing or has another size."""
-        key, found = self.keys.chunks(name), []
-        for numbers in grouped(sizes):
-            given = await with_timeout(self.redis.hmget(key, [str(number) for number in numbers]))
-            for number, chunk in zip(numbers, given, strict=True):
-                if chunk is None or len(chunk) != sizes[number]:
-                    raise WireError(f"Redis lost chunk {number} of {len(sizes)} of this message")
-                found.append(chunk)
-        return found
-
-    async def forget(self, names: Iterable[str]) -> None:
-        if keys := [self.keys.chunks(name) for name in names if name]:
-            await with_timeout(self.redis.unlink(*keys))

@@ -15,7 +15,7 @@ from redis import exceptions
 
 from rocstar.sandbox.fabric.open_calls import OpenCall, OpenCalls
 from rocstar.sandbox.fabric.redis_commands import CHUNKS_TTL_S, NO_BOUND, ClientCommands, FabricMessage
-from rocstar.sandbox.fabric.redis_connection import REDIS_ERRORS, ChunkStore
+from rocstar.sandbox.fabric.redis_connection import REDIS_ERRORS
 from rocstar.sandbox.fabric.wire import LIGHT, EntryDraft, full_error
 
 SEND_WEIGHT = 1 << 20
@@ -32,11 +32,9 @@ class Sender:
     """
 
     redis: ClientCommands
-    stored: ChunkStore
     open_calls: OpenCalls
     counts: Counter[str]
     _: KW_ONLY
-    client: str
     max_queued_entries: int
     chunks: dict[str, str] = field(default_factory=dict)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -65,7 +63,7 @@ class Sender:
         longest = NO_BOUND if again else self.max_queued_entries
         names: list[str] = []
         try:
-            drafts = [await self._drafted(calls, names) for calls in entries]
+            drafts = [await self._draft(calls, names) for calls in entries]
             now = asyncio.get_running_loop().time()
             messages = []
             for draft, name, calls in zip(drafts, names, entries, strict=True):
@@ -76,7 +74,7 @@ class Sender:
             if again:
                 raise
             self._refuse(itertools.chain(*entries), "Redis is out of memory")
-            await self.stored.forget(names)
+            await self.redis.delete_chunks(names)
             return
         for calls, ref, name in zip(entries, refs, names, strict=False):
             self.counts["entries"] += 1
@@ -86,17 +84,17 @@ class Sender:
                 self.chunks[ref] = name
         refused = itertools.chain(*entries[len(refs) :])
         self._refuse(refused, f"{self.max_queued_entries} entries of flavour {flavour} are waiting")
-        await self.stored.forget(names[len(refs) :])
+        await self.redis.delete_chunks(names[len(refs) :])
 
-    async def _drafted(self, calls: list[OpenCall], names: list[str]) -> EntryDraft:
+    async def _draft(self, calls: list[OpenCall], names: list[str]) -> EntryDraft:
         """Return the draft of an entry after writing its chunks. Append their name, or "", to `names`."""
         named = [(call.id, call.request) for call in calls]
         if entry_weight(calls) <= LIGHT:
             names.append("")
             return EntryDraft(named)
         draft = await asyncio.to_thread(EntryDraft, named, apart=True)
-        names.append(f"{self.client}:{next(self._numbers)}")
-        await self.stored.put(names[-1], draft.chunks, ttl_s=CHUNKS_TTL_S)
+        names.append(f"{self.redis.client}:{next(self._numbers)}")
+        await self.redis.put_chunks(names[-1], draft.chunks, ttl_s=CHUNKS_TTL_S)
         return draft
 
     def _refuse(self, calls: Iterable[OpenCall], reason: str) -> None:
@@ -116,7 +114,7 @@ class Sender:
         names = [self.chunks[ref] for ref in refs if ref in self.chunks]
         try:
             await self.redis.delete(refs)
-            await self.stored.forget(names)
+            await self.redis.delete_chunks(names)
         except REDIS_ERRORS:
             self.open_calls.abandoned += refs
             raise

@@ -16,23 +16,23 @@ import contextlib
 import math
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import cast
 
+from redis import exceptions
+
 from rocstar.sandbox.fabric.owner_queue import spare_calls
-from rocstar.sandbox.fabric.pending_answers import PendingAnswers, to_storable
-from rocstar.sandbox.fabric.redis_commands import LEASE_S, GroupGone, WorkerCommands, WorkerEntry
+from rocstar.sandbox.fabric.pending_answers import PendingAnswers
+from rocstar.sandbox.fabric.redis_commands import LEASE_S, WorkerCommands, WorkerEntry, is_group_lost
 from rocstar.sandbox.fabric.redis_connection import (
     PREFIX,
     REDIS_ERRORS,
-    ChunkStore,
-    Keys,
     RedisConnection,
     id_order,
     unique_name,
 )
 from rocstar.sandbox.fabric.wire import Outcome, WireCall, WireError, WorkerInfo, WrittenEntry
-from rocstar.sandbox.types import BatchSandbox, ExecRequest, Sandbox, SandboxError, deadline_error
+from rocstar.sandbox.types import BatchSandbox, SandboxError, deadline_error
 
 COUNTERS = (
     *("entries", "calls", "reclaimed", "skipped_calls", "orphaned_calls"),
@@ -86,9 +86,7 @@ class RedisWorker:
             name=name or unique_name(), capacity=capacity, flavours=tuple(dict.fromkeys(flavours))
         )
         self._connection = url if isinstance(url, RedisConnection) else RedisConnection(url)
-        keys = Keys(prefix)
-        self._redis = WorkerCommands(self._connection.redis, keys, self.info)
-        self._stored = ChunkStore(self._connection.redis, keys)
+        self._redis = WorkerCommands(self._connection.redis, prefix, self.info)
         self._sandbox = sandbox
         self._limit = capacity + (capacity + spare_calls(capacity) if prefetch is None else prefetch)
         self._heartbeat_s = heartbeat_s
@@ -97,9 +95,7 @@ class RedisWorker:
         self._patience_s = patience_s
         self._drain_s = drain_s
         self._held: dict[str, WorkerEntry] = {}
-        self._pending = PendingAnswers(
-            self._redis, self._stored, self._release, worker=self.info.name, store_s=store_s
-        )
+        self._pending = PendingAnswers(self._redis, self._release, store_s=store_s)
         self._waiting = 0
         self._has_groups = False
         self._given_up: SandboxError | None = None
@@ -152,7 +148,7 @@ class RedisWorker:
                 for entry in self._held.values():
                     if entry.task is not None:
                         entry.task.cancel()
-            with contextlib.suppress(*REDIS_ERRORS, TimeoutError, GroupGone):
+            with contextlib.suppress(*REDIS_ERRORS, TimeoutError):
                 async with asyncio.timeout(STOP_TIMEOUT_S):
                     await self._redis.leave({ref: entry.deliveries for ref, entry in self._held.items()})
         finally:
@@ -187,7 +183,9 @@ class RedisWorker:
         """Start a new era if Redis lost its data, so that held entries are not stopped as deleted."""
         try:
             yield
-        except GroupGone:
+        except exceptions.ResponseError as error:
+            if not is_group_lost(error):
+                raise
             self._has_groups = False
             self._connection.era += 1
 
@@ -235,7 +233,7 @@ class RedisWorker:
             return written.calls()
         chunks = await self._connection.patiently(
             f"pieces of {entry.ref}",
-            lambda: self._stored.get(entry.chunks, written.sizes),
+            lambda: self._redis.get_chunks(entry.chunks, written.sizes),
             self._give_up_in_time,
         )
         return await asyncio.to_thread(written.calls, chunks)
@@ -266,7 +264,7 @@ class RedisWorker:
                 outcomes = self._sandbox.run_batch([call.request for call in due], deadline=deadline)
                 async with contextlib.aclosing(cast(AsyncGenerator[tuple[int, Outcome]], outcomes)):
                     async for index, outcome in outcomes:
-                        self._answer(entry, due[index].id, to_storable(outcome))
+                        self._answer(entry, due[index].id, outcome)
         except SandboxError as error:
             failure = error
         self._finish(entry, failure)
@@ -305,7 +303,7 @@ class RedisWorker:
         if entry.task is None:
             self._answer(entry, None, failure)
         for call_id in sorted(entry.waiting):
-            self._answer(entry, call_id, to_storable(failure))
+            self._answer(entry, call_id, failure)
         self._complete(entry)
 
     def _release(self, entry: WorkerEntry) -> None:
@@ -346,32 +344,3 @@ class RedisWorker:
         await asyncio.sleep(FORGET_EVERY_S * random.uniform(0.5, 1.0))
         with self._detect_lost_groups():
             await self._redis.forget_consumers()
-
-
-def as_batch(sandbox: Sandbox) -> BatchSandbox:
-    """Return the sandbox itself if it has `run_batch`, otherwise one that runs a batch's calls
-    concurrently."""
-    return cast(BatchSandbox, sandbox) if hasattr(sandbox, "run_batch") else _ConcurrentBatch(sandbox)
-
-
-class _ConcurrentBatch:
-    def __init__(self, sandbox: Sandbox) -> None:
-        self.run = sandbox.run
-
-    async def run_batch(
-        self, requests: Sequence[ExecRequest], *, deadline: float | None = None
-    ) -> AsyncIterator[tuple[int, Outcome]]:
-        async def one(index: int) -> tuple[int, Outcome]:
-            try:
-                return index, await self.run(requests[index], deadline=deadline)
-            except SandboxError as error:
-                return index, error
-
-        tasks = [asyncio.create_task(one(index)) for index in range(len(requests))]
-        try:
-            for done in asyncio.as_completed(tasks):
-                yield await done
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)

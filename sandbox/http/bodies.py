@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from rocstar.sandbox.http.decode_process import DecodePool
-from rocstar.sandbox.http.errors import Overloaded, RequestError, RequestTooLarge, ShuttingDown
+from rocstar.sandbox.http.errors import RequestError, shutting_down
 from rocstar.sandbox.http.owner_budget import OwnerBudget
 from rocstar.sandbox.http.routes import HttpRequest
 from rocstar.sandbox.pool.event_loop_priority import set_short_slice
@@ -161,9 +161,9 @@ class BodyReader:
 
     @asynccontextmanager
     async def _wait(self, timeout_s: float | None) -> AsyncIterator[None]:
-        """A deadline for the block. Raises TimeoutError, or ShuttingDown if `end` was called."""
+        """A deadline for the block. Raises TimeoutError, or RequestError if `end` was called."""
         if self._ending:
-            raise ShuttingDown()
+            raise shutting_down()
         try:
             async with asyncio.timeout(timeout_s) as wait:
                 self._waits.add(wait)
@@ -173,7 +173,7 @@ class BodyReader:
                     self._waits.discard(wait)
         except TimeoutError:
             if self._ending:
-                raise ShuttingDown() from None
+                raise shutting_down() from None
             raise
 
     def end(self) -> None:
@@ -199,11 +199,10 @@ class BodyReader:
         request.held_bytes = 0
         return partial(self.held.give, owner, size)
 
-    def _full(self) -> Overloaded:
+    def _full(self) -> RequestError:
         held, most = self.held.taken, self.held.total
-        return Overloaded(
-            f"programs of {held} bytes are in flight and at most {most} may be; ask again later"
-        )
+        message = f"programs of {held} bytes are in flight and at most {most} may be; ask again later"
+        return RequestError(message, kind="full")
 
     def _hold(self, request: IncomingBody, more_bytes: int) -> None:
         """Count received bytes of the body."""
@@ -224,6 +223,6 @@ class BodyReader:
                 return
             await yielder.pause()
 
-    def _too_large(self) -> RequestTooLarge:
+    def _too_large(self) -> RequestError:
         message = f"the body is larger than the {self.max_bytes} bytes that this service takes"
-        return RequestTooLarge(message, field="body")
+        return RequestError(message, field="body", kind="too_large")

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rocstar.sandbox._native import decode_text
+from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.pool.event_loop_priority import lower_priority
 from rocstar.sandbox.types import SandboxError
 
@@ -113,36 +114,28 @@ def load_pickle(parcel: MemfdPickle, known: Mapping[str, Any] = {}) -> Any:
         return _Unpacker(io.BytesIO(head), texts, known).load()
 
 
-class DecodeProcessExited(Exception):
-    """The process is gone, or does not answer."""
-
-
 class DecodePool:
     """The processes of a server. Invariant: each has one body at a time, and `close` leaves none."""
 
-    def __init__(self, known: object, error_bodies: type[Exception]) -> None:
-        """Args:
-        known: a value that both sides have, so that it is not sent with each body.
-        error_bodies: the type of the errors that a function may raise; any other error ends the
-            process.
-        """
-        self._known, self._refusals = known, error_bodies
+    def __init__(self, known: object) -> None:
+        """known: a value that both sides have, so that it is not sent with each body."""
+        self._known = known
         self._lock = threading.Lock()
         self._idle: list[DecodeProcess] = []
         self._all: set[DecodeProcess] = set()
         self._closed = False
 
     def call(self, decode: Callable[[bytes], T], body: bytes) -> T:
-        """Return the result of `decode`, or raise its error of the type `error_type`. `decode` is a function
-        of a module, or a partial of one. Blocks. Raises SandboxError if no process answers."""
+        """Return the result of `decode`, or raise its RequestError; another error ends the process. `decode`
+        is a function of a module, or a partial of one. Blocks. Raises SandboxError if no process answers."""
         for tried in range(TRIES):
-            with suppress(DecodeProcessExited, OSError):  # of files and memory that there are not, too
+            with suppress(OSError):  # no answer, no process, no descriptor, no memory
                 answer = self._asked(decode, body, fresh=tried > 0)
                 try:
                     outcome: T = load_pickle(answer, {SHARED: self._known})
                 finally:
                     os.close(answer.fd)
-                if isinstance(outcome, self._refusals):
+                if isinstance(outcome, RequestError):
                     raise outcome
                 return outcome
         raise SandboxError("the process that reads large bodies has ended", kind="decoder", retryable=True)
@@ -172,10 +165,7 @@ class DecodePool:
                     return decoder
                 decoder.close()
                 self._all.discard(decoder)
-            try:
-                decoder = DecodeProcess(self._known, self._refusals)
-            except OSError as error:
-                raise DecodeProcessExited(f"it cannot be started: {error}") from None
+            decoder = DecodeProcess(self._known)
             self._all.add(decoder)
             return decoder
 
@@ -191,15 +181,15 @@ class DecodePool:
 class DecodeProcess:
     """One decoding process and its socket."""
 
-    def __init__(self, known: object, error_bodies: type[Exception]) -> None:
+    def __init__(self, known: object) -> None:
         """Raises OSError."""
         self._known = {id(known): SHARED}
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._line.settimeout(ANSWER_S)
         with theirs, ExitStack() as undo:
             undo.callback(self._line.close)
-            self._line.send(pickle.dumps((known, error_bodies)))  # it waits there
-            self._process = subprocess.Popen(
+            self._line.send(pickle.dumps(known))  # it waits there
+            self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "rocstar.sandbox.http.decode_process", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
@@ -210,27 +200,21 @@ class DecodeProcess:
             undo.pop_all()
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def lives(self) -> bool:
-        return self._process.poll() is None
+        return self.process.poll() is None
 
     def ask(self, decode: Callable[[bytes], Any], body: bytes) -> MemfdPickle:
-        """Raises DecodeProcessExited."""
+        """Raises OSError if the process exits or does not answer."""
         question = dump((decode, body), self._known)
         try:
             send_pickle(self._line, question)
             return receive_pickle(self._line)
-        except OSError as error:  # TimeoutError is one
-            raise DecodeProcessExited(str(error)) from None
         finally:
             os.close(question.fd)
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        self.process.kill()
+        self.process.wait()
         self._line.close()
 
 
@@ -240,11 +224,10 @@ def send_pickle(line: socket.socket, parcel: MemfdPickle) -> None:
 
 
 def receive_pickle(line: socket.socket) -> MemfdPickle:
-    """Receive a pickle, whose file the caller closes. Raises OSError, and DecodeProcessExited at the end of
-    the connection."""
+    """Receive a pickle, whose file the caller closes. Raises OSError, also at the end of the connection."""
     numbers, fds, _, _ = socket.recv_fds(line, MESSAGE_BYTES, 1)
     if not numbers or not fds:
-        raise DecodeProcessExited("it has ended")
+        raise ConnectionError("it has ended")
     return MemfdPickle(fds[0], *pickle.loads(numbers))
 
 
@@ -252,26 +235,24 @@ MAX_KNOWN_BYTES = 1 << 16
 
 
 def main() -> None:
-    """Decode bodies until the server has exited, or `IDLE_S` passes without work. An error of another type
-    than the expected one is a bug and ends the process."""
+    """Decode bodies until the server has exited, or `IDLE_S` passes without work. Another error than a
+    RequestError is a bug and ends the process."""
     line = socket.socket(fileno=int(sys.argv[1]))
-    known, error_bodies = pickle.loads(line.recv(MAX_KNOWN_BYTES))
+    known = pickle.loads(line.recv(MAX_KNOWN_BYTES))
     line.settimeout(IDLE_S)
     stands_back = False
     with ThreadPoolExecutor(1) as thread:
         while True:
             stands_back = stands_back or lower_priority()
             try:
-                answer = run_decode(receive_pickle(line), known, error_bodies, thread)
+                answer = run_decode(receive_pickle(line), known, thread)
                 send_pickle(line, answer)
-            except (DecodeProcessExited, OSError):  # nothing came, or the service is gone
+            except OSError:  # nothing came, or the service is gone
                 return
             os.close(answer.fd)
 
 
-def run_decode(
-    question: MemfdPickle, known: object, error_bodies: type[Exception], thread: ThreadPoolExecutor
-) -> MemfdPickle:
+def run_decode(question: MemfdPickle, known: object, thread: ThreadPoolExecutor) -> MemfdPickle:
     """Return the result, or the error. Closes the file of the question. Decoding runs in a thread, because
     the nesting depth that the parser accepts depends on the depth of the stack, and smaller bodies are
     decoded in a thread too."""
@@ -279,7 +260,7 @@ def run_decode(
     os.close(question.fd)
     try:
         return dump(thread.submit(decode, body).result())
-    except error_bodies as error:
+    except RequestError as error:
         return dump(error)
 
 

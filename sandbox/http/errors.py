@@ -11,6 +11,9 @@ MAX_NAME_CHARS = 100
 """The maximum length of a name of the client (an option or a file) in the path of a field."""
 
 RETRY_AFTER_S = 1
+STATUS_OF_KIND = {"full": 429, "closed": 503, "too_large": 413}
+"""full: a limit of the server is reached. closed: it is shutting down, and another may run the request.
+too_large: a body, or a number of calls, that is above a limit."""
 
 
 class RequestError(Exception):
@@ -18,18 +21,17 @@ class RequestError(Exception):
 
     Attributes:
         status: The HTTP status.
-        kind: A short stable word for programs; "" if there is none.
+        kind: A short stable word for programs; "" if there is none. It may imply the status.
         field: The name of the invalid field or header; "" if there is none.
     """
 
     status = 400
-    kind = ""
 
     def __init__(self, message: str, *, field: str = "", status: int | None = None, kind: str = "") -> None:
         super().__init__(message)
         self.field = field
-        self.status = status or self.status
-        self.kind = kind or self.kind
+        self.status = status or STATUS_OF_KIND.get(kind, self.status)
+        self.kind = kind
 
     def headers(self) -> dict[str, str]:
         """Return when to retry, or how to authenticate."""
@@ -51,28 +53,8 @@ class RequestError(Exception):
         return json.dumps({"error": self.to_json()}, separators=(",", ":")).encode()
 
 
-class Overloaded(RequestError):
-    """A limit of the server is reached. The client may retry after `RETRY_AFTER_S`."""
-
-    status = 429
-    kind = "full"
-
-
-class ShuttingDown(RequestError):
-    """The service is shutting down; another service may run the request."""
-
-    status = 503
-    kind = "closed"
-
-    def __init__(self) -> None:
-        super().__init__("the service is shutting down")
-
-
-class RequestTooLarge(RequestError):
-    """A body, or a number of calls, that is above a limit."""
-
-    status = 413
-    kind = "too_large"
+def shutting_down() -> RequestError:
+    return RequestError("the service is shutting down", kind="closed")
 
 
 class SchemaError(RequestError):

@@ -93,19 +93,15 @@ def port_number(text: str) -> int:
 
 def bind(address: Address) -> list[socket.socket]:
     """Return bound sockets, which refuse connections until `listen` is called on them. Raises ValueError."""
-    for tries_left in range(PORT_TRIES, 0, -1):
-        try:
-            return _bind(address, last_try=address.port != 0 or tries_left == 1)
-        except _PortTaken:
-            continue
-    raise AssertionError("the last try returns or raises ValueError")
+    for _ in range(PORT_TRIES - 1 if address.port == 0 else 0):
+        if bound := _bind(address):
+            return bound
+    return _bind(address, last_try=True)
 
 
-class _PortTaken(Exception):
-    """The port that one family gave is taken in the other."""
-
-
-def _bind(address: Address, *, last_try: bool) -> list[socket.socket]:
+def _bind(address: Address, *, last_try: bool = False) -> list[socket.socket]:
+    """Return bound sockets, or [] if the port that one family gave is taken in the other, unless it is the
+    last try. Raises ValueError."""
     bound: list[socket.socket] = []
     port = address.port
     with contextlib.ExitStack() as opened:
@@ -116,7 +112,7 @@ def _bind(address: Address, *, last_try: bool) -> list[socket.socket]:
                 if bound and not address.hosts and error.errno in _NO_FAMILY:
                     continue  # a machine without IPv6
                 if not last_try and bound and error.errno == errno.EADDRINUSE:
-                    raise _PortTaken from None
+                    return []
                 reason = (error.strerror or str(error)).lower()
                 raise ValueError(
                     f"cannot listen on {host}:{port}: {reason}; give another --port or --host, --port 0 "

@@ -9,10 +9,9 @@ during which the event loop is blocked; so does freeing them.
 import pickle
 from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 T = TypeVar("T")
 PACKED_FROM = 2048
@@ -92,38 +91,18 @@ class PackedItems(_Items[T]):
         return item
 
 
-class PackedBytes(_Items[bytes]):
-    """Bytes in one buffer, such as the error bodies of invalid calls. The invariants are those of
-    PackedItems."""
-
-    __slots__ = ("_ends", "_text")
-
-    def __init__(self, items: Sequence[bytes]) -> None:
-        self._text = b"".join(items)
-        self._ends = array("Q", accumulate(map(len, items)))
-
-    def __len__(self) -> int:
-        return len(self._ends)
-
-    def __iter__(self) -> Iterator[bytes]:
-        begin = 0
-        for end in self._ends:
-            yield self._text[begin:end]
-            begin = end
-
-    def _item(self, place: int) -> bytes:
-        return self._text[self._ends[place - 1] if place else 0 : self._ends[place]]
-
-
 @dataclass(slots=True, eq=False)
 class SelectedItems(_Items[T]):
-    """A selection of another sequence, by indices; items are created on access."""
+    """A selection of another sequence by indices: its items, or one attribute of each."""
 
-    places: Sequence[int]
-    find: Callable[[int], T]
+    items: Sequence[Any]
+    indices: Sequence[int]
+    attribute: str = ""
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.indices)
 
     def _item(self, place: int) -> T:
-        return self.find(self.places[place])
+        item = self.items[self.indices[place]]
+        found: T = getattr(item, self.attribute) if self.attribute else item
+        return found

@@ -160,13 +160,9 @@ def _fill_list(head: bytes, items: list[bytes]) -> bytes:
     return b",".join(pieces)
 
 
-def supports_single_write(request: web.BaseRequest, answer: HttpResponse) -> bool:
-    """Return True if the response needs no other headers and the connection stays open."""
-    return answer.retry_after_s is None and request.keep_alive and request.version == HttpVersion11
-
-
 class SingleWriteResponse(web.StreamResponse):
-    """A response that is one socket write, for an answer with `supports_single_write`."""
+    """A response that is one socket write, for an answer without other headers on a connection that stays
+    open."""
 
     def __init__(self, answer: HttpResponse) -> None:
         super().__init__(status=answer.status)
@@ -210,7 +206,10 @@ async def send(request: HttpRequest, answer: HttpResponse, timeout_s: float = WR
     the server would copy it whole while the event loop is blocked. Raises ConnectionResetError if the client
     reads nothing for `timeout_s`."""
     if len(answer.body) < SINGLE_WRITE_BYTES:
-        return SingleWriteResponse(answer) if supports_single_write(request, answer) else to_response(answer)
+        stays_open = request.keep_alive and request.version == HttpVersion11
+        if stays_open and answer.retry_after_s is None:
+            return SingleWriteResponse(answer)
+        return to_response(answer)
     headers = {"Content-Type": answer.content_type, "Content-Length": str(len(answer.body))}
     response = web.StreamResponse(status=answer.status, headers=headers)
     await response.prepare(request)

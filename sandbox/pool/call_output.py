@@ -94,14 +94,13 @@ class CallOutput:
         texts, self._texts = self._texts, {}
         self.has_parts = False
         read: dict[str, Any] = {name: text.read() for name, text in texts.items()}
-        shown = [_display(many) for name, many in pieces.items() if _is_display(name)]
-        files = {name: b"".join(many) for name, many in pieces.items() if not _is_display(name)}
-        displays = tuple(one for one in shown if one.mime in MIMES)
-        return replace(result, files=files, displays=displays, **read)
-
-
-def _is_display(name: str) -> bool:
-    return name.startswith(f"{DISPLAY_FOLDER}/")
+        files, displays = {}, []
+        for name, chunks in pieces.items():
+            if not name.startswith(f"{DISPLAY_FOLDER}/"):
+                files[name] = b"".join(chunks)
+            elif (display := _display(chunks)).mime in MIMES:
+                displays.append(display)
+        return replace(result, files=files, displays=tuple(displays), **read)
 
 
 def _display(pieces: list[bytes]) -> Display:

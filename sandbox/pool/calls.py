@@ -112,7 +112,7 @@ class Calls:
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self.sent)
+        return self._waiting.size + len(self.sent)
 
     def longest_s(self) -> float | None:
         """Return the longest time limit of the supervisor's calls, or None if it has none."""
@@ -132,8 +132,8 @@ class Calls:
             if self.room.try_take():
                 self._send_or_queue(call)
             else:
-                async with asyncio.timeout_at(deadline):
-                    await self.submit(call)
+                await self.accept(call, deadline)
+                self.send_more()
             if deadline is None:
                 await ended
             else:  # a timer costs a quarter of an `asyncio.timeout`
@@ -155,11 +155,6 @@ class Calls:
         finally:
             if not taken:
                 self.abandon(call)
-
-    async def submit(self, call: Call) -> None:
-        """Wait for a place; the call is sent as soon as the window has room."""
-        await self.accept(call)
-        self.send_more()
 
     def accept_now(self, call: Call) -> None:
         """As `accept`, without waiting: the caller has checked that there is room."""
@@ -202,7 +197,7 @@ class Calls:
             self._unclaimed(call.outcome)
         call.outcome = NOT_WANTED
         if call.id in self.sent:
-            self._line.write(wire.encode_id(wire.CANCEL, call.id))
+            self._line.write(wire.encode_ids(wire.CANCEL, call.id))
         elif call.ticket:
             self._waiting.discard(call.lane, call.ticket)
             call.ticket = 0
@@ -265,7 +260,7 @@ class Calls:
         wait for the long calls of others."""
         if len(self.sent) < self.window:
             return True
-        return len(self.sent) < self.window + SPARE and self._waiting.next_is_idle()
+        return len(self.sent) < self.window + SPARE and self._waiting.idle_lanes > 0
 
     def deliver_output(self, call_id: int, stream: str, data: bytes) -> None:
         """Pass streamed output to the caller's function. Its exceptions become the call's outcome; otherwise

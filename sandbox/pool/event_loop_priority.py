@@ -19,6 +19,7 @@ because the loop waits for the interpreter lock that the thread holds; it does n
 import ctypes
 import os
 import platform
+import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -130,8 +131,5 @@ def _ask(nice: int, slice_ns: int, flags: int = _RESET_ON_FORK) -> bool:
 
 def _takes_slices() -> bool:
     """Older kernels accept the call and ignore the slice."""
-    release = platform.release().split(".")
-    try:
-        return (int(release[0]), int(release[1])) >= (6, 12)
-    except (IndexError, ValueError):  # a custom kernel release name
-        return False
+    numbers = re.match(r"(\d+)\.(\d+)", platform.release())  # None for a custom name
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (6, 12)

@@ -47,12 +47,10 @@ class FairQueue(Generic[T]):
         self._now = 0.0  # due of the last popped lane: a new lane starts there
         self._arrivals = 0
         self._before = 0
-        self._idle = 0  # lanes with waiting items and none running
+        self.idle_lanes = 0
+        """The number of lanes with waiting items and none running: `pop` takes from these first."""
         self.size = 0
         """The number of waiting items."""
-
-    def __len__(self) -> int:
-        return self.size
 
     def put(self, lane: int, item: T, weight: int = 1) -> int:
         """Add an item and return its ticket for `discard`, never 0. weight: the lane's weight from now on."""
@@ -62,7 +60,7 @@ class FairQueue(Generic[T]):
         entry.waiting[self._arrivals] = item
         self.size += 1
         if entry.offer is None:
-            self._idle += not entry.running
+            self.idle_lanes += not entry.running
             self._offer(entry)
         return self._arrivals
 
@@ -82,7 +80,7 @@ class FairQueue(Generic[T]):
         entry.waiting.move_to_end(self._before, last=False)
         entry.due -= 1 / entry.weight
         self.size += 1
-        self._idle += entry.offer is None and not entry.running
+        self.idle_lanes += entry.offer is None and not entry.running
         self._offer(entry)
         return self._before
 
@@ -93,7 +91,7 @@ class FairQueue(Generic[T]):
         self.size -= 1
         if not entry.waiting:
             entry.offer = None
-            self._idle -= not entry.running
+            self.idle_lanes -= not entry.running
             if not entry.running:
                 del self._lanes[lane]
 
@@ -104,7 +102,7 @@ class FairQueue(Generic[T]):
             offer = heapq.heappop(self._heap)
         entry = offer[3]
         self.size -= 1
-        self._idle -= not entry.running
+        self.idle_lanes -= not entry.running
         _, item = entry.waiting.popitem(last=False)
         self._count_turn(entry)
         if entry.waiting:
@@ -113,16 +111,12 @@ class FairQueue(Generic[T]):
             entry.offer = None
         return item
 
-    def next_is_idle(self) -> bool:
-        """Return True if the next item belongs to a lane without running items."""
-        return self._idle > 0
-
     def finish(self, lane: int) -> None:
         """Record that a popped item of the lane has ended."""
         entry = self._lanes[lane]
         entry.running -= 1
         if entry.waiting:
-            self._idle += not entry.running
+            self.idle_lanes += not entry.running
             self._offer(entry)
         elif not entry.running:
             del self._lanes[lane]
@@ -132,7 +126,7 @@ class FairQueue(Generic[T]):
         items = [item for lane in self._lanes.values() for item in lane.waiting.values()]
         self._lanes.clear()
         self._heap.clear()
-        self._idle = self.size = 0
+        self.idle_lanes = self.size = 0
         return items
 
     def _count_turn(self, entry: _Lane[T]) -> None:

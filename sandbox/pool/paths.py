@@ -18,10 +18,8 @@ import sysconfig
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.machinery import PathFinder, all_suffixes
 from pathlib import Path
-from typing import Self
 from urllib.parse import unquote, urlsplit
 
 from rocstar.sandbox.child.cpp import LIBRARIES
@@ -33,28 +31,24 @@ PACKAGES = re.compile(r".*/lib(64)?/python3(\.\d+t?)?/(site|dist)-packages")
 """The folder of packages of an interpreter or a virtual environment, which holds nothing else."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramPaths:
-    """The paths of the supervisor's command line. readable: by programs. kept: needed by zygotes. private:
-    see `private_folders`."""
+def path_options(python: str, sites: Sequence[str]) -> list[str]:
+    """Return the paths that programs may read, that zygotes need, and that are private, as options of the
+    supervisor's command line.
 
-    readable: list[str]
-    kept: list[str]
-    private: list[str]
-
-    @classmethod
-    def of(cls, python: str, sites: Sequence[str]) -> Self:
-        """
-        Args:
-            python: The interpreter of the zygotes.
-            sites: The folders of packages that declared flavours have.
-        """
-        beside = [folder for one in sites for folder in folders_beside(one)]
-        layered = [*layered_packages([*sys.path, *beside]), *target_packages()]
-        linked = linked_packages([*layered, *sites])
-        paths = [*python_paths(), *layered, *linked, *sites]
-        kept = [*kept_paths(python), *layered, *linked, *sites, *beside]
-        return cls(readable=[*paths, *LIBRARIES], kept=kept, private=private_folders((*paths, *kept)))
+    Args:
+        python: The interpreter of the zygotes.
+        sites: The folders of packages that declared flavours have.
+    """
+    beside = [folder for one in sites for folder in folders_beside(one)]
+    layered = [*layered_packages([*sys.path, *beside]), *target_packages()]
+    linked = linked_packages([*layered, *sites])
+    readable = [*python_paths(), *layered, *linked, *sites]
+    kept = [*kept_paths(python), *layered, *linked, *sites, *beside]
+    return [
+        *(f"--keep={path}" for path in kept),
+        *(f"--readable={path}" for path in (*readable, *LIBRARIES)),
+        *(f"--private={path}" for path in private_folders((*readable, *kept))),
+    ]
 
 
 def default_scratch_parent() -> str:

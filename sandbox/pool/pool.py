@@ -40,7 +40,6 @@ from rocstar.sandbox.types import (
     Limits,
     OnOutput,
     SandboxError,
-    check_seed,
 )
 
 LAYERS = ("seccomp", "landlock", "uid", "notify", "scratch", "namespaces", "cgroup")
@@ -258,11 +257,7 @@ class SandboxPool:
     # --- calls -------------------------------------------------------------------------------------------
 
     async def run(
-        self,
-        request: ExecRequest | str,
-        *,
-        deadline: float | None = None,
-        on_output: OnOutput | None = None,
+        self, request: ExecRequest | str, *, deadline: float | None = None, on_output: OnOutput | None = None
     ) -> ExecResult:
         """Run one program. Raise SandboxError if the sandbox fails.
 
@@ -295,7 +290,7 @@ class SandboxPool:
         deadline: float | None = None,
     ) -> LiveSession:
         """See SessionSandbox."""
-        check_seed(seed)
+        request = ExecRequest(code="", limits=limits, seed=seed)
         if flavour in NO_SESSIONS:
             message = f"flavour {flavour!r} has no sessions: {NO_SESSIONS[flavour]}"
             raise SandboxError(message, kind="unknown_flavour", retryable=False)
@@ -303,11 +298,14 @@ class SandboxPool:
         self._check_memory(limits)
         lane = lane_of(owner) or self._lane()
         weight = self._weights.get(lane, 1)
-
-        def encode(call_id: int) -> list[bytes]:
-            return [wire.encode_open(call_id, limits, index, seed, lane, weight)]
-
-        call = Call(encode, limits.wall_s, restartable=True, opens=limits, lane=lane, weight=weight)
+        call = Call(
+            lambda call_id: wire.encode_run(call_id, request, index, lane, weight, kind=wire.OPEN),
+            limits.wall_s,
+            restartable=True,
+            opens=limits,
+            lane=lane,
+            weight=weight,
+        )
         session: LiveSession = await self._calls.perform(call, deadline)
         return session
 

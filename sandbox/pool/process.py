@@ -34,9 +34,9 @@ from rocstar.sandbox.child.user_flavours import encode_flavours
 from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.paths import (
     SANDBOX,
-    ProgramPaths,
     default_scratch_parent,
     own_entry,
+    path_options,
     pythonpath_hint,
 )
 from rocstar.sandbox.types import SandboxError
@@ -114,7 +114,6 @@ class SupervisorOptions:
     program: str = str(SUPERVISOR)
 
     def command(self, fd: int) -> list[str]:
-        paths = ProgramPaths.of(self.python, [flavour.site for flavour in self.declared if flavour.site])
         words = [self.program, f"--fd={fd}", f"--parent={os.getpid()}", f"--max-live={self.max_live}"]
         words += [f"--max-sessions={self.max_sessions}", f"--memory-bytes={self.memory_bytes}"]
         words += [f"--lease-us={round(self.lease_s * 1e6)}", f"--replicas={self.replicas}"]
@@ -122,10 +121,8 @@ class SupervisorOptions:
         words += [f"--scratch-parent={self.scratch_parent}"]
         words += [f"--flavour={name}" for name in self.flavours]
         words += [f"--scratch-bytes={self.scratch_bytes}"]
-        words += [f"--keep={path}" for path in paths.kept]
-        words += [f"--readable={path}" for path in paths.readable]
+        words += path_options(self.python, [flavour.site for flavour in self.declared if flavour.site])
         words += [f"--without={layer}" for layer in self.without]
-        words += [f"--private={path}" for path in paths.private]
         words += [f"--nice={self.nice}"] if self.nice else []
         words += ["--warm-before"] if self.warm_before else []
         words += ["--allow-no-isolation"] if self.allow_no_isolation else []
@@ -344,7 +341,7 @@ class Supervisor(asyncio.BufferedProtocol):
             self._silent_s = self._stuck_s = 0.0  # wait as long before the next kill
             self.kill()
         else:
-            self._send(wire.encode_id(wire.PING, 0))
+            self._send(wire.encode_ids(wire.PING, 0))
         self._start_timer()
 
 

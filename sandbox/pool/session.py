@@ -11,7 +11,7 @@ from rocstar.sandbox.pool import wire
 from rocstar.sandbox.pool.call_output import CallOutput
 from rocstar.sandbox.pool.calls import Call, Calls, Line
 from rocstar.sandbox.pool.fifo_lock import FifoLock
-from rocstar.sandbox.types import ExecResult, Limits, OnOutput, SandboxError, SessionLost
+from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, OnOutput, SandboxError, SessionLost
 
 BRANCH_S = 30.0
 """The time limit of a branch."""
@@ -53,18 +53,17 @@ class LiveSession:
         displays: bool = False,
         on_output: OnOutput | None = None,
     ) -> ExecResult:
-        limits = self.limits if wall_s is None else replace(self.limits, wall_s=wall_s)
-        cell = wire.CellOrder(
+        cell = ExecRequest(
             code=code,
-            wall_s=limits.wall_s,
-            files=files or wire.NO_FILES,
+            limits=self.limits if wall_s is None else replace(self.limits, wall_s=wall_s),
+            files=files or {},
             fetch=fetch if isinstance(fetch, str) else tuple(fetch),
             displays=displays,
         )
         follows = on_output is not None
         call = Call(
             lambda call_id: wire.encode_cell(call_id, self.number, cell, follows=follows),
-            cell.wall_s,
+            cell.limits.wall_s,
             restartable=False,
             lane=self.lane,
             weight=self.weight,
@@ -75,7 +74,7 @@ class LiveSession:
 
     async def branch(self) -> "LiveSession":
         call = Call(
-            lambda call_id: [wire.encode_branch(call_id, self.number)],
+            lambda call_id: [wire.encode_ids(wire.BRANCH, call_id, self.number)],
             BRANCH_S,
             restartable=False,
             opens=self.limits,
@@ -112,11 +111,6 @@ class LiveSession:
     async def close(self) -> None:
         self.owner.close(self)
 
-    def lose(self, reason: str, ending: str = "") -> None:
-        """Record that the process is gone. Called by the owner."""
-        if self.lost is None:
-            self.lost, self.ending = reason, ending
-
     def _loss(self, reason: str) -> SessionLost:
         why = self.ending or _WHY.get(reason, reason)
         return SessionLost(f"session {self.id} is gone: {why}", reason=reason, ending=self.ending)
@@ -139,8 +133,8 @@ class OpenSessions:
     def close(self, session: LiveSession) -> None:
         """Close a session, also one whose caller was cancelled while it opened."""
         if self._living.pop(session.number, None) is not None:
-            session.lose("closed")
-            self.line.write(wire.encode_id(wire.CLOSE, session.number))
+            session.lost = "closed"
+            self.line.write(wire.encode_ids(wire.CLOSE, session.number))
 
     def opened(self, number: int, limits: Limits, lane: int, weight: int) -> LiveSession:
         self._living[number] = session = LiveSession(self, number, limits, lane, weight)
@@ -150,9 +144,9 @@ class OpenSessions:
         """Record that the supervisor reported the end of a session."""
         self.evictions += reason in ("evicted", "expired")
         if session := self._living.pop(number, None):
-            session.lose(reason, ending)
+            session.lost, session.ending = reason, ending
 
     def lose_all(self, reason: str) -> None:
         for session in self._living.values():
-            session.lose(reason)
+            session.lost = reason
         self._living.clear()

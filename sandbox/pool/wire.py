@@ -6,8 +6,7 @@ The pool encodes here and decodes with `_native.ResultReader`.
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import replace
 
 from rocstar.sandbox import files as program_files
 from rocstar.sandbox.types import LIMIT_BOUNDS, MAX_TEXT_BYTES, ExecRequest, Limits, SandboxError, Status
@@ -33,33 +32,9 @@ FAILURES = {
     9: "zygote_start",
 }
 GONE_REASONS = {1: "died", 2: "evicted", 3: "expired", 4: "closed"}
-
-NO_FILES: Mapping[str, bytes] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellOrder:
-    """A session's next cell. Raises TypeError or ValueError for invalid code, files or names."""
-
-    code: str
-    wall_s: float
-    files: Mapping[str, bytes] = field(default_factory=lambda: NO_FILES)
-    fetch: Sequence[str] = ()
-    displays: bool = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.code, str):
-            raise TypeError(f"code is of type {type(self.code).__name__}. Pass a str.")
-        if self.files is not NO_FILES:
-            program_files.check(self.files)
-        if self.fetch:
-            program_files.check_fetch(self.fetch)
-
-
 _HEADER = struct.Struct("=IB")
 _RUN = struct.Struct("=IBQQQQQQQBBQQIIIIB")  # with the header
 _CELL = struct.Struct("=QQQIIB")
-_BRANCH = struct.Struct("=QQ")
 _ID = struct.Struct("=Q")
 
 
@@ -67,9 +42,10 @@ def frame(kind: int, payload: bytes) -> bytes:
     return _HEADER.pack(len(payload) + 1, kind) + payload
 
 
-def encode_id(kind: int, number: int) -> bytes:
-    """CANCEL of a call, CLOSE of a session, PING with any number."""
-    return frame(kind, _ID.pack(number))
+def encode_ids(kind: int, *ids: int) -> bytes:
+    """Return a frame: CANCEL of a call, CLOSE of a session, BRANCH for a call of a session, PING with any
+    number."""
+    return frame(kind, struct.pack(f"={len(ids)}Q", *ids))
 
 
 def encode_text(name: str, text: str, errors: str) -> bytes:
@@ -87,22 +63,36 @@ def encode_run(
     weight: int = 1,
     *,
     follows: bool = False,
+    kind: int = RUN,
 ) -> list[bytes]:
-    """Return the pieces of a RUN frame. Lone surrogates in the code reach the child, which reports them as
-    Python does; in stdin they become "?". follows: True if output is streamed."""
+    """Return the pieces of a RUN frame, or of an OPEN frame, which has no texts. Lone surrogates in the code
+    reach the child, which reports them as Python does; in stdin they become "?". follows: True if output is
+    streamed."""
     text = encode_text("code", request.code, "surrogatepass")
     code = program_files.pack(request.files, text, displays=request.displays)
     stdin = encode_text("stdin", request.stdin, "replace") if request.stdin else b""
     limits = with_files(request.limits, request.files, displays=request.displays)
     fetch = encode_fetch(request.fetch)
     sizes = sum(map(len, code)), len(stdin), len(fetch)
-    wants = wants_of(follows, request.displays)
-    return [
-        _run_head(RUN, call_id, limits, flavour, request.seed, (lane, weight), sizes, wants),
-        *code,
-        stdin,
-        fetch,
-    ]
+    head = _RUN.pack(
+        _RUN.size - 4 + sum(sizes),
+        kind,
+        call_id,
+        round(limits.wall_s * 1e6),
+        limits.cpu_s,
+        limits.memory_bytes,
+        limits.output_bytes,
+        limits.file_bytes,
+        limits.files,
+        flavour,
+        request.seed is not None,
+        request.seed or 0,
+        lane,
+        weight,
+        *sizes,
+        wants_of(follows, request.displays),
+    )
+    return [head, *code, stdin, fetch]
 
 
 def encode_fetch(names: Sequence[str]) -> bytes:
@@ -128,58 +118,18 @@ def with_files(limits: Limits, files: Mapping[str, bytes], *, displays: bool = F
     return replace(
         limits,
         memory_bytes=min(memory_bytes, LIMIT_BOUNDS["memory_bytes"][1]),
-        file_bytes=max(limits.file_bytes, program_files.largest(files)),
+        file_bytes=max(limits.file_bytes, *map(len, files.values())),
         files=min(limits.files + program_files.created(files), LIMIT_BOUNDS["files"][1]),
     )
 
 
-def encode_open(
-    call_id: int, limits: Limits, flavour: int, seed: int | None, lane: int = 0, weight: int = 1
-) -> bytes:
-    return _run_head(OPEN, call_id, limits, flavour, seed, (lane, weight), (0, 0, 0), 0)
-
-
-def _run_head(
-    kind: int,
-    call_id: int,
-    limits: Limits,
-    flavour: int,
-    seed: int | None,
-    lane: tuple[int, int],
-    sizes: tuple[int, int, int],
-    wants: int,
-) -> bytes:
-    """Return a RUN or OPEN frame without its texts. sizes: the lengths of the texts."""
-    return _RUN.pack(
-        _RUN.size - 4 + sum(sizes),
-        kind,
-        call_id,
-        round(limits.wall_s * 1e6),
-        limits.cpu_s,
-        limits.memory_bytes,
-        limits.output_bytes,
-        limits.file_bytes,
-        limits.files,
-        flavour,
-        seed is not None,
-        seed or 0,
-        *lane,
-        *sizes,
-        wants,
-    )
-
-
-def encode_cell(call_id: int, session: int, cell: CellOrder, *, follows: bool = False) -> list[bytes]:
+def encode_cell(call_id: int, session: int, cell: ExecRequest, *, follows: bool = False) -> list[bytes]:
     text = encode_text("code", cell.code, "surrogatepass")
     code = program_files.pack(cell.files, text, displays=cell.displays)
     fetch = encode_fetch(cell.fetch)
     sizes, wants = (sum(map(len, code)), len(fetch)), wants_of(follows, cell.displays)
-    head = _CELL.pack(call_id, session, round(cell.wall_s * 1e6), *sizes, wants)
+    head = _CELL.pack(call_id, session, round(cell.limits.wall_s * 1e6), *sizes, wants)
     return [_HEADER.pack(len(head) + sum(sizes) + 1, CELL) + head, *code, fetch]
-
-
-def encode_branch(call_id: int, session: int) -> bytes:
-    return frame(BRANCH, _BRANCH.pack(call_id, session))
 
 
 def decode_id(payload: bytes) -> int:

@@ -1,25 +1,25 @@
 """Admission of calls to the sandbox, and the readiness probe.
 
     handler --> Admission.run / Admission.run_batch --> sandbox (queues what cannot run yet)
-                  ^ Overloaded if the owner's budget of calls would be exceeded
+                  ^ RequestError if the owner's budget of calls would be exceeded
 
 A handler that is cancelled because its client disconnected closes the sandbox's iterator, which kills its
 programs.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import NoReturn, cast
 
-from rocstar.sandbox.http.errors import Overloaded, RequestError
+from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.owner_budget import OwnerBudget
 from rocstar.sandbox.service.metrics import ServiceMetrics
 from rocstar.sandbox.types import BatchSandbox, ExecRequest, ExecResult, SandboxError, Status
 
 Outcome = ExecResult | SandboxError
-_Outcomes = AsyncGenerator[tuple[int, Outcome], None]
+Outcomes = AsyncGenerator[tuple[int, Outcome], None]
 MAX_CALL_S = 7200.0
 """Deadline of a call whose caller gave none: no call outlives its client's patience for ever."""
 
@@ -39,7 +39,7 @@ class Admission:
     _idle: asyncio.Event | None = None  # set while `drained` waits
 
     async def run(self, request: ExecRequest, deadline_s: float | None = None) -> ExecResult:
-        """Run one call. Raises Overloaded, or the SandboxError of a call without a result."""
+        """Run one call. Raises RequestError, or the SandboxError of a call without a result."""
         with self.admitted(request.owner):
             result = await self.sandbox.run(request, deadline=self.deadline(deadline_s))
         self.metrics.saw_result(request.flavour, result)
@@ -47,9 +47,9 @@ class Admission:
 
     async def run_batch(
         self, requests: Sequence[ExecRequest], deadline_s: float | None = None, *, entered: bool = False
-    ) -> AsyncIterator[tuple[int, Outcome]]:
+    ) -> Outcomes:
         """Yield (index, outcome) as calls end, each index exactly once; a call without an outcome of the
-        sandbox yields a SandboxError. Raises Overloaded before anything runs, unless the caller has called
+        sandbox yields a SandboxError. Raises RequestError before anything runs, unless the caller has called
         `enter`."""
         owner = requests[0].owner if requests else ""
         if not entered:
@@ -57,7 +57,7 @@ class Admission:
         waits = bytearray(b"\1" * len(requests))  # by index, 1 while the outcome is pending
         failure = SandboxError("the sandbox gave this call no outcome", kind="lost", retryable=True)
         try:
-            given = cast(_Outcomes, self.sandbox.run_batch(requests, deadline=self.deadline(deadline_s)))
+            given = cast(Outcomes, self.sandbox.run_batch(requests, deadline=self.deadline(deadline_s)))
             try:
                 async with aclosing(given) as outcomes:
                     async for index, outcome in outcomes:
@@ -66,7 +66,7 @@ class Admission:
                             if isinstance(outcome, ExecResult):
                                 self.metrics.saw_result(requests[index].flavour, outcome)
                             else:
-                                self.failed(outcome)
+                                self.metrics.failures[(outcome.kind,)] += 1
                             self.leave(1, owner)
                             yield index, outcome
             except SandboxError as error:
@@ -74,31 +74,29 @@ class Admission:
             for index, waiting in enumerate(waits):
                 if waiting:
                     waits[index] = 0
-                    self.failed(failure)
+                    self.metrics.failures[(failure.kind,)] += 1
                     self.leave(1, owner)
                     yield index, failure
         finally:
             self.leave(waits.count(1), owner)
 
     def admitted(self, owner: str) -> "AdmittedCall":
-        """Counts one call that runs inside, a session's cell say. Entering it raises Full."""
+        """Counts one call that runs inside, a session's cell say. Entering it may raise RequestError."""
         return AdmittedCall(self, owner)
 
     def admit(self, num_calls: int, owner: str) -> None:
-        """Raise Overloaded if the calls of `owner` could not start now."""
+        """Raise RequestError if the calls of `owner` could not start now."""
         if not self.calls.fits(owner, num_calls):
             self._refuse(num_calls, owner)
 
     def _refuse(self, num_calls: int, owner: str) -> NoReturn:
         in_flight, most = self.calls.taken, self.calls.limit_of(owner)
         if num_calls > most:
-            raise RequestError(
-                f"{num_calls} calls never fit: this service holds at most {most} of yours",
-                kind="too_large",
-                status=413,
-            )
-        raise Overloaded(
-            f"{in_flight} calls are in flight, {self.calls.used_by(owner)} of them yours; ask again later"
+            message = f"{num_calls} calls never fit: this service holds at most {most} of yours"
+            raise RequestError(message, kind="too_large")
+        own = self.calls.used_by(owner)
+        raise RequestError(
+            f"{in_flight} calls are in flight, {own} of them yours; ask again later", kind="full"
         )
 
     async def drained(self) -> None:
@@ -108,7 +106,7 @@ class Admission:
             await self._idle.wait()
 
     def enter(self, num_calls: int, owner: str) -> None:
-        """Count calls that start. Raises Overloaded."""
+        """Count calls that start. Raises RequestError."""
         if not self.calls.try_take(owner, num_calls):
             self._refuse(num_calls, owner)
         self.metrics.in_flight += num_calls
@@ -120,10 +118,6 @@ class Admission:
         if self._idle is not None and self.metrics.in_flight == 0:
             self._idle.set()
             self._idle = None
-
-    def failed(self, error: SandboxError) -> None:
-        """A call has no result."""
-        self.metrics.failures[(error.kind,)] += 1
 
     @staticmethod
     def deadline(deadline_s: float | None) -> float:
@@ -144,7 +138,7 @@ class AdmittedCall:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.admission.leave(1, self.owner)
         if isinstance(error, SandboxError):
-            self.admission.failed(error)
+            self.admission.metrics.failures[(error.kind,)] += 1
 
 
 READY_S = 10.0
@@ -160,24 +154,21 @@ class ReadinessProbe:
     sandbox: BatchSandbox
     flavour: str
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _looked_s: float = field(default_factory=lambda: float("-inf"))
+    _probed_s: float = float("-inf")
     _problem: str = ""
 
     async def problem(self) -> str:
         """Return why the sandbox cannot run a program, or ""."""
         async with self._lock:
-            now_s = asyncio.get_running_loop().time()
-            if now_s - self._looked_s > READY_KEPT_S:
-                self._problem = await self._probe(now_s + READY_S)
-                self._looked_s = asyncio.get_running_loop().time()
+            loop = asyncio.get_running_loop()
+            if loop.time() - self._probed_s > READY_KEPT_S:
+                request = ExecRequest(code="print(1)", flavour=self.flavour, owner=READINESS)
+                try:
+                    result = await self.sandbox.run(request, deadline=loop.time() + READY_S)
+                except SandboxError as error:
+                    self._problem = f"{error.kind}: {error}"
+                else:
+                    is_right = result.status is Status.OK and result.stdout == "1\n"
+                    self._problem = "" if is_right else f"print(1) gave {result.status}"
+                self._probed_s = loop.time()
             return self._problem
-
-    async def _probe(self, deadline: float) -> str:
-        request = ExecRequest(code="print(1)", flavour=self.flavour, owner=READINESS)
-        try:
-            result = await self.sandbox.run(request, deadline=deadline)
-        except SandboxError as error:
-            return f"{error.kind}: {error}"
-        if result.status is Status.OK and result.stdout == "1\n":
-            return ""
-        return f"print(1) gave {result.status}"

@@ -21,7 +21,7 @@ from rocstar.sandbox.http.access_log import Network, make_access_logger
 from rocstar.sandbox.http.bodies import BodyReader
 from rocstar.sandbox.http.connections import ConnectionLimiter, ConnectionsExhausted
 from rocstar.sandbox.http.decode_process import DecodePool
-from rocstar.sandbox.http.errors import InvalidJson, Overloaded, RequestError, SchemaError, ShuttingDown
+from rocstar.sandbox.http.errors import InvalidJson, RequestError, SchemaError, shutting_down
 from rocstar.sandbox.http.guard import Owners, authenticate, run_name
 from rocstar.sandbox.http.malformed import protocol_factory
 from rocstar.sandbox.http.metrics import CONTENT_TYPE
@@ -118,7 +118,7 @@ class Service:
             max_bytes=options.max_body_bytes,
             held=budget(options.max_held_bytes),
             timeout_s=options.body_timeout_s,
-            decode_pool=DecodePool(options.service_limits, RequestError),
+            decode_pool=DecodePool(options.service_limits),
         )
         self.connections = ConnectionLimiter.shared(
             options.max_connections,
@@ -154,6 +154,8 @@ class Service:
         tools = VerlTool(admission, service_limits, bodies)
         return [
             *(*native.routes(), *judge.routes(), *fusion.routes(), *tools.routes()),
+            HttpRoute("GET", "/ping", self.ping),
+            HttpRoute("GET", "/v1/ping", self.ping),
             HttpRoute("GET", "/healthz", self.healthz),
             HttpRoute("GET", "/readyz", self.readyz),
             HttpRoute("GET", "/metrics", self.show_metrics),
@@ -221,7 +223,7 @@ class Service:
         except RequestError as error:
             response = error_response(request.path, error)
         except ConnectionsExhausted as full:
-            response = error_response(request.path, Overloaded(str(full)))
+            response = error_response(request.path, RequestError(str(full), kind="full"))
         except SandboxError as error:
             response = to_response(failure_response(error))
         except web.HTTPException as error:  # the router's errors: unknown path, wrong method
@@ -250,8 +252,11 @@ class Service:
         name = run_name(request.headers) if self._open_to_all else ""
         owner = authenticate(self._owners, request.headers, request.host) or name
         if self.draining and request.method == "POST":
-            raise ShuttingDown()
+            raise shutting_down()
         return owner
+
+    async def ping(self, request: HttpRequest) -> web.Response:
+        return json_response("pong")
 
     async def healthz(self, request: HttpRequest) -> web.Response:
         return json_response(HealthBody())
@@ -297,9 +302,8 @@ class Service:
 
 def backend_stats(sandbox: object) -> dict[str, float]:
     """Return the counts of a sandbox: restarts and evictions of a pool, the `counters()` of a fabric."""
-    parts = getattr(sandbox, "parts", None)
-    if callable(parts):
-        return {name: value for part in parts() for name, value in backend_stats(part).items()}
+    if parts := getattr(sandbox, "parts", ()):
+        return {name: value for part in parts for name, value in backend_stats(part).items()}
     names = {"restarts": "restarts_total", "evictions": "evictions_total", "sessions": "pool_sessions"}
     found = {shown: getattr(sandbox, name, None) for name, shown in names.items()}
     counters = getattr(sandbox, "counters", None)

@@ -55,7 +55,7 @@ class Execution:
     ended_s: float = 0.0
     reaper: asyncio.TimerHandle | None = None
     on_end: Callable[[], None] | None = None
-    _changed: asyncio.Future[None] | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def emit(self, line: bytes) -> None:
         self.lines.append(line)
@@ -64,13 +64,9 @@ class Execution:
         self.wake()
 
     def wake(self) -> None:
-        if self._changed is not None and not self._changed.done():
-            self._changed.set_result(None)
-
-    async def changed(self) -> None:
-        if self._changed is None or self._changed.done():
-            self._changed = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._changed)
+        """Wake those that wait for `changed`; later ones wait for the next change."""
+        self.changed.set()
+        self.changed = asyncio.Event()
 
 
 Work = Callable[[Execution], Coroutine[Any, Any, HttpResponse]]
@@ -129,7 +125,7 @@ class IdempotencyStore:
                 if execution.task.done():
                     execution.task.result()
                     return
-                await execution.changed()
+                await execution.changed.wait()
 
     @contextmanager
     def _attached(self, key: str, fingerprint: bytes, work: Work, keep: Keep) -> Iterator[Execution]:

@@ -20,7 +20,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType
 
-from rocstar.sandbox.http.errors import RETRY_AFTER_S, Overloaded
+from rocstar.sandbox.http.errors import RETRY_AFTER_S, RequestError
 from rocstar.sandbox.http.owner_budget import OwnerBudget
 from rocstar.sandbox.http.responses import (
     NDJSON,
@@ -187,13 +187,12 @@ async def send_buffered(
     *,
     kept: bool = False,
 ) -> web.StreamResponse:
-    """Send a response and hold its size until the client has read it. Raises Overloaded for a stored response
-    (`kept`) if too much is held: the client can request it again."""
+    """Send a response and hold its size until the client has read it. Raises RequestError for a stored
+    response (`kept`) if too much is held: the client can request it again."""
     if len(answer.body) >= SINGLE_WRITE_BYTES:
         if kept and held.full:
-            raise Overloaded(
-                "answers that clients have yet to take leave no room for this one; ask again later"
-            )
+            message = "answers that clients have yet to take leave no room for this one; ask again later"
+            raise RequestError(message, kind="full")
         held.take(len(answer.body) - held.chars)
     return await send(request, answer, timeout_s)
 

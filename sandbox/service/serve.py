@@ -57,17 +57,14 @@ class SplitSandbox:
     on the node that holds it."""
 
     def __init__(self, stateless: BatchSandbox, stateful: SessionSandbox) -> None:
-        self._parts = stateful, stateless
+        self.parts = stateful, stateless
         self.run, self.run_batch = stateless.run, stateless.run_batch
         self.open_session = stateful.open_session
 
     @property
     def capacity(self) -> int | None:
         """Programs at a time that are not of sessions; None when the sandbox does not say."""
-        return getattr(self._parts[1], "capacity", None)
-
-    def parts(self) -> tuple[object, object]:
-        return self._parts
+        return getattr(self.parts[1], "capacity", None)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Struct
 
 from rocstar.sandbox.child.import_scan import select_flavour
-from rocstar.sandbox.http.errors import InvalidJson, RequestError, RequestTooLarge, SchemaError
+from rocstar.sandbox.http.errors import InvalidJson, RequestError, SchemaError
 from rocstar.sandbox.types import DEFAULT_LIMITS, MAX_TEXT_BYTES, Limits
 
 AUTO = "auto"
@@ -281,9 +281,8 @@ def check_text(text: str, name: str) -> None:
                 f"{name} has half a surrogate pair ({half} at {error.start}); that is invalid", field=name
             ) from None
     if size > MAX_TEXT_BYTES:
-        raise RequestError(
-            f"{name} has {size} bytes; at most {MAX_TEXT_BYTES} are taken", field=name, kind="too_large"
-        )
+        message = f"{name} has {size} bytes; at most {MAX_TEXT_BYTES} are taken"
+        raise RequestError(message, field=name, status=400, kind="too_large")
 
 
 MAX_VALUES = 4_000_000
@@ -317,9 +316,8 @@ class BodyModel(Generic[S]):
         """Return the body, or None if `find_field_errors` must check it. Raises RequestError for a body that
         takes too long to parse, or to parse again."""
         if len(body) > MAX_VALUES and has_more_values(body, MAX_VALUES):
-            raise RequestTooLarge(
-                f"the body has more than {MAX_VALUES} values; send fewer at a time", field="body"
-            )
+            message = f"the body has more than {MAX_VALUES} values; send fewer at a time"
+            raise RequestError(message, field="body", kind="too_large")
         try:
             return self._decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -388,7 +386,7 @@ MAX_DETAILS = 100
 
 
 def parse_body(body: bytes, model: BodyModel[S]) -> S:
-    """Parse and check a body. Raises SchemaError; InvalidJson for a 400 of those servers; RequestTooLarge."""
+    """Parse and check a body. Raises SchemaError; InvalidJson for a 400 of those servers; RequestError."""
     found = model.decode(body)
     if found is not None:
         return found
@@ -407,9 +405,8 @@ def parse_body(body: bytes, model: BodyModel[S]) -> S:
     wrong = list(islice(find_field_errors(value, model.type), MAX_DETAILS))
     for one in wrong:
         if one.kind == "too_long" and one.loc == ("submissions",):
-            raise RequestTooLarge(
-                f"submissions has {one.ctx['actual_length']} items; {one.fix}", field="submissions"
-            )
+            message = f"submissions has {one.ctx['actual_length']} items; {one.fix}"
+            raise RequestError(message, field="submissions", kind="too_large")
     raise_field_errors(wrong)
     try:
         return msgspec.convert(value, model.type)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from rocstar.engine.passive_threads import OURS, SAME_MATTER, wait_asleep
+from rocstar.engine import OURS, SAME_MATTER, wait_asleep
 
 
 def test_threads_sleep_unless_the_user_set_otherwise() -> None:

@@ -1,7 +1,7 @@
-"""A recipe small enough to train in seconds: toss a coin, say 1 or 2, sometimes through the tool.
+"""A recipe that trains in seconds: the question is a coin toss, the answer 1 or 2, in part through the tool.
 
-After sixty steps of the cold start the model writes well-formed answers and calls; which answer is right it
-can only guess, so every group has a signal.
+After sixty steps of the cold start the model writes well-formed answers and calls. It can only guess the
+right answer, so that most groups have a signal.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ..warm_python import WarmProcess, warm
 
 TOOL = "python_code_with_standard_io"
 DEADLINE_S = 300.0
+Completed = subprocess.CompletedProcess[str]
 
 RECIPE = """
 [run]
@@ -120,17 +121,8 @@ def write_jsonl(path: Path, rows: Sequence[Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """What a command left: its exit code and what it printed."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@dataclass(frozen=True)
 class Workshop:
-    """A folder with the recipe and its data, in which every command runs: the recipe's paths are relative."""
+    """A folder with the recipe and its data, in which every command runs."""
 
     directory: Path
 
@@ -138,21 +130,21 @@ class Workshop:
     def recipe(self) -> Path:
         return self.directory / "coin.toml"
 
-    def main(self, *arguments: str) -> Ended:
-        """`rocstar ARGUMENTS` in this process, which has torch and a warm sandbox already."""
+    def main(self, *arguments: str) -> Completed:
+        """Run `rocstar ARGUMENTS` in this process, which has imported torch and started a sandbox."""
         out, err = io.StringIO(), io.StringIO()
         with contextlib.chdir(self.directory), redirect_stdout(out), redirect_stderr(err), kept_pools():
             code = main(arguments)
-        return Ended(code, out.getvalue(), err.getvalue())
+        return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
-    def succeed(self, *arguments: str) -> Ended:
-        """`main`, which must end with 0."""
+    def succeed(self, *arguments: str) -> Completed:
+        """Run `main`; check that its exit code is 0."""
         ended = self.main(*arguments)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended
 
-    def run(self, *arguments: str, ranks: int = 0) -> subprocess.CompletedProcess[str]:
-        """`rocstar ARGUMENTS` in a child process, or `rocstar.train ARGUMENTS` under torchrun."""
+    def run(self, *arguments: str, ranks: int = 0) -> Completed:
+        """Run `rocstar ARGUMENTS` in a child process, or `rocstar.train ARGUMENTS` under torchrun."""
         return subprocess.run(
             self.command(*arguments, ranks=ranks),
             cwd=self.directory,
@@ -164,7 +156,7 @@ class Workshop:
         )
 
     def start(self, *arguments: str, python: str = "") -> subprocess.Popen[str]:
-        """The same, running; its messages are on `stderr`."""
+        """Start `rocstar ARGUMENTS` in a child process; its messages are on `stderr`."""
         start = subprocess.Popen if python else WarmProcess
         return start(
             self.command(*arguments, python=python),
@@ -178,7 +170,7 @@ class Workshop:
         )
 
     def interrupt(self, line_start: str, number: int, *arguments: str, python: str = "") -> tuple[int, str]:
-        """Run a command until a line of its messages begins so, send the signal; exit code and messages."""
+        """Send a signal when a message begins with `line_start`; return exit code and messages."""
         with self.start(*arguments, python=python) as process:
             assert process.stderr is not None
             seen = ""
@@ -200,7 +192,7 @@ class Workshop:
 
     @staticmethod
     def environment() -> dict[str, str]:
-        """No settings of pytest or coverage, and torch's warnings as everywhere: not errors."""
+        """Return the environment without settings of pytest and coverage, and without errors for warnings."""
         return {
             k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_", "PYTHONWARNINGS"))
         }
@@ -221,15 +213,16 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
 
 @pytest.fixture(scope="session")
 def finished(workshop: Workshop) -> Path:
-    """The directory of one whole run; nobody may change it."""
+    """The directory of a complete run; a test must not change it."""
     directory = workshop.directory / "finished"
-    workshop.succeed("train", "coin.toml", "--output-dir", str(directory))
+    ended = workshop.succeed("train", "coin.toml", "--output-dir", str(directory))
+    directory.with_suffix(".stderr").write_text(ended.stderr)
     return directory
 
 
 @pytest.fixture(scope="session")
 def read_rows() -> Callable[..., list[dict[str, Any]]]:
-    """Rows of a run's metrics.jsonl, of one phase or all."""
+    """Read the rows of a run's metrics.jsonl, of one phase or all."""
 
     def read(directory: Path, phase: str | None = None) -> list[dict[str, Any]]:
         rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]

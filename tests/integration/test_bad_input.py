@@ -158,42 +158,24 @@ def model(workshop: Any, finished: Path, tmp_path: Path) -> Path:
     return directory
 
 
-def without_tokenizer(model: Path) -> None:
-    for path in model.glob("token*"):
-        path.unlink()
-
-
-def without_template(model: Path) -> None:
-    (model / "chat_template.jinja").unlink()
-
-
-def without_tools(model: Path) -> None:
-    (model / "chat_template.jinja").write_text(NO_TOOLS)
-
-
-def of_unknown_type(model: Path) -> None:
-    (model / "config.json").write_text(json.dumps({"model_type": "abacus"}))
-
-
-def without_config(model: Path) -> None:
-    (model / "config.json").unlink()
-
-
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("files", "text", "words"),
     [
-        (without_tokenizer, ["has no tokenizer", "copy tokenizer.json"]),
-        (without_template, ["no chat template", "set model.template"]),
-        (without_tools, ["ignores tools", "use a bundled template"]),
-        (of_unknown_type, ["cannot be loaded", "abacus"]),
-        (without_config, ["no config.json", "not a Hugging Face model directory"]),
+        ("token*", None, ["has no tokenizer", "copy tokenizer.json"]),
+        ("chat_template.jinja", None, ["no chat template", "set model.template"]),
+        ("chat_template.jinja", NO_TOOLS, ["ignores tools", "use a bundled template"]),
+        ("config.json", '{"model_type": "abacus"}', ["cannot be loaded", "abacus"]),
+        ("config.json", None, ["no config.json", "not a Hugging Face model directory"]),
     ],
 )
 @pytest.mark.parametrize("verb", ["train", "eval"])
 def test_a_model_directory_that_cannot_be_used(
-    refused: Refused, model: Path, verb: str, damage: Callable[[Path], None], words: list[str]
+    refused: Refused, model: Path, verb: str, files: str, text: str | None, words: list[str]
 ) -> None:
-    damage(model)
+    for path in list(model.glob(files)):
+        path.unlink()
+        if text is not None:
+            path.write_text(text)
     own = "--model.template=model"
     arguments = train(f"--model.path={model}", own)
     message = refused(*(arguments if verb == "train" else ["eval", "coin.toml", "--model", str(model), own]))

@@ -40,7 +40,7 @@ from rocstar.train.cli import main
 sys.exit(main())
 """
 OPTIONS = ("--engine.deterministic=true", "--engine.max_running=2")
-"""Two attempts share a forward: each of the four tasks is a share of its own."""
+"""Two attempts share a forward; so each of the four tasks is one share."""
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +50,7 @@ def model(finished: Path) -> str:
 
 @pytest.fixture(scope="session")
 def whole(workshop: Any, model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an evaluation that nothing disturbed; nobody may change it."""
+    """The folder of an undisturbed evaluation; a test must not change it."""
     out = tmp_path_factory.mktemp("eval") / "made" / "whole"
     ended = workshop.succeed("eval", "coin.toml", "--model", model, "--out", str(out), "--json", *OPTIONS)
     assert json.loads(ended.stdout)["eval/heldout/avg@2"] == results_of(out)["avg"]

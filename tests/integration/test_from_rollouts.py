@@ -7,7 +7,7 @@ import math
 import random
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +176,7 @@ def test_one_file_is_one_step(workshop: Any, finished: Path, tmp_path: Path, rea
 def test_rollouts_are_not_written_over(workshop: Any, rolled_out: Path, finished: Path) -> None:
     for options, words in (
         (["--steps=3"], "pass --resume"),
-        (["--steps=3", "--resume", "--rl.temperature=0.5"], "another recipe or model"),
+        (["--steps=3", "--resume", "--rl.temperature=0.5"], "another recipe, model or options"),
         (["--resume"], "needs --steps"),
     ):
         ended = rollout(workshop, finished, rolled_out, *options)
@@ -203,9 +203,10 @@ def refused(workshop: Any, source: Path, *options: str) -> str:
     return lines[0]
 
 
-def spoil(path: Path, change: Callable[[dict[str, Any]], Any], *, only_first: bool = False) -> None:
+def spoil(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change every record of a file of lines."""
     records = list(read_records(path))
-    for record in records[: 1 if only_first else None]:
+    for record in records:
         change(record)
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
 
@@ -213,52 +214,41 @@ def spoil(path: Path, change: Callable[[dict[str, Any]], Any], *, only_first: bo
 FAILED = {"failed": {"kind": "sandbox_lost", "retryable": True, "detail": "gone"}}
 
 
-def all_failed(copied: Path) -> None:
-    for path in (copied / "trajectories").iterdir():
+def fail_all(paths: Sequence[Path]) -> None:
+    for path in paths:
         spoil(path, lambda record: record.update(outcome=FAILED))
 
 
-def other_version(copied: Path) -> None:
-    path = copied / "trajectories" / "step_000001.jsonl"
-    path.write_text(path.read_text().replace('"v":1', '"v":2'))
-
-
-def other_text(copied: Path) -> None:
-    def change(record: dict[str, Any]) -> None:
-        record["segments"][0]["text"] = "<|begin_of_text|>Toss"
-
-    spoil(copied / "trajectories" / "step_000002.jsonl", change, only_first=True)
-
-
-def other_vocabulary(copied: Path) -> None:
-    def change(record: dict[str, Any]) -> None:
-        record["ids"][-1] = 151_643
-
-    spoil(copied / "trajectories" / "step_000001.jsonl", change, only_first=True)
-
-
-def no_records(copied: Path) -> None:
-    shutil.rmtree(copied / "trajectories")
-
-
-def a_gap(copied: Path) -> None:
-    (copied / "trajectories" / "step_000003.jsonl").unlink()
-
-
-def an_empty_step(copied: Path) -> None:
-    (copied / "trajectories" / "step_000003.jsonl").write_text("")
+def change_text(record: dict[str, Any]) -> None:
+    record["segments"][0]["text"] = "<|begin_of_text|>Toss"
 
 
 @pytest.mark.parametrize(
     ("damage", "options", "words"),
     [
-        (no_records, [], ["copied", "has no records", "a run directory"]),
-        (all_failed, [], ["no trajectory of its 4 steps has a reward", "all of them failed"]),
-        (other_version, [], ["step_000001.jsonl:1", "not a trajectory record of version 1"]),
-        (other_text, [], ["step_000002.jsonl", "<|begin_of_text|>Toss", "another model", "--model.path="]),
-        (other_vocabulary, [], ["token 151643", "knows 383", "another model"]),
-        (a_gap, [], ["asks for 4 steps", "no records of step 3", "3 steps between 1 and 4"]),
-        (an_empty_step, [], ["step_000003.jsonl", "holds no record"]),
+        (lambda p: shutil.rmtree(p[0].parent), [], ["copied", "has no records", "a run directory"]),
+        (fail_all, [], ["no trajectory of its 4 steps has a reward", "all of them failed"]),
+        (
+            lambda p: p[0].write_text(p[0].read_text().replace('"v":1', '"v":2')),
+            [],
+            ["step_000001.jsonl:1", "not a trajectory record of version 1"],
+        ),
+        (
+            lambda p: spoil(p[1], change_text),
+            [],
+            ["step_000002.jsonl", "<|begin_of_text|>Toss", "another model", "--model.path="],
+        ),
+        (
+            lambda p: spoil(p[0], lambda record: record["ids"].__setitem__(-1, 151_643)),
+            [],
+            ["token 151643", "knows 383", "another model"],
+        ),
+        (
+            lambda p: p[2].unlink(),
+            [],
+            ["asks for 4 steps", "no records of step 3", "3 steps between 1 and 4"],
+        ),
+        (lambda p: p[2].write_text(""), [], ["step_000003.jsonl", "holds no record"]),
         (None, ["--stages.1.steps=7"], ["asks for 9 steps", "has steps 1 to 4", "lower stages.*.steps"]),
         (None, ["--stages.0.steps=0", "--stages.1.steps=0"], ["no RL step", "add [[stages]]"]),
         (None, ["--model.path=scratch"], ["'scratch'", "checkpoints/step_0"]),
@@ -267,10 +257,14 @@ def an_empty_step(copied: Path) -> None:
     ],
 )
 def test_records_that_cannot_be_learned(
-    workshop: Any, copied: Path, damage: Callable[[Path], None] | None, options: list[str], words: list[str]
+    workshop: Any,
+    copied: Path,
+    damage: Callable[[Sequence[Path]], None] | None,
+    options: list[str],
+    words: list[str],
 ) -> None:
     if damage:
-        damage(copied)
+        damage(sorted((copied / "trajectories").iterdir()))
     message = refused(workshop, copied, *options)
     assert all(word in message for word in words), message
 

@@ -29,14 +29,14 @@ async def test_a_run_that_is_cancelled_leaves_nobody_behind_and_goes_on(
     before, directory = children(), tmp_path / "run"
     model = f"--model.path={step_directory(finished, 0)}"
     recipe = load_recipe(workshop.recipe, ["--checkpoint.every=1", "--sft.steps=0", model])
-    reached, shown = asyncio.Event(), Console.step
+    reached, show = asyncio.Event(), Console.on_step
 
     def step(console: Console, row: Any) -> None:
-        shown(console, row)
+        show(console, row)
         if row["phase"] == "rl" and row["step"] == 2:
             reached.set()
 
-    monkeypatch.setattr(Console, "step", step)
+    monkeypatch.setattr(Console, "on_step", step)
     cell = asyncio.create_task(train(recipe, directory))
     await asyncio.wait([cell, asyncio.create_task(reached.wait())], return_when=asyncio.FIRST_COMPLETED)
     cell.cancel()

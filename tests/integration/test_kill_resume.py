@@ -1,4 +1,4 @@
-"""kill -9 from outside, --resume, and the weights at the end are those of a run that nobody killed."""
+"""After kill -9 and --resume the final weights are equal to those of an undisturbed run."""
 
 import random
 import subprocess
@@ -57,7 +57,8 @@ def test_kills_at_any_moment_change_no_bit(
     kills = list(kill_resume.run_killed(start, killed, steps=STEPS, kills=3, in_write=1, span_s=6.0, rng=rng))
     assert any(kill["inside_write"] for kill in kills), kills
     assert alive[-1].returncode == 0, alive[-1].communicate()[1]
-    assert [start["status"] for start in read_manifest(killed)] == ["interrupted"] * len(kills) + ["complete"]
+    *before, last = (start["status"] for start in read_manifest(killed))
+    assert set(before) == {"interrupted"} and last == "complete"
     found = kill_resume.differences(killed, whole, STEPS)
     assert (found["weights"], found["rows"]) == ([], []), kills
     assert found["num_rows"][0] == found["num_rows"][1]

@@ -55,7 +55,7 @@ def endpoint() -> Iterator[tuple[str, list[tuple[str | None, dict[str, Any]]]]]:
 
 @pytest.fixture
 def options(workshop: Any, tmp_path: Path, endpoint: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The coin recipe with somebody else's model, of which only the tokenizer is here."""
+    """The coin recipe with a remote model; only its tokenizer is local."""
     recipe = load_recipe(workshop.recipe)
     rows = [json.loads(line) for line in (workshop.directory / "chat.jsonl").read_text().splitlines()]
     model, tokenizer = build_from_nothing(recipe, rows)

@@ -207,7 +207,7 @@ def test_ctrl_c_before_anything_was_done_removes_the_directory(workshop: Any) ->
     recipe, directory = workshop.directory / "many.toml", workshop.directory / "stopped_first"
     tasks = '[sft.demonstration_tasks]\nsource = "reasoning_gym"\nsize = 40\nseed = 5\n'
     tasks += "families = { gcd = { min_value = 2, max_value = 20 } }\n[rl]\n"
-    text = workshop.recipe.read_text().replace('data = "chat.jsonl"', "num_demonstrations = 10000")
+    text = workshop.recipe.read_text().replace('data = "chat.jsonl"', "num_demonstrations = 2500")
     recipe.write_text(text.replace("[rl]\n", tasks))
     command = ["train", "many.toml", "--output-dir", str(directory)]
     code, messages = workshop.interrupt("cold start:", signal.SIGINT, *command)

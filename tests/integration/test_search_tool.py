@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.record.reading import read_folder, read_records
+from rocstar.engine.record.reading import read_folder
 from rocstar.train.cli import main
 
 from ..kept_pool import kept_pools
@@ -54,11 +54,3 @@ def test_two_steps_call_both_tools_in_one_trajectory(finished: Path) -> None:
     rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
     steps = [row for row in rows if row["phase"] == "rl"]
     assert all(row["tool/calls/search"] and row[f"tool/calls/{TOOL}"] for row in steps)
-
-
-def test_the_runs_own_recipe_finds_the_tool_from_anywhere(finished: Path, tmp_path: Path) -> None:
-    model, out = finished / "checkpoints" / "step_2", tmp_path / "one.jsonl"
-    with contextlib.chdir(tmp_path), kept_pools():
-        options = ["--model", str(model), "--limit", "2", "--out", str(out)]
-        assert main(["rollout", str(finished / "config.toml"), *options]) == 0
-    assert any(name == "search" for record in read_records(out) for name, _ in answered(record))

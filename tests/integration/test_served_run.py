@@ -78,5 +78,5 @@ def test_it_answers_as_it_was_evaluated_and_its_thumbs_are_learned(
     outcomes = [record["outcome"] for record in records]
     scored = [outcome["reward"] for outcome in outcomes if "reward" in outcome]
     assert row["reward/mean"] == pytest.approx(sum(scored) / len(scored))
-    assert row["ledger/generated"] == len(records) and row["ledger/failed"] == 1  # nobody rewarded it
+    assert row["ledger/generated"] == len(records) and row["ledger/failed"] == 1  # it has no reward
     assert row["optim/grad_norm"] > 0

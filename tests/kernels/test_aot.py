@@ -137,8 +137,6 @@ def test_the_gate_closes(tmp_path: Path) -> None:
 SUM_READERS = """
 import json
 import aot
-import triton
-from triton.compiler import ASTSource
 from rocstar.kernels import triton_rows
 kernel, pointers = triton_rows.sum_readers_kernel, {"begins_ptr": "*i32", "readers_ptr": "*i32"}
 names = kernel.arg_names
@@ -149,15 +147,8 @@ for arch in ("gfx942", "sm_90"):
         types = {n: pointers.get(n, "*bf16") if n.endswith("_ptr") else "i32" for n in names}
         # Parts of the one tensor of indexes begin anywhere.
         aligned = [n for n in names if n not in pointers and n != "BLOCK"]
-        source = ASTSource(
-            fn=kernel,
-            signature={**types, "BLOCK": "constexpr"},
-            constexprs={(names.index("BLOCK"),): block},
-            attrs={(names.index(n),): [["tt.divisibility", 16]] for n in aligned},
-        )
-        compiled = triton.compile(source, target=target, options={"num_warps": num_warps})
-        is_amd = target.backend == "hip"
-        counts = aot._amd_counts(compiled) if is_amd else aot._nvidia_counts(compiled, target.arch)
+        types["BLOCK"] = "constexpr"
+        _, counts = aot.compile_kernel(kernel, types, {"BLOCK": block}, aligned, num_warps, target)
         print(json.dumps({"arch": arch, "width": width, **counts}))
 """
 

@@ -9,6 +9,7 @@ ROCSTAR_SUPERVISOR is the program to start, ROCSTAR_ZYGOTE_ENVIRONMENT what zygo
 import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from rocstar.sandbox.types import DEFAULT_LIMITS, ExecRequest, ExecResult, Limit
 from ..patience import PATIENCE_S
 
 Run = Callable[..., Awaitable[ExecResult]]
+ProgramFile = Callable[[str], str]
 
 if program := os.environ.get("ROCSTAR_SUPERVISOR"):
     process.SupervisorOptions.__init__.__kwdefaults__["program"] = program
@@ -63,3 +65,15 @@ async def guarded(request: pytest.FixtureRequest) -> AsyncIterator[Run]:
     without = ("landlock", "uid", "namespaces", "cgroup") if alone else ()
     async with SandboxPool(without=without, allow_no_isolation=alone) as pool:
         yield runner(pool)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> ProgramFile:
+    """Writes a program and returns the path of its file."""
+
+    def write(code: str) -> str:
+        path = tmp_path / "program.py"
+        path.write_text(code)
+        return str(path)
+
+    return write

@@ -6,6 +6,7 @@ python tests/sandbox/record.py
 import asyncio
 import json
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ SESSIONS = (
 """Cells; the last one of those that end their session finds it lost."""
 
 
-async def record_session(pool: SandboxPool, codes: tuple[str, ...]) -> list[dict[str, Any]]:
+async def record_session(pool: SandboxPool, codes: Sequence[str]) -> list[dict[str, Any]]:
     session = await pool.open_session(limits=LIMITS)
     cells: list[dict[str, Any]] = []
     for code in codes:

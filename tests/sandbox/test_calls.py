@@ -1,6 +1,7 @@
 """How far a batch runs ahead of its reader, and who waits for the window."""
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from rocstar.sandbox.pool.call_output import CallOutput
 from rocstar.sandbox.pool.calls import Call, Calls
 from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError, deadline_error
+
+from .errors import sandbox_error
 
 WINDOW = 4
 REQUESTS = [ExecRequest(code=str(number)) for number in range(500)]
@@ -39,6 +42,17 @@ def call_of(lane: int, weight: int = 1) -> Call:
     return Call(lambda call_id: [b""], 1.0, restartable=True, lane=lane, weight=weight)
 
 
+def one_lane(request: object) -> Call:
+    return call_of(1)
+
+
+async def begun(work: Awaitable[Any]) -> "asyncio.Future[Any]":
+    """Starts work, which has run until it waits."""
+    task = asyncio.ensure_future(work)
+    await asyncio.sleep(0)
+    return task
+
+
 def answer_all(calls: Calls, stdout: str = "") -> int:
     """Until the supervisor has nothing left. Returns how many it answered."""
     answered = 0
@@ -52,13 +66,11 @@ def answer_all(calls: Calls, stdout: str = "") -> int:
 async def test_a_batch_runs_a_little_ahead_of_its_reader() -> None:
     """All of it ran at once, and the results waited in memory."""
     calls = new_calls()
-    batch = perform_all(calls, REQUESTS, lambda request: call_of(1), None)
-    first = asyncio.ensure_future(anext(batch))
-    await asyncio.sleep(0)
+    batch = perform_all(calls, REQUESTS, one_lane, None)
+    first = await begun(anext(batch))
     assert answer_all(calls) == 2 * WINDOW + 16
     assert (await first)[0] == 0 and not calls.sent
-    second = asyncio.ensure_future(anext(batch))
-    await asyncio.sleep(0)
+    second = await begun(anext(batch))
     assert answer_all(calls) == 1 and (await second)[0] == 1
     await batch.aclose()
 
@@ -66,22 +78,20 @@ async def test_a_batch_runs_a_little_ahead_of_its_reader() -> None:
 async def test_a_batch_starts_nothing_while_much_of_it_is_not_read(monkeypatch: Any) -> None:
     monkeypatch.setattr(batch_module, "MAX_UNREAD_BYTES", 1000)
     calls = new_calls()
-    batch = perform_all(calls, REQUESTS, lambda request: call_of(1), None)
-    first = asyncio.ensure_future(anext(batch))
-    await asyncio.sleep(0)
+    batch = perform_all(calls, REQUESTS, one_lane, None)
+    first = await begun(anext(batch))
     ahead = answer_all(calls, "x" * 100)
     await first
     for _ in range(ahead - 11):
         assert (await anext(batch))[1] and not calls.sent
-    reading = asyncio.ensure_future(anext(batch))
-    await asyncio.sleep(0)
+    reading = await begun(anext(batch))
     assert answer_all(calls) > 1 and await reading
     await batch.aclose()
 
 
 async def test_what_was_read_of_a_batch_counts_no_more_whatever_was_added_to_it() -> None:
     calls = new_calls()
-    batch = PoolBatch(calls, REQUESTS[:WINDOW], lambda request: call_of(1), None)
+    batch = PoolBatch(calls, REQUESTS[:WINDOW], one_lane, None)
     batch.submit_more()
     for call in calls.sent.values():
         call.output.add_chunk("f", b"x" * 600)
@@ -96,9 +106,8 @@ async def test_what_was_read_of_a_batch_counts_no_more_whatever_was_added_to_it(
 
 async def test_a_failure_behind_the_begin_of_a_file_is_a_failure() -> None:
     calls = new_calls()
-    batch = perform_all(calls, REQUESTS[:1], lambda request: call_of(1), None)
-    first = asyncio.ensure_future(anext(batch))
-    await asyncio.sleep(0)
+    batch = perform_all(calls, REQUESTS[:1], one_lane, None)
+    first = await begun(anext(batch))
     ((call_id, call),) = calls.sent.items()
     call.output.add_chunk("f", b"half of")
     calls.settle(call_id, failure := SandboxError("no", kind="too_large", retryable=False))
@@ -116,7 +125,7 @@ async def test_a_deadline_that_passes_while_a_text_is_made_is_told_of(monkeypatc
 
     monkeypatch.setattr(CallOutput, "add_to", late_text)
     calls, loop = new_calls(), asyncio.get_running_loop()
-    batch = perform_all(calls, REQUESTS[:1], lambda request: call_of(1), loop.time() + 3600)
+    batch = perform_all(calls, REQUESTS[:1], one_lane, loop.time() + 3600)
     timeouts: list[asyncio.Timeout] = []
 
     def timeout_at(when: float | None) -> asyncio.Timeout:
@@ -124,8 +133,7 @@ async def test_a_deadline_that_passes_while_a_text_is_made_is_told_of(monkeypatc
         return timeouts[-1]
 
     monkeypatch.setattr(asyncio, "timeout_at", timeout_at)
-    first = asyncio.ensure_future(anext(batch))
-    await asyncio.sleep(0)
+    first = await begun(anext(batch))
     ((_, call),) = calls.sent.items()
     call.output.add_chunk("f", b"")
     answer_all(calls)
@@ -156,9 +164,8 @@ async def test_what_can_be_sent_together_is_written_at_once() -> None:
     """Each write is a system call, and wakes the supervisor."""
     line = Silent()
     calls = new_calls(line)
-    batch = perform_all(calls, REQUESTS, lambda request: call_of(1), None)
-    first = asyncio.ensure_future(anext(batch))
-    await asyncio.sleep(0)
+    batch = perform_all(calls, REQUESTS, one_lane, None)
+    first = await begun(anext(batch))
     assert line.writes == [WINDOW]
     for call_id in list(calls.sent)[:3]:
         calls.settle(call_id, ok(""))
@@ -171,10 +178,12 @@ async def test_what_can_be_sent_together_is_written_at_once() -> None:
 async def test_a_lane_with_nothing_under_way_does_not_wait_for_the_window() -> None:
     calls = new_calls()
     for _ in range(20):
-        await calls.submit(call_of(1))
+        await calls.accept(call_of(1))
+        calls.send_more()
     assert len(calls.sent) == WINDOW
     for _ in range(3):
-        await calls.submit(call_of(2))
+        await calls.accept(call_of(2))
+        calls.send_more()
     assert [call.lane for call in calls.sent.values()] == [1] * WINDOW + [2]
     calls.fail_all(deadline_error())
 
@@ -182,8 +191,7 @@ async def test_a_lane_with_nothing_under_way_does_not_wait_for_the_window() -> N
 async def test_what_came_of_a_lost_attempt_is_no_part_of_the_next() -> None:
     """A supervisor that died on the way of a file: it came back twice in one."""
     calls = new_calls()
-    performing = asyncio.ensure_future(calls.perform(call_of(1), None))
-    await asyncio.sleep(0)
+    performing = await begun(calls.perform(call_of(1), None))
     for piece in (b"half of", b"all of it"):
         calls.requeue_lost()  # nothing is there yet, the first time
         calls.send_more()
@@ -197,8 +205,7 @@ async def test_the_answer_of_a_caller_that_is_cancelled_as_it_comes_is_nobodys()
     """It was given to a future that takes none any more, within the supervisor's connection."""
     unclaimed: list[object] = []
     calls = Calls(Silent(), window=WINDOW, max_queued=0, unclaimed=unclaimed.append)
-    performing = asyncio.ensure_future(calls.perform(call_of(1), None))
-    await asyncio.sleep(0)
+    performing = await begun(calls.perform(call_of(1), None))
     performing.cancel()
     ((call_id, _),) = calls.sent.items()
     calls.settle(call_id, answer := ok())
@@ -209,13 +216,12 @@ async def test_the_answer_of_a_caller_that_is_cancelled_as_it_comes_is_nobodys()
 
 async def test_a_batch_tells_at_its_deadline_of_all_that_have_no_outcome() -> None:
     calls, loop = new_calls(), asyncio.get_running_loop()
-    batch = perform_all(calls, REQUESTS[:9], lambda request: call_of(1), loop.time() + 3600)
-    first = asyncio.ensure_future(anext(batch))
-    await asyncio.sleep(0)
+    batch = perform_all(calls, REQUESTS[:9], one_lane, loop.time() + 3600)
+    first = await begun(anext(batch))
     calls.settle(3, ok())
     assert (await first)[0] == 2
     await batch.aclose()
-    batch = perform_all(calls, REQUESTS[:9], lambda request: call_of(1), loop.time() - 1)
+    batch = perform_all(calls, REQUESTS[:9], one_lane, loop.time() - 1)
     late = [(index, outcome.kind) async for index, outcome in batch]  # type: ignore[union-attr]
     assert late == [(index, "deadline") for index in range(9)]
 
@@ -223,22 +229,21 @@ async def test_a_batch_tells_at_its_deadline_of_all_that_have_no_outcome() -> No
 async def test_a_call_whose_deadline_has_passed_is_not_begun() -> None:
     """Its answer could be there before the loop looked at the clock."""
     calls = Calls(Silent(), window=WINDOW, max_queued=0, unclaimed=lambda outcome: None)
-    with pytest.raises(SandboxError) as failure:
+    with sandbox_error("deadline", retryable=True):
         await calls.perform(call_of(1), asyncio.get_running_loop().time())
-    assert (failure.value.kind, failure.value.retryable) == ("deadline", True)
     assert calls.room.free == WINDOW and not calls.sent
 
 
 async def test_a_batch_that_finds_no_room_waits_for_it_until_its_deadline() -> None:
     calls = Calls(Silent(), window=WINDOW, max_queued=0, unclaimed=lambda outcome: None)
     for _ in range(WINDOW):
-        await calls.submit(call_of(1))
+        await calls.accept(call_of(1))
+        calls.send_more()
     loop = asyncio.get_running_loop()
     batch = perform_all(calls, REQUESTS[:2], lambda request: call_of(2), loop.time() - 1)
     assert [index async for index, _ in batch] == [0, 1]
     batch = perform_all(calls, REQUESTS[:2], lambda request: call_of(2), None)
-    first = asyncio.ensure_future(anext(batch))
-    await asyncio.sleep(0)
+    first = await begun(anext(batch))
     assert not calls.room.free and answer_all(calls) == WINDOW
     await asyncio.sleep(0)
     assert answer_all(calls) and (await first)[0] == 0
@@ -253,18 +258,17 @@ async def test_a_call_that_nobody_waits_for_gives_its_place_back_while_others_ru
     left nobody a place."""
     calls = Calls(Silent(), window=WINDOW, max_queued=1, unclaimed=lambda outcome: None)
     for _ in range(WINDOW):
-        await calls.submit(call_of(1))
+        await calls.accept(call_of(1))
+        calls.send_more()
     loop = asyncio.get_running_loop()
     for _ in range(5):
-        performing = asyncio.ensure_future(calls.perform(call_of(1), loop.time() + 0.01 if passes else None))
-        await asyncio.sleep(0)
+        performing = await begun(calls.perform(call_of(1), loop.time() + 0.01 if passes else None))
         if not passes:
             performing.cancel()
         with pytest.raises((SandboxError, asyncio.CancelledError)):
             await performing
         assert len(calls) == WINDOW and calls.room.free == 1
-    other = asyncio.ensure_future(calls.perform(call_of(2), None))
-    await asyncio.sleep(0)
+    other = await begun(calls.perform(call_of(2), None))
     assert answer_all(calls) == WINDOW + 1 and (await other).status == "ok"
     assert calls.room.free == WINDOW + 1
 
@@ -281,8 +285,7 @@ async def test_a_call_that_failed_with_all_others_gives_its_place_back_once() ->
 
 async def test_a_call_of_a_lost_supervisor_that_nobody_waits_for_waits_no_more() -> None:
     calls = new_calls()
-    performing = asyncio.ensure_future(calls.perform(call_of(1), None))
-    await asyncio.sleep(0)
+    performing = await begun(calls.perform(call_of(1), None))
     calls.requeue_lost()
     performing.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -3,30 +3,22 @@
 import io
 import json
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rocstar.sandbox import cli
 
-
-@pytest.fixture
-def program(tmp_path: Path) -> Any:
-    def write(code: str) -> str:
-        path = tmp_path / "program.py"
-        path.write_text(code)
-        return str(path)
-
-    return write
+from .conftest import ProgramFile
 
 
-def test_run_shows_output_and_value(program: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_shows_output_and_value(program: ProgramFile, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", program("print('out')\n1 + 1")]) == 0
     assert capsys.readouterr() == ("out\n2\n", "")
 
 
-def test_a_byte_order_mark_is_no_part_of_a_program(program: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_byte_order_mark_is_no_part_of_a_program(
+    program: ProgramFile, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["run", program("\ufeffprint('out')\r\n")]) == 0
     assert capsys.readouterr() == ("out\n", "")
 
@@ -42,14 +34,19 @@ def test_a_byte_order_mark_is_no_part_of_a_program(program: Any, capsys: pytest.
     ],
 )
 def test_run_exits_as_the_program_did(
-    program: Any, capsys: pytest.CaptureFixture[str], code: str, options: list[str], status: int, message: str
+    program: ProgramFile,
+    capsys: pytest.CaptureFixture[str],
+    code: str,
+    options: list[str],
+    status: int,
+    message: str,
 ) -> None:
     assert cli.main(["run", program(code), *options]) == status
     assert message in capsys.readouterr().err
 
 
 def test_run_reads_standard_input_and_prints_json(
-    program: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    program: ProgramFile, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
         sys, "stdin", io.TextIOWrapper(io.BytesIO(b"import random; random.random(), input()"))
@@ -73,7 +70,7 @@ def test_run_reads_standard_input_and_prints_json(
     ],
 )
 def test_a_mistake_is_one_line_and_exits_2(
-    program: Any, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+    program: ProgramFile, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     path = program("1")
     assert cli.main([path if argument == "FILE" else argument for argument in arguments]) == 2

@@ -7,7 +7,6 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,8 @@ from rocstar.sandbox import cli, command_line, proctree
 from rocstar.sandbox.fabric import cli as fabric_cli
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import SandboxError
+
+from .conftest import ProgramFile
 
 COMMAND = [sys.executable, "-c", "import sys; from rocstar.sandbox.cli import main; sys.exit(main())"]
 PATIENCE_S = 300.0
@@ -59,16 +60,6 @@ class Terminal:
         return bool(data)
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Callable[[str], str]:
-    def write(code: str) -> str:
-        path = tmp_path / "program.py"
-        path.write_text(code)
-        return str(path)
-
-    return write
-
-
 def lines_after_the_key(terminal: Terminal) -> list[str]:
     return terminal.text.rpartition("^C")[2].strip().splitlines()
 
@@ -81,10 +72,10 @@ BENCH = ("bench", "--seconds", "3600", "--stdlib-only")
     ("arguments", "descendants"), [*((RUN, number) for number in range(1, 5)), (BENCH, 4)]
 )
 def test_ctrl_c_ends_a_command_in_one_line(
-    file: Callable[[str], str], arguments: tuple[str, ...], descendants: int
+    program: ProgramFile, arguments: tuple[str, ...], descendants: int
 ) -> None:
     """Whatever it has started by then: supervisor, starter, zygote, program."""
-    path = file("while True: pass")
+    path = program("while True: pass")
     terminal = Terminal(*(path if word == "FILE" else word for word in arguments))
     deadline = time.monotonic() + PATIENCE_S
     while len(proctree.tree([terminal.pid])) <= descendants:
@@ -176,8 +167,8 @@ def test_a_program_from_the_terminal_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["doctor", "--json"], ["run", "FILE"], ["run", "--help"]])
-def test_output_that_nobody_reads_ends_quietly(arguments: list[str], file: Callable[[str], str]) -> None:
-    path = file("print('x' * 100)")
+def test_output_that_nobody_reads_ends_quietly(arguments: list[str], program: ProgramFile) -> None:
+    path = program("print('x' * 100)")
     arguments = [path if argument == "FILE" else argument for argument in arguments]
     read_end, write_end = os.pipe()
     os.close(read_end)

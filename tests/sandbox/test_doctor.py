@@ -11,7 +11,7 @@ import pytest
 from rocstar.sandbox import cli
 from rocstar.sandbox.doctor import facts
 from rocstar.sandbox.doctor import report as doctor_report
-from rocstar.sandbox.doctor.layers import PROTECTIONS, Layer, Measure, Started, kernel_version
+from rocstar.sandbox.doctor.layers import PROTECTIONS, Layer, MachineLimit, TrialPool
 from rocstar.sandbox.doctor.report import report_of
 
 FACTS: dict[str, Any] = {
@@ -42,15 +42,15 @@ FACTS: dict[str, Any] = {
     "scratch_free_bytes": 100 << 30,
 }
 BASE = frozenset(("nnp", "rlimits", "seccomp", "landlock"))
-TIER_A = Started(isolation=BASE, tier="A", scratch=True)
-TIER_B = Started(isolation=BASE | {"uid", "namespaces", "cgroup"}, tier="B", scratch=True)
+TIER_A = TrialPool(isolation=BASE, tier="A", scratch=True)
+TIER_B = TrialPool(isolation=BASE | {"uid", "namespaces", "cgroup"}, tier="B", scratch=True)
 
 
-def layers(started: Started, **changes: Any) -> dict[str, Layer]:
+def layers(started: TrialPool, **changes: Any) -> dict[str, Layer]:
     return {layer.name: layer for layer in report_of(started, {**FACTS, **changes}).layers}
 
 
-def limits(**changes: Any) -> dict[str, Measure]:
+def limits(**changes: Any) -> dict[str, MachineLimit]:
     return {limit.name: limit for limit in report_of(TIER_A, {**FACTS, **changes}).limits}
 
 
@@ -81,14 +81,14 @@ CONFINED = {"CapPrm": "000000000188002b", "NoNewPrivs": "1", "Seccomp": "2"}
         ("users", replace(TIER_B, isolation=TIER_B.isolation | {"shared_users"})),
     ],
 )
-def test_it_tells_what_the_supervisor_lacks(name: str, started: Started) -> None:
+def test_it_tells_what_the_supervisor_lacks(name: str, started: TrialPool) -> None:
     whole = replace(TIER_B, built=frozenset(PROTECTIONS), status=CONFINED)
     assert layers(whole)[name].active and not layers(started)[name].active
     assert "users" not in layers(TIER_A)  # programs have none of their own
 
 
-@pytest.mark.parametrize("started", [TIER_A, TIER_B, Started(error="no filter")])
-def test_a_layer_has_cost_reason_and_fix_exactly_when_it_is_absent(started: Started) -> None:
+@pytest.mark.parametrize("started", [TIER_A, TIER_B, TrialPool(error="no filter")])
+def test_a_layer_has_cost_reason_and_fix_exactly_when_it_is_absent(started: TrialPool) -> None:
     for layer in layers(started, seccomp=not started.error, user_notif=not started.error).values():
         told = (bool(layer.cost), bool(layer.reason), bool(layer.fix))
         assert told == ((not layer.active,) * 3), layer
@@ -97,7 +97,7 @@ def test_a_layer_has_cost_reason_and_fix_exactly_when_it_is_absent(started: Star
 def test_without_a_pool_it_fails_and_says_why(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = report_of(Started(error="this kernel offers no seccomp filter"), {**FACTS, "seccomp": False})
+    report = report_of(TrialPool(error="this kernel offers no seccomp filter"), {**FACTS, "seccomp": False})
     monkeypatch.setattr(doctor_report, "examine", lambda: report)
     assert cli.main(["doctor"]) == 1
     shown = capsys.readouterr().out
@@ -148,7 +148,7 @@ def test_a_container_is_one_without_its_engines_files(variable: str, monkeypatch
 def test_landlock_tells_what_its_version_can_do() -> None:
     assert "signals" in layers(TIER_A, landlock_abi=6)["landlock"].detail
     assert "signals" not in layers(TIER_A, landlock_abi=5)["landlock"].detail
-    without = Started(isolation=frozenset(("nnp", "rlimits", "seccomp", "uid")), tier="A")
+    without = TrialPool(isolation=frozenset(("nnp", "rlimits", "seccomp", "uid")), tier="A")
     absent = layers(without, landlock_abi=0)["landlock"]
     assert not absent.active and "lsm=landlock" in absent.fix
 
@@ -188,9 +188,11 @@ def test_probing_changes_nothing_here() -> None:
 
 
 def test_kernel_versions_and_choices_are_read() -> None:
-    assert kernel_version("6.18.44-custom") == (6, 18)
-    assert kernel_version("5.4") == (5, 4)
-    assert facts.chosen("always [madvise] never") == "madvise" and facts.chosen("") == ""
+    assert [bool(limits(kernel=kernel)["kernel"].note) for kernel in ("6.18.44-custom", "5.4")] == [
+        False,
+        True,
+    ]
+    assert facts.selected_word("always [madvise] never") == "madvise" and facts.selected_word("") == ""
 
 
 def test_attack_runs_the_suite_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,16 +28,16 @@ def test_it_is_the_turn_of_a_lane_with_least_under_way(steps: list[tuple[str, in
             lanes.discard(lane, tickets[waiting[lane].pop(number % len(waiting[lane]))])
         elif step == "pop" and any(waiting):
             least = min(under_way[one] for one in range(4) if waiting[one])
-            assert lanes.next_is_idle() is (least == 0)
+            assert (lanes.idle_lanes > 0) is (least == 0)
             chosen, popped = lanes.pop()
             assert under_way[chosen] == least and waiting[chosen].pop(0) == popped
             under_way[chosen] += 1
         elif step == "ended" and under_way[lane]:
             lanes.finish(lane)
             under_way[lane] -= 1
-        assert len(lanes) == sum(map(len, waiting))
+        assert lanes.size == sum(map(len, waiting))
     left = {(lane, number) for lane, numbers in enumerate(waiting) for number in numbers}
-    assert set(lanes.clear()) == left and not lanes
+    assert set(lanes.clear()) == left and not lanes.size
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(1, 3)), max_size=60))
@@ -111,7 +111,7 @@ def test_a_light_lane_with_nothing_under_way_is_not_passed_by() -> None:
         lanes.put(1, "many", weight=1000)
     assert turns(lanes, 3, places=9) == ["many"] * 3
     lanes.put(2, "few")
-    assert lanes.next_is_idle() and lanes.pop() == "few"
+    assert lanes.idle_lanes and lanes.pop() == "few"
 
 
 def test_a_lane_that_is_busy_for_ever_takes_no_more_room() -> None:
@@ -134,4 +134,4 @@ def test_what_is_discarded_takes_no_room() -> None:
     lanes.put(1, "many")
     for _ in range(5000):
         lanes.discard(2, lanes.put(2, "few"))
-    assert len(lanes) == 1 and len(lanes._heap) < 100 and len(lanes._lanes) == 1
+    assert lanes.size == 1 and len(lanes._heap) < 100 and len(lanes._lanes) == 1

@@ -1,17 +1,15 @@
 """What a child's memory is made of, and what a zygote's stays: `python_memory.h` and `compact.h` in csrc/."""
 
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from rocstar.sandbox.pool.pool import SandboxPool
-from rocstar.sandbox.types import ExecResult
+
+from .conftest import Run
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-Run = Callable[..., Awaitable[ExecResult]]
 
 CHURN = """
 import random, tracemalloc

@@ -114,5 +114,5 @@ class Mute(Exception):
         raise RuntimeError("no text")
 
 
-async def test_of_an_error_without_a_text_its_type_is_told() -> None:
-    assert error_text.shortest_text(Mute()) == "Mute\n"
+async def test_an_error_whose_text_raises_has_no_last_line() -> None:
+    assert error_text.last_line(Mute()) is None

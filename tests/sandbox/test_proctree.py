@@ -1,4 +1,4 @@
-"""A tree's CPU counts living descendants and reaped children; memory and descriptors are what /proc says."""
+"""A tree's CPU counts living descendants and reaped children."""
 
 import os
 import subprocess
@@ -63,22 +63,3 @@ def test_a_child_that_has_ended_and_waits_to_be_reaped_is_no_descendant() -> Non
         assert other.pid in found and child not in found and os.getpid() not in found
         other.communicate(b"\n")
     os.waitpid(child, 0)
-
-
-def test_memory_and_descriptors_grow_with_what_a_process_holds() -> None:
-    with (
-        waiting("") as small,
-        waiting("x = b'x' * (64 << 20)\nf = [open('/dev/null') for _ in range(20)]\n") as large,
-    ):
-        assert proctree.tree_pss_bytes([large.pid]) - proctree.tree_pss_bytes([small.pid]) > 60 << 20
-        assert proctree.status_kib(large.pid, "VmHWM") - proctree.status_kib(small.pid, "VmHWM") > 60 << 10
-        small.communicate(b"\n")
-        large.communicate(b"\n")
-
-
-def test_a_zombie_has_no_memory() -> None:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert proctree.status_kib(process.pid, "VmRSS") == 0
-    assert proctree.tree([process.pid])[0].state == "Z"
-    process.wait()

@@ -1,15 +1,14 @@
 """What ordinary programs do: their output, value, errors, exit codes, input and randomness."""
 
 import random
-from collections.abc import Awaitable, Callable
 
 import pytest
 
-from rocstar.sandbox.types import ExecResult, Status
+from rocstar.sandbox.types import Status
+
+from .conftest import Run
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-Run = Callable[..., Awaitable[ExecResult]]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Scratch directories: each program has one of its own, of a bounded size, that nobody else ever sees."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
@@ -10,10 +10,9 @@ from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Status
 
 from .. import needs
+from .conftest import Run
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-Run = Callable[..., Awaitable[ExecResult]]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["all layers", "tier A"])

@@ -5,7 +5,6 @@ import dataclasses
 import json
 import platform
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from rocstar.sandbox.testing import FakeSandbox
 from rocstar.sandbox.types import (
     ExecRequest,
     ExecResult,
-    Limits,
     Sandbox,
     SandboxError,
     SessionLost,
@@ -25,8 +23,9 @@ from rocstar.sandbox.types import (
 )
 
 from ..patience import PATIENCE_S
+from .errors import sandbox_error
+from .record import LIMITS, RECORDINGS, record_session
 
-RECORDINGS = Path(__file__).parent / "recordings" / "pool.json"
 RECORDED = json.loads(RECORDINGS.read_text(encoding="utf-8"))
 CASES: list[dict[str, Any]] = RECORDED["cases"]
 
@@ -59,29 +58,22 @@ def repeatable(result: ExecResult) -> ExecResult:
 
 
 async def test_the_recordings_are_what_the_pool_answers_now() -> None:
-    limits = Limits(wall_s=0.5, memory_bytes=256 << 20, output_bytes=4096)
     async with SandboxPool() as pool:
         for case in CASES:
-            result = await pool.run(ExecRequest(code=case["code"], limits=limits))
+            result = await pool.run(ExecRequest(code=case["code"], limits=LIMITS))
             assert repeatable(result) == repeatable(ExecResult.from_json(case["result"])), case["code"]
-
-
-@pytest.mark.parametrize("cells", SESSIONS, ids=lambda cells: cells[0]["code"])
-async def test_sessions_answer_now_as_recorded(cells: list[dict[str, Any]]) -> None:
-    limits = Limits(wall_s=0.5, memory_bytes=256 << 20, output_bytes=4096)
-    async with SandboxPool() as pool:
-        session = await pool.open_session(limits=limits)
-        for cell in cells:
-            if "lost" in cell:
-                with pytest.raises(SessionLost) as loss:
-                    await session.run(cell["code"])
-                assert loss.value.reason == cell["lost"]
-            else:
-                now, recorded = await session.run(cell["code"]), ExecResult.from_json(cell["result"])
+        for cells in SESSIONS:
+            for now, cell in zip(
+                await record_session(pool, [cell["code"] for cell in cells]), cells, strict=True
+            ):
+                if "lost" in cell:
+                    assert now == cell
+                    continue
+                result, recorded = (ExecResult.from_json(one["result"]) for one in (now, cell))
                 if recorded.status is Status.OUTPUT_LIMIT:  # where it is interrupted is chance
-                    assert (now.status, now.exit_code, now.signal) == (Status.OUTPUT_LIMIT, 1, None)
+                    assert (result.status, result.exit_code, result.signal) == (Status.OUTPUT_LIMIT, 1, None)
                 else:
-                    assert repeatable(now) == repeatable(recorded), cell["code"]
+                    assert repeatable(result) == repeatable(recorded), cell["code"]
 
 
 # A script says nothing of an exit with code 0: FakeSandbox.lose does.
@@ -135,9 +127,8 @@ async def test_a_passed_deadline_fails_as_in_the_pool() -> None:
     request = ExecRequest(code="1")
     async with SandboxPool() as pool:
         for sandbox in (FakeSandbox({}, otherwise=testing.ok()), pool):
-            with pytest.raises(SandboxError) as failure:
+            with sandbox_error("deadline", retryable=True):
                 await sandbox.run(request, deadline=past)
-            assert (failure.value.kind, failure.value.retryable) == ("deadline", True)
 
 
 async def test_a_batch_has_every_outcome_once() -> None:

@@ -5,7 +5,6 @@ more programs and what holds each of them: sandbox/attacks/."""
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,9 @@ from rocstar.sandbox.types import ExecRequest, ExecResult, Status
 
 from .. import needs
 from ..patience import PATIENCE_S
+from .conftest import Run
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-Run = Callable[..., Awaitable[ExecResult]]
 
 BREACH = Path("/tmp/rocstar-breach")
 

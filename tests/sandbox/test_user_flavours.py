@@ -17,6 +17,7 @@ from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, SandboxError, Status
 
 from ..patience import PATIENCE_S
+from .errors import sandbox_error
 from .watching import until
 
 SITE = f"own/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
@@ -104,10 +105,9 @@ async def test_a_call_waits_for_its_own_flavour_where_the_pool_does_not(environm
 
 async def test_a_package_that_is_missing_is_named_with_its_place(environment: Path) -> None:
     own = declared(environment, "nowhere_at_all")
-    with pytest.raises(SandboxError, match="'own' needs nowhere_at_all: install it in own") as caught:
+    with sandbox_error("missing_import", "'own' needs nowhere_at_all: install it in own"):
         async with SandboxPool(("own",), declared=own):
             pass
-    assert caught.value.kind == "missing_import"
 
 
 async def test_a_package_that_only_pythonpath_has_is_told_of(

@@ -34,7 +34,7 @@ class Bench(Supervisor):
         )
 
     def _send(self, data: bytes) -> None:
-        self.asked += data == wire.encode_id(wire.PING, 0)
+        self.asked += data == wire.encode_ids(wire.PING, 0)
 
     def kill(self) -> None:
         self.bitten += 1
@@ -101,7 +101,7 @@ async def test_without_calls_there_is_nothing_to_watch(bench: Bench) -> None:
 
 async def test_an_answer_to_ping_is_for_the_watch_alone(bench: Bench) -> None:
     bench.tick(SILENT_S)
-    pong = wire.encode_id(wire.PONG, 0)
+    pong = wire.encode_ids(wire.PONG, 0)
     bench.get_buffer(-1)[: len(pong)] = pong
     bench.buffer_updated(len(pong))
     bench.tick(TICK_S)

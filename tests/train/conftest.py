@@ -173,7 +173,7 @@ class Tags(HTMLParser):
 
 @pytest.fixture(scope="session")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run directory as `rocstar train` leaves it; nobody may change it."""
+    """A run directory as `rocstar train` leaves it; a test must not change it."""
     return make_run(tmp_path_factory.mktemp("runs") / "quickstart")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from rocstar import train
 from rocstar.train.cli import main
-from rocstar.train.cli.training import executable_name, without_stages
+from rocstar.train.cli.training import executable_name
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record import version
@@ -212,7 +212,9 @@ def test_ctrl_c_is_told_as_fits_the_verb() -> None:
     assert (child.returncode, messages) == (130, "interrupted\n")
 
 
-def test_sft_alone_has_no_stages(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sft_alone_has_no_stages_but_the_evaluation_limits_of_the_last(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     import rocstar.train.main as composition
 
     seen = []
@@ -221,19 +223,10 @@ def test_sft_alone_has_no_stages(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert main(["sft", "recipes/quickstart.toml", "--output-dir=x", "--run.seed=5"]) == 0
     recipe, directory = seen[0]
     assert recipe.stages == [] and recipe.run.seed == 5 and str(directory) == "x"
+    last, limits = load_recipe("recipes/quickstart.toml").stages[-1], recipe.eval[0]
+    assert limits.max_response_tokens == last.max_response_tokens, "a model from nothing has no room for more"
+    assert limits.max_turns == last.max_turns
     assert capsys.readouterr().out == "report: x/report.html\nlook into it: rocstar view x\n"
-
-
-def test_the_cold_start_alone_is_evaluated_within_the_last_stages_limits() -> None:
-    """A model from nothing has no room for more."""
-    recipe = load_recipe("recipes/quickstart.toml")
-    alone = without_stages(recipe)
-    last = recipe.stages[-1]
-    assert alone.stages == [] and alone.sft == recipe.sft
-    assert (alone.eval[0].max_response_tokens, alone.eval[0].max_turns) == (
-        last.max_response_tokens,
-        last.max_turns,
-    )
 
 
 def test_a_folder_that_this_user_may_not_enter_is_one_line(

@@ -1,4 +1,4 @@
-"""`rocstar records`: what a run stored as columns, as JSON Lines, but for what nobody is to be shown."""
+"""`rocstar records` writes the stored columns of a run as JSON Lines, without hidden tasks."""
 
 import dataclasses
 import json

@@ -21,6 +21,7 @@ from rocstar.train.evaluation import during_training
 from rocstar.train.groups.source import Batch, Roller, Source
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.checkpoint_writer import Order
+from rocstar.train.learner.commands import LoadStart
 from rocstar.train.plan.resume import check_same_kind
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.data_config import DataConfig
@@ -76,13 +77,11 @@ class SavingTeam:
     def __init__(self, metrics: Path) -> None:
         self.metrics = metrics
         self.saved: list[tuple[str, dict[str, Any], int]] = []
+        self.writer = SimpleNamespace(check=lambda: None)
 
     async def save(self, order: Order) -> None:
         write_checkpoint(order.directory)
         self.saved.append((order.directory.name, order.progress, len(read_metrics(self.metrics))))
-
-    def check_saved(self) -> None:
-        pass
 
     async def finish_saving(self) -> None:
         pass
@@ -523,10 +522,10 @@ async def test_the_start_policy_is_that_of_step_0_also_when_resumed(
     tmp_path: Path,
     is_resumed: bool,
 ) -> None:
-    async def load_start(team: SavingTeam, directory: Path, recipe: Recipe) -> None:
-        scripted.append(f"start of {directory.name}")
+    async def run_command(team: SavingTeam, command: LoadStart) -> None:
+        scripted.append(f"start of {command.directory.name}")
 
-    monkeypatch.setattr(SavingTeam, "load_start", load_start, raising=False)
+    monkeypatch.setattr(SavingTeam, "run", run_command, raising=False)
     rl = RlConfig(start_kl_every=2)
     run = make_run(Recipe.model_construct(**dict(TWO_STAGES) | {"rl": rl}))
     if is_resumed:

@@ -6,29 +6,27 @@ import argparse
 import contextlib
 import difflib
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.explain import NEAR
-from rocstar.train.recipe.load import load_recipe, shipped_recipes
+from rocstar.train.recipe.load import shipped_recipes
 
 FIELDS = "fields are set with --section.field=value or --section.field value, switches with true or false"
 RECIPE_HELP = f"a TOML file, or one of {', '.join(shipped_recipes())}; {FIELDS}"
 
 
-def recipe_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", help=RECIPE_HELP)
-
-
-def refuse_misspelt(options: argparse.Namespace, rest: list[str]) -> None:
+def refuse_misspelt(parser: argparse.ArgumentParser, rest: list[str]) -> None:
     """Raise ConfigError for an unknown option whose name is close to one of the verb's."""
+    names = re.findall(r"--([a-z][a-z-]*)", parser.format_usage()) if rest else []
     for option in rest:
         name = option.removeprefix("--").partition("=")[0]
         if not option.startswith("--") or "." in name or name in Recipe.model_fields:
             continue
-        if near := difflib.get_close_matches(name, options.known(), n=1, cutoff=NEAR):
+        if near := difflib.get_close_matches(name, names, n=1, cutoff=NEAR):
             raise ConfigError(f"option {option!r} is not known; did you mean --{near[0]}?")
 
 
@@ -41,10 +39,6 @@ def check_fields(rest: list[str]) -> None:
             raise ConfigError(
                 f"option {option!r} is not known; recipe fields are set with --section.field=value"
             )
-
-
-def recipe_of_options(options: argparse.Namespace, rest: list[str]) -> Recipe:
-    return load_recipe(options.recipe, rest)
 
 
 def directory_of(options: argparse.Namespace, recipe: Recipe) -> Path:
@@ -67,25 +61,12 @@ def loading() -> Iterator[None]:
         yield
 
 
-def count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tasks, 0 or more")
-    return int(text)
+def number(what: str, least: int) -> Callable[[str], int]:
+    """Return the type of an option whose value is a whole number from `least` on."""
 
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}, {least} or more")
+        return int(text)
 
-def positive(text: str) -> int:
-    if not count(text):
-        raise argparse.ArgumentTypeError("0 tasks give no trajectory; take 1 or more")
-    return int(text)
-
-
-def any_step(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a step, 0 or more")
-    return int(text)
-
-
-def step_number(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a step, 1 or more")
-    return int(text)
+    return read

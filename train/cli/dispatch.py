@@ -6,7 +6,6 @@ Exit codes: see record/ending.py.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,20 +28,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _joined(arguments)
     options, rest = parse_or_exit(lambda: build_parser().parse_known_args(arguments))
     verb: Verb | None = getattr(options, "verb", None)
-    if verb is None:  # `rocstar --option sandbox`
-        return guarded(lambda: _refuse(f"option {arguments[0]!r} is not known; the verb comes first"))
 
     def work() -> int:
-        refuse_misspelt(options, rest)
+        if verb is None:  # `rocstar --option sandbox`
+            raise ConfigError(f"option {arguments[0]!r} is not known; the verb comes first")
+        refuse_misspelt(options.parser, rest)
         if verb.extra and (message := missing_extra_message(f"rocstar {verb.name}", verb.extra)):
             raise ConfigError(message)
         if verb.fields == "always":
             check_fields(rest)
         elif verb.fields == "never" and rest:
             raise ConfigError(f"option {rest[0]!r} is not known; see `rocstar {verb.name} --help`")
-        return verb.run(options, rest)
+        return verb.run(options) if verb.fields == "never" else verb.run(options, rest)
 
-    if verb.name not in ("train", "sft") or options.dry_run:
+    if verb is None or verb.name not in ("train", "sft") or options.dry_run:
         return guarded(work)
     return guarded(
         work, resumes=not options.only_sft, interrupted=lambda: interrupted(options, rest, arguments)
@@ -62,14 +61,10 @@ def build_parser() -> argparse.ArgumentParser:
         # With abbreviations, a misspelt recipe field could be taken for an option.
         added = verbs.add_parser(verb.name, help=verb.help, allow_abbrev=False)
         verb.add_options(added)
-        added.set_defaults(verb=verb, known=_option_names(added))
+        added.set_defaults(verb=verb, parser=added)
     for name, (text, _) in OWN_PARSERS.items():
         verbs.add_parser(name, help=text, add_help=False)
     return parser
-
-
-def _option_names(parser: argparse.ArgumentParser) -> Callable[[], list[str]]:
-    return lambda: re.findall(r"--([a-z][a-z-]*)", parser.format_usage())
 
 
 def _sandbox(arguments: list[str]) -> int:
@@ -123,15 +118,11 @@ def _joined(arguments: list[str]) -> list[str]:
     return joined
 
 
-def _refuse(message: str) -> int:
-    raise ConfigError(message)
-
-
 class _Version(argparse.Action):
     """Print the version and exit. Runs git only when --version is given."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
-        from rocstar.train.record.version import describe
+        from rocstar.train.record.version import describe_version
 
-        print(describe())
+        print(describe_version())
         parser.exit()

@@ -12,50 +12,33 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rocstar.train.cli.arguments import (
-    directory_of,
-    loading,
-    positive,
-    recipe_argument,
-    recipe_of_options,
-    step_number,
-)
+from rocstar.train.cli.arguments import RECIPE_HELP, directory_of, loading, number
 from rocstar.train.recipe.config import Recipe, with_eval_limits
 from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record.ending import run_interrupted
 
 
-def add_train(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `rocstar train`."""
-    parser.epilog = "Every field of a recipe: rocstar recipe."
-    recipe_argument(parser)
+def add_train(parser: argparse.ArgumentParser, *, only_sft: bool = False) -> None:
+    """Add the options of `rocstar train`, or of `rocstar sft`."""
+    parser.add_argument("recipe", help=RECIPE_HELP)
     parser.add_argument("--output-dir", help="run directory; default runs/NAME")
-    parser.add_argument("--resume", action="store_true", help="go on from the last complete checkpoint")
-    text = "learn from the trajectories of another run or of `rocstar rollout`; nothing is rolled out"
-    parser.add_argument("--from-rollouts", type=Path, metavar="PATH", help=text)
-    _add_dry_run(parser)
-    parser.set_defaults(only_sft=False)
-
-
-def add_sft(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `rocstar sft`."""
-    recipe_argument(parser)
-    parser.add_argument("--output-dir", help="run directory; default runs/NAME")
-    _add_dry_run(parser)
-    parser.set_defaults(resume=False, from_rollouts=None, only_sft=True)
-
-
-def _add_dry_run(parser: argparse.ArgumentParser) -> None:
+    if not only_sft:
+        parser.epilog = "Every field of a recipe: rocstar recipe."
+        parser.add_argument("--resume", action="store_true", help="go on from the last complete checkpoint")
+        text = "learn from the trajectories of another run or of `rocstar rollout`; nothing is rolled out"
+        parser.add_argument("--from-rollouts", type=Path, metavar="PATH", help=text)
     text = "check model, data, engine, output directory and disk, and print recipe and plan; build nothing"
     parser.add_argument("--dry-run", action="store_true", help=text)
     text = (
         "of --dry-run: nodes and GPUs on each, 8x8 for example, or 3x8+5x8 where the last five only serve; "
+        "default: this process, or torchrun's"
     )
-    text += "default: this process, or torchrun's"
     parser.add_argument("--world", metavar="NODESxGPUS", help=text)
     text = "of --dry-run: rehearse the learner on GPUs of M GiB that are not there; refuse what does not fit"
     parser.add_argument("--gpu-memory-gb", type=_memory, metavar="M", help=text)
     parser.add_argument("--json", action="store_true", help="of --dry-run: print one JSON object")
+    parser.set_defaults(only_sft=only_sft, **({"resume": False, "from_rollouts": None} if only_sft else {}))
 
 
 def _memory(text: str) -> float:
@@ -67,9 +50,10 @@ def _memory(text: str) -> float:
 
 def train(options: argparse.Namespace, rest: list[str]) -> int:
     """Train by a recipe, or with --dry-run print its plan."""
-    recipe = recipe_of_options(options, rest)
+    recipe = load_recipe(options.recipe, rest)
     if options.only_sft:
-        recipe = without_stages(recipe)
+        # The evaluation keeps the limits of the last stage.
+        recipe = with_eval_limits(recipe).model_copy(update={"stages": []})
     directory = directory_of(options, recipe)
     if options.dry_run:
         from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
@@ -121,14 +105,9 @@ def _rehearsal(options: argparse.Namespace) -> Any:
     return learner
 
 
-def without_stages(recipe: Recipe) -> Recipe:
-    """Return the recipe without its stages; its evaluation keeps the limits of the last stage."""
-    return with_eval_limits(recipe).model_copy(update={"stages": []})
-
-
 def interrupted(options: argparse.Namespace, rest: list[str], arguments: list[str]) -> str:
     try:
-        directory = directory_of(options, recipe_of_options(options, rest))
+        directory = directory_of(options, load_recipe(options.recipe, rest))
     except ConfigError:
         return "interrupted"
     return run_interrupted(directory, arguments, resumes=not options.only_sft)
@@ -136,13 +115,15 @@ def interrupted(options: argparse.Namespace, rest: list[str], arguments: list[st
 
 def add_rollout(parser: argparse.ArgumentParser) -> None:
     """Add the options of `rocstar rollout`."""
-    recipe_argument(parser)
+    parser.add_argument("recipe", help=RECIPE_HELP)
     parser.add_argument("--model", help="Hugging Face directory, checkpoint, or hub name; default model.path")
     text = "a JSONL file for one step, or with --steps a folder for `train --from-rollouts`"
     parser.add_argument("--out", required=True, type=Path, help=text)
-    number = parser.add_mutually_exclusive_group()
-    number.add_argument("--limit", type=positive, default=8, help="number of tasks of the one step")
-    number.add_argument("--steps", type=step_number, help="so many steps of rl.tasks_per_step tasks")
+    size = parser.add_mutually_exclusive_group()
+    text = "number of tasks of the one step"
+    size.add_argument("--limit", type=number("a number of tasks", 1), default=8, help=text)
+    text = "so many steps of rl.tasks_per_step tasks"
+    size.add_argument("--steps", type=number("a step", 1), help=text)
     text = "with --steps: roll out the steps that the folder does not have yet"
     parser.add_argument("--resume", action="store_true", help=text)
     text = "replace the file --out if there is one; it stays until the new one is whole"
@@ -154,15 +135,15 @@ def add_rollout(parser: argparse.ArgumentParser) -> None:
 
 def rollout(options: argparse.Namespace, rest: list[str]) -> int:
     """Roll out and save trajectories, or with --dry-run check what that needs."""
-    recipe = recipe_of_options(options, rest)
+    recipe = load_recipe(options.recipe, rest)
     if options.dry_run:
         from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
-        from rocstar.train.plan.dry_run import dry_run_alone, what_rollout_needs
+        from rocstar.train.plan.dry_run import dry_run_alone
 
         return dry_run_alone(
             recipe,
             options.model,
-            what=what_rollout_needs,
+            evaluates=False,
             out=options.out,
             as_json=options.json,
             built_in=load_tasks_of,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from rocstar.train.cli import training
-from rocstar.train.cli.arguments import RECIPE_HELP, any_step, check_fields, count, loading, step_number
+from rocstar.train.cli.arguments import RECIPE_HELP, check_fields, loading, number
 from rocstar.train.data import data_command
 from rocstar.train.evaluation import command as evaluation
 from rocstar.train.plan.node_doctor import add_node_options, node_doctor
@@ -32,18 +32,13 @@ class Verb:
     name: str
     help: str
     add_options: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace, list[str]], int]
-    """Takes the parsed options and the recipe fields that follow them; returns the exit code."""
+    run: Callable[..., int]
+    """Takes the parsed options, and the recipe fields that follow them unless `fields` is "never"; returns
+    the exit code."""
     extra: str | None = None
     """The extra of pyproject.toml whose packages the verb needs; None if it needs none or checks itself."""
     fields: Literal["always", "checked by run", "never"] = "never"
     """Whether recipe fields may follow the options."""
-
-
-def _without_fields(
-    work: Callable[[argparse.Namespace], int],
-) -> Callable[[argparse.Namespace, list[str]], int]:
-    return lambda options, _: work(options)
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +46,7 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", type=Path, metavar="A", help=text)
     parser.add_argument("b", type=Path, metavar="B", help="as A; differences are B minus A")
     text = "of runs: the evaluation at this step; default: the last that both have"
-    parser.add_argument("--step", type=any_step, metavar="N", help=text)
+    parser.add_argument("--step", type=number("a step", 0), metavar="N", help=text)
     text = "only this set; may be repeated"
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="NAME", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -67,7 +62,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _add_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, help="run directory")
-    parser.add_argument("--step", type=step_number, required=True, help="the RL step, from 1")
+    parser.add_argument("--step", type=number("a step", 1), required=True, help="the RL step, from 1")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -92,7 +87,7 @@ def _write_eval_page(folder: Path) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from rocstar.train.reading.view.report import ReportError, write_eval_report, write_report
+    from rocstar.train.reading.view.report import write_eval_report, write_report
     from rocstar.train.record.metrics import MetricsFileError
 
     if (options.run / "results.json").is_file():
@@ -107,7 +102,7 @@ def _report(options: argparse.Namespace) -> int:
         raise ConfigError("--reveal is for the folder of an evaluation; a run's report shows its own tasks")
     try:
         print(write_report(options.run))
-    except (ReportError, MetricsFileError) as error:
+    except MetricsFileError as error:
         raise ConfigError(str(error)) from None
     return 0
 
@@ -116,7 +111,8 @@ def _add_records(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, help="run directory, or folder of records")
     parser.add_argument("--out", required=True, type=Path, help="a folder that is new or empty")
     text = "only this step; may be repeated"
-    parser.add_argument("--step", dest="steps", type=step_number, action="append", metavar="N", help=text)
+    step = number("a step", 1)
+    parser.add_argument("--step", dest="steps", type=step, action="append", metavar="N", help=text)
 
 
 def _records(options: argparse.Namespace) -> int:
@@ -226,11 +222,11 @@ VERBS: Sequence[Verb] = (
     ),
     Verb(
         "sft", "the cold start alone, with the evaluation after it",
-        training.add_sft, training.train, "train", "always",
+        partial(training.add_train, only_sft=True), training.train, "train", "always",
     ),
     Verb(
         "eval", "avg@k and pass@k of a model on sets of tasks, kept as evidence",
-        partial(evaluation.add_arguments, recipe_help=RECIPE_HELP, count=count),
+        partial(evaluation.add_arguments, recipe_help=RECIPE_HELP, count=number("a number of tasks", 0)),
         partial(evaluation.run, loading=loading, write_page=_write_eval_page), "train", "always",
     ),
     Verb(
@@ -249,27 +245,27 @@ VERBS: Sequence[Verb] = (
     ),
     Verb(
         "report", "write report.html of a run directory, or of an evaluation's folder",
-        _add_report, _without_fields(_report), "sim",
+        _add_report, _report, "sim",
     ),
     Verb(
         "view", "a local page of runs, live: curves, groups, trajectories and tokens",
-        view.add_arguments, _without_fields(view.run), "view",
+        view.add_arguments, view.run, "view",
     ),
     Verb(
         "compare", "which of two evaluations of the same questions is better, and how surely",
-        _add_compare, _without_fields(_compare), "train",
+        _add_compare, _compare, "train",
     ),
     Verb(
         "replay", "compute the loss of a step again from the run's records",
-        _add_replay, _without_fields(_replay), "train",
+        _add_replay, _replay, "train",
     ),
     Verb(
         "analyse", "where the policy was uncertain: exact entropies by what each token is for",
-        analyse_command.add_arguments, _without_fields(analyse_command.run), "train",
+        analyse_command.add_arguments, analyse_command.run, "train",
     ),
     Verb(
         "records", "write the trajectory records of a run as JSON Lines, a file per step",
-        _add_records, _without_fields(_records), "sim",
+        _add_records, _records, "sim",
     ),
     Verb(
         "doctor", "check a run, or this node before a run, and say what to do",
@@ -277,19 +273,19 @@ VERBS: Sequence[Verb] = (
     ),
     Verb(
         "export", "write a checkpoint in a standard format: a Hugging Face folder, or a GGUF file",
-        _add_export, _without_fields(_export), "train",
+        _add_export, _export, "train",
     ),
     Verb(
         "data", "build|check|show: tasks and conversations, compared with evaluation sets",
-        data_command.add_arguments, _without_fields(data_command.run),
+        data_command.add_arguments, data_command.run,
     ),
     Verb(
         "grade", "the judge alone: JSON Lines of answer and text in, reward and method out",
-        _add_grade, _without_fields(_grade), "train",
+        _add_grade, _grade, "train",
     ),
     Verb(
         "recipe", "what the fields of a recipe mean, with default, unit and bounds",
-        _add_recipe, _without_fields(_recipe),
+        _add_recipe, _recipe,
     ),
 )  # fmt: skip
 """The verbs in the order of help."""

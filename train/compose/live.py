@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -11,27 +12,25 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from rocstar.engine.types import Task
-from rocstar.train.compose.cold_start import conversations, first_model, tune
-from rocstar.train.compose.model import FirstModel, make_team
+from rocstar.train.compose.model import FirstModel, conversations, first_model, make_team, tune
 from rocstar.train.compose.setup import BuiltRun, Setup
-from rocstar.train.evaluation import during_training
 from rocstar.train.groups.live_source import live_source
 from rocstar.train.groups.source import Source
 from rocstar.train.learner import checkpoint
 from rocstar.train.plan.preflight import Tasks
-from rocstar.train.reading.view.report import write_eval_report
 from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.run import Live
 from rocstar.train.serving.agent import make_agent, open_sandbox
 from rocstar.train.serving.backend import InitialPolicy, Learning, backend_of
-from rocstar.train.serving.nodes import new_token, open_nodes
+from rocstar.train.serving.nodes import open_nodes
 from rocstar.train.tasks.chat_format import chat_format
 
 
 @contextlib.asynccontextmanager
 async def open_live(setup: Setup, tasks: Tasks) -> AsyncIterator[BuiltRun]:
     """Build a run on `tasks`; its cold start is over when the block begins."""
-    recipe, token = setup.recipe, new_token(setup.world)
+    recipe = setup.recipe
+    token = secrets.token_hex(32) if setup.world.has_nodes else None  # of the services of other nodes
     for note in tasks.left_out:
         setup.listeners.note(note)
     async with open_sandbox(recipe) as sandbox:
@@ -64,14 +63,7 @@ async def open_live(setup: Setup, tasks: Tasks) -> AsyncIterator[BuiltRun]:
                 measure=opened.measure,
                 nodes=nodes,
             )
-            run = setup.run(
-                team,
-                opened.publisher,
-                chat,
-                evaluation=during_training,
-                write_eval_page=write_eval_report,
-                live=live,
-            )
+            run = setup.run(team, opened.publisher, chat, live)
 
             def source(
                 stage: StageConfig, tasks: Sequence[Task], state: dict[str, Any] | None

@@ -1,19 +1,27 @@
-"""The learner's model: given by the recipe, loaded again from a checkpoint, or made from nothing."""
+"""The first model of a run with its cold start, and the learners on it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rocstar.engine.chat.chat import ChatFormat
+from rocstar.engine.types import TurnForm
+from rocstar.sandbox.types import Sandbox
 from rocstar.train.compose.setup import Setup
 from rocstar.train.learner import checkpoint
-from rocstar.train.learner.load_parts import load_learner
-from rocstar.train.learner.model_io import load_model
+from rocstar.train.learner.cold_start import build_from_nothing, conversations_for, run_cold_start
+from rocstar.train.learner.model_io import load_model, load_tokenizer
+from rocstar.train.learner.sharded_loading import load_learner
 from rocstar.train.learner.sharding import is_apart, shard
 from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.learner.world import World
+from rocstar.train.plan.preflight import Tasks
+from rocstar.train.recipe.model_config import ModelConfig
 from rocstar.train.serving.nodes import Start
+from rocstar.train.tasks.chat_format import chat_format, check_scratch
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,3 +67,48 @@ def load_team(setup: Setup, path: str, token: str | None = None) -> LearnerTeam:
     if world.size > 1 or world.servers:
         setup.send(Start(path=path, token=token, date=recipe.model.date))
     return LearnerTeam(load_learner(path, world, recipe), world, setup.thread, recipe.model)
+
+
+async def first_model(
+    setup: Setup, tasks: Tasks, sandbox: Sandbox
+) -> tuple[FirstModel, PreTrainedTokenizerBase]:
+    """Return the model of the run's beginning: one to load, or one from nothing after its cold start."""
+    recipe, world = setup.recipe, setup.world
+    try:
+        if setup.saved is not None or recipe.model.path != "scratch":
+            path = str(setup.saved or setup.cold or recipe.model.path)
+            return FirstModel(path=path, dtype=recipe.model.dtype), load_tokenizer(path)
+        setup.set_threads(world.threads(recipe.run.threads, alone=True))
+        rows = await conversations(setup, tasks, sandbox, check_scratch(recipe))
+        if setup.cold is not None:
+            model, tokenizer = load_model(str(setup.cold), "float32"), load_tokenizer(str(setup.cold))
+        else:
+            model, tokenizer = build_from_nothing(recipe, rows)
+        alone = World(rank=0, size=1)
+        # The cold start learns in float32, whatever `model.sharding` asks of the later learner.
+        shard(model, alone, ModelConfig(), tokens_per_microbatch=recipe.rl.tokens_per_microbatch)
+        team, chat = LearnerTeam(model, alone, setup.thread), chat_format(recipe, tokenizer)
+        await tune(setup, team, chat, rows, tokenizer)
+        return FirstModel(path=recipe.model.path, dtype="float32", loaded=model), tokenizer
+    finally:
+        setup.set_threads(world.threads(recipe.run.threads))
+
+
+async def tune(
+    setup: Setup,
+    team: LearnerTeam,
+    chat: ChatFormat,
+    rows: list[dict[str, Any]],
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    """Run the cold start on the team's model."""
+    await run_cold_start(
+        team, setup.recipe, chat, rows, tokenizer, setup.listeners, setup.metrics, setup.cold
+    )
+
+
+async def conversations(setup: Setup, tasks: Tasks, sandbox: Sandbox, form: TurnForm) -> list[dict[str, Any]]:
+    """Return the rows that the cold start learns."""
+    return tasks.conversations or await conversations_for(
+        setup.recipe, tasks.demonstrations, sandbox, setup.listeners, form
+    )

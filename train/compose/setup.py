@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.garbage import settled_garbage
 from rocstar.engine.types import Task
+from rocstar.train.evaluation import during_training
 from rocstar.train.groups.journal import Journal, origin_of
 from rocstar.train.groups.source import OpenSource
 from rocstar.train.learner import checkpoint
@@ -22,17 +23,17 @@ from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.learner.world import World
 from rocstar.train.publish.publisher import Publisher
 from rocstar.train.reading.diagnosis.watch import Watch
+from rocstar.train.reading.view.report import write_eval_report
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.record.callbacks import Callback, Listeners
 from rocstar.train.record.console import Console
 from rocstar.train.record.console_log import ConsoleLog
 from rocstar.train.record.listening import listening
-from rocstar.train.record.loop_lag import LoopLag
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.run_directory import METRICS
 from rocstar.train.record.stall import guarded, stall_s
-from rocstar.train.record.time_budget import TimeBudget
-from rocstar.train.run import Evaluations, Live, Run
+from rocstar.train.record.time_budget import LoopLag, TimeBudget
+from rocstar.train.run import Live, Run
 
 if TYPE_CHECKING:
     from rocstar.train.serving.nodes import Start
@@ -86,22 +87,13 @@ class Setup:
     def set_threads(self, threads: int) -> None:
         self.thread.submit(checkpoint.set_threads, threads).result()
 
-    def run(
-        self,
-        team: LearnerTeam,
-        publisher: Publisher,
-        chat: ChatFormat,
-        *,
-        evaluation: Evaluations,
-        write_eval_page: Callable[[Path], object],
-        live: Live | None = None,
-    ) -> Run:
+    def run(self, team: LearnerTeam, publisher: Publisher, chat: ChatFormat, live: Live | None = None) -> Run:
         """Return the run of these parts."""
         return Run(
             recipe=self.recipe,
             directory=self.run_dir,
             live=live,
-            evaluation=evaluation,
+            evaluation=during_training,
             publisher=publisher,
             team=team,
             decode=chat.decode,
@@ -116,7 +108,7 @@ class Setup:
             listeners=self.listeners,
             budget=TimeBudget(),
             lag=self.lag,
-            write_eval_page=write_eval_page,
+            write_eval_page=write_eval_report,
             alarms=self.watch.measured,
         )
 

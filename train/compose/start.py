@@ -17,7 +17,6 @@ from rocstar.engine.progress.status import StatusLine
 from rocstar.train.compose.live import open_live
 from rocstar.train.compose.model import load_team
 from rocstar.train.compose.setup import Begun, BuiltRun, Setup, TrainOrder
-from rocstar.train.evaluation import during_training
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.groups.from_rollouts import RecordedGroups, Records, VersionCounter
 from rocstar.train.learner import checkpoint
@@ -26,7 +25,7 @@ from rocstar.train.learner.world import Roles, World
 from rocstar.train.plan.preflight import check_run, loaded_tasks
 from rocstar.train.plan.prompts import dated
 from rocstar.train.plan.resume import bytes_to_keep, check_same_kind, complete, take_recipe
-from rocstar.train.reading.view.report import write_eval_report, write_report
+from rocstar.train.reading.view.report import write_report
 from rocstar.train.record.console_log import ConsoleLog
 from rocstar.train.record.manifest import recorded
 from rocstar.train.record.run_directory import REPORT, claim, cold_start_of, discard_if_unused
@@ -121,13 +120,7 @@ async def _open_recorded(setup: Setup, records: Records) -> AsyncIterator[BuiltR
     refill = ", rl.refill draws nothing" if recipe.rl.refill else ""
     setup.listeners.note(f"learning from {records}: nothing is rolled out or evaluated{refill}")
     yield BuiltRun(
-        run=setup.run(
-            team,
-            VersionCounter(),
-            chat_format(recipe, tokenizer),
-            evaluation=during_training,
-            write_eval_page=write_eval_report,
-        ),
+        run=setup.run(team, VersionCounter(), chat_format(recipe, tokenizer)),
         tokenizer=tokenizer,
         tasks=[[] for _ in recipe.stages],
         open_source=lambda stage, tasks, state: contextlib.nullcontext(RecordedGroups(records)),

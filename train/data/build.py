@@ -18,18 +18,19 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from rocstar.engine.record.files import whole_file
-from rocstar.train.data.build_config import BuildConfig, SourceConfig, forbids_commercial_use, names_branch
+from rocstar.train.data.build_config import COMMIT, BuildConfig, SourceConfig, forbids_commercial_use
 from rocstar.train.data.candidate import Candidate, Dropped
 from rocstar.train.data.check import evidence_of, make_check, read_questions
 from rocstar.train.data.difficulty import PassRate, read_attempts
 from rocstar.train.data.funnel import FUNNEL, REASONS, Funnel, SourceInfo
 from rocstar.train.data.row_table import SCHEMA, RowTable
-from rocstar.train.data.task_rows import TaskReader
+from rocstar.train.data.task_rows import read_task
 from rocstar.train.data.work_file import discard_work, open_work
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.targets import make_folder
@@ -119,7 +120,7 @@ class _Builder:
     def _reader(self, source: SourceConfig) -> Callable[[Any], Candidate | Dropped]:
         config = self._config
         if config.kind == "tasks":
-            return TaskReader(source, config.clean, commercial=self._commercial).read
+            return partial(read_task, source=source, clean=config.clean, commercial=self._commercial)
         from rocstar.train.data.conversation_rows import ConversationReader
 
         return ConversationReader(source, config.conversations, commercial=self._commercial).read
@@ -127,14 +128,13 @@ class _Builder:
     def _check_source(self, number: int) -> None:
         """Check that a row can be read: if none can, the build file is wrong."""
         read = self._table.position(number)
-        unreadable = self._table.database.execute(
-            "SELECT evidence FROM rows WHERE source = ? AND reason = 'unreadable' ORDER BY number", (number,)
-        )
-        first, bad = unreadable.fetchone(), 0
-        if first is not None:
-            bad = 1 + sum(1 for _ in unreadable)
+        # With MIN, SQLite takes the other columns from the row of the minimum.
+        first, bad, _ = self._table.database.execute(
+            "SELECT evidence, COUNT(*), MIN(number) FROM rows WHERE source = ? AND reason = 'unreadable'",
+            (number,),
+        ).fetchone()
         if read == bad:
-            why = json.loads(first[0])["error"] if first else "it is empty"
+            why = json.loads(first)["error"] if first else "it is empty"
             raise ConfigError(f"source {self._names[number]!r}: none of its {read:,} rows can be read: {why}")
 
     def _overlap(self) -> None:
@@ -210,7 +210,10 @@ class _Builder:
 
     def kept(self) -> Iterator[dict[str, Any]]:
         """Yield the written rows, by id."""
-        for source, row, id_, body, licence, decisions in self._table.kept():
+        found = self._table.database.execute(
+            "SELECT source, row, id, body, licence, decisions FROM rows WHERE reason IS NULL ORDER BY id"
+        )
+        for source, row, id_, body, licence, decisions in found:
             origin = self._sources[source]
             provenance: dict[str, Any] = {"source": origin.name, "from": origin.source, "row": row}
             provenance |= {"revision": origin.revision} if origin.revision else {}
@@ -218,15 +221,19 @@ class _Builder:
             named = {"data_source": origin.name} if self._config.kind == "tasks" else {}
             yield {
                 "id": id_,
-                **body,
+                **json.loads(body),
                 **named,
-                "provenance": {**provenance, "licence": licence, "decided": decisions},
+                "provenance": {**provenance, "licence": licence, "decided": json.loads(decisions)},
             }
 
     def dropped(self) -> Iterator[dict[str, Any]]:
         """Yield the dropped rows, each with its reason."""
-        for source, row, reason, evidence, shown in self._table.dropped():
-            end = {"reason": reason, "evidence": evidence, "shown": shown}
+        found = self._table.database.execute(
+            "SELECT source, row, reason, evidence, shown FROM rows WHERE reason IS NOT NULL"
+            " ORDER BY source, row, reason, evidence, shown"
+        )
+        for source, row, reason, evidence, shown in found:
+            end = {"reason": reason, "evidence": json.loads(evidence), "shown": shown}
             yield {"source": self._names[source], "row": row, **end}
 
     def funnel(self) -> Funnel:
@@ -234,7 +241,9 @@ class _Builder:
         kept: dict[str, int] = {}
         read: dict[str, int] = dict.fromkeys(self._names, 0)
         lost: dict[str, dict[str, int]] = {}
-        for reason, source, count in self._table.counts():
+        for reason, source, count in self._table.database.execute(
+            "SELECT reason, source, COUNT(*) FROM rows GROUP BY reason, source"
+        ):
             name = self._names[source]
             read[name] += count
             if reason is None:
@@ -252,7 +261,7 @@ class _Builder:
 
     def _notes(self, kept: Mapping[str, int]) -> Iterator[str]:
         for source in self._config.sources:
-            if names_branch(source):
+            if source.source.startswith(HUB) and not COMMIT.fullmatch(source.revision):
                 yield f"{source.name}: revision {source.revision!r} may move; name a commit"
             if source.most and kept.get(source.name, 0) < source.most:
                 yield f"{source.name}: {kept.get(source.name, 0):,} rows, {source.most:,} were asked for"

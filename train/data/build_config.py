@@ -46,7 +46,7 @@ COMMERCIAL: Final = frozenset({
     "cdla-sharing-1.0", "unlicense", "public-domain",
 })  # fmt: skip
 """The licences that allow commercial use, by their names on the hub. No legal advice."""
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 
 class SourceConfig(Section):
@@ -142,7 +142,7 @@ class ConversationsConfig(Section):
 class BuildConfig(Section):
     """A whole build."""
 
-    kind: Literal["tasks", "conversations"] = Field(description="what the rows become")
+    kind: Literal["tasks", "conversations"] = Field(description="the form of the written rows")
     seed: int = Field(0, description="of the draw where a source gives `most` rows")
     sources: list[SourceConfig] = Field(min_length=1, description="of equal rows the first source's stays")
     clean: CleanConfig = CleanConfig()
@@ -249,11 +249,6 @@ def _problems(config: BuildConfig, raw: Mapping[str, Any], commercial: bool) -> 
                 load_template(name, None)
             except ChatError as error:
                 yield f"conversations.templates: {error}"
-
-
-def names_branch(source: SourceConfig) -> bool:
-    """True if a hub source names a branch, whose rows may change."""
-    return source.source.startswith("hub:") and not _COMMIT.fullmatch(source.revision)
 
 
 def forbids_commercial_use(licence: str) -> str | None:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.tasks.messages import read_messages, shown
+from rocstar.train.tasks.messages import read_messages, short_repr
 
 Form = Literal["messages", "sharegpt", "instruction"]
 _THOUGHTS: Final = ("reasoning", "reasoning_content", "thinking")
@@ -68,12 +68,12 @@ def read_tools(value: Any) -> list[dict[str, Any]]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise ConfigError(f"tools is {shown(value)}; it must be a list")
+        raise ConfigError(f"tools is {short_repr(value)}; it must be a list")
     tools = []
     for tool in value:
         function = tool.get("function", tool) if isinstance(tool, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise ConfigError(f"{shown(tool)} is no tool: it has no name")
+            raise ConfigError(f"{short_repr(tool)} is no tool: it has no name")
         parameters = _schema(function.get("parameters") or {"type": "object", "properties": {}})
         if isinstance(parameters, dict):
             parameters.setdefault("type", "object")
@@ -138,7 +138,7 @@ def _from_sharegpt(row: Mapping[str, Any]) -> list[dict[str, Any]]:
         who = _FROM.get(str(item.get("from"))) if isinstance(item, Mapping) else None
         if who is None or not isinstance(item.get("value"), str):
             raise ConfigError(
-                f"{shown(item)} is no turn of a conversation; 'from' is one of {', '.join(_FROM)}"
+                f"{short_repr(item)} is no turn of a conversation; 'from' is one of {', '.join(_FROM)}"
             )
         if who != "call":
             messages.append({"role": who, "content": item["value"]})
@@ -154,11 +154,11 @@ def _sharegpt_calls(value: str) -> list[dict[str, Any]]:
     try:
         calls = json.loads(value)
     except ValueError as error:
-        raise ConfigError(f"a function_call is no JSON ({error}): {shown(value)}") from None
+        raise ConfigError(f"a function_call is no JSON ({error}): {short_repr(value)}") from None
     calls = calls if isinstance(calls, list) else [calls]
     for call in calls:
         if not isinstance(call, Mapping) or not isinstance(call.get("name"), str):
-            raise ConfigError(f"a function_call has no name: {shown(call)}")
+            raise ConfigError(f"a function_call has no name: {short_repr(call)}")
     return [
         {"type": "function", "function": {"name": call["name"], "arguments": call.get("arguments", {})}}
         for call in calls

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from rocstar.engine.chat.boundaries import ChatError
+from rocstar.engine.chat.boundaries import ChatError, Rendering
 from rocstar.engine.chat.chat import load_template
 from rocstar.engine.chat.shown import ShownCheck
 from rocstar.engine.tools.tool import check_arguments, check_parameters
@@ -29,7 +29,7 @@ from rocstar.train.data.candidate import (
 from rocstar.train.data.conversation_forms import read_conversation
 from rocstar.train.data.words import conversation_key
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.tasks.messages import shown
+from rocstar.train.tasks.messages import short_repr
 
 
 class ConversationReader:
@@ -39,14 +39,16 @@ class ConversationReader:
         self, source: SourceConfig, config: ConversationsConfig, *, commercial: bool = False
     ) -> None:
         self._source, self._config, self._commercial = source, config, commercial
-        self._shown = {name: ShownCheck(load_template(name, None), []) for name in config.templates}
+        self._shown = {
+            name: ShownCheck(Rendering(load_template(name, None)), []) for name in config.templates
+        }
 
     def read(self, row: Any) -> Candidate | Dropped:
         """Return a conversation, or the reason to drop the row."""
         name = row_name(row)
         try:
             if not isinstance(row, Mapping):
-                raise ConfigError(f"no object: {shown(row)}")
+                raise ConfigError(f"no object: {short_repr(row)}")
             said = read_conversation(row, self._source.format, drop_reasoning=self._config.drop_reasoning)
         except ConfigError as error:
             return Dropped(row=name, reason="unreadable", evidence={"error": clipped(str(error))})

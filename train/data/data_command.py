@@ -16,9 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     build = verbs.add_parser("build", help=text, allow_abbrev=False)
     text = "TOML of sources, filters and mixture, or the name of a shipped one"
     build.add_argument("file", type=Path, metavar="FILE", help=text)
-    text = "a folder that is new or empty, or has what a killed build left: it is gone on with"
+    text = "a folder: new, empty, or of a killed build, which is resumed"
     build.add_argument("--out", type=Path, metavar="FOLDER", help=text)
-    text = "leave out what is not known to allow commercial use"
+    text = "leave out rows whose licence is not known to allow commercial use"
     build.add_argument("--commercial", action="store_true", help=text)
     build.add_argument("--dry-run", action="store_true", help="check FILE and say what would be read")
     build.add_argument("--force", action="store_true", help="replace a finished build")

@@ -18,7 +18,7 @@ FUNNEL: Final = "funnel.json"
 VERSION: Final = 1
 REASONS: Final[Mapping[str, str]] = {
     "unreadable": "no question, answer or messages where they should be",
-    "not_selected": "not what the source's `only` and `without` ask for",
+    "not_selected": "excluded by the source's `only` or `without`",
     "licence": "not known to allow commercial use",
     "no_integer": "the answer is no whole number",
     "huge_integer": "the answer has too many digits",
@@ -26,7 +26,7 @@ REASONS: Final[Mapping[str, str]] = {
     "proof": "asks for a proof or an explanation",
     "multi_part": "asks several things",
     "choice": "asks for one of listed choices",
-    "unanswerable": "asks nothing, or about what is not there",
+    "unanswerable": "asks nothing, or refers to a text that is missing",
     "unfinished": "does not end with an assistant",
     "bad_call": "a call or a tool's schema is not right",
     "not_shown": "a chat template does not show all of it",
@@ -36,7 +36,7 @@ REASONS: Final[Mapping[str, str]] = {
     "unmeasured": "no scored attempt",
     "unsolved": "fewer correct attempts than asked for",
     "solved": "all attempts are correct",
-    "too_easy": "solved too often, as far as attempts tell",
+    "too_easy": "solved too often, by its attempts",
     "not_drawn": "beyond the source's `most`",
 }
 """The reasons to drop a row, in their order; a row has the first that applies."""
@@ -120,9 +120,7 @@ class Funnel:
                 f'<rect x="{_LABELS}" y="{y}" width="{width:.1f}" height="{_BAR_HEIGHT}" fill="var(--c0)"/>'
                 f'<text class="tick" x="{_LABELS + width + 6:.1f}" y="{y + 13}">{count}</text>'
             )
-        title = (
-            f'<text class="title" x="12" y="20">{escape(self.kind)}: what is left behind each reason</text>'
-        )
+        title = f'<text class="title" x="12" y="20">{escape(self.kind)}: rows left after each reason</text>'
         height = 44 + len(bars) * _ROW_HEIGHT
         body = title + "".join(parts)
         return drawing("The funnel of a build", _LABELS + _BAR_WIDTH + 140, height, body, standalone=True)

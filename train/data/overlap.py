@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -114,26 +114,17 @@ class _Met(msgspec.Struct, array_like=True, frozen=True):
 _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Met)
 
 
-@dataclass(slots=True)
 class _Side:
     """The words of all questions in one form, plain or masked, and the number of problems with each gram."""
 
-    questions: list[list[str]]
-    index: GramIndex = field(init=False)
-    equal: dict[tuple[str, ...], int] = field(init=False)
-    frequency: DistinctCounts = field(init=False)
-    rare: frozenset[int] = frozenset()
-    weights: list[list[float]] = field(init=False)
-    totals: list[float] = field(init=False)
-    coverable: list[float] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.index = GramIndex(self.questions)
-        self.equal = {tuple(words): k for k, words in reversed(list(enumerate(self.questions))) if words}
+    def __init__(self, questions: list[list[str]]) -> None:
+        self.questions, self.index = questions, GramIndex(questions)
+        self.equal = {tuple(words): k for k, words in reversed(list(enumerate(questions))) if words}
         self.frequency = DistinctCounts(self.index.num_grams, most=BOILERPLATE + 1)
-        self.weights = [list(map(weight_of, words)) for words in self.questions]
+        self.weights = [list(map(weight_of, words)) for words in questions]
         self.totals = [sum(weights) for weights in self.weights]
-        self.coverable = []
+        self.rare = frozenset[int]()
+        self.coverable = list[float]()
 
     def met(self, words: Sequence[str], grams: Collection[int]) -> tuple[int | None, bytes, int]:
         """Return the question that equals these words, their grams of any question, and their hash."""
@@ -237,9 +228,9 @@ class OverlapCheck:
 
     def judge(self, met: bytes) -> TaskVerdict:
         """See `Check`."""
-        return self._judged(_DECODER.decode(met)) if met else TaskVerdict(level="clean")
+        return self._verdict(_DECODER.decode(met)) if met else TaskVerdict(level="clean")
 
-    def _judged(self, met: _Met) -> TaskVerdict:
+    def _verdict(self, met: _Met) -> TaskVerdict:
         if met.equal is not None:
             return _equal("duplicate", met.equal, "equal", self._plain)
         if met.equal_masked is not None and self._same_numbers(met, met.equal_masked) < SAME_NUMBERS:

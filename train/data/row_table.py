@@ -27,7 +27,7 @@ CREATE TABLE attempts (task TEXT PRIMARY KEY, correct INTEGER, attempts INTEGER)
 """
 _BATCH = 2_000
 _ORDER: Final = "source, id, row, decisions, licence"
-"""Of copies: all that is written of a row, so that the order of rows in a source does not matter."""
+"""The order of copies: by every written column, so that the order of rows in a source does not matter."""
 LISTED: Final = 5
 """The maximum number of copies in evidence and provenance."""
 
@@ -144,27 +144,6 @@ class RowTable:
                         self.drop(one.number, "duplicate", {"of": named[0]})
             self.database.execute("DROP TABLE same")
             self.finish("copies")
-
-    def counts(self) -> Iterator[tuple[str | None, int, int]]:
-        """Yield (reason or None, source, number of rows)."""
-        yield from self.database.execute("SELECT reason, source, COUNT(*) FROM rows GROUP BY reason, source")
-
-    def kept(self) -> Iterator[tuple[int, str, str, dict[str, Any], str, dict[str, Any]]]:
-        """Yield (source, row, id, body, licence, decisions) of kept rows, by id."""
-        found = self.database.execute(
-            "SELECT source, row, id, body, licence, decisions FROM rows WHERE reason IS NULL ORDER BY id"
-        )
-        for source, row, id_, body, licence, decisions in found:
-            yield source, row, id_, json.loads(body), licence, json.loads(decisions)
-
-    def dropped(self) -> Iterator[tuple[int, str, str, dict[str, Any], str]]:
-        """Yield (source, row, reason, evidence, shown) of dropped rows, by source and row."""
-        found = self.database.execute(
-            "SELECT source, row, reason, evidence, shown FROM rows WHERE reason IS NOT NULL"
-            " ORDER BY source, row, reason, evidence, shown"
-        )
-        for source, row, reason, evidence, shown in found:
-            yield source, row, reason, json.loads(evidence), shown
 
 
 def _columns(source: int, row: Candidate | Dropped) -> tuple[Any, ...]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from rocstar.train.data.build_config import MAX_DIGITS, CleanConfig, SourceConfig
@@ -28,10 +27,9 @@ from rocstar.train.data.candidate import (
 from rocstar.train.data.problem_kinds import kind_of
 from rocstar.train.data.words import conversation_key
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.tasks import forms
+from rocstar.train.tasks import forms, latex
 from rocstar.train.tasks.data import answer_text, field_of, id_of_task, question_of
-from rocstar.train.tasks.latex import clean, last_boxed
-from rocstar.train.tasks.messages import shown
+from rocstar.train.tasks.messages import short_repr
 from rocstar.train.tasks.numbers import read_number, read_scientific
 
 MAX_CHARACTERS: Final = 2000
@@ -43,51 +41,43 @@ _POWER_OF_TEN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TaskReader:
-    """Reads the tasks of one source."""
-
-    source: SourceConfig
-    clean: CleanConfig
-    commercial: bool = False
-
-    def read(self, row: Any) -> Candidate | Dropped:
-        """Return a task, or the reason to drop the row."""
-        name = row_name(row)
-        if not isinstance(row, Mapping):
-            return Dropped(row=name, reason="unreadable", evidence={"error": f"no object: {shown(row)}"})
-        try:
-            question, context = question_of(
-                field_of(row, self.source.question, "the row"), self.source.question, "the row"
-            )
-            answer = answer_text(field_of(row, self.source.answer, "the row"), self.source.answer, "the row")
-        except ConfigError as error:
-            return Dropped(row=name, reason="unreadable", evidence={"error": clipped(str(error))})
-        said = clipped(question)
-        if reason := rejection_reason(row, self.source, commercial=self.commercial):
-            return Dropped(row=name, reason=reason[0], evidence=reason[1], shown=said)
-        decisions = earlier(row)
-        if self.clean.answers == "integer":
-            value = read_integer(answer, max_digits=self.clean.max_digits)
-            if isinstance(value, str):
-                return Dropped(row=name, reason=value, evidence={"answer": clipped(answer)}, shown=said)
-            if str(value) != answer:
-                decisions["answer_as_written"] = clipped(answer)
-            answer = str(value)
-        found = kind_of(question, among=self.clean.drop)
-        if found is not None:
-            return Dropped(row=name, reason=found[0], evidence={"phrase": found[1]}, shown=said)
-        messages = [*context, {"role": "user", "content": question}]
-        return Candidate(
-            row=name,
-            id=id_of_task(question, answer, context),
-            key=conversation_key(messages),
-            label=answer,
-            problem=question,
-            body={"question": messages if context else question, "answer": answer},
-            licence=licence_of(row, self.source),
-            decisions=decisions,
-        )
+def read_task(
+    row: Any, source: SourceConfig, clean: CleanConfig, *, commercial: bool = False
+) -> Candidate | Dropped:
+    """Return a row as a task, or the reason to drop it."""
+    name = row_name(row)
+    if not isinstance(row, Mapping):
+        return Dropped(row=name, reason="unreadable", evidence={"error": f"no object: {short_repr(row)}"})
+    try:
+        question, context = question_of(field_of(row, source.question, "the row"), source.question, "the row")
+        answer = answer_text(field_of(row, source.answer, "the row"), source.answer, "the row")
+    except ConfigError as error:
+        return Dropped(row=name, reason="unreadable", evidence={"error": clipped(str(error))})
+    said = clipped(question)
+    if reason := rejection_reason(row, source, commercial=commercial):
+        return Dropped(row=name, reason=reason[0], evidence=reason[1], shown=said)
+    decisions = earlier(row)
+    if clean.answers == "integer":
+        value = read_integer(answer, max_digits=clean.max_digits)
+        if isinstance(value, str):
+            return Dropped(row=name, reason=value, evidence={"answer": clipped(answer)}, shown=said)
+        if str(value) != answer:
+            decisions["answer_as_written"] = clipped(answer)
+        answer = str(value)
+    found = kind_of(question, among=clean.drop)
+    if found is not None:
+        return Dropped(row=name, reason=found[0], evidence={"phrase": found[1]}, shown=said)
+    messages = [*context, {"role": "user", "content": question}]
+    return Candidate(
+        row=name,
+        id=id_of_task(question, answer, context),
+        key=conversation_key(messages),
+        label=answer,
+        problem=question,
+        body={"question": messages if context else question, "answer": answer},
+        licence=licence_of(row, source),
+        decisions=decisions,
+    )
 
 
 def read_integer(answer: str, *, max_digits: int = MAX_DIGITS) -> int | Literal["no_integer", "huge_integer"]:
@@ -118,8 +108,8 @@ def _bare(answer: str) -> str:
     _, marker, tail = answer.rpartition("####")
     text = tail if marker else answer
     if "\\boxed" in text or "\\fbox" in text:
-        text = last_boxed(text) or ""
-    text = clean(text)
+        text = latex.last_boxed(text) or ""
+    text = latex.clean(text)
     while found := re.fullmatch(r"\\text\{([^{}]*)\}", text):
-        text = clean(found[1])
+        text = latex.clean(found[1])
     return text

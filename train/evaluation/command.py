@@ -75,12 +75,12 @@ def run(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading, w
     if not options.dry_run:
         return _evaluate(options, recipe, loading, write_page)
     from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
-    from rocstar.train.plan.dry_run import dry_run_alone, what_eval_needs
+    from rocstar.train.plan.dry_run import dry_run_alone
 
     return dry_run_alone(
         recipe,
         options.model,
-        what=what_eval_needs,
+        evaluates=True,
         out=options.out,
         as_json=options.json,
         built_in=load_tasks_of,
@@ -117,7 +117,7 @@ def _evaluate(options: argparse.Namespace, recipe: Recipe, loading: Loading, wri
         for name, result in found.results.items():
             metrics |= result.metrics(name)
             metrics["by_source"] |= result.by_source
-        print(json.dumps(metrics | found.facts()))
+        print(json.dumps(metrics | {"seed": found.seed, "model": found.model, "recipe": found.recipe}))
         return 0
     for name, one in found.results.items():
         passed = "no task has k attempts" if one.pass_at_k is None else f"{one.pass_at_k:.3f}"

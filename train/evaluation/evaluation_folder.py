@@ -223,13 +223,10 @@ class AttemptsFile:
         self._partial.replace(self.path)
 
     def _recovered(self) -> set[str]:
-        """Truncate a torn or incomplete tail, and return the tasks that are done."""
+        """Keep the records of the tasks that are done, without a torn or incomplete tail; return these."""
         if not self._partial.exists():
             self._partial.touch()
             return set()
-        with self._partial.open("rb+") as file:
-            whole = max((place.end for place in _places(self._partial)), default=0)
-            file.truncate(whole)
         count: dict[str, set[int]] = {}
         for place in _places(self._partial):
             count.setdefault(place.task_id, set()).add(place.sibling)

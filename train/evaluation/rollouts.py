@@ -146,7 +146,7 @@ async def _all_steps(
                 selection = select(groups, recipe.rl, seed=recipe.run.seed, step=step)
                 await journal.seal(step, selection.verdicts, stage=stage.name)
                 metrics = rollout_metrics(selection)
-                console.step({"step": step, "stage": stage.name} | metrics | budget.finish())
+                console.on_step({"step": step, "stage": stage.name} | metrics | budget.finish())
                 total.update({k: int(v) for k, v in metrics.items() if k.startswith("ledger/")})
                 scored = [t.outcome.reward for g in groups for t in g.scored if isinstance(t.outcome, Scored)]
                 rewards += sum(scored)

@@ -72,6 +72,7 @@ from rocstar.train.record.targets import make_folder
 from rocstar.train.serving.agent import make_agent, open_sandbox
 from rocstar.train.serving.backend import backend_of
 from rocstar.train.tasks.chat_format import chat_format
+from rocstar.train.tasks.verify import num_answers as num_answers
 
 T = TypeVar("T")
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -92,9 +93,6 @@ class Evaluated:
     def result(self) -> Evaluation:
         """The result of the first set."""
         return next(iter(self.results.values()))
-
-    def facts(self) -> dict[str, Any]:
-        return {"seed": self.seed, "model": self.model, "recipe": self.recipe}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

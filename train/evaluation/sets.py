@@ -12,7 +12,7 @@ from typing import Any
 
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Attempt, Task
-from rocstar.train.evaluation.benchmarks.benchmark import Asking, Benchmark, Defaults, no_measures
+from rocstar.train.evaluation.benchmarks.benchmark import Asking, Benchmark, Defaults
 from rocstar.train.evaluation.benchmarks.registry import find
 from rocstar.train.recipe.config import Recipe, with_eval_limits
 from rocstar.train.recipe.errors import ConfigError
@@ -22,7 +22,7 @@ EVAL_SEED = 1_000_003
 """Added to the run's seed: an evaluation has other noise than training. Noise depends on the step too, so
 `rocstar eval`, which uses step 0, draws other attempts for a checkpoint than the run did."""
 PLAIN_DEFAULTS = Defaults(samples=1, temperature=1.0, max_response_tokens=1, max_turns=1)
-"""Of the recipe's own tasks."""
+"""The defaults for tasks of the recipe itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,8 @@ class EvaluationSet:
 
     def measures(self, attempt: Attempt) -> Mapping[str, float]:
         """Return further columns of an attempt."""
-        return (self.benchmark.measures if self.benchmark else no_measures)(attempt)
+        own = self.benchmark
+        return own.measures(attempt) if own and own.measures else {}
 
     def settings(self) -> dict[str, Any]:
         """Return the settings on which an attempt depends besides the task, as JSON."""

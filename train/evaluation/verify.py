@@ -79,10 +79,13 @@ async def verify(directory: Path) -> Verification:
     entry = starts[-1]
     # A hidden set's attempts may be missing, because they are not published.
     sets = [one for one in stored.sets if not one.is_hidden or stored.folder.attempts(one.name).is_file()]
-    gone = [one.name for one in stored.sets if one not in sets]
-    found.unchecked += [f"attempts/{name}.jsonl: a hidden set, not on this machine" for name in gone]
     here = dataclasses.replace(stored, sets=sets)
-    found.differences += _files(directory, entry["files"], stored, here)
+    gone = set(stored.folder.files([one.name for one in stored.sets if one not in sets])) - {RESULTS}
+    found.unchecked += [f"{name}: a hidden set, not on this machine" for name in sorted(gone)]
+    was = {name: digest for name, digest in entry["files"].items() if name not in gone}
+    there = [name for name in was if (directory / name).is_file()]
+    found.differences += [f"{name}: is missing" for name in was if name not in there]
+    found.differences += differences(was, file_digests(directory, there))
     if not found.differences:
         found.differences += _numbers(here)
     facts: Mapping[str, Any] = entry.get("evaluation", {})
@@ -94,17 +97,6 @@ async def verify(directory: Path) -> Verification:
         if len(changed) > MOST_SHOWN:
             found.differences.append(f"{name}: {len(changed) - MOST_SHOWN} more outcomes differ")
     return found
-
-
-def _files(
-    directory: Path, written: Mapping[str, str], stored: FinishedEvaluation, here: FinishedEvaluation
-) -> list[str]:
-    gone = [one.name for one in stored.sets if one not in here.sets]
-    kept_back = set(stored.folder.files(gone)) - {RESULTS}
-    was = {name: digest for name, digest in written.items() if name not in kept_back}
-    there = [name for name in was if (directory / name).is_file()]
-    missing = [f"{name}: is missing" for name in was if name not in there]
-    return missing + differences(was, file_digests(directory, there))
 
 
 def _numbers(stored: FinishedEvaluation) -> list[str]:

@@ -27,7 +27,7 @@ from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group, Task
 from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.selection import num_missing
-from rocstar.train.groups.source import Batch, Roller, counts, staleness, work_name
+from rocstar.train.groups.source import Batch, Roller, counts, staleness, versions_of, work_name
 from rocstar.train.groups.waiting_times import WaitingTimes
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.record.time_budget import TimeBudget
@@ -210,9 +210,8 @@ class AheadGroups:
     def _restored(self, feed: GroupFeed, ticket: Ticket, group: Group) -> bool:
         """Whether a group is young enough to be taken in time."""
         version = self._engine.version
-        versions = [span.version for t in group.trajectories for span in t.version_spans]
         try:
-            feed.restore(ticket, group, min(versions, default=version) - version)
+            feed.restore(ticket, group, min(versions_of([group]), default=version) - version)
         except SlotBufferError:
             return False
         return True

@@ -153,7 +153,13 @@ class _Resampled:
         yield from ((trajectory, FAILED) for trajectory in self.failed)
         of_kept = dict(zip(self.kept, advantages, strict=True))
         for k, (trajectory, penalty) in enumerate(zip(self.scored, self.penalties, strict=True)):
-            yield trajectory, _verdict(self.decisions[k].reason.value, penalty, of_kept.get(k))
+            verdict = Verdict(
+                bucket=self.decisions[k].reason.value,
+                penalty_error=penalty.error,
+                penalty_format=penalty.format,
+                advantage=of_kept.get(k),
+            )
+            yield trajectory, verdict
 
 
 def _resample(group: Group, config: RlConfig, rng: random.Random) -> _Resampled:
@@ -181,10 +187,4 @@ def _resample(group: Group, config: RlConfig, rng: random.Random) -> _Resampled:
         outcomes=outcomes,
         penalties=penalties,
         decisions=decisions,
-    )
-
-
-def _verdict(bucket: str, penalty: Penalty, advantage: Advantage | None) -> Verdict:
-    return Verdict(
-        bucket=bucket, penalty_error=penalty.error, penalty_format=penalty.format, advantage=advantage
     )

@@ -93,7 +93,7 @@ class Roller:
     def may_take(self, groups: Sequence[Group]) -> bool:
         """Return False if a token is of newer weights: a resumed process may have learned less until now."""
         assert self.engine is not None, "a journal's groups are compared with the engine's version"
-        return newest(groups) <= self.engine.version
+        return max(versions_of(groups), default=0) <= self.engine.version
 
     async def roll_out(
         self, task: Task, *, size: int, seed: int, step: int, first: int = 0, again: bool = False
@@ -244,19 +244,14 @@ def counts(rl: RlConfig, num_refilled: int, nodes: Nodes | None) -> dict[str, fl
     return (nodes.counts() if nodes else {}) | refilled
 
 
-def newest(groups: Sequence[Group]) -> int:
-    """The newest version that wrote a token of the groups; 0 where none did."""
-    return max(
-        (span.version for group in groups for t in group.trajectories for span in t.version_spans), default=0
-    )
+def versions_of(groups: Sequence[Group]) -> list[int]:
+    """Return the versions that wrote tokens of the groups."""
+    return [span.version for group in groups for t in group.trajectories for span in t.version_spans]
 
 
 def staleness(groups: Sequence[Group], version: int) -> int:
     """`version` less the oldest version that wrote a token of the groups; 0 where none did."""
-    oldest = min(
-        (span.version for group in groups for t in group.trajectories for span in t.version_spans),
-        default=version,
-    )
+    oldest = min(versions_of(groups), default=version)
     assert oldest <= version, f"tokens of version {oldest} are newer than the learner's {version}"
     return version - oldest
 

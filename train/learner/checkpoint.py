@@ -42,7 +42,7 @@ from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.weight_file import SINGLE, files_of, write_index
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.run_directory import COMPLETE as COMPLETE
-from rocstar.train.record.run_directory import cold_start_of, complete_checkpoints, step_of
+from rocstar.train.record.run_directory import complete_checkpoints, step_of
 
 ONE_FILE = 1 << 50
 """Bytes of a file of weights at most: it is not parted further."""
@@ -369,8 +369,3 @@ def set_threads(threads: int) -> None:
 def source_kind(*, live: bool) -> str:
     """How a run gets its groups, as its checkpoints say it."""
     return "live" if live else "records"
-
-
-def forget_cold_start(run_dir: Path) -> None:
-    """Remove the checkpoints of the cold start; a checkpoint of the stages replaces them."""
-    shutil.rmtree(cold_start_of(run_dir), ignore_errors=True)

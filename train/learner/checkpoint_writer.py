@@ -11,8 +11,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -85,11 +84,3 @@ class CheckpointWriter:
     def close(self) -> None:
         """Wait for the write in flight and end the thread; for a run that ends by another error."""
         self._thread.shutdown(wait=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

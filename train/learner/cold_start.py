@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -10,18 +11,19 @@ from typing import Any, cast
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from rocstar.engine.chat.boundaries import render
+from rocstar.engine.chat.boundaries import Rendering
 from rocstar.engine.chat.callforms import FORMS
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.progress.progress import working
-from rocstar.engine.tools.results import result_text
 from rocstar.engine.types import Task, TurnForm
-from rocstar.sandbox.types import Limits, Sandbox
+from rocstar.sandbox.types import Sandbox
 from rocstar.train.learner.bad_batch import stops_run
+from rocstar.train.learner.batch import pack
 from rocstar.train.learner.checkpoint import load_progress, source_kind
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.scratch import build_model, digit_token_mask, train_tokenizer
-from rocstar.train.learner.sft import Conversation, cold_start, tokenise
+from rocstar.train.learner.settings import cold_start_optimizer
+from rocstar.train.learner.sft import Conversation, batches, examples, tokenise
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
@@ -43,16 +45,12 @@ async def conversations_for(
 
     `form`: how the policy's turns are read; it says whether a call may have text in front.
     """
-    tool = demonstrated_tool(recipe)
     rows = await make_demonstrations(
         tasks,
         recipe.sft.num_demonstrations,
         seed=recipe.run.seed,
         sandbox=sandbox,
-        tool_name=tool.name,
-        render_result=lambda result: result_text(result, tool.style),
-        limits=Limits(wall_s=tool.limits.wall_s, memory_bytes=tool.limits.memory_bytes),
-        flavour=tool.flavour,
+        tool=demonstrated_tool(recipe),
         speaks=not FORMS[form.calls].at_start,
     )
     listeners.note(f"cold start: {len(rows)} conversations, tool results from real executions")
@@ -65,10 +63,8 @@ def build_from_nothing(
     """A tokenizer trained on the conversations and a Qwen3 with random weights."""
     template = load_template(scratch_template(recipe), None)
     tools = tool_box(recipe).schemas
-    texts = (
-        render(template, row["messages"], tools, generation_prompt=False, date=recipe.model.date)
-        for row in rows[:TOKENIZER_ROWS]
-    )
+    render = Rendering(template, date=recipe.model.date)
+    texts = (render(row["messages"], tools) for row in rows[:TOKENIZER_ROWS])
     scratch = recipe.model.scratch
     with working("training a tokenizer"):
         tokenizer = train_tokenizer(texts, vocab_size=scratch.vocab_size, template=template)
@@ -98,50 +94,51 @@ async def run_cold_start(
     total, run_dir = sft.steps, metrics.path.parent
     digest = digest_of(conversations)
     done = _steps_done(saved, digest) if saved else 0
-    team.writer.use_tokenizer(tokenizer)
-
-    async def save(step: int) -> None:
-        progress = {
-            "step": 0,  # of the stages
-            "sft_step": step,
-            "conversations": digest,
-            "source": source_kind(live=True),
-            "metrics_bytes": metrics.num_bytes,
-        }
-        await team.save(
-            Order(run_dir=cold_start_of(run_dir), step=step, progress=progress, keep_last=1, keep_every=0)
-        )
-
-    def on_step(step: int, loss: float, grad_norm: float) -> None:
-        work.done = step
-        values = {"loss/sft": loss, "optim/grad_norm": grad_norm}
-        listeners.cold_start(step, total, values)
-        if step % max(1, total // 50) == 0 or step == total:
-            metrics.write(values, step=step, stage="sft", phase="sft")
-
+    rng = random.Random(f"sft|{recipe.run.seed}")
+    plan = batches(conversations, batch_size=sft.batch_size, steps=total, rng=rng)
     is_digit_V = digit_token_mask(cast("PreTrainedTokenizerFast", tokenizer))
+    digit_ids = frozenset(token for token, is_digit in enumerate(is_digit_V) if is_digit)
+    team.writer.use_tokenizer(tokenizer)
     try:
         with (
             stops_run(run_dir, "cold_start"),
             working("cold start", unit="updates", total=total) as work,
         ):
-            await cold_start(
-                team,
-                conversations,
-                sft,
-                digit_ids=frozenset(token for token, is_digit in enumerate(is_digit_V) if is_digit),
-                tokens_per_microbatch=recipe.rl.tokens_per_microbatch,
-                seed=recipe.run.seed,
-                on_step=on_step,
-                done=done,
-                saved=saved,
-                save=save,
-                save_every=recipe.checkpoint.sft_every,
-            )
+            await team.use(cold_start_optimizer(sft))
+            if saved is not None:
+                await team.load_optimizer(saved)
+            for step, batch in enumerate(plan[done:], done + 1):
+                micros = pack(
+                    examples(batch, digit_ids, sft.digit_weight),
+                    tokens_per_microbatch=recipe.rl.tokens_per_microbatch,
+                    ranks=team.world.size,
+                    cost=team.row_cost,
+                )
+                stats = await team.imitation_step(micros)
+                work.done = step
+                values = {"loss/sft": stats.loss / stats.tokens, "optim/grad_norm": stats.grad_norms[-1]}
+                listeners.cold_start(step, total, values)
+                if step % max(1, total // 50) == 0 or step == total:
+                    metrics.write(values, step=step, stage="sft", phase="sft")
+                every = recipe.checkpoint.sft_every
+                if every and step % every == 0 and step < total:
+                    await team.save(_checkpoint(run_dir, step, digest, metrics.num_bytes))
             await team.finish_saving()
     except TrainingStopped:
         await team.stop()
         raise
+
+
+def _checkpoint(run_dir: Path, step: int, digest: str, metrics_bytes: int) -> Order:
+    """Return the order of a checkpoint inside the cold start; `digest` is of its conversations."""
+    progress = {
+        "step": 0,  # of the stages
+        "sft_step": step,
+        "conversations": digest,
+        "source": source_kind(live=True),
+        "metrics_bytes": metrics_bytes,
+    }
+    return Order(run_dir=cold_start_of(run_dir), step=step, progress=progress, keep_last=1, keep_every=0)
 
 
 def digest_of(conversations: Sequence[Conversation]) -> str:

@@ -21,13 +21,13 @@ from rocstar.train.learner import checkpoint
 from rocstar.train.learner.batch import MicroBatch, share_out
 from rocstar.train.learner.checkpoint_writer import CheckpointWriter, Order
 from rocstar.train.learner.learner import BadMicroBatch, Learner, LossSettings, NonFiniteGradientError
-from rocstar.train.learner.load_parts import load_learner
 from rocstar.train.learner.loss_stats import LossStats
-from rocstar.train.learner.marks import MarksPlace, MarksWriter, TokenMarks
 from rocstar.train.learner.memory_release import ReleasedMemory
 from rocstar.train.learner.model_io import DTYPES, HEAD_DTYPES
 from rocstar.train.learner.optim import OptimSpec
-from rocstar.train.learner.store_line import travels
+from rocstar.train.learner.sharded_loading import load_learner
+from rocstar.train.learner.store_channel import travels
+from rocstar.train.learner.token_stats_writer import TokenStatsBuffer, TokenStatsPath, TokenStatsWriter
 from rocstar.train.learner.world import World
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.model_config import ModelConfig
@@ -56,6 +56,14 @@ class RankReply:
     answer: str | bool | None = None
     problem: str = ""
 
+    @staticmethod
+    def of(rank: int, work: Callable[[], str | bool | None]) -> RankReply:
+        """Do the work and reply. Its error is the reply to rank 0, which decides."""
+        try:
+            return RankReply(rank=rank, answer=work())
+        except Exception as error:
+            return RankReply(rank=rank, problem=f"{type(error).__name__}: {error}")
+
 
 class LearnerRank:
     """This rank's part of the learner, on which commands are executed."""
@@ -78,7 +86,7 @@ class LearnerRank:
         """The dtype of served weights; None: the learner's own."""
         group = dist.new_group(backend="gloo") if world.size > 1 else None
         self.checkpoint_writer = CheckpointWriter(rank=world.rank, group=group)
-        self.marks_writer = MarksWriter(world.rank, world.size)
+        self.stats_writer = TokenStatsWriter(world.rank, world.size)
         self.stream: WeightStream | None = None
         """The stream of this node's engine for the weights that are gathered next."""
         self.released: ReleasedMemory | None = None
@@ -91,12 +99,7 @@ class LearnerRank:
 
     def gather_replies(self, work: Callable[[], str | bool | None] | None) -> list[RankReply]:
         """Do `work` on the ranks that have it; return their replies on rank 0. A collective of all ranks."""
-        reply = None
-        if work is not None:
-            try:
-                reply = RankReply(rank=self.world.rank, answer=work())
-            except Exception as error:  # reported to rank 0, which decides
-                reply = RankReply(rank=self.world.rank, problem=f"{type(error).__name__}: {error}")
+        reply = None if work is None else RankReply.of(self.world.rank, work)
         replies = self.world.gather(reply) if self.world.size > 1 else [reply]
         return [reply for reply in replies if reply is not None]
 
@@ -120,7 +123,7 @@ class Stop(RankCommand[None]):
     """End `LearnerTeam.follow`."""
 
     def execute(self, rank: LearnerRank) -> None:
-        rank.marks_writer.close()
+        rank.stats_writer.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +138,12 @@ class UseOptimizer(RankCommand[None]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyStep(RankCommand[LossStats]):
-    """One step of `Learner.policy_step`. Token statistics go to `marks` while the next steps run."""
+    """One step of `Learner.policy_step`. Token statistics go to `token_stats` while the next steps run."""
 
     updates: Sequence[Sequence[MicroBatch]]
     settings: LossSettings
     bad_before: int
-    marks: MarksPlace | None
+    token_stats: TokenStatsPath | None
 
     def shares(self, ranks: int) -> Sequence[PolicyStep]:
         shares = [share_out(micros, ranks) for micros in self.updates]
@@ -150,14 +153,14 @@ class PolicyStep(RankCommand[LossStats]):
         return _reduce(rank.world, lambda: self._step(rank))
 
     def _step(self, rank: LearnerRank) -> LossStats:
-        problem = rank.marks_writer.settle()
+        problem = rank.stats_writer.settle()
         learner = rank.learner
-        learner.marks = None if self.marks is None else TokenMarks()
+        learner.token_stats = None if self.token_stats is None else TokenStatsBuffer()
         stats = learner.policy_step(self.updates, self.settings, self.bad_before)
         stats.unwritten = [problem] if problem else []
-        if self.marks is not None and learner.marks is not None:
-            rank.marks_writer.begin(self.marks, learner.marks)
-            learner.marks = None
+        if self.token_stats is not None and learner.token_stats is not None:
+            rank.stats_writer.begin(self.token_stats, learner.token_stats)
+            learner.token_stats = None
         return stats
 
 

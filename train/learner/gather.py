@@ -102,12 +102,12 @@ def planned(model: nn.Module, ranks: int, dtype: torch.dtype | None = None) -> l
 def gathered(plan: Sequence[Planned], rank: int) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors that this rank owns. A collective: every rank must iterate to the end."""
     for one in plan:
-        whole = whole_on(one.weight.whole(), one.owner, rank, one.dtype)
+        whole = gather_tensor(one.weight.whole(), one.owner, rank, one.dtype)
         if whole is not None:
             yield one.name, whole
 
 
-def whole_on(parameter: Tensor, owner: int, rank: int, dtype: torch.dtype) -> Tensor | None:
+def gather_tensor(parameter: Tensor, owner: int, rank: int, dtype: torch.dtype) -> Tensor | None:
     """The tensor, rounded to `dtype` before it travels; None where this rank is not its owner."""
     any_parameter: Any = parameter
     if not hasattr(parameter, "full_tensor"):

@@ -43,10 +43,10 @@ from rocstar.train.algorithm.off_policy import (
 from rocstar.train.learner.adapters import send_frozen
 from rocstar.train.learner.batch import CHECKED, MicroBatch, last_token
 from rocstar.train.learner.loss_stats import LossStats, worst_tokens
-from rocstar.train.learner.marks import TokenMarks
 from rocstar.train.learner.memory_release import ReleasedMemory, release_memory
 from rocstar.train.learner.optim import Optimizers, OptimSpec, build
 from rocstar.train.learner.policy_model import Head, PolicyModel
+from rocstar.train.learner.token_stats_writer import TokenStatsBuffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,7 @@ class Learner:
         self.model, self.policy, self.world_size = model, PolicyModel(model, head_dtype), world_size
         self.device = self.policy.device
         self.engine = LocalEngine()
-        self.marks: TokenMarks | None = None
+        self.token_stats: TokenStatsBuffer | None = None
         """Receives the statistics of each token of the next batch; None without a listener."""
         self.start: Learner | None = None
         """The policy at the start of RL, which never changes; None: no step measures the distance to it."""
@@ -262,8 +262,8 @@ class Learner:
 
         loss, rows = self._backward(micro, head)
         ratio_T, code_T = clip(rows.logprobs_N, old_logprobs_T, advantages_T, **clips)
-        if self.marks is not None:
-            self.marks.hear(
+        if self.token_stats is not None:
+            self.token_stats.add(
                 micro,
                 logprobs_T=rows.logprobs_N,
                 old_logprobs_T=old_logprobs_T,
@@ -360,10 +360,10 @@ class Learner:
         self, updates: Sequence[Sequence[MicroBatch]], starts: Sequence[Sequence[Tensor]]
     ) -> None:
         """Measure a batch without an update too."""
-        if self.marks is not None:
+        if self.token_stats is not None:
             for micros, starts_of in zip(updates, starts, strict=True):
                 for micro, start_T in zip(micros, starts_of, strict=True):
-                    self.marks.measured(micro, start_T)
+                    self.token_stats.add_measured(micro, start_T)
 
     def imitation_step(self, micros: Sequence[MicroBatch]) -> LossStats:
         """One optimizer step of the cold start."""
@@ -466,7 +466,7 @@ class Learner:
         self, micros: Sequence[MicroBatch], olds: Sequence[Tensor] | None, settings: LossSettings | None
     ) -> list[BadMicroBatch]:
         """Every microbatch again by itself, for the dump of a stopped step. Leaves no gradient."""
-        parts, self.marks = [], None
+        parts, self.token_stats = [], None
         for k, micro in enumerate(micros):
             self.optimizers.zero_grad()
             old_T = olds[k] if olds else None

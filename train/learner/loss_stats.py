@@ -1,18 +1,34 @@
-"""Statistics of an update: sums over loss tokens, and the tokens with the largest differences."""
+"""Statistics of an update: sums over loss tokens, the tokens with the largest differences, the gate's report.
+
+While the off-policy gate pauses the optimizer, rollouts continue, no weight changes, and the present weights
+are published again after each step, which repairs a failed transfer. The first step within the bounds updates
+at once. A run that stays paused for STOP_AFTER steps is saved and ends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean
 
 from torch import Tensor
 
-from rocstar.train.algorithm.off_policy import AFTER_TOOL, ELSEWHERE, Mismatch
+from rocstar.train.algorithm.off_policy import AFTER_TOOL, ELSEWHERE, Gate, Mismatch
 from rocstar.train.learner.batch import MicroBatch
 
 NUM_WORST = 20
 """Tokens of a batch that are named when the gate pauses."""
+STOP_AFTER = 20
+"""Steps in a row without an update because of the gate, after which a run ends."""
+STUCK = (
+    f"the optimizer was paused for {STOP_AFTER} steps: the log-probs of the rollouts are not those of the "
+    "learner (mismatch_kl/* and mismatch_ratio/* in metrics.jsonl, tokens in off_policy/). Look for another "
+    "dtype, temperature or attention in the inference engine, or for weights that never reach it. The run is "
+    "saved: go on with --resume, or raise off_policy.gate_kl and off_policy.gate_ratio_p99"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +72,7 @@ class LossStats:
     """The gate let no update through; `grad_norms` is empty."""
     grad_norms: list[float] = field(default_factory=list)
     unwritten: list[str] = field(default_factory=list)
-    """Why marks of the step before were not written (marks.py), of each rank that could not."""
+    """Errors of the ranks that could not write the token statistics of the step before."""
 
     SUMS = ("loss", "tokens", "entropy", "clipped_low", "clipped_high", "start_kl", "start_tokens")
 
@@ -94,7 +110,20 @@ def worst_tokens(micro: MicroBatch, start_logprobs_T: Tensor) -> list[WorstToken
 
 def update_metrics(stats: LossStats) -> dict[str, float]:
     """Return the metrics of one batch's optimizer steps; for a paused step only its measurements."""
-    metrics = mismatch_metrics(stats)
+    found = stats.mismatch
+    metrics = {
+        "mismatch_kl/mean": found.kl(),
+        "mismatch_ratio/p99": found.ratio_p99(),
+        "tis/capped_fraction": found.capped_fraction(),
+        "tis/masked_fraction": found.masked_fraction(),
+        "gate/bad_steps": float(stats.bad_steps),
+        "gate/paused": float(stats.is_paused),
+    }
+    for row, name in ((AFTER_TOOL, "after_tool"), (ELSEWHERE, "elsewhere")):
+        if found.num_tokens(row):  # an absent kind of token has no entry
+            metrics[f"mismatch_kl/{name}"] = found.kl(row)
+            metrics[f"mismatch_ratio/p99_{name}"] = found.ratio_p99(row)
+            metrics[f"tis/masked_fraction_{name}"] = found.masked_fraction(row)
     if stats.start_tokens:
         metrics["start_kl/mean"] = stats.start_kl / stats.start_tokens
     if stats.is_paused:
@@ -111,20 +140,30 @@ def update_metrics(stats: LossStats) -> dict[str, float]:
     }
 
 
-def mismatch_metrics(stats: LossStats) -> dict[str, float]:
-    """Return the mismatch of rollout and learner; a kind of token that is absent has no entry."""
+def write_worst_tokens(
+    run_dir: Path, step: int, stats: LossStats, gate: Gate, decode: Callable[[tuple[int, ...]], str]
+) -> Path:
+    """Write the measurements of a paused step and its worst tokens to off_policy/step_N.json."""
     found = stats.mismatch
-    metrics = {
-        "mismatch_kl/mean": found.kl(),
-        "mismatch_ratio/p99": found.ratio_p99(),
-        "tis/capped_fraction": found.capped_fraction(),
-        "tis/masked_fraction": found.masked_fraction(),
-        "gate/bad_steps": float(stats.bad_steps),
-        "gate/paused": float(stats.is_paused),
+    content = {
+        "step": step,
+        "bounds": dataclasses.asdict(gate),
+        "kl": found.kl(),
+        "ratio_p99": found.ratio_p99(),
+        "tokens": found.num_tokens(),
+        "worst": [dataclasses.asdict(token) | {"text": decode((token.token,))} for token in stats.worst],
     }
-    for row, name in ((AFTER_TOOL, "after_tool"), (ELSEWHERE, "elsewhere")):
-        if found.num_tokens(row):
-            metrics[f"mismatch_kl/{name}"] = found.kl(row)
-            metrics[f"mismatch_ratio/p99_{name}"] = found.ratio_p99(row)
-            metrics[f"tis/masked_fraction_{name}"] = found.masked_fraction(row)
-    return metrics
+    path = run_dir / "off_policy" / f"step_{step:06d}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="ascii")
+    return path
+
+
+def format_gate(step: int, stats: LossStats, gate: Gate, path: Path) -> str:
+    """Return the line of a paused step for the console."""
+    found = stats.mismatch
+    return (
+        f"step {step}: optimizer paused, no weight changed: mismatch KL {found.kl():.4f} (bound {gate.kl}), "
+        f"ratio p99 {found.ratio_p99():.3f} (bound {gate.ratio_p99}), {stats.bad_steps} steps in a row; "
+        f"worst tokens in {path}"
+    )

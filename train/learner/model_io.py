@@ -21,7 +21,7 @@ from rocstar.train.learner import hub
 from rocstar.train.learner.claims import CheckedFolder, check_folder, refused
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.paths import elsewhere
+from rocstar.train.recipe.paths import missing_path_hint
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 HEAD_DTYPES = {"model": None, "float32": torch.float32}
@@ -37,7 +37,7 @@ def check_model_path(path: str) -> None:
     if not looks_local:
         return  # a hub name: only loading can check it
     if not directory.is_dir():
-        problem = "is a file" if directory.is_file() else f"does not exist{elsewhere(directory)}"
+        problem = "is a file" if directory.is_file() else f"does not exist{missing_path_hint(directory)}"
         raise ConfigError(f"model.path = {path!r} {problem}; give a Hugging Face directory or a hub name")
     if (directory / "checkpoints").is_dir() and not (directory / "config.json").exists():
         raise ConfigError(

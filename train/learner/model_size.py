@@ -15,6 +15,7 @@ from rocstar.train.learner.balance import Cost
 from rocstar.train.learner.known_models import known_config
 from rocstar.train.learner.model_io import DTYPES
 from rocstar.train.learner.scratch import build_model
+from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.model_config import LoraConfig, ModelConfig
 
 GB = 1e9
@@ -76,28 +77,34 @@ def gigabytes(num_bytes: float) -> str:
     return f"{num_bytes / GB:,.2f} GB" if num_bytes >= 0.1 * GB else f"{num_bytes / 1e6:,.2f} MB"
 
 
-def measure(config: ModelConfig, lora: LoraConfig | None = None) -> ModelSize | str:
-    """The size of a recipe's model with its adapters, or why it is not known. Reads no weights and asks no
-    hub."""
-    lora = lora or LoraConfig()
+def model_without_weights(config: ModelConfig) -> PreTrainedModel:
+    """Build the recipe's model on torch's device `meta`. Reads no weights and asks no hub.
+
+    Raises ConfigError if its configuration is not on this machine.
+    """
     if config.path == "scratch":
         with torch.device("meta"):  # counts need no weights: those of 4B parameters take a minute
-            model = build_model(config.scratch, config.scratch.vocab_size, seed=0)
-        return _size(model, config, lora)
+            return build_model(config.scratch, config.scratch.vocab_size, seed=0)
     build: Any = AutoModelForCausalLM  # transformers has no types for it
     try:
         found = known_config(config.path) or AutoConfig.from_pretrained(config.path, local_files_only=True)
         with torch.device("meta"):
-            model = build.from_config(found)
+            model: PreTrainedModel = build.from_config(found, dtype=torch.float32)
     except (OSError, ValueError):
-        return (
+        raise ConfigError(
             f"the configuration of {config.path!r} is not on this machine; a folder with its config.json "
             "as --model.path is enough"
-        )
-    return _size(model, config, lora)
+        ) from None
+    return model
 
 
-def _size(model: Any, config: ModelConfig, lora: LoraConfig) -> ModelSize:
+def measure(config: ModelConfig, lora: LoraConfig | None = None) -> ModelSize | str:
+    """Return the size of a recipe's model with its adapters, or the reason why it is unknown."""
+    try:
+        model: Any = model_without_weights(config)
+    except ConfigError as error:
+        return str(error)
+    lora = lora or LoraConfig()
     of = model.config.get_text_config()
     layers = model.get_decoder().layers
     kept = partial(kept_bytes, of, DTYPES[config.dtype].itemsize, adapted=lora.rank > 0)
@@ -112,15 +119,11 @@ def _size(model: Any, config: ModelConfig, lora: LoraConfig) -> ModelSize:
         dtype_bytes=DTYPES[config.dtype].itemsize,
         kept_per_token=kept(1, inputs_alone=False),
         kept_inputs_per_token=kept(1, inputs_alone=True),
-        adapters=_adapters(model, lora),
-    )
-
-
-def _adapters(model: nn.Module, lora: LoraConfig) -> int:
-    return sum(
-        lora.rank * (module.in_features + module.out_features)
-        for path, module in model.named_modules()
-        if isinstance(module, nn.Linear) and path.rpartition(".")[2] in lora.targets
+        adapters=sum(
+            lora.rank * (module.in_features + module.out_features)
+            for path, module in model.named_modules()
+            if isinstance(module, nn.Linear) and path.rpartition(".")[2] in lora.targets
+        ),
     )
 
 

@@ -88,26 +88,19 @@ def bytes_here(tensor: Tensor) -> int:
 
 
 def sent_to(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """The tensors on another device, parted as before; themselves where they are there already."""
+    """Return the tensors on another device, sharded as before; a tensor that is there is returned itself."""
     parts = [local_part(tensor) for tensor in tensors]
-    return [
-        tensor if new is part else _parted_like(tensor, new)
-        for tensor, part, new in zip(tensors, parts, sent(parts, device), strict=True)
-    ]
-
-
-def _parted_like(tensor: Tensor, part: Tensor) -> Tensor:
-    """Return a tensor with `part` on this rank, sharded as `tensor`."""
-    if not isinstance(tensor, DTensor):
-        return part
-    return DTensor.from_local(
-        part,
-        tensor.device_mesh,
-        tensor.placements,
-        run_check=False,
-        shape=tensor.shape,
-        stride=tensor.stride(),
-    )
+    found = []
+    for tensor, part, new in zip(tensors, parts, sent(parts, device), strict=True):
+        if new is part:
+            new = tensor
+        elif isinstance(tensor, DTensor):
+            mesh, shape, stride = tensor.device_mesh, tensor.shape, tensor.stride()
+            new = DTensor.from_local(
+                new, mesh, tensor.placements, run_check=False, shape=shape, stride=stride
+            )
+        found.append(new)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

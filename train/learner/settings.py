@@ -6,6 +6,7 @@ from rocstar.train.algorithm.off_policy import Correction, Gate
 from rocstar.train.learner.learner import LossSettings
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.sft_config import SftConfig
 
 
 def loss_settings(recipe: Recipe, step: int = 0) -> LossSettings:
@@ -40,4 +41,18 @@ def stage_optimizer(recipe: Recipe) -> OptimSpec:
         weight_decay=rl.weight_decay,
         grad_clip=rl.grad_clip,
         warmup_steps=rl.warmup_steps * rl.num_updates_per_batch,
+    )
+
+
+def cold_start_optimizer(sft: SftConfig) -> OptimSpec:
+    """Return the optimizer of the cold start, whose rate decays at the end."""
+    return OptimSpec(
+        kind=sft.optimizer,
+        lr=sft.lr,
+        betas=(sft.betas[0], sft.betas[1]),
+        weight_decay=0.0,
+        grad_clip=1.0,
+        warmup_steps=sft.warmup_steps,
+        total_steps=sft.steps,
+        decay_fraction=sft.decay_fraction,
     )

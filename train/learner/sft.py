@@ -1,4 +1,4 @@
-"""The cold start: non-reasoning supervised fine-tuning on chat conversations with tools.
+"""The data of the cold start: non-reasoning supervised fine-tuning on chat conversations with tools.
 
 Loss: mean cross-entropy over assistant tokens, plus `digit_weight` times the mean over digit tokens (a tiny
 model must copy numbers exactly; without it copying is learnt last). Both means become per-token weights.
@@ -7,7 +7,7 @@ model must copy numbers exactly; without it copying is learnt last). Both means 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,14 +16,10 @@ import numpy as np
 
 from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.chat.chat import ChatFormat
-from rocstar.train.learner.batch import pack
 from rocstar.train.learner.example import Example
-from rocstar.train.learner.optim import OptimSpec
-from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.paths import elsewhere
-from rocstar.train.recipe.sft_config import SftConfig
-from rocstar.train.tasks.messages import read_messages, shown
+from rocstar.train.recipe.paths import missing_path_hint
+from rocstar.train.tasks.messages import read_messages, short_repr
 from rocstar.train.tasks.rows import jsonl_rows
 
 
@@ -42,8 +38,8 @@ def read_conversations(path: Path, tools: Literal["recipe", "row"] = "recipe") -
     """
     if not path.is_file():
         raise ConfigError(
-            f"sft.data = {str(path)!r} does not exist{elsewhere(path)}; give 'demonstrations' or a chat "
-            "JSONL file"
+            f"sft.data = {str(path)!r} does not exist{missing_path_hint(path)}; give 'demonstrations' or a "
+            "chat JSONL file"
         )
     rows = [_read_conversation(row, where) for where, row in jsonl_rows(path)]
     if tools == "row":
@@ -59,7 +55,7 @@ def _read_conversation(row: Any, where: str) -> dict[str, Any]:
         raise ConfigError(f'{where} has no \'messages\'; write {{"messages": [{{"role": ..., ...}}]}}')
     tools = row.get("tools")
     if tools is not None and not (isinstance(tools, list) and all(isinstance(t, dict) for t in tools)):
-        raise ConfigError(f"{where}: tools is {shown(tools)}; it must be a list of tool schemas")
+        raise ConfigError(f"{where}: tools is {short_repr(tools)}; it must be a list of tool schemas")
     return {"messages": read_messages(messages, where), "tools": tools}
 
 
@@ -111,49 +107,3 @@ def batches(
         order = rng.sample(conversations, len(conversations))
         out += [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
     return out[:steps]
-
-
-async def cold_start(
-    team: LearnerTeam,
-    conversations: Sequence[Conversation],
-    config: SftConfig,
-    *,
-    digit_ids: frozenset[int],
-    tokens_per_microbatch: int,
-    seed: int,
-    on_step: Callable[[int, float, float], None],
-    done: int = 0,
-    saved: Path | None = None,
-    save: Callable[[int], Awaitable[None]] | None = None,
-    save_every: int = 0,
-) -> None:
-    """Train for `config.steps` optimizer steps; `on_step(step, mean_loss, grad_norm)` after each.
-
-    `done` of them were made when the checkpoint `saved` was written, from which the weights are. `save(step)`
-    comes after every `save_every` steps but the last.
-    """
-    await team.use(
-        OptimSpec(
-            kind=config.optimizer,
-            lr=config.lr,
-            betas=(config.betas[0], config.betas[1]),
-            weight_decay=0.0,
-            grad_clip=1.0,
-            warmup_steps=config.warmup_steps,
-            total_steps=config.steps,
-            decay_fraction=config.decay_fraction,
-        )
-    )
-    if saved is not None:
-        await team.load_optimizer(saved)
-    rng = random.Random(f"sft|{seed}")
-    plan = batches(conversations, batch_size=config.batch_size, steps=config.steps, rng=rng)
-    for step, batch in enumerate(plan[done:], done + 1):
-        rows = examples(batch, digit_ids, config.digit_weight)
-        micros = pack(
-            rows, tokens_per_microbatch=tokens_per_microbatch, ranks=team.world.size, cost=team.row_cost
-        )
-        stats = await team.imitation_step(micros)
-        on_step(step, stats.loss / stats.tokens, stats.grad_norms[-1])
-        if save is not None and save_every and step % save_every == 0 and step < config.steps:
-            await save(step)

@@ -52,7 +52,7 @@ def shard(
     float32 weights unit by unit; gradients are summed over ranks, and weights and moments kept, in float32.
     A single process uses a world of one, so that there is one kind of mixed precision.
 
-    Parameters on the meta device stay there, sharded, until load_parts.py fills them.
+    Parameters on the meta device stay there, sharded, until sharded_loading.py fills them.
 
     Args:
         model: changed in place.

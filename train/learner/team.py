@@ -30,7 +30,6 @@ from rocstar.train.learner.commands import (
     ImitationStep,
     LearnerRank,
     LoadOptimizer,
-    LoadStart,
     NodeCommand,
     PolicyStep,
     RankCommand,
@@ -42,13 +41,11 @@ from rocstar.train.learner.commands import (
 )
 from rocstar.train.learner.learner import LossSettings, NonFiniteGradientError
 from rocstar.train.learner.loss_stats import LossStats
-from rocstar.train.learner.marks import MarksPlace
-from rocstar.train.learner.memory_release import ReleasedMemory
 from rocstar.train.learner.model_size import row_cost
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.scatter_message import receive, scatter
+from rocstar.train.learner.token_stats_writer import TokenStatsPath
 from rocstar.train.learner.world import World
-from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.model_config import ModelConfig
 
 T = TypeVar("T")
@@ -83,11 +80,6 @@ class LearnerTeam:
     def row_cost(self) -> Cost:
         """The learner model's cost of a row."""
         return row_cost(self.learner.model)
-
-    @property
-    def released(self) -> ReleasedMemory | None:
-        """The memory that this rank released last."""
-        return self.rank.released
 
     # ---- rank 0, in the learner's thread ----
 
@@ -132,11 +124,11 @@ class LearnerTeam:
         updates: Sequence[Sequence[MicroBatch]],
         settings: LossSettings,
         bad_before: int = 0,
-        marks: MarksPlace | None = None,
+        token_stats: TokenStatsPath | None = None,
     ) -> LossStats:
-        """As `Learner.policy_step`, with the batch split between ranks. `marks`: path of each rank's token
+        """As `Learner.policy_step`, with the batch split between ranks. `token_stats`: path of each rank's
         statistics, written in the background; None for none."""
-        step = PolicyStep(updates=updates, settings=settings, bad_before=bad_before, marks=marks)
+        step = PolicyStep(updates=updates, settings=settings, bad_before=bad_before, token_stats=token_stats)
         return await self.run(step)
 
     async def imitation_step(self, micros: Sequence[MicroBatch]) -> LossStats:
@@ -149,10 +141,6 @@ class LearnerTeam:
             await self.in_thread(checkpoint.check_space, order.directory, self.learner.model)
         await self.run(Save(order))
 
-    def check_saved(self) -> None:
-        """Raise what made the last checkpoint fail, if it has failed by now."""
-        self.writer.check()
-
     async def finish_saving(self) -> None:
         """Wait until the last checkpoint is written."""
         await self.run(FinishSaving())
@@ -160,14 +148,10 @@ class LearnerTeam:
     def close(self) -> None:
         """Wait until a checkpoint and token statistics are written; the team does nothing after this."""
         self.writer.close()
-        self.rank.marks_writer.close()
+        self.rank.stats_writer.close()
 
     async def load_optimizer(self, directory: Path) -> None:
         await self.run(LoadOptimizer(directory))
-
-    async def load_start(self, directory: Path, recipe: Recipe) -> None:
-        """Have every rank load its part of the policy in the checkpoint `directory` as the start policy."""
-        await self.run(LoadStart(directory, recipe))
 
     async def stop(self) -> None:
         """Stop the other ranks and the serving nodes. ServerLost: a serving node died."""

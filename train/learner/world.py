@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from rocstar.train.learner.leader import BEAT_S, SILENT_S, Leader
-from rocstar.train.learner.store_line import StoreLine
+from rocstar.train.learner.store_channel import StoreChannel
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 
 JOIN_TIMEOUT = timedelta(minutes=15)
@@ -79,7 +79,7 @@ class World:
     """None where there is one rank."""
     servers: int = 0
     """Nodes that only serve, each with one process; these are not among the ranks of `size`."""
-    line: StoreLine | None = None
+    line: StoreChannel | None = None
     """Between rank 0 and those; None on the ranks that learn but 0, and where there are none."""
 
     @staticmethod
@@ -195,10 +195,10 @@ def _all_here(rank: int, size: int) -> Any:
     return store
 
 
-def _line(store: Any, rank: int, roles: Roles) -> StoreLine | None:
+def _line(store: Any, rank: int, roles: Roles) -> StoreChannel | None:
     if not roles.servers or (rank and not roles.serves):
         return None
-    return StoreLine(store, rank=rank, servers=range(roles.learners, roles.learners + roles.servers))
+    return StoreChannel(store, rank=rank, servers=range(roles.learners, roles.learners + roles.servers))
 
 
 def num_cores() -> int:

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rocstar.train.groups.from_rollouts import Records
 from rocstar.train.learner.model_io import chosen_model
@@ -22,23 +22,11 @@ from rocstar.train.plan.preflight import (
 )
 from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.sft_config import SftConfig
 from rocstar.train.recipe.toml_file import to_toml
 
-
-class RehearsalReport(Protocol):
-    """The result of a rehearsal of the learner (train/rehearsal)."""
-
-    @property
-    def problems(self) -> list[str]: ...
-
-    def lines(self) -> list[str]: ...
-
-    def as_json(self) -> dict[str, Any]: ...
-
-
-Rehearse = Callable[[Recipe, Machines], RehearsalReport]
+Rehearse = Callable[[Recipe, Machines], Any]
+"""Rehearses the learner; implemented in train/rehearsal, a higher layer, with its report as the result."""
 HOW_TO_REHEARSE = "to rehearse the learner's memory on a GPU of M GiB:  --dry-run --gpu-memory-gb M"
 
 
@@ -70,11 +58,11 @@ def dry_run_of_training(
     else:
         found = Findings()
         examine_directory(recipe, run_dir, found, resume=resume, elsewhere=elsewhere)
-        found.of(lambda: Records.open(rollouts, recipe, run_dir))
-    machines = found.of(lambda: Machines.parse(world, recipe.engine)) or machines
-    found.of(lambda: check_lora(recipe, machines.all_nodes))
-    plan = found.of(lambda: describe_plan(recipe, name, machines)) or ""
-    rehearsed = found.of(lambda: learner(recipe, machines)) if learner else None
+        found.collect(lambda: Records.open(rollouts, recipe, run_dir))
+    machines = found.collect(lambda: Machines.parse(world, recipe.engine)) or machines
+    found.collect(lambda: check_lora(recipe, machines.all_nodes))
+    plan = found.collect(lambda: describe_plan(recipe, name, machines)) or ""
+    rehearsed = found.collect(lambda: learner(recipe, machines)) if learner else None
     if rehearsed is not None:
         found.problems += rehearsed.problems
     if as_json:
@@ -98,38 +86,33 @@ def dry_run_alone(
     recipe: Recipe,
     model: str | None,
     *,
-    what: Callable[[Recipe], Recipe],
+    evaluates: bool,
     out: Path | None,
     as_json: bool,
     built_in: LoadSet,
 ) -> int:
-    """The dry run of `eval` and `rollout`: `what` reduces the recipe to the needs of the verb."""
+    """The dry run of `eval`, or of `rollout` unless `evaluates`: it checks the needs of that verb alone."""
     found = Findings()
-    path = found.of(lambda: chosen_model(recipe, model))
-    nobody_listens = recipe.run.model_copy(update={"callbacks": []})
-    recipe = recipe.model_copy(update={"sft": SftConfig(steps=0), "run": nobody_listens})
-    needed = found.of(lambda: what(recipe))
-    if path is not None and needed is not None:
-        given = needed.model.model_copy(update={"path": path})
-        needed = dated(needed.model_copy(update={"model": given}), former=out, fetches=False)
-        seen = check_dry_run(needed, None, built_in=built_in)
+    path = found.collect(lambda: chosen_model(recipe, model))
+    if evaluates:
+        found.collect(lambda: check_sets(recipe))
+    elif not recipe.stages:
+        found.problems.append("the recipe has no [[stages]]: there are no limits to roll out under")
+    if not found.problems:
+        needed = {
+            "sft": SftConfig(steps=0),
+            "run": recipe.run.model_copy(update={"callbacks": []}),
+            "stages": [] if evaluates else recipe.stages[:1],
+            "model": recipe.model.model_copy(update={"path": path}),
+        }
+        recipe = dated(recipe.model_copy(update=needed), former=out, fetches=False)
+        seen = check_dry_run(recipe, None, built_in=built_in)
         found.problems += seen.problems
         found.unknown += seen.unknown
         found.notes += seen.notes
     if out is not None and not os.access(out.absolute().parent, os.W_OK | os.X_OK):
         found.problems.append(f"--out {str(out)!r}: its folder is missing or cannot be written; give another")
     return _as_json(found) if as_json else _as_text(found)
-
-
-def what_eval_needs(recipe: Recipe) -> Recipe:
-    check_sets(recipe)
-    return recipe.model_copy(update={"stages": []})
-
-
-def what_rollout_needs(recipe: Recipe) -> Recipe:
-    if not recipe.stages:
-        raise ConfigError("the recipe has no [[stages]]: there are no limits to roll out under")
-    return recipe.model_copy(update={"stages": recipe.stages[:1]})
 
 
 def _as_text(found: Findings) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from rocstar.train.plan.node_facts import UNLIMITED, NodeFacts
@@ -41,27 +41,39 @@ class NodeCheck:
     fix: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeNeeds:
-    """The requirements of a run on each of its nodes."""
+def check_node(
+    facts: NodeFacts, *, nodes: int = 1, gpus: int | None = None, recipe_problems: Sequence[str] = ()
+) -> list[NodeCheck]:
+    """Return all checks, those that end a run first.
 
-    nodes: int = 1
-    gpus: int | None = None
-    """As many at least; None: no recipe was given that says it."""
-    recipe_problems: list[str] = field(default_factory=list)
-    """Missing requirements of engine, tools, reward and disk, each with its fix."""
-
-
-def check_node(facts: NodeFacts, needs: NodeNeeds) -> list[NodeCheck]:
-    """Every respect, in the order of what ends a run first."""
+    Args:
+        facts: the facts of this node.
+        nodes: the number of nodes of the run.
+        gpus: the number of GPUs that the recipe names; None without a recipe.
+        recipe_problems: missing requirements of engine, tools, reward and disk, each with its fix.
+    """
     shared_memory = SHM_BYTES * len(facts.gpus)
+    is_pin_limited = facts.memlock != UNLIMITED
+    uses_rdma = nodes > 1 and bool(facts.rdma) and bool(facts.gpus)
     few_descriptors = facts.nofile != UNLIMITED and facts.nofile < NOFILE
     return [
-        *_gpus(facts, needs),
-        _rdma(facts, needs),
-        _clock(facts, needs),
-        _ports(facts),
-        _sandbox(facts),
+        *_gpus(facts, gpus),
+        _rdma(facts, nodes),
+        _clock(facts, nodes),
+        _verdict(
+            "ports",
+            f"in use: {', '.join(map(str, facts.busy_ports))}" if facts.busy_ports else "free",
+            bad=Fitness.unfit if facts.busy_ports else None,
+            fix="end what listens there (ss -ltnp), perhaps a run before; or choose another port",
+        ),
+        _verdict(
+            "sandbox",
+            facts.isolation_why
+            if facts.isolation is None
+            else f"tier {facts.isolation}: {facts.isolation_why}",
+            bad=Fitness.unfit if facts.isolation is None else None,
+            fix="rocstar sandbox doctor tells layer by layer",
+        ),
         _verdict(
             "scratch",
             f"{facts.scratch_free / GIB:.1f} GiB free in {facts.scratch}",
@@ -80,9 +92,17 @@ def check_node(facts: NodeFacts, needs: NodeNeeds) -> list[NodeCheck]:
             bad=Fitness.thin if few_descriptors else None,
             fix=f"raise the hard limit to {NOFILE:,} or more (ulimit -Hn, LimitNOFILE=, --ulimit nofile=)",
         ),
-        _pinned(facts, needs),
+        _verdict(
+            "pinned memory",
+            f"{facts.memlock / GIB:.2f} GiB a process" if is_pin_limited else "unlimited",
+            bad=Fitness.unfit if is_pin_limited and uses_rdma else None,
+            fix="RDMA pins its buffers: ulimit -l unlimited (LimitMEMLOCK=infinity, --ulimit memlock=-1)",
+        ),
         _torch(facts),
-        *_recipe(needs),
+        *(
+            _verdict("recipe", found, bad=Fitness.unfit, fix=fix or "see the field that it names")
+            for found, _, fix in (problem.partition("; ") for problem in recipe_problems)
+        ),
     ]
 
 
@@ -95,8 +115,8 @@ def _verdict(name: str, found: str, *, fix: str = "", bad: Fitness | None = None
     return NodeCheck(name=name, fitness=bad or Fitness.fit, found=found, fix=fix if bad else "")
 
 
-def _gpus(facts: NodeFacts, needs: NodeNeeds) -> Iterator[NodeCheck]:
-    num, wanted = len(facts.gpus), needs.gpus
+def _gpus(facts: NodeFacts, wanted: int | None) -> Iterator[NodeCheck]:
+    num = len(facts.gpus)
     if wanted is not None and num < wanted:
         yield _verdict(
             "gpus",
@@ -127,34 +147,26 @@ def _gpus(facts: NodeFacts, needs: NodeNeeds) -> Iterator[NodeCheck]:
     )
 
 
-def _rdma(facts: NodeFacts, needs: NodeNeeds) -> NodeCheck:
+def _rdma(facts: NodeFacts, nodes: int) -> NodeCheck:
     active = [port for port in facts.rdma if "ACTIVE" in port.state]
     found = f"{len(active)} of {len(facts.rdma)} ports active" + (
         f", {active[0].rate}" if active and active[0].rate else ""
     )
-    if needs.nodes == 1:
-        return _verdict("rdma", f"{found}; one node needs none")
     slow = "weights and gradients then go through sockets, some 10 times as slowly"
-    if not facts.gpus:
-        return _verdict("rdma", f"{found}; without GPUs gloo uses sockets")
-    if not active:
-        return _verdict(
-            "rdma",
-            found,
-            bad=Fitness.thin,
-            fix=f"load the card's driver, or give a container --device /dev/infiniband; {slow}",
-        )
-    if not facts.has_verbs:
-        return _verdict(
-            "rdma",
-            f"{found}; libibverbs cannot be loaded",
-            bad=Fitness.thin,
-            fix=f"apt-get install libibverbs1 ibverbs-providers; {slow}",
-        )
-    return _verdict("rdma", found)
+    fix = ""
+    if nodes == 1:
+        found += "; one node needs none"
+    elif not facts.gpus:
+        found += "; without GPUs gloo uses sockets"
+    elif not active:
+        fix = f"load the card's driver, or give a container --device /dev/infiniband; {slow}"
+    elif not facts.has_verbs:
+        found += "; libibverbs cannot be loaded"
+        fix = f"apt-get install libibverbs1 ibverbs-providers; {slow}"
+    return _verdict("rdma", found, bad=Fitness.thin if fix else None, fix=fix)
 
 
-def _clock(facts: NodeFacts, needs: NodeNeeds) -> NodeCheck:
+def _clock(facts: NodeFacts, nodes: int) -> NodeCheck:
     error_s = facts.clock_error_s
     if error_s is None:
         return _verdict("clock", "the kernel does not tell")
@@ -163,56 +175,18 @@ def _clock(facts: NodeFacts, needs: NodeNeeds) -> NodeCheck:
     return _verdict(
         "clock",
         found,
-        bad=Fitness.thin if off and needs.nodes > 1 else None,
+        bad=Fitness.thin if off and nodes > 1 else None,
         fix="start chrony or systemd-timesyncd: times of several nodes' logs cannot be compared otherwise",
     )
 
 
-def _ports(facts: NodeFacts) -> NodeCheck:
-    busy = ", ".join(map(str, facts.busy_ports))
-    return _verdict(
-        "ports",
-        f"in use: {busy}" if busy else "free",
-        bad=Fitness.unfit if busy else None,
-        fix="end what listens there (ss -ltnp), perhaps a run before; or choose another port",
-    )
-
-
-def _sandbox(facts: NodeFacts) -> NodeCheck:
-    if facts.isolation is None:
-        return _verdict(
-            "sandbox",
-            facts.isolation_why,
-            bad=Fitness.unfit,
-            fix="rocstar sandbox doctor tells layer by layer",
-        )
-    return _verdict("sandbox", f"tier {facts.isolation}: {facts.isolation_why}")
-
-
-def _pinned(facts: NodeFacts, needs: NodeNeeds) -> NodeCheck:
-    is_limited = facts.memlock != UNLIMITED
-    uses_rdma = needs.nodes > 1 and bool(facts.rdma) and bool(facts.gpus)
-    return _verdict(
-        "pinned memory",
-        f"{facts.memlock / GIB:.2f} GiB a process" if is_limited else "unlimited",
-        bad=Fitness.unfit if is_limited and uses_rdma else None,
-        fix="RDMA pins its buffers: ulimit -l unlimited (LimitMEMLOCK=infinity, --ulimit memlock=-1)",
-    )
-
-
 def _torch(facts: NodeFacts) -> NodeCheck:
-    told = ", ".join(f"{name} {text}" for name, text in facts.versions.items() if text)
+    versions = ", ".join(f"{name} {text}" for name, text in facts.versions.items() if text)
     parts = facts.versions["torch"].split("+")[0].split(".")[:2]
     old = all(part.isdecimal() for part in parts) and tuple(map(int, parts)) < OLDEST_TORCH
     return _verdict(
         "versions",
-        told,
+        versions,
         bad=Fitness.unfit if old else None,
         fix=f"install torch {'.'.join(map(str, OLDEST_TORCH))} or newer",
     )
-
-
-def _recipe(needs: NodeNeeds) -> Iterator[NodeCheck]:
-    for problem in needs.recipe_problems:
-        found, _, fix = problem.partition("; ")
-        yield _verdict("recipe", found, bad=Fitness.unfit, fix=fix or "see the field that it names")

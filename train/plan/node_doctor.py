@@ -57,7 +57,7 @@ def node_doctor(options: argparse.Namespace, fields: Sequence[str]) -> int:
         raise ConfigError(f"{fields[0]!r} is a field of a recipe; name one: rocstar doctor --node RECIPE")
     facts = gather_node(options.ports or [PORT])
     needs, more = _needs(options, fields, len(facts.gpus))
-    checks = check_node(facts, needs)
+    checks = check_node(facts, nodes=options.nodes, **needs)
     code = exit_code(checks)
     if options.json:
         plain = dataclasses.asdict(facts) | more
@@ -77,22 +77,23 @@ def node_doctor(options: argparse.Namespace, fields: Sequence[str]) -> int:
     return code
 
 
-def _needs(options: argparse.Namespace, fields: Sequence[str], gpus: int) -> tuple[Any, dict[str, Any]]:
-    """Return the requirements of the run on this node, and the number of learner ranks here."""
-    from rocstar.train.plan.node_checks import NodeNeeds
+def _needs(
+    options: argparse.Namespace, fields: Sequence[str], gpus: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the run's requirements as arguments of `check_node`, and the number of learner ranks here."""
     from rocstar.train.plan.preflight import Findings, check_disk, check_engine
     from rocstar.train.serving.placement import num_gpus_named, num_learner_gpus, recipe_of_serving_node
 
     if not options.node:
-        return NodeNeeds(nodes=options.nodes), {}
+        return {}, {}
     recipe = load_recipe(options.node, list(fields))
     found, ranks, named = Findings(), None, None
-    here = found.of(lambda: recipe_of_serving_node(recipe, gpus)) if options.serves else recipe
+    here = found.collect(lambda: recipe_of_serving_node(recipe, gpus)) if options.serves else recipe
     if here is not None:
-        found.of(lambda: check_engine(here, learns=True, nodes=options.nodes))
-    found.of(lambda: check_disk(recipe, options.output_dir or Path("runs") / recipe.run.name))
+        found.collect(lambda: check_engine(here, learns=True, nodes=options.nodes))
+    found.collect(lambda: check_disk(recipe, options.output_dir or Path("runs") / recipe.run.name))
     if not options.serves:
-        ranks = found.of(lambda: num_learner_gpus(recipe.engine, gpus)) if gpus else 1
+        ranks = found.collect(lambda: num_learner_gpus(recipe.engine, gpus)) if gpus else 1
         named = num_gpus_named(recipe.engine)
-    needs = NodeNeeds(nodes=options.nodes, gpus=named, recipe_problems=found.problems)
+    needs = {"gpus": named, "recipe_problems": found.problems}
     return needs, {"ranks": ranks, "recipe": recipe.run.name}

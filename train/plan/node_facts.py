@@ -89,7 +89,7 @@ def gather_node(ports: Sequence[int]) -> NodeFacts:
         host=socket.gethostname(),
         time_unix=time.time(),
         versions={
-            "rocstar": version.version(),
+            "rocstar": version.version_of("rocstar") or "unknown",
             "commit": version.commit() or "",
             "python": platform.python_version(),
             "torch": torch.__version__,

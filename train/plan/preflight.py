@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -78,11 +78,6 @@ class Tasks:
     conversations: list[dict[str, Any]] = field(default_factory=list)
     """Those of sft.data; none of a cold start of demonstrations."""
 
-    @property
-    def all_heldout(self) -> list[Task]:
-        """The counts of all sets."""
-        return [task for tasks in self.heldout.values() for task in tasks]
-
 
 def check_sets(recipe: Recipe) -> None:
     """ConfigError where a recipe says of no tasks to evaluate on."""
@@ -112,7 +107,7 @@ class Findings:
     conversations: list[dict[str, Any]] = field(default_factory=list)
     """Those of sft.data, where they could be read."""
 
-    def of(self, look: Callable[[], T]) -> T | None:
+    def collect(self, look: Callable[[], T]) -> T | None:
         """Return the result of `look`; None after an error, which is noted."""
         try:
             return look()
@@ -146,22 +141,38 @@ def load_all_tasks(
     """
     found = Findings()
     shown = PromptCheck(recipe, model) if has_template else None
+    loaded, heldout = _load_sources(recipe, shown, found, built_in)
+    rows = conversations or found.collect(partial(_conversations_of, recipe)) or []
+    found.refuse()
+    return _without_eval_questions(recipe, loaded, heldout, rows, found.notes)
+
+
+def _load_sources(
+    recipe: Recipe,
+    shown: PromptCheck | None,
+    found: Findings,
+    built_in: LoadSet,
+    absent: Collection[str] = (),
+) -> tuple[dict[str, list[Task]], dict[str, list[Task]]]:
+    """Load the tasks of each field, and those of each evaluation set by label; note the errors.
+
+    The fields in `absent` are not on this machine, and have no tasks.
+    """
     loaded = {
-        name: found.of(partial(_load_read, name, config, shown, recipe.reward, found)) or []
+        name: found.collect(partial(_load_read, name, config, shown, recipe.reward, found)) or []
         for name, config in data_sources(recipe)
+        if name not in absent
     }
     heldout = {
-        config.label: (found.of(partial(_load_set, k, config, built_in)) or [])
-        if config.set
-        else loaded[f"eval.{k}.data"]
+        config.label: (found.collect(partial(_load_set, k, config, built_in)) or [])
+        if config.set and f"eval.{k}.set" not in absent
+        else loaded.get(f"eval.{k}.data", [])
         for k, config in enumerate(recipe.eval)
     }
-    rows = conversations or found.of(partial(_conversations_of, recipe)) or []
-    found.refuse()
-    return _apart(recipe, loaded, heldout, rows, found.notes)
+    return loaded, heldout
 
 
-def _apart(
+def _without_eval_questions(
     recipe: Recipe,
     loaded: Mapping[str, list[Task]],
     heldout: Mapping[str, list[Task]],
@@ -273,7 +284,7 @@ def data_sources(recipe: Recipe) -> Iterator[tuple[str, DataConfig]]:
 def _load(name: str, config: DataConfig, shown: PromptCheck | None) -> list[Task]:
     try:
         if hub_name(config) is not None:
-            _see_hub_data(config)
+            _check_hub_data(config)
         tasks = interleave_by_source(
             load_tasks(config, base=Path.cwd(), **({"check": shown.task} if shown else {}))
         )
@@ -324,7 +335,7 @@ def hub_name(config: DataConfig) -> str | None:
     return None if override and (Path(override) / name).is_dir() else name
 
 
-def _see_hub_data(config: DataConfig) -> None:
+def _check_hub_data(config: DataConfig) -> None:
     """ConfigError unless the hub or its cache has the data set; Unreachable where that cannot be known."""
     name = hub_name(config)
     if name is not None and not hub.is_cached(name, "datasets") and not hub.exists(name, "datasets"):
@@ -348,11 +359,11 @@ def check_run(
     loads the data next.
     """
     found = examine_recipe(recipe)
-    found.of(lambda: check_lora(recipe, Machines.parse(None).all_nodes))
+    found.collect(lambda: check_lora(recipe, Machines.parse(None).all_nodes))
     if run_dir is not None and os.environ.get("RANK", "0") == "0":
         examine_directory(recipe, run_dir, found, resume=resume)
         if found.problems:
-            found.of(partial(_load_here, recipe, found, built_in))
+            found.collect(partial(_load_here, recipe, found, built_in))
     found.refuse()
     return found.conversations
 
@@ -379,39 +390,28 @@ def check_dry_run(
     found = examine_recipe(recipe, learns=run_dir is not None, elsewhere=elsewhere, nodes=nodes, dry=True)
     if run_dir is not None:
         examine_directory(recipe, run_dir, found, resume=resume, elsewhere=elsewhere)
-    away = False
+    absent: list[str] = []
     for name, config in data_sources(recipe):
-        remote = hub_name(config)
-        if remote is None:
+        if hub_name(config) is None:
             continue
-        away = True
+        absent.append(name)
         try:
-            found.of(partial(_see_hub_data, config))
+            found.collect(partial(_check_hub_data, config))
             found.unknown.append(f"{name} = {config.source!r}: its rows, which are read when the run starts")
         except Unreachable as error:
             found.unknown.append(f"{name} = {config.source!r}: the hub cannot be asked ({error})")
     for k, chosen in enumerate(recipe.eval):
         if chosen.set and not chosen.path:
-            away = True
+            absent.append(f"eval.{k}.set")
             found.unknown.append(
                 f"eval.{k}.set = {chosen.set!r}: its rows, which are read when the run starts"
             )
-    if not away:
-        tasks = found.of(partial(_load_here, recipe, found, built_in))
+    if not absent:
+        tasks = found.collect(partial(_load_here, recipe, found, built_in))
         found.notes += [*tasks.unreadable, *tasks.notes] if tasks else []
         return found
     shown = PromptCheck(recipe) if found.has_template else None
-    here = {name: config for name, config in data_sources(recipe) if hub_name(config) is None}
-    loaded = {
-        name: found.of(partial(_load_read, name, config, shown, recipe.reward, found)) or []
-        for name, config in here.items()
-    }
-    heldout = {
-        chosen.label: (found.of(partial(_load_set, k, chosen, built_in)) or [])
-        if chosen.path
-        else loaded.get(f"eval.{k}.data", [])
-        for k, chosen in enumerate(recipe.eval)
-    }
+    loaded, heldout = _load_sources(recipe, shown, found, built_in, absent)
     held = EvalQuestions(heldout)
     stages = [(name, tasks) for name, tasks in loaded.items() if name.startswith("stages.") and tasks]
     found.notes += [_without_held_out(name, tasks, held)[2] for name, tasks in stages]
@@ -428,18 +428,17 @@ def examine_recipe(
 ) -> Findings:
     """Model, tokenizer, template, conversations, engine and lengths. learns: it is to be trained."""
     found, sft = Findings(), recipe.sft
-    max_positions = found.of(lambda: _examine_model(recipe, found, dry=dry))
-    rows = found.conversations = found.of(partial(_conversations_of, recipe)) or []
+    max_positions = found.collect(lambda: _examine_model(recipe, found, dry=dry))
+    rows = found.conversations = found.collect(partial(_conversations_of, recipe)) or []
     if rows and (found.has_template or (sft.template or recipe.model.template) != "model"):
         prompts = PromptCheck(recipe)
-        found.notes += found.of(lambda: prompts.conversations(rows)) or []
+        found.notes += found.collect(lambda: prompts.conversations(rows)) or []
         if dry and not found.problems:  # a run reads the calls back when it encodes the rows
-            found.of(lambda: prompts.calls(rows))
-    for look in _engine_checks(recipe, found, learns=learns, elsewhere=elsewhere, nodes=nodes):
-        found.of(look)
+            found.collect(lambda: prompts.calls(rows))
+    _examine_engine(recipe, found, learns=learns, elsewhere=elsewhere, nodes=nodes)
     if os.environ.get("RANK", "0") == "0":  # listeners run only on rank 0
-        found.of(lambda: check_callbacks(recipe.run.callbacks))
-    found.of(lambda: tool_box(recipe))
+        found.collect(lambda: check_callbacks(recipe.run.callbacks))
+    found.collect(lambda: tool_box(recipe))
     if recipe.tool.flavour not in (*FLAVOURS, "auto"):
         found.problems.append(
             f"tool.flavour = {recipe.tool.flavour!r} is not one of {', '.join(FLAVOURS)}, auto"
@@ -461,22 +460,22 @@ def _examine_model(recipe: Recipe, found: Findings, *, dry: bool) -> int | None:
             found.problems.append(
                 "model.path = 'scratch' needs sft.steps > 0: its tokenizer comes from the cold start"
             )
-        found.of(lambda: check_scratch(recipe))
+        found.collect(lambda: check_scratch(recipe))
         return MAX_POSITIONS
     if not _is_here(recipe, found, dry=dry):
         if model.template != "model":
-            found.of(lambda: check_scratch(recipe))  # the template alone, without the tokenizer
+            found.collect(lambda: check_scratch(recipe))  # the template alone, without the tokenizer
         found.has_template = False
         return None
-    tokenizer = found.of(lambda: load_tokenizer(model.path))
+    tokenizer = found.collect(lambda: load_tokenizer(model.path))
     if tokenizer is not None:
-        chat = found.of(lambda: chat_format(recipe, tokenizer))
+        chat = found.collect(lambda: chat_format(recipe, tokenizer))
         if chat is not None and recipe.sft.steps:
-            found.of(lambda: conversation_format(recipe, chat))
+            found.collect(lambda: conversation_format(recipe, chat))
     else:
         found.has_template = False
         if model.template != "model":
-            found.of(lambda: check_scratch(recipe))
+            found.collect(lambda: check_scratch(recipe))
     return load_max_positions(model.path)
 
 
@@ -484,13 +483,13 @@ def _is_here(recipe: Recipe, found: Findings, *, dry: bool) -> bool:
     """Whether the model's files can be looked at now. A run fetches them from the hub; a dry run does not."""
     path = recipe.model.path
     before = len(found.problems)
-    found.of(lambda: check_model_path(path) if dry else check_can_load(path))
+    found.collect(lambda: check_model_path(path) if dry else check_can_load(path))
     if len(found.problems) > before:
         return False
-    backend = found.of(lambda: backend_of(recipe))
+    backend = found.collect(lambda: backend_of(recipe))
     is_read = backend is None or backend.reads_weights
     if is_read and Path(path).is_dir():
-        found.of(lambda: checked_folder(path))
+        found.collect(lambda: checked_folder(path))
         if len(found.problems) > before:
             return False
     if not dry or is_here(path):
@@ -512,11 +511,11 @@ def examine_directory(
     recipe: Recipe, run_dir: Path, found: Findings, *, resume: bool, elsewhere: bool = False
 ) -> None:
     """Whether a run could be written there."""
-    found.of(lambda: check_claim(run_dir, resume=resume))
+    found.collect(lambda: check_claim(run_dir, resume=resume))
     if elsewhere:
         found.unknown.append(f"output directory {str(run_dir)!r}: its free space on the other machines")
     else:
-        found.of(lambda: check_disk(recipe, run_dir))
+        found.collect(lambda: check_disk(recipe, run_dir))
 
 
 def check_lora(recipe: Recipe, nodes: int) -> None:
@@ -570,23 +569,25 @@ def check_engine(recipe: Recipe, *, learns: bool = False, nodes: int | None = No
         nodes: number of nodes; None: torchrun's.
     """
     found = Findings()
-    for look in _engine_checks(recipe, found, learns=learns, nodes=nodes):
-        found.of(look)
+    _examine_engine(recipe, found, learns=learns, nodes=nodes)
     found.refuse()
 
 
-def _engine_checks(
+def _examine_engine(
     recipe: Recipe, found: Findings, *, learns: bool, elsewhere: bool = False, nodes: int | None = None
-) -> Iterator[Callable[[], object]]:
-    yield lambda: check_reward(recipe.reward)
-    yield lambda: check_advantage(recipe.rl.advantage)
-    yield lambda: found.unknown.extend(
-        check_backend(
-            recipe, learns=learns, nodes=nodes or Machines.parse(None).all_nodes, elsewhere=elsewhere
+) -> None:
+    found.collect(lambda: check_reward(recipe.reward))
+    found.collect(lambda: check_advantage(recipe.rl.advantage))
+    found.unknown += (
+        found.collect(
+            lambda: check_backend(
+                recipe, learns=learns, nodes=nodes or Machines.parse(None).all_nodes, elsewhere=elsewhere
+            )
         )
+        or []
     )
     if recipe.tool.sandbox == "redis":
-        yield lambda: check_redis(workers_url())
+        found.collect(lambda: check_redis(workers_url()))
 
 
 def check_redis(url: str) -> None:

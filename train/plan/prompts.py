@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.chat.boundaries import ChatError, find_boundaries, load_template, rendering, shows_date
+from rocstar.engine.chat.boundaries import ChatError, Rendering, find_boundaries, load_template, shows_date
 from rocstar.engine.chat.callforms import schemas_of
 from rocstar.engine.chat.chat import token_names, turn_form
 from rocstar.engine.chat.readback import check_read_back, turn_text
@@ -22,7 +22,7 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import config_of_model, load_recipe
 from rocstar.train.record.run_directory import CONFIG
-from rocstar.train.tasks.chat_format import scratch_template, template_refused, with_date
+from rocstar.train.tasks.chat_format import scratch_template, template_name, template_refused, with_date
 from rocstar.train.tasks.tools import tool_box
 
 ANSWER_FORMS = ("<answer>", "\\boxed")
@@ -49,8 +49,8 @@ class PromptCheck:
         """Lines that count the conversations of sft.data. ConfigError for one with a message that would not
         be learned or read, and for more contradicting ones than sft.max_contradicting."""
         sft = self._recipe.sft
-        name, field = self._of_conversations
-        shown = self._shown_by(name, field)
+        field = "sft.template" if sft.template else "model.template"
+        shown = self._shown_by(field)
         lacking, contradicting = dict.fromkeys(ANSWER_FORMS, 0), list[int]()
         for number, row in enumerate(rows, 1):
             try:
@@ -82,11 +82,9 @@ class PromptCheck:
     def calls(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """ConfigError for a conversation of sft.data whose calls the policy's parser would not read back."""
         recipe, own = self._recipe, tool_box(self._recipe).schemas
-        template, names = self._template(*self._of_conversations)
-        text = rendering(template, **names)
-        found = find_boundaries(template, own, thinking=recipe.model.thinking, **names)
-        form = turn_form(template, own, found, **names)
-        form = replace(form, skips_thoughts=recipe.model.thoughts == "skip")
+        text = self._rendering("sft.template" if recipe.sft.template else "model.template")
+        found = find_boundaries(text, own, thinking=recipe.model.thinking)
+        form = replace(turn_form(text, own, found), skips_thoughts=recipe.model.thoughts == "skip")
         for number, row in enumerate(rows, 1):
             tools = row.get("tools") or own
             for message in row["messages"]:
@@ -99,39 +97,31 @@ class PromptCheck:
                     raise ConfigError(f"{recipe.sft.data}, conversation {number}: {error}") from None
 
     def _refusal(self, error: ChatError, field: str = "model.template") -> str:
-        name = self._recipe.sft.template if field == "sft.template" else self._recipe.model.template
         return (
-            f"{field} = {name!r} cannot carry the row: {error}; take another "
+            f"{field} = {template_name(self._recipe, field)!r} cannot carry the row: {error}; take another "
             "template (the bundled ones show system messages, earlier turns and tool calls), or leave the "
             "message out"
         )
 
     @cached_property
     def _shown(self) -> ShownCheck:
-        return self._shown_by(self._recipe.model.template, "model.template")
+        return self._shown_by("model.template")
 
-    @property
-    def _of_conversations(self) -> tuple[str, str]:
-        """The name of the conversations' template and the field that gives it."""
-        if self._recipe.sft.template:
-            return self._recipe.sft.template, "sft.template"
-        return self._recipe.model.template, "model.template"
+    def _shown_by(self, field: str) -> ShownCheck:
+        """Return the check of the template that `field` names."""
+        return ShownCheck(self._rendering(field), tool_box(self._recipe).schemas)
 
-    def _shown_by(self, name: str, field: str) -> ShownCheck:
-        """The check of the template that `field` names."""
-        template, names = self._template(name, field)
-        return ShownCheck(template, tool_box(self._recipe).schemas, **names)
-
-    def _template(self, name: str, field: str) -> tuple[str, dict[str, str]]:
-        """Return the source of the template that `field` names, and the names it may use."""
+    def _rendering(self, field: str) -> Rendering:
+        """Return the template that `field` names."""
         recipe, names, own = self._recipe, {}, None
+        name = template_name(recipe, field)
         if self._model == "scratch":
             name = scratch_template(recipe) if name == "model" else name
         elif name == "model" or is_here(self._model):
             own = getattr(self._tokenizer, "chat_template", None)
             names = token_names(self._tokenizer)
         try:
-            return load_template(name, own), {**names, "date": recipe.model.date}
+            return Rendering(load_template(name, own), **names, date=recipe.model.date)
         except ChatError as error:
             raise template_refused(recipe, error, field=field) from None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -22,21 +23,23 @@ Weights = list[tuple[str, Tensor]]
 PUBLISH_TIMEOUT_S = 900.0
 
 
+@dataclass(slots=True, eq=False)
 class EnginePublisher:
     """Serves the learner's weights in this process; under FSDP the engines have an unsharded copy.
 
     Invariant: from the first change of a weight until its version serves, no engine is in a forward.
     """
 
-    def __init__(self, engine: RolloutEngine, engines: list[EmbeddedEngine], team: LearnerTeam) -> None:
-        """`engine` takes the version: the only one of `engines`, or the fleet of them."""
-        self._engine, self._engines, self._team = engine, engines, team
-        self._held = contextlib.ExitStack()
-        self._is_holding = False
+    engine: RolloutEngine
+    """Takes the version: the only one of `engines`, or the fleet of them."""
+    engines: list[EmbeddedEngine]
+    team: LearnerTeam
+    _held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
+    _is_holding: bool = field(default=False, init=False)
 
     @property
     def version(self) -> int:
-        return self._engine.version
+        return self.engine.version
 
     @contextlib.asynccontextmanager
     async def updating(self) -> AsyncIterator[None]:
@@ -44,7 +47,7 @@ class EnginePublisher:
 
         On a GPU those that do not decode now free the memory of their KV cache for the learner.
         """
-        for engine in self._engines:
+        for engine in self.engines:
             await engine.rest()
         try:
             with self._held:
@@ -57,13 +60,13 @@ class EnginePublisher:
         if self._is_holding:
             return
         self._is_holding = True
-        for engine in self._engines:
+        for engine in self.engines:
             self._held.enter_context(engine.hold())
-        for engine in self._engines:
+        for engine in self.engines:
             engine.quiesce()
 
     async def publish(self, version: int) -> None:
-        await self._engine.publish(version, await weight_source(self._team, version))
+        await self.engine.publish(version, await weight_source(self.team, version))
 
 
 def serve_in(

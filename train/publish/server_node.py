@@ -20,7 +20,7 @@ from rocstar.engine.inference.sglang.canary import Continuation
 from rocstar.engine.inference.weight_stream import WeightStream
 from rocstar.engine.inference.weights import DiskWeights, Shapes
 from rocstar.train.learner.commands import NodeCommand
-from rocstar.train.learner.store_line import travels
+from rocstar.train.learner.store_channel import travels
 from rocstar.train.publish.node_servers import NodeServers
 
 

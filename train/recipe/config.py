@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.engine_config import EngineConfig
-from rocstar.train.recipe.eval_config import EvalConfig, check_labels, listed
+from rocstar.train.recipe.eval_config import EvalConfig, listed
 from rocstar.train.recipe.model_config import LoraConfig, ModelConfig
 from rocstar.train.recipe.reward_config import RewardConfig
 from rocstar.train.recipe.rl_config import OffPolicyConfig, RlConfig, StageConfig
@@ -51,25 +51,17 @@ class Recipe(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _lockstep_is_synchronous(cls, raw: Any) -> Any:
-        """Rollouts beside a learner depend on timing, which lockstep is there to exclude."""
-        engine = raw.get("engine") if isinstance(raw, Mapping) else None
-        rl = raw.get("rl", {}) if isinstance(raw, Mapping) else None
-        if not (
-            isinstance(engine, Mapping) and engine.get("deterministic") is True and isinstance(rl, Mapping)
-        ):
+    def _former_forms_and_lockstep(cls, raw: Any) -> Any:
+        """Read the former forms of [tool] and [eval]; rollouts beside a learner exclude lockstep."""
+        if not isinstance(raw, Mapping):
             return raw
-        return {**raw, "rl": {"max_staleness": 0, **rl}}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_tool_of_before(cls, raw: Any) -> Any:
-        return tools_of_before(raw)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_set_of_before(cls, raw: Any) -> Any:
-        return {**raw, "eval": listed(raw["eval"])} if isinstance(raw, Mapping) and "eval" in raw else raw
+        raw = dict(tools_of_before(raw))
+        if "eval" in raw:
+            raw["eval"] = listed(raw["eval"])
+        engine, rl = raw.get("engine"), raw.get("rl", {})
+        if isinstance(engine, Mapping) and engine.get("deterministic") is True and isinstance(rl, Mapping):
+            raw["rl"] = {"max_staleness": 0, **rl}
+        return raw
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Recipe:
@@ -83,7 +75,9 @@ class Recipe(Section):
                 f"lora.rank = {self.lora.rank} adapts a model that is there, and model.path = 'scratch' "
                 "makes one; name a model, or set lora.rank = 0"
             )
-        check_labels(self.eval)
+        labels = [config.label for config in self.eval]
+        if twice := [label for label in labels if labels.count(label) > 1]:
+            raise ValueError(f"two sets of eval are called {twice[0]!r}; give one another name: name = '...'")
         check_tools(
             self.tool, self.tools, demonstrated=bool(self.sft.steps) and self.sft.data == "demonstrations"
         )

@@ -135,12 +135,10 @@ def markdown() -> str:
     for section in filter(lambda section: section.fields, sections()):
         lines += ["", f"## `{section.header}`", section.description, ""]
         lines += ["| field | default | values | |", "|---|---|---|---|"]
-        lines += map(_page_row, sorted(section.fields, key=lambda field: field.expert))
+        for field in sorted(section.fields, key=lambda field: field.expert):
+            name = f"`{field.name.rpartition('.')[2]}`"
+            name = name if field.expert else f"**{name}**"
+            unit = f"{field.type}: {field.unit}" if field.unit else field.type
+            values = ", ".join(part for part in (unit, field.bounds) if part)
+            lines.append(f"| {name} | {field.default} | {values} | {field.description} |")
     return "\n".join([*lines, ""])
-
-
-def _page_row(field: FieldDoc) -> str:
-    name = f"`{field.name.rpartition('.')[2]}`"
-    of = f"{field.type}: {field.unit}" if field.unit else field.type
-    values = ", ".join(part for part in (of, field.bounds) if part)
-    return f"| {name if field.expert else f'**{name}**'} | {field.default} | {values} | {field.description} |"

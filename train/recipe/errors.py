@@ -27,11 +27,11 @@ class TrainingStopped(Exception):
     """A run that cannot usefully go on: the reason and what to do, in one message. Exit code 1."""
 
 
-def tell_launcher(code: int) -> int:
-    """The same exit code, of which a launcher (cluster/on_node.py) hears that it is of no use to start this
-    again. torchrun would hide it."""
-    told = os.environ.get("ROCSTAR_MISTAKE")
-    if code == MISTAKE and told:
-        with contextlib.suppress(OSError):  # it then starts this again, as often as it may
-            Path(told).touch()
+def mark_mistake(code: int) -> int:
+    """Return the exit code. If it is that of a mistake, create the file by which a launcher
+    (cluster/on_node.py) knows that another start is of no use; torchrun would hide the code."""
+    mark = os.environ.get("ROCSTAR_MISTAKE")
+    if code == MISTAKE and mark:
+        with contextlib.suppress(OSError):  # the launcher then starts this again
+            Path(mark).touch()
     return code

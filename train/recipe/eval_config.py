@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
@@ -77,17 +76,6 @@ class EvalConfig(Section):
         if self.name and not self.name.replace("_", "").replace("-", "").replace(".", "").isalnum():
             raise ValueError(f"name = {self.name!r}: use letters, digits, '_', '-' and '.'")
         return self
-
-
-def check_labels(sets: Iterable[EvalConfig]) -> None:
-    """ValueError where two sets would write to one place."""
-    seen: set[str] = set()
-    for config in sets:
-        if config.label in seen:
-            raise ValueError(
-                f"two sets of eval are called {config.label!r}; give one another name: name = '...'"
-            )
-        seen.add(config.label)
 
 
 def listed(raw: Any) -> Any:

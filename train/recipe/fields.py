@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.data_config import DataConfig
-from rocstar.train.recipe.section import ForExperts, Unit
+from rocstar.train.recipe.section import FOR_EXPERTS, Unit
 
 NAMED = "tasks.NAME"
 """The table of a data source, under which its fields are described once."""
@@ -115,22 +115,17 @@ def _described(name: str, field: FieldInfo) -> FieldDoc:
         for key, sign in _BOUNDS.items()
         if hasattr(mark, key)
     ]
+    value = None if field.is_required() else field.get_default(call_default_factory=True)
+    absent = "required" if field.is_required() else "not set"
     return FieldDoc(
         name=name,
         type=_type(field.annotation),
-        default=_default(field),
+        default=absent if value is None else json.dumps(value),
         bounds=", ".join(bounds),
         unit=next((mark.name for mark in marks if isinstance(mark, Unit)), ""),
         description=field.description or "",
-        expert=any(isinstance(mark, ForExperts) for mark in marks),
+        expert=FOR_EXPERTS in marks,
     )
-
-
-def _default(field: FieldInfo) -> str:
-    if field.is_required():
-        return "required"
-    value = field.get_default(call_default_factory=True)
-    return "not set" if value is None else json.dumps(value)
 
 
 def _type(annotation: Any) -> str:

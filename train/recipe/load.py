@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.describe import find_fields
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.eval_config import listed
 from rocstar.train.recipe.explain import explain
-from rocstar.train.recipe.named_tasks import in_their_places, spell_out
-from rocstar.train.recipe.overrides import apply_override
+from rocstar.train.recipe.named_tasks import expand_names, resolve_names
 from rocstar.train.recipe.paths import resolve_paths
 from rocstar.train.recipe.toml_file import read_toml
 
@@ -68,7 +69,7 @@ def config_of_model(model: str | Path) -> Path | None:
 def _finished(raw: dict[str, Any], overrides: Sequence[str], *, folder: Path, where: str) -> Recipe:
     if "eval" in raw:
         raw["eval"] = listed(raw["eval"])
-    spell_out(raw)
+    expand_names(raw)
     overrides = [apply_override(raw, option) for option in overrides]
     resolve_paths(raw, folder, overrides)
     return parse_recipe(raw, where=where)
@@ -83,6 +84,83 @@ def parse_recipe(raw: Mapping[str, Any], *, where: str) -> Recipe:
     """Return the recipe of a table. Raise ConfigError with all errors; those of a named table once."""
     try:
         Recipe.model_validate({"tasks": raw.get("tasks", {})})
-        return Recipe.model_validate(in_their_places(raw, where=where))
+        return Recipe.model_validate(resolve_names(raw, where=where))
     except ValidationError as error:
         raise ConfigError(f"{where}: " + "; ".join(map(explain, error.errors()))) from None
+
+
+def apply_override(raw: dict[str, Any], option: str) -> str:
+    """Set raw['a']['b'] to c for `--a.b=c`; c is read as a TOML value, or as a string if that fails.
+
+    A number, a date, `nan` or `true` for a field of type text is the text as written. `--eval.1.set=NAME`
+    after the last set adds one; if there is at most one set, `--eval.data.limit=2` is of that set.
+
+    Returns the option with the number of its set.
+    """
+    body = option.removeprefix("--")
+    key, sign, text = body.partition("=")
+    if not sign or not key or not option.startswith("--"):
+        raise ConfigError(f"option {option!r} is not of the form --section.field=value")
+    node: Any = raw
+    *parents, last = _place_in_set(raw, key.split("."), option)
+    value = _read_value(text, ".".join((*parents, last)))
+    for part in parents:
+        if isinstance(node, list):
+            node = node[_index(node, part, option)]
+        elif isinstance(node, dict):
+            node = node.setdefault(part, {})
+        else:
+            raise ConfigError(f"option {option!r}: {part!r} is below a value, not a section")
+    if isinstance(node, list):
+        node[_index(node, last, option)] = value
+    elif isinstance(node, dict):
+        node[last] = value
+    else:
+        raise ConfigError(f"option {option!r}: {'.'.join(parents)!r} is a value, not a section")
+    return f"--{'.'.join((*parents, last))}={text}"
+
+
+def _place_in_set(raw: dict[str, Any], parts: list[str], option: str) -> list[str]:
+    """Return the place of a field, with the number of its set; a missing set of [[eval]] is added."""
+    if parts[0] != "eval" or len(parts) == 1:
+        return parts
+    sets = raw.setdefault("eval", [])
+    if not isinstance(sets, list):
+        return parts
+    if not parts[1].isdecimal():
+        if len(sets) > 1:
+            raise ConfigError(
+                f"option {option!r}: the recipe has {len(sets)} sets; say which, --eval.0."
+                f"{'.'.join(parts[1:])}"
+            )
+        parts = ["eval", "0", *parts[1:]]
+    if int(parts[1]) == len(sets):
+        sets.append({})
+    return parts
+
+
+def _read_value(text: str, field: str) -> Any:
+    try:
+        table = tomllib.loads(f"v = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    if len(table) > 1:  # a line break in the text can begin another key
+        return text
+    value = table["v"]
+    return value if isinstance(value, str | list | dict) or not _is_text(field) else text
+
+
+def _is_text(field: str) -> bool:
+    try:
+        _, found = find_fields(field)
+    except ConfigError:  # validation names the unknown field
+        return False
+    return [one.type for one in found] == ["text"]
+
+
+def _index(node: list[Any], part: str, option: str) -> int:
+    if not part.isdecimal() or int(part) >= len(node):
+        raise ConfigError(
+            f"option {option!r}: {part!r} is not one of the {len(node)} entries 0..{len(node) - 1}"
+        )
+    return int(part)

@@ -40,7 +40,7 @@ def table_at(raw: Mapping[str, Any], place: Place) -> dict[str, Any] | None:
     return node if isinstance(node, dict) else None
 
 
-def spell_out(raw: Mapping[str, Any]) -> None:
+def expand_names(raw: Mapping[str, Any]) -> None:
     """Make tables of bare names, so that an option can change one field: `--eval.0.data.limit=2`."""
     for *parents, last in task_places(raw):
         table = table_at(raw, tuple(parents))
@@ -48,7 +48,7 @@ def spell_out(raw: Mapping[str, Any]) -> None:
             table[last] = {KEY: table[last]}
 
 
-def in_their_places(raw: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+def resolve_names(raw: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     """The recipe with a table of its own at every place, and without the named ones.
 
     Raises:
@@ -58,7 +58,7 @@ def in_their_places(raw: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     named = placed.pop(KEY, {})
     if "eval" in placed:
         placed["eval"] = listed_sets(placed["eval"])
-    spell_out(placed)
+    expand_names(placed)
     for place in task_places(placed):
         table = table_at(placed, place)
         if table is None or KEY not in table:

@@ -33,23 +33,23 @@ def load(spec: str, *, field: str, folder: Path | None = None) -> Any:
         ConfigError: there is no such module or name, or the module cannot be imported.
     """
     spec = code_at(spec, folder) if folder is not None else spec
-    said = f"{field} = {spec!r}"
+    setting = f"{field} = {spec!r}"
     place, _, name = spec.rpartition(":")
     if not place or not name.isidentifier():
-        raise ConfigError(f"{said}: write it as 'module:Name'")
+        raise ConfigError(f"{setting}: write it as 'module:Name'")
     try:
         module = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except FileNotFoundError:
-        raise ConfigError(f"{said}: the file {place!r} does not exist") from None
+        raise ConfigError(f"{setting}: the file {place!r} does not exist") from None
     except ModuleNotFoundError as error:
         if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
             raise ConfigError(
-                f"{said}: there is no module {place!r} beside the recipe or on sys.path; put "
+                f"{setting}: there is no module {place!r} beside the recipe or on sys.path; put "
                 f"{place.rpartition('.')[2]}.py into the recipe's folder, or its folder into PYTHONPATH"
             ) from None
-        raise ConfigError(f"{said}: it needs a module {error.name!r} that is not installed") from None
+        raise ConfigError(f"{setting}: it needs a module {error.name!r} that is not installed") from None
     except (Exception, SystemExit) as error:  # user code runs at its import
-        raise ConfigError(f"{said}: importing it failed: {described(error)}") from error
+        raise ConfigError(f"{setting}: importing it failed: {described(error)}") from error
     if not hasattr(module, name):
         own = [
             key
@@ -57,7 +57,7 @@ def load(spec: str, *, field: str, folder: Path | None = None) -> Any:
             if getattr(value, "__module__", None) == module.__name__ and not key.startswith("_")
         ]
         has = f"it defines {', '.join(sorted(own))}" if own else "it defines nothing"
-        raise ConfigError(f"{said}: the module has no {name!r}; {has}")
+        raise ConfigError(f"{setting}: the module has no {name!r}; {has}")
     return getattr(module, name)
 
 

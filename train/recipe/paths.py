@@ -22,48 +22,37 @@ def resolve_paths(raw: dict[str, Any], folder: Path, overrides: Sequence[str]) -
     """Make the paths of a recipe's table absolute; invalid tables are left to validation."""
     given = [tuple(option.removeprefix("--").partition("=")[0].split(".")) for option in overrides]
 
+    def start_of(place: Place) -> Path:
+        return Path() if any(_begins(place, option) for option in given) else folder
+
     for place, node, key, is_path in _paths(raw):
-        value = node.get(key)
-        if not isinstance(value, str) or os.path.isabs(value):
-            continue
-        start = Path() if any(_begins(place, option) for option in given) else folder
-        if is_path(value, start):
+        value, start = node.get(key), start_of(place)
+        if isinstance(value, str) and not os.path.isabs(value) and is_path(value, start):
             node[key] = os.path.abspath(start / value)
-    _resolve_code(raw, folder, given)
+    for place, holder, key in _code_fields(raw):
+        holder[key] = code_at(holder[key], start_of(place))
 
 
-def _resolve_code(raw: dict[str, Any], folder: Path, given: Sequence[Place]) -> None:
-    """Write out the files of the recipe's own functions and classes; see own_code.py."""
-    for place in CODE_FIELDS:
-        table = table_at(raw, place[:-1])
-        if table is not None and isinstance(spec := table.get(place[-1]), str):
-            start = Path() if any(_begins(place, option) for option in given) else folder
-            table[place[-1]] = code_at(spec, start)
+def _code_fields(raw: Mapping[str, Any]) -> Iterator[tuple[Place, Any, Any]]:
+    """Yield every text that may name code: its place, the table or list with it, and its key there."""
+    for *parents, last in CODE_FIELDS:
+        table = table_at(raw, tuple(parents))
+        if table is not None and isinstance(table.get(last), str):
+            yield (*parents, last), table, last
     for *parents, last in (("run", "callbacks"), ("tools",)):
         table = table_at(raw, tuple(parents))
-        listed = table.get(last) if table is not None else None
-        entries = listed if isinstance(listed, list) else []
-        for k, entry in enumerate(entries):
+        entries = table.get(last) if table is not None else None
+        for k, entry in enumerate(entries if isinstance(entries, list) else ()):
             place = (*parents, last, str(k), "kind")
-            start = Path() if any(_begins(place, option) for option in given) else folder
             if isinstance(entry, str):
-                entries[k] = code_at(entry, start)
+                yield place, entries, k
             elif isinstance(entry, dict) and isinstance(entry.get("kind"), str):
-                entry["kind"] = code_at(entry["kind"], start)
+                yield place, entry, "kind"
 
 
 def named_code(raw: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Field and "module:Name" of all code that a recipe's table names; it runs when it is imported."""
-    found: list[tuple[str, str]] = []
-    for place in CODE_FIELDS:
-        table = table_at(dict(raw), place[:-1])
-        value = table.get(place[-1]) if table is not None else None
-        found.append((".".join(place), value if isinstance(value, str) else ""))
-    for *parents, last in (("run", "callbacks"), ("tools",)):
-        table = table_at(dict(raw), tuple(parents))
-        for k, entry in enumerate((table or {}).get(last) or ()):
-            kind = entry.get("kind") if isinstance(entry, Mapping) else entry
-            found.append((".".join((*parents, last, str(k), "kind")), str(kind)))
+    found = ((".".join(place), holder[key]) for place, holder, key in _code_fields(raw))
     return [(field, spec) for field, spec in found if is_reference(spec)]
 
 
@@ -81,7 +70,7 @@ def code_at(spec: str, folder: Path) -> str:
     return f"{os.path.abspath(file)}:{name}" if is_file else spec
 
 
-def elsewhere(path: Path) -> str:
+def missing_path_hint(path: Path) -> str:
     """Return a hint for a missing path that exists in the current directory."""
     parts = path.parts[1:] if path.is_absolute() else ()
     for k in range(len(parts)):
@@ -99,7 +88,10 @@ def _paths(raw: dict[str, Any]) -> Iterator[tuple[Place, dict[str, Any], str, Ca
     named, sets = raw.get("tasks"), raw.get("eval")
     sources = [*task_places(raw), *(("tasks", name) for name in (named if isinstance(named, dict) else ()))]
     fields: list[tuple[Place, Callable[[str, Path], bool]]] = [
-        *(((*source, "source"), _is_data_path) for source in sources),
+        *(
+            ((*source, "source"), lambda value, _: value != "reasoning_gym" and not value.startswith("hub:"))
+            for source in sources
+        ),
         *(
             (("eval", str(k), "path"), lambda value, _: bool(value))
             for k in range(len(sets) if isinstance(sets, list) else 0)
@@ -122,10 +114,6 @@ def _begins(place: Place, option: Place) -> bool:
         return [str(int(part)) if part.isdecimal() else part for part in parts]
 
     return plain(place)[: len(option)] == plain(option)
-
-
-def _is_data_path(value: str, start: Path) -> bool:
-    return value != "reasoning_gym" and not value.startswith("hub:")
 
 
 def _is_model_path(value: str, start: Path) -> bool:

@@ -9,7 +9,7 @@ recipes set is `Expert[...]`: it works like any other, and is left out of the sh
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
@@ -29,12 +29,9 @@ class Unit:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ForExperts:
-    """The mark of a field that few recipes set."""
-
-
-Expert = Annotated[T, ForExperts()]
+FOR_EXPERTS: Final = "for experts"
+"""The mark of a field that few recipes set."""
+Expert = Annotated[T, FOR_EXPERTS]
 
 Attempts = Annotated[int, Unit("attempts")]
 Seconds = Annotated[float, Unit("s")]

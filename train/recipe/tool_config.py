@@ -73,9 +73,9 @@ class ToolConfig(Section):
     )
 
 
-def tools_of_before(raw: Any) -> Any:
-    """A recipe from when there was one tool, `tool.kind`, with that tool as its list."""
-    tool = raw.get("tool") if isinstance(raw, Mapping) else None
+def tools_of_before(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Convert `tool.kind`, the former form of a single tool, to the list of tools."""
+    tool = raw.get("tool")
     if not isinstance(tool, Mapping) or "kind" not in tool:
         return raw
     if "tools" in raw:

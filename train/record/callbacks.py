@@ -13,7 +13,7 @@ with its traceback, and removed; the console is ours, and its errors are bugs.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -111,40 +111,34 @@ class Listeners:
 
     def cold_start(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
         """Report an update of the cold start."""
-        shown = MappingProxyType(dict(metrics))
-        self._tell("on_cold_start", lambda listener: listener.on_cold_start(step, total, shown))
+        self._tell("on_cold_start", step, total, MappingProxyType(dict(metrics)))
 
     def groups(self, step: int, judged: Sequence[tuple[Trajectory, Verdict]]) -> None:
         """Report the trajectories of a step."""
-        shown = tuple(judged)
-        self._tell("on_groups", lambda listener: listener.on_groups(step, shown))
+        self._tell("on_groups", step, tuple(judged))
 
     def row(self, row: Row) -> None:
         """Report a written row: a step or an evaluation."""
-        shown = MappingProxyType(row)
-        if row["phase"] == "eval":
-            self._tell("on_evaluation", lambda listener: listener.on_evaluation(shown))
-        else:
-            self._tell("on_step", lambda listener: listener.on_step(shown))
+        self._tell("on_evaluation" if row["phase"] == "eval" else "on_step", MappingProxyType(row))
 
     def checkpoint(self, step: int, directory: Path) -> None:
         """Report a complete checkpoint."""
-        self._tell("on_checkpoint", lambda listener: listener.on_checkpoint(step, directory))
+        self._tell("on_checkpoint", step, directory)
 
     def note(self, text: str) -> None:
         """Report a note for people."""
-        self._tell("on_note", lambda listener: listener.on_note(text))
+        self._tell("on_note", text)
 
     def end(self, how: How) -> None:
         """Report the end of the run and remove all listeners."""
-        self._tell("on_end", lambda listener: listener.on_end(how))
+        self._tell("on_end", how)
         self._others.clear()
 
-    def _tell(self, what: str, tell: Callable[[Callback], None]) -> None:
-        tell(self._console)
+    def _tell(self, event: str, *arguments: object) -> None:
+        getattr(self._console, event)(*arguments)
         for listener in list(self._others):
             try:
-                tell(listener)
+                getattr(listener, event)(*arguments)
             except StopRun as stop:
                 if self.stop is None:
                     self.stop = f"{_name(listener)}: {stop}"
@@ -152,7 +146,7 @@ class Listeners:
                 self._others.remove(listener)
                 trace = "".join(traceback.format_exception(error)).rstrip()
                 self._console.on_note(
-                    f"{_name(listener)}.{what} failed and hears nothing more of this run:\n{trace}"
+                    f"{_name(listener)}.{event} failed and hears nothing more of this run:\n{trace}"
                 )
 
 

@@ -55,7 +55,7 @@ CURVE_WIDTH = 32
 class Console(StatusLine, Callback):
     """Live status of a run, of which it hears as callbacks do. Missing metrics are left out, never an error.
 
-    `step` and `sft_progress` only remember and draw; nothing here waits for anything.
+    Nothing here waits for anything.
     """
 
     keeps_display = True
@@ -78,36 +78,25 @@ class Console(StatusLine, Callback):
         self._step_times_s: list[float] = []
         self._last: Mapping[str, Any] = {}
         self._step = 0
-        self._sft: tuple[int, int, float | None] | None = None
+        self._sft: tuple[int, int, float] | None = None
 
     def on_cold_start(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
         """Show an update of the cold start."""
-        self.sft_progress(step, total, metrics["loss/sft"])
-
-    def on_step(self, row: Mapping[str, Any]) -> None:
-        """Show a step."""
-        self.step(row)
+        self._sft = (step, total, metrics["loss/sft"])
+        if step == total or step % max(1, total // 10) == 0:
+            self.plain(self._progress_text())
 
     def on_evaluation(self, row: Mapping[str, Any]) -> None:
-        """Show an evaluation."""
-        self.step(row)
+        """Show an evaluation, one line per set."""
+        for line in evaluation_lines(row):
+            self.note(line)
 
     def on_note(self, text: str) -> None:
         """Show a line."""
         self.note(text)
 
-    def sft_progress(self, step: int, total: int, loss: float | None) -> None:
-        """SFT has done `step` of `total` updates; `loss` is its last loss."""
-        self._sft = (step, total, loss)
-        if step == total or step % max(1, total // 10) == 0:
-            self.plain(self._progress_text())
-
-    def step(self, row: Mapping[str, Any]) -> None:
-        """Show a row of metrics.jsonl, or bare metrics. A row of phase `eval` is a line of its own."""
-        if row.get("phase") == "eval":
-            for line in evaluation_lines(row):
-                self.note(line)
-            return
+    def on_step(self, row: Mapping[str, Any]) -> None:
+        """Show a row of metrics.jsonl, or bare metrics."""
         self._sft = None
         step = number(row, "step")
         self._step = self._step + 1 if step is None else int(step)
@@ -119,9 +108,9 @@ class Console(StatusLine, Callback):
         seconds = number(row, "time/step")
         if seconds is not None:
             self._step_times_s.append(seconds)
-        self.plain(self.plain_line())
+        self.plain(self._plain_line())
 
-    def plain_line(self) -> str:
+    def _plain_line(self) -> str:
         """The last step as one line, for logs."""
         parts = [self._progress_text()]
         for label, name, template in PLAIN:
@@ -134,10 +123,7 @@ class Console(StatusLine, Callback):
             parts.append(step_time(seconds) + (f" ({budget})" if budget else ""))
         return "  ".join(parts)
 
-    def drawn(self) -> RenderableType:
-        return self.panel()
-
-    def panel(self) -> Panel:
+    def drawn(self) -> Panel:
         """The live panel, at most 80 columns wide."""
         width = min(MAX_WIDTH, self._rich.width)
         curves = Table.grid(padding=(0, 2))
@@ -162,7 +148,7 @@ class Console(StatusLine, Callback):
     def _progress_text(self) -> str:
         if self._sft is not None:
             step, total, loss = self._sft
-            return f"sft {step}/{total}" + ("" if loss is None else f"  loss {loss:.3f}")
+            return f"sft {step}/{total}  loss {loss:.3f}"
         text = f"step {self._step}/{self.total_steps}"
         stage = self._last.get("stage")
         if len(self._stage_names) > 1 and stage in self._stage_names:

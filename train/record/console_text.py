@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rocstar.engine.progress.progress import duration as duration
+from rocstar.engine.progress.progress import duration
 from rocstar.train.record.time_budget import PHASES, whole_percents
 
 BARS = "▁▂▃▄▅▆▇█"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rocstar.sandbox.command_line import is_unread
-from rocstar.train.recipe.errors import ConfigError, ConfigErrors, TrainingStopped, tell_launcher
+from rocstar.train.recipe.errors import ConfigError, ConfigErrors, TrainingStopped, mark_mistake
 from rocstar.train.record.run_directory import cold_start_of, complete_checkpoints
 
 _NO_ROOM = {
@@ -49,7 +49,7 @@ def guarded(
 
     `resumes`: True if the verb has --resume, for the advice. `interrupted` returns the message after Ctrl-C.
     """
-    return tell_launcher(_guarded(work, resumes=resumes, interrupted=interrupted))
+    return mark_mistake(_guarded(work, resumes=resumes, interrupted=interrupted))
 
 
 def _guarded(work: Callable[[], int], *, resumes: bool, interrupted: Callable[[], str]) -> int:

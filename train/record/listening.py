@@ -16,7 +16,7 @@ from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.own_code import described, load
 from rocstar.train.recipe.run_config import CallbackConfig
 from rocstar.train.record.callbacks import Callback, How, Listeners, RunStart
-from rocstar.train.record.trackers import TrackerError, make_tracker
+from rocstar.train.record.trackers import make_tracker
 
 
 def callback_class(config: CallbackConfig, *, field: str) -> type[Callback]:
@@ -75,10 +75,7 @@ def listening(
     how: How = "failed"
     try:
         for name in recipe.run.trackers:
-            try:
-                listeners.add(make_tracker(name, run_dir=run_dir, config=recipe.model_dump()))
-            except TrackerError as error:
-                raise ConfigError(f"run.trackers: {error}") from None
+            listeners.add(make_tracker(name, run_dir=run_dir, config=recipe.model_dump()))
         for k, config in enumerate(recipe.run.callbacks):
             listeners.add(make_callback(config, field=f"run.callbacks.{k}.kind"))
         for callback in callbacks:

@@ -16,22 +16,18 @@ import os
 import platform
 import re
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.toml_file import to_toml
 from rocstar.train.record.run_directory import MANIFEST, write_json
+from rocstar.train.record.version import CHECKOUT, git_state, version_of
 
 VERSION = 1
-GIT_S = 10.0
-SOURCES = Path(__file__).resolve().parents[2]
-"""The repository's root, if this is a checkout."""
 
 RUNNING, COMPLETE, INTERRUPTED, FAILED = "running", "complete", "interrupted", "failed"
 
@@ -110,7 +106,7 @@ def describe(recipe: Recipe, *, world_size: int) -> dict[str, Any]:
 
     return {
         **versions(),
-        **_git(SOURCES),
+        **git_state(CHECKOUT),
         "recipe": recipe_hash(recipe),
         "command": without_secrets(sys.argv),
         "world_size": world_size,
@@ -123,13 +119,8 @@ def describe(recipe: Recipe, *, world_size: int) -> dict[str, Any]:
 
 def versions() -> dict[str, str | None]:
     """Return the versions of rocstar, Python, torch and transformers; None if not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in ("rocstar", "torch", "transformers"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found
+    packages = {name: version_of(name) for name in ("rocstar", "torch", "transformers")}
+    return {"python": platform.python_version(), **packages}
 
 
 def recipe_hash(recipe: Recipe) -> str:
@@ -159,29 +150,3 @@ def without_secrets(words: Sequence[str]) -> list[str]:
         else:
             shown.append(_ASSIGNED.sub(r"\1\2***", _IN_URL.sub(r"\1:***@", word)))
     return shown
-
-
-def _git(sources: Path) -> dict[str, Any]:
-    """Return the commit of a checkout, and True if its files differ from it; None if unknown."""
-    unknown = {"commit": None, "dirty": None}
-    # An installed package may be inside another project's repository.
-    if not (sources / ".git").exists():
-        return unknown
-    commit = _output(sources, "rev-parse", "HEAD")
-    if commit is None:
-        return unknown
-    changes = _output(sources, "status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
-
-
-def _output(sources: Path, *arguments: str) -> str | None:
-    """Return the output of git; None if git is missing, refuses or hangs."""
-    command = ["git", "-C", str(sources), *arguments]
-    environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
-    try:
-        ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=GIT_S, check=True, env=environment
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return ended.stdout.strip()

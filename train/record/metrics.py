@@ -273,8 +273,6 @@ class MetricsWriter:
             OSError: it cannot be opened.
         """
         self.path = path
-        self.num_nonfinite = 0
-        """Values written as null so far."""
         self._clock = clock
         data = path.read_bytes() if path.exists() else b""
         rows = _parse(path, data)
@@ -312,7 +310,6 @@ class MetricsWriter:
         row |= {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
         num_nonfinite = sum(not math.isfinite(value) for value in metrics.values())
         if num_nonfinite:
-            self.num_nonfinite += num_nonfinite
             row["metrics/nonfinite"] = float(num_nonfinite)
         line = json.dumps(row, allow_nan=False) + "\n"
         if self._old:
@@ -332,14 +329,10 @@ class MetricsWriter:
         self._file.close()
         self._file = self.path.open("a", encoding="utf-8")
 
-    def close(self) -> None:
-        """Close the file; a second call does nothing."""
-        self._file.close()
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._file.close()

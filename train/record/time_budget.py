@@ -1,12 +1,18 @@
-"""The wall time of a step by phase: exclusive phases that sum to the whole."""
+"""The time of a step: its wall time by phase, and the delay of the event loop."""
 
+from __future__ import annotations
+
+import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import TracebackType
 
 PHASES = ("generate", "kv_wait", "tool_wait", "reward", "learn", "publish", "checkpoint", "eval", "other")
 """The phases in the order of a step; each is the metric `time/{phase}`."""
+BEAT_S = 0.02
+"""Fifty timer calls a second take a thousandth of a core."""
 
 
 class TimeBudget:
@@ -20,9 +26,6 @@ class TimeBudget:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._stack = ["other"]
-        self._begin()
-
-    def _begin(self) -> None:
         self._seconds = dict.fromkeys(PHASES, 0.0)
         self._since = self._clock()
 
@@ -103,3 +106,49 @@ def whole_percents(parts: Mapping[str, float]) -> dict[str, int]:
     for name in sorted(exact, key=lambda name: percents[name] - exact[name])[:missing]:
         percents[name] += 1
     return percents
+
+
+class LoopLag:
+    """Measures how late the event loop in which it is entered calls a timer that is due every BEAT_S.
+
+    Answers of judges, tools, servers and nodes are as late; no callback should take longer than 50 ms.
+
+    Invariant: `take` covers the time since its last call, and every second of it has the same weight: a timer
+    call that is a minute late weighs as much as a minute of punctual ones.
+    """
+
+    def __init__(self) -> None:
+        self._late_s: list[float] = []
+        self._due = 0.0
+        self._beat: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> LoopLag:
+        self._loop = asyncio.get_running_loop()
+        self._next()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._beat is not None:
+            self._beat.cancel()
+
+    def take(self) -> dict[str, float]:
+        """Return the metrics, in seconds; empty before the first timer call."""
+        late_s, self._late_s = sorted(self._late_s), []
+        if not late_s:
+            return {}
+        left_s = 0.01 * sum(BEAT_S + late for late in late_s)
+        for late in reversed(late_s):  # the longest delays make up the last hundredth of the time
+            left_s -= BEAT_S + late
+            if left_s <= 0:
+                break
+        return {"time/loop_lag_p99": late, "time/loop_lag_max": late_s[-1]}
+
+    def _next(self) -> None:
+        self._due = self._loop.time() + BEAT_S
+        self._beat = self._loop.call_at(self._due, self._beaten)
+
+    def _beaten(self) -> None:
+        self._late_s.append(max(0.0, self._loop.time() - self._due))
+        self._next()

@@ -6,22 +6,23 @@ A tracker's package is imported when the tracker is made, so that training does 
 import importlib
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.callbacks import Callback, How
 from rocstar.train.record.metrics import ROW_KEYS
 
-TRACKERS = ("tensorboard", "wandb", "trackio")
-
-
-class TrackerError(ValueError):
-    """A tracker that cannot be made, with what to do about it."""
+PROJECT = "rocstar"
 
 
 class Tracker(Callback):
-    """Takes the metrics of one step after another."""
+    """Takes the metrics of one step after another; subclasses send pending ones at the end."""
+
+    def __init__(self, run_dir: Path, config: Mapping[str, Any]) -> None:
+        """ConfigError if the package of the tracker is not installed. The folder's name is the run's name."""
+        raise NotImplementedError
 
     def on_step(self, row: Mapping[str, Any]) -> None:
         """Send the metrics of a step."""
@@ -31,23 +32,15 @@ class Tracker(Callback):
         """Send the metrics of an evaluation."""
         self.on_step(row)
 
-    def on_end(self, how: How) -> None:
-        """Send pending metrics, however the run ended."""
-        self.close()
-
     def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
         """Send the metrics of a step. Values that are None or not finite are left out."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Send pending metrics. Nothing may be logged afterwards."""
         raise NotImplementedError
 
 
 class TensorBoardTracker(Tracker):
     """Event files under the run directory, read by `tensorboard --logdir`."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, config: Mapping[str, Any]) -> None:
         module = _package("torch.utils.tensorboard", extra="tensorboard")
         self._writer = module.SummaryWriter(log_dir=str(run_dir / "logs" / "tensorboard"))
 
@@ -56,7 +49,7 @@ class TensorBoardTracker(Tracker):
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
-    def close(self) -> None:
+    def on_end(self, how: How) -> None:
         self._writer.close()
 
 
@@ -66,11 +59,11 @@ class WandbTracker(Tracker):
     `WANDB_MODE` decides; without it, an API key in `WANDB_API_KEY` means online.
     """
 
-    def __init__(self, run_dir: Path, project: str, config: Mapping[str, Any]) -> None:
+    def __init__(self, run_dir: Path, config: Mapping[str, Any]) -> None:
         module = _package("wandb", extra="wandb")
         default = "online" if os.environ.get("WANDB_API_KEY") else "offline"
         self._run = module.init(
-            project=project,
+            project=PROJECT,
             name=run_dir.name,
             dir=str(run_dir / "logs"),
             config=dict(config),
@@ -82,47 +75,45 @@ class WandbTracker(Tracker):
     def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
         self._run.log({"step": step, **_finite(metrics)})
 
-    def close(self) -> None:
+    def on_end(self, how: How) -> None:
         self._run.finish()
 
 
 class TrackioTracker(Tracker):
     """Trackio: a local dashboard without an account."""
 
-    def __init__(self, run_dir: Path, project: str, config: Mapping[str, Any]) -> None:
+    def __init__(self, run_dir: Path, config: Mapping[str, Any]) -> None:
         self._module = _package("trackio", extra="trackio")
-        self._module.init(project=project, name=run_dir.name, config=dict(config), resume="allow")
+        self._module.init(project=PROJECT, name=run_dir.name, config=dict(config), resume="allow")
 
     def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
         self._module.log(_finite(metrics), step=step)
 
-    def close(self) -> None:
+    def on_end(self, how: How) -> None:
         self._module.finish()
 
 
-def make_tracker(name: str, *, run_dir: Path, config: Mapping[str, Any], project: str = "rocstar") -> Tracker:
-    """The tracker of this name for the run in `run_dir`, whose folder name is the run's name.
+TRACKERS: Mapping[str, type[Tracker]] = {
+    "tensorboard": TensorBoardTracker,
+    "wandb": WandbTracker,
+    "trackio": TrackioTracker,
+}
 
-    Raises:
-        TrackerError: no tracker has this name, or its package is not installed.
-    """
-    makers: dict[str, Callable[[], Tracker]] = {
-        "tensorboard": lambda: TensorBoardTracker(run_dir),
-        "wandb": lambda: WandbTracker(run_dir, project, config),
-        "trackio": lambda: TrackioTracker(run_dir, project, config),
-    }
-    if name not in makers:
-        raise TrackerError(f"unknown tracker {name!r}; the trackers are {', '.join(TRACKERS)}")
+
+def make_tracker(name: str, *, run_dir: Path, config: Mapping[str, Any]) -> Tracker:
+    """Return the tracker of this name for a run. ConfigError if there is none, or no package for it."""
+    if name not in TRACKERS:
+        raise ConfigError(f"run.trackers: unknown tracker {name!r}; the trackers are {', '.join(TRACKERS)}")
     (run_dir / "logs").mkdir(parents=True, exist_ok=True)
-    return makers[name]()
+    return TRACKERS[name](run_dir, config)
 
 
 def _package(module: str, *, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise TrackerError(
-            f"tracker {extra!r} needs a package that is not installed ({error}); "
+        raise ConfigError(
+            f"run.trackers: tracker {extra!r} needs a package that is not installed ({error}); "
             f"install it with: pip install {extra}"
         ) from error
 

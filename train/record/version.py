@@ -1,38 +1,61 @@
-"""The version of the installed package, and the commit of a checkout."""
+"""The versions of installed packages, and the commit of a checkout."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 5.0
+"""The repository's root, if this is a checkout."""
+GIT_S = 10.0
 
 
-def version() -> str:
-    """Return `0.2.0`, or `unknown` if rocstar is on the path without being installed."""
+def version_of(package: str) -> str | None:
+    """Return the version of a package; None if it is not installed."""
     try:
-        return importlib.metadata.version("rocstar")
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+        return None
+
+
+def git_state(checkout: Path) -> dict[str, Any]:
+    """Return the commit of a checkout, and True if its files differ from it; None if unknown."""
+    unknown = {"commit": None, "dirty": None}
+    # An installed package may be inside another project's repository.
+    if not (checkout / ".git").exists():
+        return unknown
+    commit = _output(checkout, "rev-parse", "HEAD")
+    if commit is None:
+        return unknown
+    changes = _output(checkout, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+
+
+def _output(checkout: Path, *arguments: str) -> str | None:
+    """Return the output of git; None if git is missing, refuses or hangs."""
+    command = ["git", "-C", str(checkout), *arguments]
+    environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=GIT_S, check=True, env=environment
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return ended.stdout.strip()
 
 
 def commit(checkout: Path = CHECKOUT) -> str | None:
     """Return the commit of the checkout, with `-modified` if a file differs; None if there is none."""
-    if not (checkout / ".git").exists():
+    state = git_state(checkout)
+    if state["commit"] is None:
         return None
-    command = ["git", "-C", str(checkout), "describe", "--always", "--abbrev=12", "--exclude=*"]
-    try:
-        done = subprocess.run(
-            [*command, "--dirty=-modified"], capture_output=True, text=True, check=False, timeout=TIMEOUT_S
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
+    return f"{state['commit'][:12]}{'-modified' if state['dirty'] else ''}"
 
 
-def describe() -> str:
+def describe_version() -> str:
     """Return the output of `rocstar --version`."""
     found = commit()
-    return f"rocstar {version()}" + (f" (commit {found})" if found else "")
+    return f"rocstar {version_of('rocstar') or 'unknown'}" + (f" (commit {found})" if found else "")

@@ -19,9 +19,8 @@ from rocstar.engine.inference.embedded.sampling import noise, sample
 from rocstar.engine.inference.weights import LiveWeights
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.rehearsal.cast import give_memory
 from rocstar.train.rehearsal.fake_gpu import FakeGpu
-from rocstar.train.rehearsal.ledger import Category, EngineMemory
+from rocstar.train.rehearsal.memory_tracker import Category, EngineMemory
 from rocstar.train.serving.embedded import engine_of, planned_rows
 
 PROMPT = 24
@@ -29,7 +28,7 @@ STEPS = 3
 
 
 def decode(gpu: FakeGpu, recipe: Recipe, model: PreTrainedModel, *, own_weights: bool = True) -> EngineMemory:
-    """Decode on `gpu` as an act of its ledger; return the memory of the engines. Raises as `FakeGpu` does.
+    """Decode on `gpu` as an act of its tracker; return the memory of the engines. Raises as `FakeGpu` does.
 
     Args:
         gpu: the simulated GPU.
@@ -37,22 +36,22 @@ def decode(gpu: FakeGpu, recipe: Recipe, model: PreTrainedModel, *, own_weights:
         model: without weights, in the type that it decodes in.
         own_weights: True if the engines hold a copy of the weights.
     """
-    give_memory(model, gpu.weights)
+    gpu.give_memory(model)
     model.requires_grad_(False)
     rows, tokens = planned_rows(recipe) if recipe.stages else (1, 0)
     tokens = min(max(tokens, PROMPT + STEPS), model.config.max_position_embeddings)
     with (
-        gpu.ledger.act("decode"),
-        gpu.ledger.scope(Category.engine),
+        gpu.tracker.act("decode"),
+        gpu.tracker.scope(Category.engine),
         ThreadPoolExecutor(1) as thread,
         torch.no_grad(),
     ):
         if own_weights:
-            gpu.ledger.file(model.parameters(), Category.engine)
+            gpu.tracker.file(model.parameters(), Category.engine)
         else:
             for parameter in model.parameters():
-                gpu.ledger.resized(parameter.untyped_storage(), 0)  # the learner's are booked already
-        weights = gpu.ledger.held(Category.engine)
+                gpu.tracker.resized(parameter.untyped_storage(), 0)  # the learner's are booked already
+        weights = gpu.tracker.held[Category.engine]
         engine: Any = engine_of(recipe, model, thread, beside_learner=True)
         engine._make_room(rows, tokens)  # at once: it is there whenever something else is
         kv, others = engine._kv.held_bytes, recipe.engine.num_replicas - 1
@@ -60,7 +59,7 @@ def decode(gpu: FakeGpu, recipe: Recipe, model: PreTrainedModel, *, own_weights:
         _few(engine, recipe, tokens)
         engine._load_weights(1, LiveWeights(checkpoint.full_weights(model)))
         _all(engine, recipe, rows, tokens)
-    held = gpu.ledger.peaks[-1].by_category[Category.engine]
+    held = gpu.tracker.peaks[-1].by_category[Category.engine]
     kv += beside.nbytes
     return EngineMemory(weights=weights, kv=kv, workspace=held - weights - kv, rows=rows, tokens=tokens)
 

@@ -26,7 +26,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.distributed import device_mesh
 from torch.distributed.fsdp._fully_shard import (
@@ -43,8 +43,8 @@ from torch.utils._pytree import tree_leaves
 from rocstar.kernels import chunks, layer_ops, linear_loss, rows, varlen_attention
 from rocstar.train.learner import activations, sharding
 from rocstar.train.rehearsal.gpu_attention import attention_of, scratch_bytes
-from rocstar.train.rehearsal.ledger import GIB, Category, MemoryLedger
-from rocstar.train.rehearsal.verdict import OVERHEAD_GIB
+from rocstar.train.rehearsal.memory_fit import OVERHEAD_GIB
+from rocstar.train.rehearsal.memory_tracker import GIB, Category, MemoryTracker
 
 GPU = torch.device("cuda", 0)
 HOST = torch.device("cpu")
@@ -69,9 +69,9 @@ class _NoDriver(FakeTensorMode):
 
 
 class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The dispatch mode. `ledger` counts the GPU's memory, `host` the host memory of files.
+    """The dispatch mode. `tracker` counts the GPU's memory, `host` the host memory of files.
 
-    With the CPU as `device` the learner learns there: `ledger` counts real host memory too,
+    With the CPU as `device` the learner learns there: `tracker` counts real host memory too,
     and the two are not distinguished.
     """
 
@@ -79,7 +79,7 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.device = device
         self.shapes = _NoDriver(allow_non_fake_inputs=True)
-        self.ledger, self.host = MemoryLedger(), MemoryLedger()
+        self.tracker, self.host = MemoryTracker(), MemoryTracker()
         self.reads: Counter[str] = Counter()
         """Places that wait for the GPU to read a value, and how often."""
         self.num_ops = 0
@@ -99,7 +99,7 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.num_ops += 1
         made_for = kwargs.get("device")
         # Where the CPU learns, what FSDP asks it for is the learner's, and not the host's own.
-        is_fsdp = made_for == self.device and self.ledger.category is Category.gathers
+        is_fsdp = made_for == self.device and self.tracker.category is Category.gathers
         is_ours = made_for is not None and (made_for.type in ("meta", "cuda") or is_fsdp)
         if is_ours:
             kwargs = {**kwargs, "device": self.device}
@@ -121,24 +121,37 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if kwargs["device"] == fake.device and dtype == fake.dtype:
                 return _aten.alias.default(fake)  # C++ could not know that it is there already
         try:
-            self.ledger.brief(scratch_bytes(func, args))
+            self.tracker.brief(scratch_bytes(func, args))
             return self._count(func(*args, **kwargs))
         except RuntimeError as error:
             raise _explained(error, func) from error
 
-    def weights(self, like: Tensor) -> Tensor:
-        """Return an unbooked tensor of that shape, for a model before it is sharded."""
-        with _disable_current_modes():
-            shape = torch.empty(like.shape, dtype=like.dtype, device="meta")
-        return FakeTensor(self.shapes, shape, self.device)
+    def give_memory(self, model: nn.Module) -> None:
+        """Replace the model's tensors on `meta` by unbooked ones of this GPU; tied ones stay one."""
+
+        def make(like: Tensor) -> Tensor:
+            with _disable_current_modes():
+                shape = torch.empty(like.shape, dtype=like.dtype, device="meta")
+            return FakeTensor(self.shapes, shape, self.device)
+
+        made: dict[int, nn.Parameter] = {}
+        for module in model.modules():
+            for name, parameter in list(module._parameters.items()):
+                if parameter is not None:
+                    if id(parameter) not in made:
+                        made[id(parameter)] = nn.Parameter(make(parameter), parameter.requires_grad)
+                    module._parameters[name] = made[id(parameter)]
+            for name, buffer in list(module._buffers.items()):
+                if buffer is not None:
+                    module._buffers[name] = make(buffer)
 
     def _count(self, made: Any) -> Any:
         """Book the results of an op."""
         for tensor in tree_leaves(made):
             if isinstance(tensor, FakeTensor):
-                (self.ledger if tensor.device == self.device else self.host).made(tensor)
+                (self.tracker if tensor.device == self.device else self.host).made(tensor)
             elif isinstance(tensor, Tensor) and self.device == HOST:
-                self.ledger.made(tensor)
+                self.tracker.made(tensor)
         return made
 
     def _read(self, func: Any, tensor: FakeTensor) -> Any:
@@ -224,7 +237,7 @@ def _patches(gpu: FakeGpu, memory_bytes: int) -> Iterator[Any]:
         return _NoStreams()
 
     def free_bytes(_: torch.device) -> int:
-        return memory_bytes - int(OVERHEAD_GIB * GIB) - gpu.ledger.total
+        return memory_bytes - int(OVERHEAD_GIB * GIB) - gpu.tracker.total
 
     for module in (_fsdp_collectives, _fsdp_init, _fsdp_param_group, _fsdp_state, device_mesh):
         yield mock.patch.object(module, "_get_device_handle", handle)
@@ -246,7 +259,7 @@ def _patches(gpu: FakeGpu, memory_bytes: int) -> Iterator[Any]:
     @functools.wraps(resize)
     def resized(storage: torch.UntypedStorage, size: int) -> Any:
         result = resize(storage, size)
-        gpu.ledger.resized(storage, size)
+        gpu.tracker.resized(storage, size)
         return result
 
     yield mock.patch.object(torch.UntypedStorage, "resize_", resized)

@@ -14,21 +14,22 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from rocstar.train.learner.adapters import add_adapters
 from rocstar.train.learner.balance import Cost
 from rocstar.train.learner.model_io import DTYPES
-from rocstar.train.learner.model_size import ModelSize, measure, row_cost
+from rocstar.train.learner.model_size import ModelSize, measure, model_without_weights, row_cost
 from rocstar.train.learner.world import World
 from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.rehearsal.acts import Acts, LearnerOnStage
-from rocstar.train.rehearsal.cast import learner_without_weights, model_without_weights
 from rocstar.train.rehearsal.decode import decode
 from rocstar.train.rehearsal.fake_gpu import MisplacedTensorError, fake_gpu
-from rocstar.train.rehearsal.ledger import GIB, Category, EngineMemory, MemoryPeak, highest
-from rocstar.train.rehearsal.report import Packing, Rehearsal
+from rocstar.train.rehearsal.memory_fit import KvCapacity, MemorySettings, check_fit, server_kv_capacity
+from rocstar.train.rehearsal.memory_scopes import scopes
+from rocstar.train.rehearsal.memory_tracker import GIB, Category, EngineMemory, MemoryPeak, highest
+from rocstar.train.rehearsal.phases import RehearsalLearner, RehearsalPhases
+from rocstar.train.rehearsal.report import Rehearsal
 from rocstar.train.rehearsal.rows import PackedStep, RowLengths, batch_of, fake_examples, rl_rows, sft_rows
-from rocstar.train.rehearsal.scopes import scopes
 from rocstar.train.rehearsal.timeline import (
     HARDWARE,
     Hardware,
@@ -39,7 +40,6 @@ from rocstar.train.rehearsal.timeline import (
     timeline,
     transfers,
 )
-from rocstar.train.rehearsal.verdict import MemorySettings, ServerRoom, judge_memory, server_room
 from rocstar.train.serving.embedded import has_own_weights
 
 ACTS = ("sft", "rl", "publish", "checkpoint", "decode")
@@ -64,34 +64,35 @@ def rehearse_recipe(
         ConfigError: the model's configuration is not known here, or the recipe learns nothing.
     """
     began = clock()
-    model, size = learner_without_weights(recipe), measure(recipe.model, recipe.lora)
+    size = measure(recipe.model, recipe.lora)
     if isinstance(size, str):
         raise ConfigError(f"nothing can be rehearsed: {size}")
+    model = model_without_weights(recipe.model)
+    if recipe.lora.rank:  # the adapters are in float32, the rest in the recipe's type
+        any_model: Any = model  # transformers has no types for it
+        any_model.to(DTYPES[recipe.model.dtype])
+        add_adapters(model, recipe.lora, seed=recipe.run.seed)
     cost = row_cost(model)
     rows, batches = batches_of(recipe, machines.ranks, cost, model.config.vocab_size)
-    packing = {
-        name: Packing(
-            rows=batch.rows,
-            tokens=batch.tokens,
-            longest=batch.longest,
-            heaviest=len(batch.heaviest.ids_I),
-            rounds=batch.rounds,
-            efficiency=round(batch.efficiency, 4),
-        )
-        for name, batch in batches.items()
-    }
     try:
         played, engine, misplaced = _play(recipe, machines, model, batches, acts, memory_gib)
     except MisplacedTensorError as error:
-        return Rehearsal(packing=packing, misplaced=[str(error)], hardware=hardware, seconds=clock() - began)
+        return Rehearsal(packing=batches, misplaced=[str(error)], hardware=hardware, seconds=clock() - began)
     moved = transfers(size, recipe.engine, machines, hardware)
     room = _room(recipe, size, rows, played, memory_gib)
-    settings = _settings(recipe, machines, batches, played.runs_again, engine)
+    settings = MemorySettings(
+        tokens_per_microbatch=recipe.rl.tokens_per_microbatch,
+        rehearsed_tokens=max(batch.heaviest for batch in batches.values()),
+        checkpointing=played.runs_again,
+        dtype=recipe.model.dtype,
+        ranks=machines.ranks,
+        engine=engine,
+    )
     return Rehearsal(
-        verdict=judge_memory(highest(played.gpu), memory_gib, settings),
+        verdict=check_fit(highest(played.gpu), memory_gib, settings),
         peaks=played.gpu,
         host_gib=max(peak.total for peak in played.host) / GIB,
-        packing=packing,
+        packing=batches,
         reads=played.reads,
         room=room,
         moved=moved,
@@ -138,7 +139,7 @@ def _play(
     batches: dict[str, PackedStep],
     acts: Collection[str],
     memory_gib: float,
-) -> tuple[Acts, EngineMemory | None, list[str]]:
+) -> tuple[RehearsalPhases, EngineMemory | None, list[str]]:
     """All acts; what embedded engines hold; and what would fail on a device besides the learner."""
     misplaced: list[str] = []
     engine: EngineMemory | None = None
@@ -146,9 +147,9 @@ def _play(
     decoder = any_decoder.to(DTYPES[recipe.model.dtype])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
-        with fake_gpu(machines.ranks, memory_bytes=int(memory_gib * GIB)) as gpu, scopes(gpu.ledger):
+        with fake_gpu(machines.ranks, memory_bytes=int(memory_gib * GIB)) as gpu, scopes(gpu.tracker):
             world = World(rank=0, size=machines.ranks, local_size=machines.ranks_per_node)
-            played = LearnerOnStage(gpu, recipe, model, world)
+            played = RehearsalLearner(gpu, recipe, model, world)
             if "sft" in batches and "sft" in acts:
                 played.sft(batches["sft"].updates[0])
             if "rl" in batches and "rl" in acts:
@@ -181,30 +182,13 @@ def _beside_engine(peak: MemoryPeak, engine: EngineMemory, recipe: Recipe) -> Me
     return dataclasses.replace(peak, by_category={**peak.by_category, Category.engine: held})
 
 
-def _settings(
-    recipe: Recipe,
-    machines: Machines,
-    batches: dict[str, PackedStep],
-    runs_again: bool,
-    engine: EngineMemory | None,
-) -> MemorySettings:
-    return MemorySettings(
-        tokens_per_microbatch=recipe.rl.tokens_per_microbatch,
-        rehearsed_tokens=max(len(batch.heaviest.ids_I) for batch in batches.values()),
-        checkpointing=runs_again,
-        dtype=recipe.model.dtype,
-        ranks=machines.ranks,
-        engine=engine,
-    )
-
-
 def _room(
-    recipe: Recipe, size: ModelSize, rows: Sequence[RowLengths], acts: Acts, memory_gib: float
-) -> ServerRoom | None:
+    recipe: Recipe, size: ModelSize, rows: Sequence[RowLengths], acts: RehearsalPhases, memory_gib: float
+) -> KvCapacity | None:
     if not rows:
         return None
     tokens = [row.tokens for row in rows]
-    return server_room(
+    return server_kv_capacity(
         recipe,
         size,
         memory_gib=memory_gib,
@@ -220,7 +204,7 @@ def _timeline(
     size: ModelSize,
     cost: Cost,
     batches: dict[str, PackedStep],
-    room: ServerRoom | None,
+    room: KvCapacity | None,
     runs_again: bool,
     moved: Transfers,
     hardware: Hardware,

@@ -7,37 +7,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rocstar.train.learner.model_size import gigabytes
-from rocstar.train.rehearsal.ledger import GIB, MemoryPeak, highest
+from rocstar.train.rehearsal.memory_fit import OVERHEAD_GIB, KvCapacity, MemoryFit
+from rocstar.train.rehearsal.memory_tracker import GIB, MemoryPeak, highest
+from rocstar.train.rehearsal.rows import PackedStep
 from rocstar.train.rehearsal.timeline import Hardware, Timeline, Transfers
-from rocstar.train.rehearsal.verdict import OVERHEAD_GIB, MemoryVerdict, ServerRoom
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packing:
-    """The step that was packed."""
-
-    rows: int
-    tokens: int
-    longest: int
-    heaviest: int
-    """Input tokens of the heaviest microbatch."""
-    rounds: int
-    """Microbatches of each rank."""
-    efficiency: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
     """The result. `verdict` is None if the learner did not complete its acts: see `problems`."""
 
-    verdict: MemoryVerdict | None = None
+    verdict: MemoryFit | None = None
     peaks: list[MemoryPeak] = field(default_factory=list)
     host_gib: float = 0.0
     """The most that rank 0 holds on the host for files."""
-    packing: dict[str, Packing] = field(default_factory=dict)
+    packing: dict[str, PackedStep] = field(default_factory=dict)
+    """The packed step of each part of the recipe that learns."""
     reads: dict[str, int] = field(default_factory=dict)
     """Lines that wait for a value from the GPU, with their counts."""
-    room: ServerRoom | None = None
+    room: KvCapacity | None = None
     moved: Transfers | None = None
     timeline: Timeline | None = None
     hardware: Hardware | None = None
@@ -73,7 +61,7 @@ class Rehearsal:
                 "verdict": _plain(verdict),
                 "acts": {peak.act: _act(peak) for peak in self.peaks},
                 "host_gib": self.host_gib,
-                "packing": {name: _plain(one) for name, one in self.packing.items()},
+                "packing": {name: _packing(one) for name, one in self.packing.items()},
                 "reads": self.reads,
                 "server": _plain(self.room),
                 "transfers": _plain(self.moved),
@@ -127,6 +115,11 @@ class Rehearsal:
         if self.host_gib >= 0.05:
             lines.append(f"  rank 0's host holds {self.host_gib:.1f} GiB for files")
         return lines
+
+
+def _packing(step: PackedStep) -> dict[str, Any]:
+    names = ("rows", "tokens", "longest", "heaviest", "rounds")
+    return {name: getattr(step, name) for name in names} | {"efficiency": round(step.efficiency, 4)}
 
 
 def _act(peak: MemoryPeak) -> dict[str, Any]:

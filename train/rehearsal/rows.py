@@ -56,20 +56,21 @@ class PackedStep:
     """The cost of a forward over the whole step."""
 
     @property
-    def heaviest(self) -> MicroBatch:
-        return self.updates[0][0]
+    def heaviest(self) -> int:
+        """Input tokens of the heaviest microbatch."""
+        return len(self.updates[0][0].ids_I)
 
 
-def rl_rows(recipe: Recipe, *, siblings: int, limit: int, seed: int = 0) -> list[RowLengths]:
-    """The trajectories of one step, so many of each task."""
+def rl_rows(recipe: Recipe, *, siblings: int, limit: int) -> list[RowLengths]:
+    """Return the trajectories of one step, `siblings` of each task."""
     return _rows(
-        generate(LENGTHS, tasks=recipe.rl.tasks_per_step, siblings=siblings, seed=seed).trajectories, limit
+        generate(LENGTHS, tasks=recipe.rl.tasks_per_step, siblings=siblings, seed=0).trajectories, limit
     )
 
 
-def sft_rows(recipe: Recipe, *, seed: int = 0) -> list[RowLengths]:
-    """The conversations of one batch: no two of one prompt, none beyond sft.max_tokens."""
-    works = generate(LENGTHS, tasks=recipe.sft.batch_size, siblings=1, seed=seed).trajectories
+def sft_rows(recipe: Recipe) -> list[RowLengths]:
+    """Return the conversations of one batch: no two of one prompt, none beyond sft.max_tokens."""
+    works = generate(LENGTHS, tasks=recipe.sft.batch_size, siblings=1, seed=0).trajectories
     rows = _rows(works, recipe.sft.max_tokens - 1)
     return [_cut(row, recipe.sft.max_tokens) for row in rows]
 

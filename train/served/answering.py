@@ -17,16 +17,16 @@ from pathlib import Path
 from rocstar.engine.progress.progress import working
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.serve.conversation_manager import ConversationLimits
 from rocstar.engine.serve.conversation_store import ConversationStore
 from rocstar.engine.serve.endpoint import ServeOptions
 from rocstar.engine.serve.server import ANY_PORT, RunningServer, open_endpoint, serve_until_signal
-from rocstar.sandbox.http.access_log import Network, access_log
-from rocstar.sandbox.http.guard import Owners, reload_on_sighup
+from rocstar.sandbox.http.access_log import access_log
+from rocstar.sandbox.http.guard import reload_on_sighup
 from rocstar.sandbox.http.listening import Address
 from rocstar.sandbox.http.printable import printable_line
 from rocstar.train.evaluation.saved_model import (
     max_positions,
+    num_answers,
     open_engine_and_agent,
     run_to_end,
     with_model,
@@ -43,10 +43,15 @@ from rocstar.train.record.run_directory import (
     discard_if_unused,
     write_config,
 )
-from rocstar.train.tasks.verify import num_answers
 
 RESPONSE_TOKENS, TURNS = 4096, 16
 """Limits of an answer of a recipe that has no stage to take them from."""
+
+
+def print_line(line: str) -> None:
+    """Show the operator a line, which may quote a client."""
+    with contextlib.suppress(OSError):  # a terminal that is closed does not end the server
+        print(f"rocstar: {printable_line(line, 1000)}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,29 +70,10 @@ class ServeOrder:
     max_tokens: int | None = None
     max_turns: int | None = None
     address: Address = ANY_PORT
-    owners: Owners = field(default_factory=Owners)
+    options: ServeOptions = field(default_factory=ServeOptions)
     access_log: bool = False
-    trusted_proxies: tuple[Network, ...] = ()
-    note: Callable[[str], None] = field(default=lambda line: print_line(line))
-    max_choices: int = 1024
-    queue_timeout_s: float = 120.0
+    note: Callable[[str], None] = print_line
     drain_s: float = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedModel:
-    """A model on disk with a running engine and sandbox."""
-
-    agent: Agent
-    path: str
-    isolation: str
-    """Of its tools, or "" if the sandbox does not report it."""
-
-
-def print_line(line: str) -> None:
-    """Show the operator a line, which may quote a client."""
-    with contextlib.suppress(OSError):  # a terminal that is closed does not end the server
-        print(f"rocstar: {printable_line(line, 1000)}", file=sys.stderr, flush=True)
 
 
 def serve(order: ServeOrder) -> None:
@@ -95,10 +81,11 @@ def serve(order: ServeOrder) -> None:
     records = "no records are kept" if order.out is None else f"records in {os.path.relpath(order.out)}"
 
     async def work() -> None:
-        with reload_on_sighup(order.owners, order.note):
-            async with open_served(order) as (served, listening):
-                guard = "token required" if order.owners else "no token, loopback only"
-                order.note(f"serving {served.path} at {listening.url}/v1 ({guard})")
+        owners = order.options.owners
+        with reload_on_sighup(owners, order.note):
+            async with open_served(order) as (_, listening):
+                guard = "token required" if owners else "no token, loopback only"
+                order.note(f"serving {order.recipe.model.path} at {listening.url}/v1 ({guard})")
                 order.note(f"models rocstar-agent and rocstar-raw; {records}; Ctrl-C ends it")
                 await serve_until_signal(listening.endpoint, order.drain_s, order.note)
 
@@ -106,8 +93,8 @@ def serve(order: ServeOrder) -> None:
 
 
 @contextlib.asynccontextmanager
-async def open_served(order: ServeOrder) -> AsyncIterator[tuple[ServedModel, RunningServer]]:
-    """The endpoint over the model, while the block runs."""
+async def open_served(order: ServeOrder) -> AsyncIterator[tuple[Agent, RunningServer]]:
+    """Open the agent of the model, and the endpoint over it."""
     order = dataclasses.replace(order, recipe=dated(order.recipe, former=order.out))
     stages = order.recipe.stages
     tokens, turns = (
@@ -126,7 +113,6 @@ async def open_served(order: ServeOrder) -> AsyncIterator[tuple[ServedModel, Run
                     max_turns=order.max_turns or turns,
                 )
             )
-        isolation = str(getattr(getattr(agent.tools, "sandbox", None), "isolation", ""))
         store = None
         if order.out is not None:
             store = ConversationStore(
@@ -136,15 +122,7 @@ async def open_served(order: ServeOrder) -> AsyncIterator[tuple[ServedModel, Run
                 temperature=order.recipe.rl.temperature,
             )
             await stack.enter_async_context(store)
-        options = ServeOptions(
-            owners=order.owners,
-            trusted_proxies=order.trusted_proxies,
-            max_context=max_context,
-            conversations=ConversationLimits(
-                max_choices=order.max_choices, queue_timeout_s=order.queue_timeout_s
-            ),
-            isolation=isolation,
-        )
+        options = dataclasses.replace(order.options, max_context=max_context, isolation=isolation_of(agent))
         access = access_log(order.access_log, "rocstar.serve.access")
         opening = open_endpoint(
             agent, options, address=order.address, access=access, store=store, note=order.note
@@ -153,7 +131,12 @@ async def open_served(order: ServeOrder) -> AsyncIterator[tuple[ServedModel, Run
             listening = await stack.enter_async_context(opening)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        yield ServedModel(agent=agent, path=recipe.model.path, isolation=isolation), listening
+        yield agent, listening
+
+
+def isolation_of(agent: Agent) -> str:
+    """Return the isolation of its tools, or "" if the sandbox does not report it."""
+    return str(getattr(getattr(agent.tools, "sandbox", None), "isolation", ""))
 
 
 @contextlib.contextmanager

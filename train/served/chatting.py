@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rocstar.train.served.answering import ServeOrder
 
 SHOWN_LINES = 12
-"""The address of a chat's start."""
+"""The last lines of a recorded start that are shown."""
 HISTORY = "ROCSTAR_CHAT_HISTORY"
 """The environment variable with the history file of prompts."""
 
@@ -62,19 +62,19 @@ def chat_with(order: ChatOrder, *, url: str, model: str, token: str | None) -> i
 def chat_locally(order: ChatOrder, serving: ServeOrder) -> int:
     """Open a model's endpoint for this chat alone. ConfigError for what cannot run; 1 if an answer failed."""
     from rocstar.train.evaluation.saved_model import run_to_end
-    from rocstar.train.served.answering import open_served as opened
+    from rocstar.train.served.answering import isolation_of, open_served
 
     codes: list[int] = []
 
     async def work() -> None:
         quiet = dataclasses.replace(serving, note=lambda line: None)
-        async with opened(quiet) as (served, listening):
+        async with open_served(quiet) as (agent, listening):
             if order.start is not None:
-                order.start.check_tokens(served.agent.chat.decode)
-            token = serving.owners.known[0].token
+                order.start.check_tokens(agent.chat.decode)
+            token = serving.options.owners.known[0].token
             client = ChatClient(url=f"{listening.url}/v1", token=token, fields=order.fields)
-            tools = f"tools in {served.isolation}" if served.isolation else "tools"
-            codes.append(await _chat(order, client, f"{_short(served.path)}, {tools}"))
+            tools = f"tools in {isolation}" if (isolation := isolation_of(agent)) else "tools"
+            codes.append(await _chat(order, client, f"{_short(serving.recipe.model.path)}, {tools}"))
 
     run_to_end(work())
     return codes[0]
@@ -107,7 +107,10 @@ async def _chat(order: ChatOrder, client: ChatClient, whom: str) -> int:
             screen.note("it learned from one question at a time: /new before the next")
         session = ChatSession(client, screen, history=history, num_choices=order.num_choices)
         if start is not None:
-            screen.note(_beginning(start))
+            lines = start.text.rstrip("\n").split("\n")
+            cut = [f"... {len(lines) - SHOWN_LINES} lines before"] if len(lines) > SHOWN_LINES else []
+            position = f"{start.name}, {len(start.ids)} tokens:"
+            screen.note("\n".join([position, *cut, *lines[-SHOWN_LINES:]]))
             if start.goes_on:
                 await session.ask(None)
         await session.run(LineEditor(_history()))
@@ -118,13 +121,6 @@ def _short(path: str) -> str:
     """The path of a model as one would type it here, or its name on the hub."""
     here = os.path.relpath(path)
     return here if os.path.isabs(path) and len(here) < len(path) else path
-
-
-def _beginning(start: RecordedStart) -> str:
-    """The recorded position, and the end of its text."""
-    lines = start.text.rstrip("\n").split("\n")
-    cut = [f"... {len(lines) - SHOWN_LINES} lines before"] if len(lines) > SHOWN_LINES else []
-    return "\n".join([f"{start.name}, {len(start.ids)} tokens:", *cut, *lines[-SHOWN_LINES:]])
 
 
 def _history() -> Path | None:

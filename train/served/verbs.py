@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import re
 import secrets
 import sys
@@ -29,6 +30,29 @@ if TYPE_CHECKING:
 
 Loading = Callable[[], AbstractContextManager[None]]
 """Shows that torch is being imported."""
+
+
+def _between(
+    low: float, high: float, what: str, kind: type[int] | type[float] = int
+) -> Callable[[str], float]:
+    """Return a parser of an option's number from `low` to `high`."""
+
+    def parse(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+        return value
+
+    return parse
+
+
+_number = _between(1, math.inf, "a number, 1 or more")
+_seed = _between(1 - (1 << 63), (1 << 63) - 1, "a seed, a whole number of 64 bits")
+_temperature = _between(0, 10, "a temperature, 0 to 10", float)
+_seconds = _between(0, 1e7, "a number of seconds, 0 or more", float)
 
 
 def add_serve(parser: argparse.ArgumentParser, *, recipe_help: str) -> None:
@@ -59,7 +83,7 @@ def _add_records(parser: argparse.ArgumentParser, name: str) -> None:
     text = f"folder of the records, new or of the same model; default runs/{name}-NAME"
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--out", type=Path, metavar="DIR", help=text)
-    where.add_argument("--no-records", action="store_true", help="keep nothing of what is said")
+    where.add_argument("--no-records", action="store_true", help="keep no records")
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
@@ -126,6 +150,7 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
     if order.prompts is None and options.model is None:
         order = dataclasses.replace(order, example=solved_question(Path(options.target)))
     with loading():
+        from rocstar.engine.serve.endpoint import ServeOptions
         from rocstar.train.served.answering import ServeOrder
 
     serving = ServeOrder(
@@ -133,7 +158,7 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
         out=_out(options, recipe, "chats"),
         max_tokens=options.max_tokens,
         max_turns=options.max_turns,
-        owners=Owners((Owner(name="", token=secrets.token_hex(16)),)),
+        options=ServeOptions(owners=Owners((Owner(name="", token=secrets.token_hex(16)),))),
         drain_s=0.0,
     )
     return chat_locally(order, serving)
@@ -179,8 +204,12 @@ def serve(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading)
     recipe = recipe_of(options.target, options.model, rest)
     _name_code(recipe)
     with loading():
+        from rocstar.engine.serve.conversation_manager import ConversationLimits
+        from rocstar.engine.serve.endpoint import ServeOptions
         from rocstar.train.served.answering import ServeOrder
         from rocstar.train.served.answering import serve as serve_order
+
+    limits = ConversationLimits(max_choices=options.max_choices, queue_timeout_s=options.queue_timeout)
 
     serve_order(
         ServeOrder(
@@ -189,11 +218,8 @@ def serve(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading)
             max_tokens=options.max_tokens,
             max_turns=options.max_turns,
             address=address,
-            owners=owners,
+            options=ServeOptions(owners=owners, trusted_proxies=proxies, conversations=limits),
             access_log=options.access_log,
-            trusted_proxies=proxies,
-            max_choices=options.max_choices,
-            queue_timeout_s=options.queue_timeout,
             drain_s=options.drain,
         )
     )
@@ -254,35 +280,3 @@ def _check_address(url: str) -> None:
     except ValueError as error:
         problem = f"is no address ({error})"
     raise ConfigError(f"{url} {problem}; give http://HOST:PORT") from None
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number, 1 or more")
-    return int(text)
-
-
-def _seed(text: str) -> int:
-    if not text.lstrip("-").isdecimal() or abs(int(text)) >= 1 << 63:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a seed, a whole number of 64 bits")
-    return int(text)
-
-
-def _temperature(text: str) -> float:
-    try:
-        temperature = float(text)
-    except ValueError:
-        temperature = -1.0
-    if not 0 <= temperature <= 10:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a temperature, 0 to 10")
-    return temperature
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < 1e7:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
-    return seconds

@@ -101,22 +101,22 @@ class Opened:
     """Where the other nodes serve."""
 
 
-class FleetMeter:
-    """Metrics of a fleet since the last call; names: train/record/metrics.py."""
+def fleet_measure(fleet: Fleet) -> Measure:
+    """Return the function of the fleet's metrics since its last call; names: train/record/metrics.py."""
+    before = dataclasses.replace(fleet.replicas.counts)
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        self._before = dataclasses.replace(fleet.replicas.counts)
-
-    def __call__(self) -> dict[str, float]:
-        now, before = dataclasses.replace(self._fleet.replicas.counts), self._before
-        self._before = now
+    def measure() -> dict[str, float]:
+        nonlocal before
+        now = dataclasses.replace(fleet.replicas.counts)
         counts = {
             f"engine/{field.name}": float(getattr(now, field.name) - getattr(before, field.name))
             for field in dataclasses.fields(now)
         }
-        peaks = {f"engine/kv_peak/{k}": peak for k, peak in enumerate(self._fleet.replicas.take_kv_peaks())}
-        return counts | {"engine/replicas_up": float(self._fleet.replicas.num_up)} | peaks
+        before = now
+        peaks = {f"engine/kv_peak/{k}": peak for k, peak in enumerate(fleet.replicas.take_kv_peaks())}
+        return counts | {"engine/replicas_up": float(fleet.replicas.num_up)} | peaks
+
+    return measure
 
 
 def opened_fleet(fleet: Fleet, publisher: Publisher, others: Sequence[NodeAddress]) -> Opened:
@@ -126,7 +126,7 @@ def opened_fleet(fleet: Fleet, publisher: Publisher, others: Sequence[NodeAddres
         fleet.stage = stage
 
     return Opened(
-        engine=fleet, publisher=publisher, measure=FleetMeter(fleet), begin=begin, others=list(others)
+        engine=fleet, publisher=publisher, measure=fleet_measure(fleet), begin=begin, others=list(others)
     )
 
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -32,6 +33,7 @@ from rocstar.train.learner.model_size import ModelSize, memory_row
 from rocstar.train.learner.sharding import placed
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.publish.engine_publisher import EnginePublisher, Weights, serve_in
+from rocstar.train.publish.publisher import Measure
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.serving.agent import make_agent, open_sandbox
 from rocstar.train.serving.backend import EngineBackend, Learning, Opened, opened_fleet
@@ -84,13 +86,13 @@ class Embedded(EngineBackend):
             others = await open_others(team, OpenNode())
             publisher = EnginePublisher(engine, engines, team)
             team.learner.attach(LocalEngine(learning=shared, before_change=publisher.hold))
-            meter = MemoryMeter(engines)
+            measure = memory_measure(engines)
             if isinstance(engine, Fleet):
                 opened = opened_fleet(engine, publisher, others)
                 of_fleet = opened.measure
-                yield dataclasses.replace(opened, measure=lambda: of_fleet() | meter())
+                yield dataclasses.replace(opened, measure=lambda: of_fleet() | measure())
             else:
-                yield Opened(engine=engine, publisher=publisher, measure=meter, others=others)
+                yield Opened(engine=engine, publisher=publisher, measure=measure, others=others)
 
     @contextlib.asynccontextmanager
     async def open_node(
@@ -111,7 +113,7 @@ class Embedded(EngineBackend):
                             await engine.publish(version, LiveWeights(weights))
 
                     serve = serve_in(publish, asyncio.get_running_loop())
-                    shared = SharedThreads(thread, threads).learning
+                    shared = partial(halve_threads, thread, threads)
                     team.learner.attach(LocalEngine(learning=shared, serve=serve))
                     agent = make_agent(recipe, engine, chat, sandbox)
                     async with service(agent, lambda: engine.version) as url:
@@ -130,26 +132,19 @@ class Embedded(EngineBackend):
         return max(1, math.ceil(2 * slots / min(PART, recipe.rl.rollouts_per_task)))
 
 
-class SharedThreads:
-    """The torch threads of one process in which an embedded engine decodes beside the learner: the engine has
-    all of them while the learner waits, and half of them while it learns.
+@contextlib.contextmanager
+def halve_threads(engine: ThreadPoolExecutor, total: int) -> Iterator[None]:
+    """In the block an embedded engine decodes with half of its `total` torch threads: the learner learns.
 
     Each of the two has a Python thread with its own torch threads: with all cores for both, twice as many
-    threads run as there are cores, and each waits for the others at the end of every operation.
+    threads run as there are cores, and each waits for the others at the end of every operation. The engine
+    applies a change before its next burst.
     """
-
-    def __init__(self, engine: ThreadPoolExecutor, total: int) -> None:
-        """`engine` runs one thread of Python, which has `total` torch threads now."""
-        self._engine, self._total = engine, total
-
-    @contextlib.contextmanager
-    def learning(self) -> Iterator[None]:
-        """Halve the engine's threads in the block. The engine applies a change before its next burst."""
-        self._engine.submit(checkpoint.set_threads, max(1, self._total // 2))
-        try:
-            yield
-        finally:
-            self._engine.submit(checkpoint.set_threads, self._total)
+    engine.submit(checkpoint.set_threads, max(1, total // 2))
+    try:
+        yield
+    finally:
+        engine.submit(checkpoint.set_threads, total)
 
 
 @contextlib.asynccontextmanager
@@ -166,7 +161,7 @@ async def _engine_thread(
     with ThreadPoolExecutor(1, thread_name_prefix="engine") as own:
         threads = learner.submit(torch.get_num_threads).result()
         own.submit(checkpoint.set_threads, threads).result()
-        yield own, SharedThreads(own, threads).learning
+        yield own, partial(halve_threads, own, threads)
 
 
 def planned_rows(recipe: Recipe) -> tuple[int, int]:
@@ -231,18 +226,15 @@ async def open_engines(
         yield fleet, engines
 
 
-class MemoryMeter:
-    """Return counters of memory shortage since the last call; names: train/record/metrics.py."""
+def memory_measure(engines: list[EmbeddedEngine]) -> Measure:
+    """Return the function of memory shortages since its last call; names: train/record/metrics.py."""
+    before = (0, 0)
 
-    def __init__(self, engines: list[EmbeddedEngine]) -> None:
-        self._engines = engines
-        self._before = (0, 0)
-
-    def __call__(self) -> dict[str, float]:
-        now = (
-            sum(engine.rows_evicted for engine in self._engines),
-            sum(engine.out_of_memory for engine in self._engines),
-        )
-        evicted, failed = (float(a - b) for a, b in zip(now, self._before, strict=True))
-        self._before = now
+    def measure() -> dict[str, float]:
+        nonlocal before
+        now = sum(engine.rows_evicted for engine in engines), sum(engine.out_of_memory for engine in engines)
+        evicted, failed = (float(a - b) for a, b in zip(now, before, strict=True))
+        before = now
         return {"engine/rows_evicted": evicted, "engine/out_of_memory": failed}
+
+    return measure

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,16 +29,13 @@ from rocstar.train.recipe.reward_config import RewardConfig
 from rocstar.train.tasks.own_reward import make_judge
 from rocstar.train.tasks.reward import VERIFIER_FLAVOUR
 
+print_line = partial(print, flush=True)
 WAITING = 64
 """Rows that are read and not yet written."""
 MAX_LINE_BYTES = 16 << 20
 
 
-def _print(line: str) -> None:
-    print(line, flush=True)
-
-
-def grade(path: str, *, mode: str, write: Callable[[str], object] = _print) -> int:
+def grade(path: str, *, mode: str, write: Callable[[str], object] = print_line) -> int:
     """Grade a file, or standard input for "-". Returns 0, or 1 if a row could not be graded.
 
     Raises ConfigError for an unreadable file and for an invalid row.
@@ -59,7 +57,12 @@ async def _grade(lines: IO[bytes], name: str, mode: str, write: Callable[[str], 
             judge = make_judge(RewardConfig(mode=mode), pool)
             async for outcome in graded(_rows(lines, name), judge):
                 failed += isinstance(outcome, Failed)
-                write(_line(outcome))
+                row: dict[str, Any]
+                if isinstance(outcome, Failed):
+                    row = {"reward": None, "method": outcome.kind, "detail": outcome.detail}
+                else:
+                    row = {"reward": outcome.reward, "method": outcome.method}
+                write(json.dumps(row))
     except SandboxError as error:
         raise ConfigError(
             f"the sandbox that grades cannot run: {error}; see `rocstar sandbox doctor`"
@@ -67,48 +70,33 @@ async def _grade(lines: IO[bytes], name: str, mode: str, write: Callable[[str], 
     return 1 if failed else 0
 
 
-class _Reader:
-    """Reads rows in a separate thread, at most WAITING ahead of the writer.
+async def graded(rows: Iterator[Attempt], judge: Judge) -> AsyncIterator[Outcome]:
+    """Yield the outcome of each row, in order, each as soon as those before it are known.
 
-    The thread is a daemon: a read of a terminal's next line cannot be interrupted.
+    A separate thread reads the rows, at most WAITING ahead of the writer. An error of the rows is raised
+    after the outcomes before it.
     """
+    loop, space = asyncio.get_running_loop(), threading.Semaphore(WAITING)
+    read: asyncio.Queue[Attempt | ConfigError | None] = asyncio.Queue()
 
-    def __init__(self, rows: Iterator[Attempt]) -> None:
-        self._rows, self._loop = rows, asyncio.get_running_loop()
-        self._room = threading.Semaphore(WAITING)
-        self._read: asyncio.Queue[Attempt | ConfigError | None] = asyncio.Queue()
-        threading.Thread(target=self._work, name="rows", daemon=True).start()
-
-    async def next(self) -> Attempt | ConfigError | None:
-        """The next row, None at the end, or the error that is the end."""
-        return await self._read.get()
-
-    def written(self) -> None:
-        """Make room for another row."""
-        self._room.release()
-
-    def _work(self) -> None:
+    def read_rows() -> None:
+        """Put each row, then None or the error that is the end."""
         last: ConfigError | None = None
         with contextlib.suppress(RuntimeError):  # the loop is closed: there is no waiter
             try:
-                for row in self._rows:
-                    self._room.acquire()
-                    self._loop.call_soon_threadsafe(self._read.put_nowait, row)
+                for row in rows:
+                    space.acquire()
+                    loop.call_soon_threadsafe(read.put_nowait, row)
             except ConfigError as error:
                 last = error
             except OSError as error:
                 last = ConfigError(f"the rows cannot be read on: {error.strerror}")
-            self._loop.call_soon_threadsafe(self._read.put_nowait, last)
+            loop.call_soon_threadsafe(read.put_nowait, last)
 
-
-async def graded(rows: Iterator[Attempt], judge: Judge) -> AsyncIterator[Outcome]:
-    """The outcome of each row, in order, each as soon as those before it are known.
-
-    At most WAITING rows are in memory. An error of the rows is raised behind the outcomes before it.
-    """
-    reader = _Reader(rows)
+    # A daemon, because a read of a terminal's next line cannot be interrupted.
+    threading.Thread(target=read_rows, name="rows", daemon=True).start()
     waiting: deque[asyncio.Task[Outcome]] = deque()
-    arriving: asyncio.Task[Attempt | ConfigError | None] | None = asyncio.create_task(reader.next())
+    arriving: asyncio.Task[Attempt | ConfigError | None] | None = asyncio.create_task(read.get())
     error: ConfigError | None = None
     try:
         while arriving is not None or waiting:
@@ -118,12 +106,12 @@ async def graded(rows: Iterator[Attempt], judge: Judge) -> AsyncIterator[Outcome
                 row = arriving.result()
                 if isinstance(row, Attempt):
                     waiting.append(asyncio.create_task(judge.score(row, deadline=None)))
-                    arriving = asyncio.create_task(reader.next())
+                    arriving = asyncio.create_task(read.get())
                 else:
                     arriving, error = None, row
             while waiting and waiting[0].done():
                 yield waiting.popleft().result()
-                reader.written()
+                space.release()
     finally:
         for task in (*waiting, *([arriving] if arriving is not None else [])):
             task.cancel()
@@ -162,9 +150,3 @@ def _row(line: bytes, where: str) -> Attempt:
 
 def _kind(value: Any) -> str:
     return "missing" if value is None else type(value).__name__
-
-
-def _line(outcome: Outcome) -> str:
-    if isinstance(outcome, Failed):
-        return json.dumps({"reward": None, "method": outcome.kind, "detail": outcome.detail})
-    return json.dumps({"reward": outcome.reward, "method": outcome.method})

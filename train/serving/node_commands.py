@@ -7,7 +7,7 @@
 
 Rank 0's learner thread, and with it all learners, waits for every node's answer to a command; a first rank's
 learner thread waits for its event loop, which executes commands in sequence. A node that only serves has
-no learner: `follow_commands` receives its commands from the store (store_line.py), in a thread of its own.
+no learner: `follow_commands` receives its commands from the store (store_channel.py), in a thread of its own.
 A node that fails a command reports the reason, and rank 0 ends the run.
 """
 
@@ -19,15 +19,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from rocstar.engine.inference.weight_stream import WeightStream
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.waits import waiting
 from rocstar.train.learner.commands import ExecuteOnNode, NodeAnswer, NodeCommand, RankReply
-from rocstar.train.learner.store_line import StoreLine, travels
+from rocstar.train.learner.store_channel import StoreChannel, travels
 from rocstar.train.learner.team import LearnerTeam, NodeCommandError
-from rocstar.train.publish.server_node import FilesWritten, MakeRoom, ServeVersion, WeightCommand
+from rocstar.train.publish.server_node import FilesWritten, MakeRoom, ServerNode, ServeVersion
 from rocstar.train.recipe.errors import TrainingStopped
 
 START_TIMEOUT_S = 3600.0
@@ -50,15 +50,7 @@ class OpenNode(NodeCommand):
     """Open this node's engine and serve groups. Answered by a URL."""
 
 
-class CommandedNode(Protocol):
-    """The engine that a node opened."""
-
-    async def execute(self, command: WeightCommand) -> WeightStream | None:
-        """Execute a later command; return the stream that the node's learner is to fill, if any."""
-        ...
-
-
-OpenedNode = AbstractAsyncContextManager[tuple[CommandedNode | None, str]]
+OpenedNode = AbstractAsyncContextManager[tuple[ServerNode | None, str]]
 """A node's engine and the address of its service; None if it gets no further commands."""
 
 
@@ -88,7 +80,7 @@ class CommandQueue:
     def __init__(self) -> None:
         """Commands are executed on the event loop that runs now."""
         self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[Queued] = asyncio.Queue(1)
+        self.queue: asyncio.Queue[Queued] = asyncio.Queue(1)
         self._closed = ""
 
     def __call__(self, command: NodeCommand) -> NodeAnswer:
@@ -101,28 +93,25 @@ class CommandQueue:
         if self._closed:
             answer.set_exception(RuntimeError(self._closed))
             return
-        await self._queue.put((command, answer))
-
-    async def next(self) -> Queued:
-        return await self._queue.get()
+        await self.queue.put((command, answer))
 
     def close(self, why: str) -> None:
         """Answer every later command by an error."""
         self._closed = why
-        while not self._queue.empty():
-            self._queue.get_nowait()[1].set_exception(RuntimeError(why))
+        while not self.queue.empty():
+            self.queue.get_nowait()[1].set_exception(RuntimeError(why))
 
 
-def follow_commands(line: StoreLine, rank: int, execute: ExecuteOnNode) -> None:
+def follow_commands(line: StoreChannel, rank: int, execute: ExecuteOnNode) -> None:
     """Execute rank 0's commands and reply, until it ends the run. LeaderLost: rank 0 is gone."""
+
+    def answer() -> str | None:
+        found = execute(command)
+        assert not isinstance(found, WeightStream), "this node has no learner to fill it"
+        return found
+
     while (command := line.hear()) is not None:
-        try:
-            answer = execute(command)
-            assert not isinstance(answer, WeightStream), "this node has no learner to fill it"
-            reply = RankReply(rank=rank, answer=answer)
-        except Exception as error:  # reported to rank 0, which decides
-            reply = RankReply(rank=rank, problem=f"{type(error).__name__}: {error}")
-        line.reply(reply)
+        line.reply(RankReply.of(rank, answer))
     line.reply(None)  # rank 0 waits for that before it ends, perhaps with the store
 
 
@@ -136,7 +125,7 @@ async def serve_node(
     failure: Exception | None = None
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(commands.close, "this node takes no commands any more")
-        node: CommandedNode | None = None
+        node: ServerNode | None = None
         while (queued := await _next(commands, following)) is not None:
             command, answer = queued
             try:
@@ -158,7 +147,7 @@ async def serve_node(
 
 async def _next(commands: CommandQueue, following: asyncio.Future[None]) -> Queued | None:
     """Return the next command, or None when the learner is done, or has failed."""
-    taking = asyncio.ensure_future(commands.next())
+    taking = asyncio.ensure_future(commands.queue.get())
     try:
         both: set[asyncio.Future[Any]] = {taking, following}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import ipaddress
 import os
-import secrets
 import socket
 import sys
 import threading
@@ -39,12 +38,12 @@ from rocstar.engine.nodes.service import NodeService, serving
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.leader import LeaderLost
-from rocstar.train.learner.load_parts import load_learner
-from rocstar.train.learner.store_line import travels
+from rocstar.train.learner.sharded_loading import load_learner
+from rocstar.train.learner.store_channel import travels
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.learner.world import World
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.recipe.errors import ConfigError, tell_launcher
+from rocstar.train.recipe.errors import ConfigError, mark_mistake
 from rocstar.train.serving.backend import backend_of
 from rocstar.train.serving.node_commands import CommandQueue, NodeAddress, follow_commands, serve_node
 from rocstar.train.tasks.chat_format import with_date
@@ -65,11 +64,6 @@ class Start:
     path: str
     token: str | None = None
     date: str = ""
-
-
-def new_token(world: World) -> str | None:
-    """A secret of this run, where other nodes roll out."""
-    return secrets.token_hex(32) if world.has_nodes else None
 
 
 # ---- rank 0 ----
@@ -115,7 +109,7 @@ def follow(recipe: Recipe, world: World) -> None:
     with ThreadPoolExecutor(1) as thread:
         if start.token is not None and world.local_rank == 0:
             make_team = partial(LearnerTeam, model, world, thread, recipe.model)
-            _until_told(_serve(recipe, make_team, start, start.token))
+            _wait_for_stop(_serve(recipe, make_team, start, start.token))
             return
         LearnerTeam(model, world, thread, recipe.model).follow()
 
@@ -125,7 +119,7 @@ def serve_alone(recipe: Recipe, world: World) -> None:
     start: Start | None = world.broadcast(None)
     if start is None or start.token is None:  # rank 0 could not begin, or rolls nothing out
         return
-    _until_told(_serve_alone(with_date(recipe, start.date), world, start.token))
+    _wait_for_stop(_serve_alone(with_date(recipe, start.date), world, start.token))
 
 
 async def _serve_alone(recipe: Recipe, world: World, token: str) -> None:
@@ -137,7 +131,7 @@ async def _serve_alone(recipe: Recipe, world: World, token: str) -> None:
     await serve_node(open_node, following, commands)
 
 
-def _until_told(serving: Coroutine[Any, Any, None]) -> None:
+def _wait_for_stop(serving: Coroutine[Any, Any, None]) -> None:
     """Serve until rank 0 says stop. Anything else leaves at once: a learner thread that is stuck in a
     collective would keep an orderly exit waiting; children die with us."""
     code = 1
@@ -154,7 +148,7 @@ def _until_told(serving: Coroutine[Any, Any, None]) -> None:
         print(f"rocstar: {error}", file=sys.stderr)
     except BaseException:
         traceback.print_exc()
-    tell_launcher(code)
+    mark_mistake(code)
     sys.stderr.flush()
     os._exit(code)
 
@@ -182,13 +176,13 @@ async def _open_service(token: str, agent: Agent, version: Callable[[], int]) ->
         yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def own_address(master: str | None = None, port: int = 9) -> str:
+def own_address() -> str:
     """Return this machine's address for other nodes: that of the interface that leads to rank 0.
 
     On rank 0's own machine MASTER_ADDR may be its name and resolve to loopback. Nothing is sent.
     """
-    host = master or os.environ.get("MASTER_ADDR", "127.0.0.1")
-    family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    host = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    family, _, _, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(target)
         found: str = probe.getsockname()[0]

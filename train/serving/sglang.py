@@ -26,7 +26,7 @@ from rocstar.train.learner import checkpoint
 from rocstar.train.learner.commands import ReleaseMemory
 from rocstar.train.learner.model_io import DTYPES, checked_folder, load_tokenizer
 from rocstar.train.learner.model_size import ModelSize, gigabytes
-from rocstar.train.learner.store_line import travels
+from rocstar.train.learner.store_channel import travels
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.publish.rank_commands import WriteWeights, weight_shapes
 from rocstar.train.publish.server_node import ServerNode
@@ -215,25 +215,19 @@ async def _others(team: LearnerTeam, command: OpenNode) -> AsyncIterator[asyncio
 
 
 async def _start_folder(folder: Path, origin: InitialPolicy, team: LearnerTeam, dtype: torch.dtype) -> Path:
-    """A folder of this run's own with the learner's present weights."""
-    if origin.saved is not None:
-        _link_all(origin.saved, folder)
-        return folder
-    _emptied(folder)
-    with working("writing the weights that servers start from"):
-        checkpoint.save_shell(folder, team.learner.model, origin.tokenizer)
-        await team.run(WriteWeights(folder, dtype))
+    """Make a folder of this run with the learner's present weights."""
+    _make_folder(folder, origin.saved)
+    if origin.saved is None:
+        with working("writing the weights that servers start from"):
+            checkpoint.save_shell(folder, team.learner.model, origin.tokenizer)
+            await team.run(WriteWeights(folder, dtype))
     return folder
 
 
-def _emptied(folder: Path) -> None:
+def _make_folder(folder: Path, saved: Path | None) -> None:
+    """Empty the folder; link the files of a checkpoint, without those that only a resume needs."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-
-
-def _link_all(source: Path, folder: Path) -> None:
-    """The files of a checkpoint under names of their own, without what only resuming needs."""
-    _emptied(folder)
-    for path in source.iterdir():
+    for path in saved.iterdir() if saved else ():
         if path.is_file() and path.name != checkpoint.COMPLETE:
             link(path, folder / path.name)

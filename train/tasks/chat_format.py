@@ -2,53 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
-from rocstar.engine.chat.boundaries import ChatError, find_boundaries
+from rocstar.engine.chat.boundaries import ChatError, Rendering, Tool, find_boundaries
 from rocstar.engine.chat.chat import ChatFormat, Tokenizer, load_template, turn_form
 from rocstar.engine.types import TurnForm
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.paths import elsewhere
+from rocstar.train.recipe.paths import missing_path_hint
 from rocstar.train.tasks.tools import tool_box
 
 
 def chat_format(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
-    """The conversation format; ConfigError if template and tokenizer cannot carry tool calls."""
-    try:
-        source = load_template(recipe.model.template, getattr(tokenizer, "chat_template", None))
-        chat = ChatFormat(
-            cast("Tokenizer", tokenizer),
-            source,
-            tool_box(recipe).schemas,
-            thinking=recipe.model.thinking,
-            skips_thoughts=recipe.model.thoughts == "skip",
-            date=recipe.model.date,
-        )
-    except ChatError as error:
-        raise template_refused(recipe, error) from None
-    tokenizer.chat_template = source
+    """Return the conversation format; ConfigError if template and tokenizer cannot carry tool calls."""
+    own, tools = getattr(tokenizer, "chat_template", None), tool_box(recipe).schemas
+    chat = _format(recipe, "model.template", cast("Tokenizer", tokenizer), own, tools)
+    tokenizer.chat_template = chat.template
     return chat
 
 
-def conversation_format(recipe: Recipe, chat: ChatFormat) -> ChatFormat:
-    """The format of the cold start's conversations; `chat` is that of the rollouts. ConfigError as above."""
-    if not recipe.sft.template:
-        return chat
+def _format(
+    recipe: Recipe, field: str, tokenizer: Tokenizer, own: str | None, tools: Sequence[Tool]
+) -> ChatFormat:
+    """Return the format of the template that `field` names; `own` is the template of the model itself."""
     try:
-        shown = ChatFormat(
-            chat.tokenizer,
-            load_template(recipe.sft.template, None),
-            chat.tools,
+        return ChatFormat(
+            tokenizer,
+            load_template(template_name(recipe, field), own),
+            tools,
             thinking=recipe.model.thinking,
             skips_thoughts=recipe.model.thoughts == "skip",
             date=recipe.model.date,
         )
     except ChatError as error:
-        raise template_refused(recipe, error, field="sft.template") from None
+        raise template_refused(recipe, error, field=field) from None
+
+
+def conversation_format(recipe: Recipe, chat: ChatFormat) -> ChatFormat:
+    """Return the format of the cold start's conversations; `chat` is that of the rollouts.
+
+    ConfigError as for `chat_format`.
+    """
+    if not recipe.sft.template:
+        return chat
+    shown = _format(recipe, "sft.template", chat.tokenizer, None, chat.tools)
     if shown.stop_id != chat.stop_id:
         raise ConfigError(
             f"sft.template = {recipe.sft.template!r}: a turn ends with {shown.stop_text!r}, and with "
@@ -70,10 +71,9 @@ def check_scratch(recipe: Recipe) -> TurnForm:
     ConfigError if it cannot carry tool calls.
     """
     try:
-        template, tools = load_template(scratch_template(recipe), None), tool_box(recipe).schemas
-        date = recipe.model.date
-        found = find_boundaries(template, tools, thinking=recipe.model.thinking, date=date)
-        return turn_form(template, tools, found, date=date)
+        text = Rendering(load_template(scratch_template(recipe), None), date=recipe.model.date)
+        tools = tool_box(recipe).schemas
+        return turn_form(text, tools, find_boundaries(text, tools, thinking=recipe.model.thinking))
     except ChatError as error:
         raise template_refused(recipe, error) from None
 
@@ -90,6 +90,11 @@ def scratch_template(recipe: Recipe) -> str:
 
 def template_refused(recipe: Recipe, error: ChatError, *, field: str = "model.template") -> ConfigError:
     """Return the error of a refused template; for a missing file, with a hint."""
-    name = recipe.sft.template if field == "sft.template" else recipe.model.template
-    hint = elsewhere(Path(name)) if not Path(name).exists() else ""
+    name = template_name(recipe, field)
+    hint = missing_path_hint(Path(name)) if not Path(name).exists() else ""
     return ConfigError(f"{field} = {name!r}: {error}{hint}")
+
+
+def template_name(recipe: Recipe, field: str) -> str:
+    """Return the value of sft.template or model.template."""
+    return recipe.sft.template if field == "sft.template" else recipe.model.template

@@ -13,11 +13,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from rocstar.engine.types import Task
 from rocstar.train.tasks import forms
-from rocstar.train.tasks.latex import clean, last_boxed
+from rocstar.train.tasks.latex import bracket_depths, clean, is_closed, last_boxed
 from rocstar.train.tasks.numbers import (
     has_exponent,
     numbers_equal,
@@ -25,7 +24,7 @@ from rocstar.train.tasks.numbers import (
     read_number,
     read_scientific,
 )
-from rocstar.train.tasks.operators import MAX_NESTING, forbidden_operator, is_closed, is_expression, nesting
+from rocstar.train.tasks.operators import MAX_NESTING, forbidden_operator, is_expression
 from rocstar.train.tasks.rows import MARKS_OF_REASONING_GYM
 from rocstar.train.tasks.units import unit_behind
 from rocstar.train.tasks.words import is_product, is_words, unwrapped, words_equal
@@ -44,7 +43,7 @@ _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _INTEGER = re.compile(r"(?P<name>[a-z]) ?\\in ?(?P<of>\\mathbb\{[ZN]\})")
 _ARGUMENT = re.compile(r"(?P<of>(?<![A-Za-z])[A-Za-z]\()(?P<name>[a-z])\) ?=")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
-_LETTER = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
+_LETTER = re.compile(r"(\\[A-Za-z]+|[A-Za-z])")
 _SPACE = re.compile(r"(?<![0-9])\s+|\s+(?![0-9\s])")
 
 
@@ -89,7 +88,7 @@ class _Leaves:
 
 def compare(prediction: str, truth: str) -> AnswerPair:
     """Compare the content of a box with a task's answer, both as written."""
-    if nesting(prediction) > max(MAX_NESTING, nesting(truth)):
+    if max(bracket_depths(prediction)) > max(MAX_NESTING, *bracket_depths(truth)):
         return AnswerPair(prediction=forms.NO_ANSWER, truth=forms.NO_ANSWER, method="nesting", verdict=False)
     left, right = clean(prediction), clean(_unboxed(truth))
     if _letters(left) == _letters(right):
@@ -183,12 +182,8 @@ def _renamed(prediction: str, truth: str) -> str:
             continue
         names = {theirs["name"]: ours["name"]}
         if ours["name"] not in _COMMAND.sub("", prediction):
-            prediction = _LETTER.sub(partial(_with_name, names), prediction)
+            prediction = "".join(names.get(part, part) for part in _LETTER.split(prediction))
     return prediction
-
-
-def _with_name(names: Mapping[str, str], found: re.Match[str]) -> str:
-    return names.get(found[0], found[0])
 
 
 def _unboxed(truth: str) -> str:

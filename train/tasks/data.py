@@ -23,8 +23,8 @@ from rocstar.engine.types import Task
 from rocstar.sandbox.child.lazy_import import install_lazy_import
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.tasks.messages import read_messages, shown
-from rocstar.train.tasks.rows import REASONING_GYM, Rows, meta_of, name_of, rows_of
+from rocstar.train.tasks.messages import read_messages, short_repr
+from rocstar.train.tasks.rows import REASONING_GYM, Rows, meta_of, name_of, rows_from
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -51,7 +51,7 @@ def load_tasks(
             for task in reasoning_gym_tasks(family, options, size=config.size, seed=config.seed)
         ]
         return interleave_by_source(tasks)
-    tasks = _tasks_of_rows(rows_of(config, base), config, check)
+    tasks = _tasks_of_rows(rows_from(config.source, base, split=config.split), config, check)
     if not tasks:
         raise ConfigError(f"data source {config.source!r} is empty; give one with at least one row")
     return tasks
@@ -114,9 +114,9 @@ def _create_dataset(family: str, options: Mapping[str, Any], *, size: int, seed:
     try:
         return reasoning_gym().create_dataset(family, size=size, seed=seed, **options)
     except (AssertionError, TypeError, ValueError) as error:
-        shown = ", ".join(f"{key} = {value!r}" for key, value in options.items()) or "its defaults"
+        given = ", ".join(f"{key} = {value!r}" for key, value in options.items()) or "its defaults"
         raise ConfigError(
-            f"task family {family!r} refuses {shown}: {error}; correct its options in families.{family}"
+            f"task family {family!r} refuses {given}: {error}; correct its options in families.{family}"
         ) from None
 
 
@@ -143,7 +143,9 @@ def _tasks_of_rows(rows: Rows, config: DataConfig, check: Callable[[Task], None]
 
 def _task_of_row(row: Any, config: DataConfig, where: str) -> Task:
     if not isinstance(row, Mapping):
-        raise ConfigError(f"{where} is {shown(row)}, not an object; each row must map field names to values")
+        raise ConfigError(
+            f"{where} is {short_repr(row)}, not an object; each row must map field names to values"
+        )
     question, context = question_of(field_of(row, config.question, where), config.question, where)
     answer = answer_text(field_of(row, config.answer, where), config.answer, where)
     source, used = name_of(config), {config.question, config.answer}
@@ -207,7 +209,7 @@ def question_of(value: Any, name: str, where: str) -> tuple[str, tuple[dict[str,
         if last["content"].strip():
             return last["content"], tuple(context)
     raise ConfigError(
-        f"{where}: field {name!r} holds no question ({shown(value)}); "
+        f"{where}: field {name!r} holds no question ({short_repr(value)}); "
         "it must be text, or a chat list that ends with a user message"
     )
 
@@ -229,7 +231,7 @@ def answer_text(value: Any, name: str, where: str) -> str:
         if text:
             return text
     raise ConfigError(
-        f"{where}: field {name!r} holds no answer ({shown(value)}); it must be text or a finite number"
+        f"{where}: field {name!r} holds no answer ({short_repr(value)}); it must be text or a finite number"
     )
 
 
@@ -281,15 +283,15 @@ class TaskCursor:
 
     def take(self, count: int) -> list[Task]:
         """Return the next `count` tasks, across the ends of epochs."""
-        taken: list[Task] = []
-        while len(taken) < count:
+        chosen: list[Task] = []
+        while len(chosen) < count:
             if self._position == len(self._order):
                 self._epoch, self._position = self._epoch + 1, 0
                 self._order = self._shuffled()
-            chunk = self._order[self._position : self._position + count - len(taken)]
+            chunk = self._order[self._position : self._position + count - len(chosen)]
             self._position += len(chunk)
-            taken += chunk
-        return taken
+            chosen += chunk
+        return chosen
 
     def state(self) -> dict[str, Any]:
         """Return JSON values for `restore`."""

@@ -13,27 +13,23 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rocstar.engine.progress.progress import Work, working
+from rocstar.engine.tools.jupyter import JupyterTool
+from rocstar.engine.tools.python import PythonTool
+from rocstar.engine.tools.results import result_text
 from rocstar.engine.types import Task
-from rocstar.sandbox.types import (
-    DEFAULT_LIMITS,
-    ExecRequest,
-    ExecResult,
-    Limits,
-    Sandbox,
-    SandboxError,
-    Status,
-)
+from rocstar.sandbox.types import ExecRequest, Limits, Sandbox, SandboxError, Status
 from rocstar.train.recipe.errors import ConfigError
 
 _IMPORT = "import math\n"
 _OPENINGS = ("", "", "I will compute it.")
 _RETRIES = ("The code failed. I will fix it.", "I made a mistake. Let me retry.")
 _MAX_CALLS = 3
+_CALL_DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,47 +146,29 @@ async def make_demonstrations(
     *,
     seed: int,
     sandbox: Sandbox,
-    tool_name: str,
-    render_result: Callable[[ExecResult], str],
-    limits: Limits = DEFAULT_LIMITS,
-    flavour: str = "stdlib",
-    tools: Sequence[Mapping[str, Any]] | None = None,
+    tool: PythonTool | JupyterTool,
     noise: Noise = DEFAULT_NOISE,
-    programs: Callable[[Task], Programs] = programs_for,
     num_workers: int = 32,
-    call_deadline_s: float = 60.0,
     speaks: bool = True,
 ) -> list[dict[str, Any]]:
-    """Return `count` chat rows {"messages": [...], "tools"?: [...]}. Tasks are used in turn, cyclically.
+    """Return `count` chat rows {"messages": [...]}. Tasks are used in turn, cyclically.
 
-    `programs` returns a task's right and wrong programs. `speaks`: a call may have text before it, which a
-    call form of the whole turn excludes. Tool calls are in OpenAI form, with arguments as objects. Raises
-    ConfigError for a family without a demonstrator, SandboxError if the sandbox fails.
+    The programs run with the settings of `tool`. `speaks`: a call may have text before it, which a call form
+    of the whole turn excludes. Tool calls are in OpenAI form, with arguments as objects. Raises ConfigError
+    for a family without a demonstrator, SandboxError if the sandbox fails.
     """
     if not tasks:
         raise ConfigError("there are no tasks to demonstrate; widen sft.demonstration_tasks")
     for task in tasks:
-        programs(task)
-    demonstrator = _Demonstrator(
-        sandbox=sandbox,
-        tool_name=tool_name,
-        render_result=render_result,
-        limits=limits,
-        flavour=flavour,
-        noise=noise,
-        programs=programs,
-        call_deadline_s=call_deadline_s,
-        speaks=speaks,
-    )
+        programs_for(task)
     rows: list[dict[str, Any]] = [{} for _ in range(count)]
     indices = iter(range(count))
 
     async def work(made: Work) -> None:
         for index in indices:
             rng = random.Random(f"{seed}/{index}")
-            rows[index]["messages"] = await demonstrator.solve(tasks[index % len(tasks)], rng)
-            if tools is not None:
-                rows[index]["tools"] = list(tools)
+            task = tasks[index % len(tasks)]
+            rows[index]["messages"] = await _demonstrate(task, rng, sandbox, tool, noise, speaks=speaks)
             made.done += 1
 
     try:
@@ -206,52 +184,49 @@ async def make_demonstrations(
     return rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Demonstrator:
-    sandbox: Sandbox
-    tool_name: str
-    render_result: Callable[[ExecResult], str]
-    limits: Limits
-    flavour: str
-    noise: Noise
-    programs: Callable[[Task], Programs]
-    call_deadline_s: float
-    speaks: bool
-
-    async def solve(self, task: Task, rng: random.Random) -> list[dict[str, Any]]:
-        """Return the messages of one conversation, the task's first."""
-        messages: list[dict[str, Any]] = [dict(message) for message in task.messages]
-        if rng.random() < self.noise.guess:
-            guess = str(rng.randrange(10 ** rng.choice([1, 2, 3, 4])))
-            return [*messages, {"role": "assistant", "content": _answer(guess)}]
-        programs = self.programs(task)
-        code = rng.choice(programs.right if rng.random() < self.noise.right else programs.wrong)
-        opening, output = rng.choice(_OPENINGS), ""
-        for attempt in range(_MAX_CALLS):
-            slips = (self.noise.first_slip, self.noise.retry_slip, 0.0)
-            written = spoil(code, rng) if rng.random() < slips[attempt] else code
-            request = ExecRequest(code=written, limits=self.limits, flavour=self.flavour, seed=0)
-            deadline = asyncio.get_running_loop().time() + self.call_deadline_s
-            result = await self.sandbox.run(request, deadline=deadline)
-            output = self.render_result(result)
-            id_ = f"call_{attempt}"
-            function = {"name": self.tool_name, "arguments": {"code": written}}
-            call = {"id": id_, "type": "function", "function": function}
-            spoken = opening if self.speaks else ""
-            messages += [
-                {"role": "assistant", "content": spoken, "tool_calls": [call]},
-                {"role": "tool", "tool_call_id": id_, "name": self.tool_name, "content": output},
-            ]
-            if result.status is Status.OK:
-                break
-            opening = rng.choice(_RETRIES)
-        value, draw = output.strip(), rng.random()
-        closing = _answer(value)
-        if draw < self.noise.no_tag:
-            closing = f"The result is {value}."
-        elif draw < self.noise.no_tag + self.noise.double_answer:
-            closing = f"{closing}\n{closing}"
-        return [*messages, {"role": "assistant", "content": closing}]
+async def _demonstrate(
+    task: Task,
+    rng: random.Random,
+    sandbox: Sandbox,
+    tool: PythonTool | JupyterTool,
+    noise: Noise,
+    *,
+    speaks: bool,
+) -> list[dict[str, Any]]:
+    """Return the messages of one conversation, the task's first."""
+    messages: list[dict[str, Any]] = [dict(message) for message in task.messages]
+    if rng.random() < noise.guess:
+        guess = str(rng.randrange(10 ** rng.choice([1, 2, 3, 4])))
+        return [*messages, {"role": "assistant", "content": _answer(guess)}]
+    programs = programs_for(task)
+    code = rng.choice(programs.right if rng.random() < noise.right else programs.wrong)
+    opening, output = rng.choice(_OPENINGS), ""
+    limits = Limits(wall_s=tool.limits.wall_s, memory_bytes=tool.limits.memory_bytes)
+    for attempt in range(_MAX_CALLS):
+        slips = (noise.first_slip, noise.retry_slip, 0.0)
+        written = spoil(code, rng) if rng.random() < slips[attempt] else code
+        request = ExecRequest(code=written, limits=limits, flavour=tool.flavour, seed=0)
+        deadline = asyncio.get_running_loop().time() + _CALL_DEADLINE_S
+        result = await sandbox.run(request, deadline=deadline)
+        output = result_text(result, tool.style)
+        id_ = f"call_{attempt}"
+        function = {"name": tool.name, "arguments": {"code": written}}
+        call = {"id": id_, "type": "function", "function": function}
+        spoken = opening if speaks else ""
+        messages += [
+            {"role": "assistant", "content": spoken, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": id_, "name": tool.name, "content": output},
+        ]
+        if result.status is Status.OK:
+            break
+        opening = rng.choice(_RETRIES)
+    value, draw = output.strip(), rng.random()
+    closing = _answer(value)
+    if draw < noise.no_tag:
+        closing = f"The result is {value}."
+    elif draw < noise.no_tag + noise.double_answer:
+        closing = f"{closing}\n{closing}"
+    return [*messages, {"role": "assistant", "content": closing}]
 
 
 def _answer(value: str) -> str:

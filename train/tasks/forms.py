@@ -119,14 +119,11 @@ def read_form(text: str, *, is_truth: bool, depth: int = 0) -> Form:
     def read(part: str) -> Form:
         return read_form(part, is_truth=is_truth, depth=depth + 1)
 
-    def parts(pieces: Sequence[str]) -> tuple[Form, ...]:
-        return tuple(read(piece) for piece in pieces)
-
     pieces = _pieces(text)
     if len(pieces) > MAX_PARTS:
         return NO_ANSWER
     if len(pieces) > 1:
-        made = parts(pieces)
+        made = tuple(map(read, pieces))
         if _SEMICOLON.search(text):  # "p=5,q=2; p=7,q=2": each is one solution
             made = tuple(
                 Form(kind=Kind.row, brackets="()", parts=one.parts) if one.kind is Kind.list else one
@@ -150,21 +147,18 @@ def read_form(text: str, *, is_truth: bool, depth: int = 0) -> Form:
     if value is None:
         return NO_ANSWER
     if label is not None:
-        form = read(value)
-        return replace(form, label=label)
-    return _bracketed(value, read, parts)
+        return replace(read(value), label=label)
+    return _bracketed(value, read)
 
 
-def _bracketed(
-    text: str, read: Callable[[str], Form], parts: Callable[[Sequence[str]], tuple[Form, ...]]
-) -> Form:
+def _bracketed(text: str, read: Callable[[str], Form]) -> Form:
     """Read a union, a matrix, or a bracketed text; else a leaf."""
     united = split(text, _CUP)
     if len(united) > 1:
-        return Form(kind=Kind.union, text=text, parts=parts(united))
+        return Form(kind=Kind.union, text=text, parts=tuple(map(read, united)))
     if matrix := _MATRIX.fullmatch(text):
         rows = [split(row, _CELL) for row in _ROW.split(matrix[2].strip().removesuffix("\\\\"))]
-        made = tuple(Form(kind=Kind.row, brackets="row", parts=parts(row)) for row in rows)
+        made = tuple(Form(kind=Kind.row, brackets="row", parts=tuple(map(read, row))) for row in rows)
         return Form(kind=Kind.row, brackets="matrix", parts=made)
     found = enclosed(text)
     if found is None:
@@ -175,11 +169,13 @@ def _bracketed(
         described = split(content, _SUCH_THAT)
         if len(described) == 2 and _VARIABLE.fullmatch(split(described[0], _IN)[0]):
             return read(described[1]) if _RELATION.search(described[1]) else Form(kind=Kind.leaf, text=text)
-        return Form(kind=Kind.set, text=text, parts=_flat(parts([p for p in pieces if p]), Kind.list))
+        return Form(
+            kind=Kind.set, text=text, parts=_flat([read(piece) for piece in pieces if piece], Kind.list)
+        )
     if len(pieces) == 1:
         bare = unparenthesised(text)
         return read(bare) if bare != text else Form(kind=Kind.leaf, text=text)
-    return Form(kind=Kind.row, text=text, brackets=opening + closing, parts=parts(pieces))
+    return Form(kind=Kind.row, text=text, brackets=opening + closing, parts=tuple(map(read, pieces)))
 
 
 def _flat(parts: Sequence[Form], kind: Kind) -> tuple[Form, ...]:

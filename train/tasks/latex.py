@@ -194,7 +194,7 @@ def split(text: str, separator: re.Pattern[str]) -> list[str]:
     """Return the parts between separators outside all brackets, stripped."""
     parts, start = list[str](), 0
     found = separator.search(text)
-    inner = _depths(text) if found else []
+    inner = bracket_depths(text) if found else []
     while found:
         if inner[found.start()] == 0:
             parts.append(text[start : found.start()].strip())
@@ -211,7 +211,7 @@ def enclosed(text: str) -> tuple[str, str, str] | None:
         opening, content, closing = text[0], text[1:-1], text[-1]
     else:
         return None
-    depths = _depths(text)
+    depths = bracket_depths(text)
     if any(depth == 0 for depth in depths[len(opening) : len(text) - len(closing)]):
         return None
     return opening, content.strip(), closing
@@ -221,17 +221,23 @@ def _inside(text: str, opening: str, closing: str) -> str | None:
     """The text without the brackets around all of it; None if there are none."""
     if len(text) < 2 or text[0] != opening or text[-1] != closing or text[-2] == "\\":
         return None
-    depths = _depths(text)
+    depths = bracket_depths(text)
     return text[1:-1] if all(depths[i] > 0 for i in range(1, len(text))) else None
 
 
-def _depths(text: str) -> list[int]:
-    """How many brackets are open before each character."""
-    depths, depth = [], 0
+def is_closed(text: str) -> bool:
+    """True if all brackets are closed, by a bracket of any kind: `[0, 1)` is closed."""
+    depths = bracket_depths(text)
+    return depths[-1] == 0 and min(depths) == 0
+
+
+def bracket_depths(text: str) -> list[int]:
+    """Return the number of open brackets of any kind before each character, and at the end."""
+    depths, depth = [0], 0
     for character in text:
-        depths.append(depth)
         if character in _OPENING:
             depth += 1
         elif character in _CLOSING:
             depth -= 1
+        depths.append(depth)
     return depths

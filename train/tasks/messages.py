@@ -23,13 +23,13 @@ _FIELDS = ("role", "content", "reasoning_content", "tool_calls", "tool_call_id",
 def read_messages(value: Any, where: str) -> list[dict[str, Any]]:
     """Return the messages of one row; `where` begins the message of a ConfigError."""
     if not isinstance(value, list) or not value:
-        raise ConfigError(f"{where} is no list of messages ({shown(value)})")
+        raise ConfigError(f"{where} is no list of messages ({short_repr(value)})")
     return [_read_message(item, f"{where}: message {number}") for number, item in enumerate(value, 1)]
 
 
 def _read_message(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):
-        raise ConfigError(f"{where} is no object with a 'role' ({shown(value)}); write role and content")
+        raise ConfigError(f"{where} is no object with a 'role' ({short_repr(value)}); write role and content")
     given = {key: item for key, item in value.items() if item is not None}
     role = given["role"]
     if role not in ROLES:
@@ -38,8 +38,8 @@ def _read_message(value: Any, where: str) -> dict[str, Any]:
     for key in given:
         if key not in _FIELDS:
             raise ConfigError(
-                f"{where} has a field {key!r} ({shown(given[key])}), which would be lost: a message may have "
-                f"{', '.join(_FIELDS)}; remove it"
+                f"{where} has a field {key!r} ({short_repr(given[key])}), which would be lost: a message may "
+                f"have {', '.join(_FIELDS)}; remove it"
             )
     message = {"role": role, "content": ""}
     calls = _read_calls(given.get("tool_calls"), where) if given.get("tool_calls") else []
@@ -50,7 +50,7 @@ def _read_message(value: Any, where: str) -> dict[str, Any]:
     for key in ("reasoning_content", "tool_call_id", "name"):
         if key in given:
             if not isinstance(given[key], str):
-                raise ConfigError(f"{where}: {key} is {shown(given[key])}; it must be text")
+                raise ConfigError(f"{where}: {key} is {short_repr(given[key])}; it must be text")
             message[key] = given[key]
     return {**message, "tool_calls": calls} if calls else message
 
@@ -63,7 +63,9 @@ def _read_content(value: Any, where: str) -> str:
             f"{where} has no content; write its text (only an assistant that calls may be silent)"
         )
     if not isinstance(value, list):
-        raise ConfigError(f"{where}: content is {shown(value)}; it must be text, or a list of text parts")
+        raise ConfigError(
+            f"{where}: content is {short_repr(value)}; it must be text, or a list of text parts"
+        )
     texts = []
     for part in value:
         if (
@@ -72,7 +74,7 @@ def _read_content(value: Any, where: str) -> str:
             or not isinstance(part.get("text"), str)
         ):
             kind = part.get("type") if isinstance(part, Mapping) else None
-            what = f"a part of type {kind!r}" if isinstance(kind, str) else shown(part)
+            what = f"a part of type {kind!r}" if isinstance(kind, str) else short_repr(part)
             raise ConfigError(
                 f'{where}: content has {what}; only text is trained on: {{"type": "text", "text": ...}}'
             )
@@ -82,7 +84,7 @@ def _read_content(value: Any, where: str) -> str:
 
 def _read_calls(value: Any, where: str) -> list[dict[str, Any]]:
     if not isinstance(value, list):
-        raise ConfigError(f"{where}: tool_calls is {shown(value)}; it must be a list")
+        raise ConfigError(f"{where}: tool_calls is {short_repr(value)}; it must be a list")
     calls = []
     for call in value:
         function = call.get("function", call) if isinstance(call, Mapping) else None
@@ -94,7 +96,7 @@ def _read_calls(value: Any, where: str) -> list[dict[str, Any]]:
             is_json = False
         if not isinstance(name, str) or not is_json:
             raise ConfigError(
-                f"{where}: the tool call {shown(call)} is not of the form "
+                f"{where}: the tool call {short_repr(call)} is not of the form "
                 '{"function": {"name": text, "arguments": an object, or its JSON as text}}'
             )
         read = {"type": "function", "function": {"name": name, "arguments": arguments}}
@@ -104,7 +106,7 @@ def _read_calls(value: Any, where: str) -> list[dict[str, Any]]:
     return calls
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Return a short form of a value for an error message."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

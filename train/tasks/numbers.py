@@ -41,8 +41,9 @@ _MIXED = re.compile(
 )
 _BRACKETED = re.compile(
     r"(?P<sign>[+-]?)\s*(?:[{(]\s*(?P<top>[+-]?[0-9]+)\s*[)}]|(?P<top1>[0-9]+))\s*/\s*"
-    r"(?:[{(]\s*(?P<bottom>[0-9]+)\s*[)}]|(?P<bottom1>[0-9]+))"
+    r"(?:[{(]\s*(?P<bottom>[0-9]+)\s*[)}]|(?P<bottom1>[0-9]+))(?P<rest>)"
 )
+_FRACTIONS = (_FRACTION, _MIXED, _BRACKETED, _SLASH)
 _BASE = re.compile(
     rf"{_SIGN}(?P<open>\()?(?P<digits>[0-9A-Z]+)(?(open)\))_(?:\{{\s*(?:\\text\{{)?\s*(?P<base>[0-9a-z]+)[\s}}]*|(?P<base1>[0-9]))"
 )
@@ -86,33 +87,24 @@ def read_number(text: str) -> PlainNumber | None:
         digits = f"{found['sign'].strip('+')}{found['digits'].lstrip('0')}"
         return PlainNumber(value=Fraction(0), base=f"{digits}_{_BASES.get(base, base)}")
     prefix, text = prefix_unit(text)
-    has_bar = "/" in text
-    found = _FRACTION.fullmatch(text) if "\\frac" in text else None
-    if found is None and has_bar:
-        found = _MIXED.fullmatch(text)
+    found, places = None, None
+    if "/" in text or "\\frac" in text:
+        found = next(filter(None, (pattern.fullmatch(text) for pattern in _FRACTIONS)), None)
     if found:
         value = _fraction(found)
-    elif has_bar and (found := _BRACKETED.fullmatch(text)):
-        top, bottom = found["top"] or found["top1"], found["bottom"] or found["bottom1"]
-        value = _ratio(found["sign"], top, bottom)
-        return None if value is None else PlainNumber(value=value, unit=prefix)
-    elif has_bar and (found := _SLASH.fullmatch(text)):
-        value = _ratio(found["sign"], found["top"], found["bottom"])
     else:
-        found, value = _DECIMAL.fullmatch(text), None
-        whole, places = (found["whole"] or "", (found["places"] or "")[1:]) if found else ("", "")
-        if found and (whole or places):
-            digits = whole.replace(",", "").replace(" ", "") + places
-            value = Fraction(_integer(digits), 10 ** len(places))
+        found = _DECIMAL.fullmatch(text)
+        value = None
+        if found and (found["whole"] or (found["places"] or "")[1:]):
+            places = len(found["places"]) - 1 if found["places"] else None
+            digits = re.sub("[,. ]", "", f"{found['whole'] or ''}{found['places'] or ''}")
+            value = Fraction(_integer(digits), 10 ** (places or 0))
             value = -value if found["sign"] == "-" else value
-    if value is None or found is None:
-        return None
-    num_places = len(found["places"]) - 1 if found.re is _DECIMAL and found["places"] else None
-    beside = _beside(found["rest"], prefix)
-    if beside is None:
+    beside = None if value is None or found is None else _beside(found["rest"], prefix)
+    if value is None or beside is None:
         return None
     percent, unit = beside
-    return PlainNumber(value=value, places=num_places, percent=percent, unit=unit)
+    return PlainNumber(value=value, places=places, percent=percent, unit=unit)
 
 
 def read_scientific(text: str, *, is_bare: bool = False) -> PlainNumber | None:
@@ -165,23 +157,16 @@ def numbers_equal(prediction: PlainNumber, truth: PlainNumber) -> bool:
 
 def _fraction(found: re.Match[str]) -> Fraction | None:
     named = found.groupdict()
-    top, bottom = named["top"] or named["top1"], named["bottom"] or named["bottom1"]
-    value = _ratio("", top.replace(",", ""), bottom)
-    if value is None:
-        return None
-    if found["whole"] is not None:  # a mixed number: the sign is that of both
-        if "-" in top + bottom or not 0 <= value < 1:
-            return None
-        value += _integer(re.sub("[, ]", "", found["whole"]))
-    return -value if found["sign"] == "-" else value
-
-
-def _ratio(sign: str, top: str, bottom: str) -> Fraction | None:
+    top, bottom = (named[part] or named.get(f"{part}1", "") for part in ("top", "bottom"))
     divisor = _integer(bottom)
     if not divisor:
         return None
-    value = Fraction(_integer(top), divisor)
-    return -value if sign == "-" else value
+    value = Fraction(_integer(top.replace(",", "")), divisor)
+    if (whole := named.get("whole")) is not None:  # a mixed number: the sign is that of both
+        if "-" in top + bottom or not 0 <= value < 1:
+            return None
+        value += _integer(re.sub("[, ]", "", whole))
+    return -value if named["sign"] == "-" else value
 
 
 def _integer(digits: str) -> int:

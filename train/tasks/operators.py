@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from rocstar.train.tasks.latex import is_closed
+
 _ALGEBRA = r"\frac \sqrt \cdot \times \div \pi \infty \pm \mp \{ \} \geq \leq \neq \in \cup \text"
 _FUNCTIONS = r"\sin \cos \tan \cot \sec \csc \sinh \cosh \tanh \arcsin \arccos \arctan \ln \log \exp"
 _OPERATORS = (
@@ -78,28 +80,6 @@ def is_expression(text: str) -> bool:
 
 def _letters(text: str) -> set[str]:
     return set(_LETTER.findall(_COMMAND.sub(" ", text)))
-
-
-def nesting(text: str) -> int:
-    """Return the depth of nested brackets of any kind."""
-    depth = deepest = 0
-    for character in text:
-        if character in "([{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character in ")]}":
-            depth -= 1
-    return deepest
-
-
-def is_closed(text: str) -> bool:
-    """True if all brackets are closed, by a bracket of any kind: `[0, 1)` is closed."""
-    depth = 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        if depth < 0:
-            return False
-    return depth == 0
 
 
 def exponent_depth(text: str) -> int:

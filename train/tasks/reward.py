@@ -19,27 +19,83 @@ code of arXiv 2508.20722, reimplemented from its description.
 from __future__ import annotations
 
 import base64
+import json
+import math
 import pickle
+import secrets
 from decimal import Decimal, InvalidOperation
 from functools import cache
-from typing import Literal
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
 
 from rocstar.engine.types import GRADER_LIMIT, Attempt, Failed, Outcome, Scored, Task
-from rocstar.sandbox.types import Sandbox
+from rocstar.sandbox.types import ExecRequest, Limits, Sandbox, SandboxError, Status
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.compare import AnswerPair, compare
 from rocstar.train.tasks.data import reasoning_gym
-from rocstar.train.tasks.grader import VERIFIER_FLAVOUR, Grader, GraderProgram, Verdicts
 from rocstar.train.tasks.rows import MARKS_OF_REASONING_GYM
 from rocstar.train.tasks.verify import extract_answer
 
-__all__ = ["VERIFIER_FLAVOUR", "MathJudge"]
+VERIFIER_FLAVOUR: Final = "verifier"
+READ: Final = "truths read"
+"""The first words of a grader's output: a later failure is the prediction's."""
+CPU_SHARE: Final = 2 / 3
+"""CPU time limit as a share of the wall-clock limit: it stops an endless grader also on a busy machine."""
+STARVED_SHARE: Final = 0.1
+"""A grader with less CPU time than this share of its wall clock had no chance to grade."""
 
+
+Verdicts: TypeAlias = tuple[bool, ...] | None
+"""A verdict for each prediction; None if the predictions exceeded the grader's limits."""
 MAX_ANSWER_CHARACTERS = 10_000
 """A longer boxed value is scored 0 unread."""
-
-
 DECIMAL_FAMILIES = frozenset({"chain_sum", "products"})
+
+
+class Grader:
+    """Runs graders in the sandbox, and attributes a missing verdict to the prediction or to us.
+
+        truth ──> "truths read" ──> predictions, nonce ──> "NONCE bits"
+          | ends here: ours                | ends here: the prediction's
+
+    Graders hang, and some of them evaluate the text that they grade, so they run as killable programs off the
+    event loop, with the clocks kept from outside. The judge waits for one run at a time. `wall_s` limits one.
+
+    Invariant: every run ends in `Verdicts` or `Failed`. `Failed` means that the truth alone exceeded the
+    limits, that the sandbox failed, or that it gave the grader no time.
+    """
+
+    def __init__(self, sandbox: Sandbox, *, wall_s: float) -> None:
+        self._sandbox = sandbox
+        self._limits = Limits(
+            wall_s=wall_s, cpu_s=max(1, math.ceil(wall_s * CPU_SHARE)), output_bytes=1 << 16
+        )
+
+    async def ask(
+        self, program: str, truth: Any, prediction: Any, *, count: int, deadline: float | None
+    ) -> Verdicts | Failed:
+        """Grade `count` predictions by grader_PROGRAM.py; both jobs are JSON values.
+
+        `deadline` is a `loop.time()`.
+        """
+        code = Path(__file__).with_name(f"grader_{program}.py").read_text()
+        nonce = secrets.token_hex(16)
+        stdin = f"{json.dumps(truth)}\n{json.dumps(prediction)}\n{nonce}\n"
+        request = ExecRequest(code=code, stdin=stdin, limits=self._limits, flavour=VERIFIER_FLAVOUR)
+        try:
+            result = await self._sandbox.run(request, deadline=deadline)
+        except SandboxError as error:
+            return Failed(kind=f"verifier_{error.kind}", retryable=error.retryable, detail=str(error))
+        written, _, bits = result.stdout.rstrip("\n").rpartition("\n")[2].partition(" ")
+        if result.status is Status.OK and written == nonce and len(bits) == count and set(bits) <= set("01L"):
+            return None if "L" in bits else tuple(bit == "1" for bit in bits)
+        kind = f"verifier_{result.status}" if result.status is not Status.OK else "verifier_no_verdict"
+        starved = result.status is Status.TIMEOUT and result.cpu_s < self._limits.wall_s * STARVED_SHARE
+        if starved or not result.stdout.startswith(READ):
+            output = (result.stderr or result.stdout)[-500:]
+            detail = f"{result.status} after {result.wall_s:.1f} s: {output}"
+            return Failed(kind=kind, retryable=starved, detail=detail)
+        return None
 
 
 @cache
@@ -75,7 +131,7 @@ class MathJudge:
             return Scored(reward=0.0, method="truncated")
         extraction = extract_answer(attempt.turns)
         if extraction.answer is None:
-            return Scored(reward=0.0, method=str(extraction.failure))
+            return Scored(reward=0.0, method=extraction.failure)
         if extraction.answer and extraction.answer == task.answer.strip():
             return Scored(reward=1.0, method="exact")
         if len(extraction.answer) > MAX_ANSWER_CHARACTERS:
@@ -90,9 +146,7 @@ class MathJudge:
     async def _score_by_algebra(self, comparison: AnswerPair, deadline: float | None) -> Outcome:
         truths = list(dict.fromkeys(truth for _, truth in comparison.questions))
         jobs = [(prediction, truths.index(truth)) for prediction, truth in comparison.questions]
-        verdicts = await self._grader.ask(
-            GraderProgram.symbolic, truths, jobs, count=len(jobs), deadline=deadline
-        )
+        verdicts = await self._grader.ask("symbolic", truths, jobs, count=len(jobs), deadline=deadline)
         if not isinstance(verdicts, tuple):
             return _one(verdicts, comparison.method)
         answers = dict(zip(comparison.questions, verdicts, strict=True))
@@ -111,9 +165,7 @@ class MathJudge:
             return Scored(reward=float(left == right), method="reasoning_gym")
         entry = base64.b64encode(pickle.dumps(task.meta["entry"])).decode()
         job = {"family": family, "entry": entry}
-        verdicts = await self._grader.ask(
-            GraderProgram.reasoning_gym, job, prediction, count=1, deadline=deadline
-        )
+        verdicts = await self._grader.ask("reasoning_gym", job, prediction, count=1, deadline=deadline)
         return _one(verdicts, "reasoning_gym")
 
 
@@ -129,7 +181,7 @@ class FusedJudge:
     async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
         """Grade the transcript. `deadline` is a `loop.time()`."""
         job = {"text": transcript(attempt), "truth": attempt.task.answer}
-        verdicts = await self._grader.ask(GraderProgram.fused, None, job, count=1, deadline=deadline)
+        verdicts = await self._grader.ask("fused", None, job, count=1, deadline=deadline)
         return _one(verdicts, "fused")
 
 

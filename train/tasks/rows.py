@@ -24,7 +24,7 @@ from typing import Any
 
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.paths import elsewhere
+from rocstar.train.recipe.paths import missing_path_hint
 
 DATA_DIR_VARIABLE = "ROCSTAR_DATA_DIR"
 """The variable with a directory in which `hub:OWNER/NAME` is first searched as OWNER/NAME."""
@@ -49,13 +49,11 @@ MARKS_OF_REASONING_GYM = frozenset({"family", "entry"})
 _AS_STR = (datetime.timedelta, decimal.Decimal, uuid.UUID)
 
 
-def rows_of(config: DataConfig, base: Path) -> Rows:
-    """Return the rows of a source that is not reasoning-gym. Relative paths start at `base`."""
-    return rows_from(config.source, base, split=config.split)
-
-
 def rows_from(source: str, base: Path, *, split: str, revision: str | None = None) -> Rows:
-    """Return the rows of a file, a folder of files, or a hub data set at a `revision` (None: its newest)."""
+    """Return the rows of a file, a folder of files, or a hub data set at a `revision` (None: its newest).
+
+    Relative paths start at `base`.
+    """
     if not source.startswith(HUB):
         return (row for path in source_files(source, base, split=split) for row in _file_rows(path))
     if files := local_copy(source, split=split):
@@ -77,8 +75,8 @@ def source_files(source: str, base: Path, *, split: str) -> list[Path]:
         return _split_files(path, split)
     if not path.exists():
         raise ConfigError(
-            f"data source {source!r}: {str(path)!r} does not exist{elsewhere(path)}; give a path to a "
-            f"{', '.join(_SUFFIXES)} file or a directory of them, 'hub:NAME', or {REASONING_GYM!r}"
+            f"data source {source!r}: {str(path)!r} does not exist{missing_path_hint(path)}; give a path to "
+            f"a {', '.join(_SUFFIXES)} file or a directory of them, 'hub:NAME', or {REASONING_GYM!r}"
         )
     return [path]
 

@@ -30,7 +30,7 @@ def tool_box(recipe: Recipe) -> Dispatcher:
     """
     problems: list[str] = []
     tools: list[Tool] = []
-    taken: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for k, choice in enumerate(recipe.tools):
         field = f"tools.{k}.kind"
         try:
@@ -40,12 +40,12 @@ def tool_box(recipe: Recipe) -> Dispatcher:
             continue
         tools.append(tool)
         for name in sorted(tool.names):
-            if name in taken:
+            if name in owners:
                 problems.append(
-                    f"{field} = {choice.kind!r}: its name {name!r} is that of {taken[name]}, and a call must "
-                    "mean one tool; give it another name"
+                    f"{field} = {choice.kind!r}: its name {name!r} is that of {owners[name]}, and a call "
+                    "must mean one tool; give it another name"
                 )
-            taken.setdefault(name, f"{field} = {choice.kind!r}")
+            owners.setdefault(name, f"{field} = {choice.kind!r}")
     if problems:
         raise ConfigErrors(problems)
     common = recipe.tool
@@ -74,25 +74,25 @@ def _own(choice: ToolChoice, field: str) -> Tool:
     key = (kind, json.dumps(args, default=str, sort_keys=True))
     if key in _OWN:
         return _OWN[key]
-    said = f"{field} = {kind!r}"
+    setting = f"{field} = {kind!r}"
     found = load(kind, field=field)
     if not (isinstance(found, type) and issubclass(found, Tool)):
-        raise ConfigError(f"{said}: it is no class derived from rocstar.engine.tools.tool.Tool")
+        raise ConfigError(f"{setting}: it is no class derived from rocstar.engine.tools.tool.Tool")
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
-        raise ConfigError(f"{said}: the class does not define {missing}")
+        raise ConfigError(f"{setting}: the class does not define {missing}")
     try:
         inspect.signature(found).bind(**args)
     except TypeError as error:
         takes = inspect.signature(found)
-        raise ConfigError(f"{said}: args = {args!r} do not fit: {error}; it takes {takes}") from None
+        raise ConfigError(f"{setting}: args = {args!r} do not fit: {error}; it takes {takes}") from None
     try:
         tool = found(**args)
     except Exception as error:  # user code
-        raise ConfigError(f"{said}: args = {args!r}: {described(error)}") from error
+        raise ConfigError(f"{setting}: args = {args!r}: {described(error)}") from error
     problems = list(_problems(tool))
     if problems:
-        raise ConfigError(f"{said}: {'; '.join(problems)}")
+        raise ConfigError(f"{setting}: {'; '.join(problems)}")
     _OWN[key] = tool
     return tool
 

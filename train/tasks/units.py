@@ -117,7 +117,7 @@ def read_unit(text: str) -> str | None:
         return None
     if text in _PREFIXES or text.strip() in _PREFIXES:
         return _PREFIXES[text.strip()]
-    apart = text.startswith((" ", "\\text{"))
+    is_separate = text.startswith((" ", "\\text{"))
     bare = _TEXT.sub(r" \1 ", text.replace(".}", "}"))
     bare = bare.replace("^\\circ C", "^\\circC").replace("^\\circ F", "^\\circF")
     if "\\text" in bare or bare.count("^") > 1 + bare.count("^\\circ"):
@@ -127,7 +127,7 @@ def read_unit(text: str) -> str | None:
         power, bare = found[1] or found[2], bare[: found.start()] + " " + bare[found.end() :]
         if bare[found.start() :].strip():
             return None
-    return _named(bare, power, apart)
+    return _named(bare, power, is_separate)
 
 
 def unit_behind(text: str) -> tuple[str, str | None]:
@@ -149,7 +149,7 @@ def unit_behind(text: str) -> tuple[str, str | None]:
     return (bare[:-MAX_CHARACTERS] + found["value"]).rstrip(), unit
 
 
-def _named(text: str, power: str, apart: bool) -> str | None:
+def _named(text: str, power: str, is_separate: bool) -> str | None:
     over = re.split(r"/| per ", f" {text.strip()} ")
     if len(over) > 2 or (len(over) == 2 and power):
         return None
@@ -159,11 +159,11 @@ def _named(text: str, power: str, apart: bool) -> str | None:
         for word, exponent in (("square", "2"), ("sq", "2"), ("cubic", "3"), ("cu", "3")):
             if len(words) > 1 and words[0] in (word, f"{word}.") and not power:
                 words, power = words[1:], exponent
-        if len(words) == 2 and apart and _is_noun(words[1]) and not _AMOUNTS.intersection(words):
+        if len(words) == 2 and is_separate and _is_noun(words[1]) and not _AMOUNTS.intersection(words):
             words = [" ".join(words)]  # "right triangles"
         if len(words) != 1:
             return None
-        name = _name_of(words[0], apart)
+        name = _name_of(words[0], is_separate)
         if name is None:
             return None
         names.append(name)
@@ -172,15 +172,15 @@ def _named(text: str, power: str, apart: bool) -> str | None:
     return f"{named}^{power}" if power else named
 
 
-def _name_of(word: str, apart: bool) -> str | None:
+def _name_of(word: str, is_separate: bool) -> str | None:
     if not _WORD.fullmatch(word.replace(" ", "")):
         return None
-    if len(word) == 1 and word.isalpha() and not apart:
+    if len(word) == 1 and word.isalpha() and not is_separate:
         return None
     for spelling in (word, word.removesuffix("s"), word.lower(), word.lower().removesuffix("s")):
         if spelling in _UNITS and (len(spelling) > 1 or spelling == word):
             return _UNITS[spelling]
-    return word if apart and _is_noun(word) else None
+    return word if is_separate and _is_noun(word) else None
 
 
 def _is_noun(word: str) -> bool:

@@ -10,8 +10,7 @@ penalty (`num_answers`), as in the paper. Source: arXiv 2508.20722, 2.1 and 2.2.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from typing import Literal, NamedTuple
 
 from rocstar.engine.chat.toolcalls import said
 from rocstar.engine.types import Turn
@@ -21,23 +20,11 @@ OPEN_TAG = "<answer>"
 CLOSE_TAG = "</answer>"
 
 
-class ExtractionFailure(StrEnum):
-    """The reason that a text has no answer."""
+class Extraction(NamedTuple):
+    """`answer` is the content of the box, stripped; without one it is None, and `failure` is the reason."""
 
-    no_answer = "no_answer"
-    no_box = "no_box"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extraction:
-    """Exactly one of `answer` (the content of the box, stripped) and `failure` is set."""
-
-    answer: str | None = None
-    failure: ExtractionFailure | None = None
-
-    def __post_init__(self) -> None:
-        if (self.answer is None) == (self.failure is None):
-            raise ValueError(f"answer={self.answer!r} and failure={self.failure!r}: exactly one must be set")
+    answer: str | None
+    failure: Literal["", "no_answer", "no_box"] = ""
 
 
 def num_answers(written: str | Sequence[Turn]) -> int:
@@ -58,8 +45,8 @@ def extract_answer(final: str | Sequence[Turn]) -> Extraction:
     text = said(final if isinstance(final, str) else final[-1:])
     opened = text.rfind(OPEN_TAG, 0, max(0, text.rfind(CLOSE_TAG)))
     if opened < 0:
-        return Extraction(failure=ExtractionFailure.no_answer)
+        return Extraction(None, "no_answer")
     boxed = last_boxed(text[opened + len(OPEN_TAG) : text.find(CLOSE_TAG, opened)])
     if boxed is None:
-        return Extraction(failure=ExtractionFailure.no_box)
-    return Extraction(answer=boxed.strip())
+        return Extraction(None, "no_box")
+    return Extraction(boxed.strip())

@@ -12,7 +12,7 @@ from typing import Any
 import bench_embedded as bench
 import torch
 
-from rocstar.train.rehearsal.ledger import GIB
+from rocstar.train.rehearsal.memory_tracker import GIB
 
 from .models import random_model, scratch_of
 from .part import Part, dtype_name

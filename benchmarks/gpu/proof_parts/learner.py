@@ -17,7 +17,7 @@ from rocstar.train.learner.sharding import shard
 from rocstar.train.learner.world import World
 from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.rehearsal.ledger import GIB, Category
+from rocstar.train.rehearsal.memory_tracker import GIB, Category
 from rocstar.train.rehearsal.rehearse import rehearse_recipe
 
 from .models import random_model

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from rocstar.engine.serve.stream_parts import Part, TextPart, join_texts
 from rocstar.engine.serve.terminal.client import AnswerEnd, ChoiceEnd, StreamEvent
 
@@ -64,13 +66,15 @@ class ReceivedAnswer:
                 "content": self.text(k),
                 "reasoning_content": join_texts(self.parts, k)["reasoning_content"],
                 "server_tool_events": [
-                    part.event() for part in self.parts if not isinstance(part, TextPart) and part.choice == k
+                    msgspec.to_builtins(part)
+                    for part in self.parts
+                    if not isinstance(part, TextPart) and part.choice == k
                 ],
                 "finish_reason": reason,
             }
             for k, reason in sorted(self.reasons.items())
         ]
-        end = self.end or AnswerEnd(None, {}, {})
+        end = self.end or AnswerEnd()
         payload: dict[str, Any] = {"prompt": prompt, **(choices[self.elected()] if choices else {})}
         if len(choices) > 1:
             payload |= {"choices": choices, "votes": dict(count_votes([c["content"] for c in choices]))}

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from rocstar.engine.serve.stream_parts import TextPart, ToolCallPart, ToolResultPart
 
@@ -41,7 +42,7 @@ class ChoiceEnd:
     ids: Sequence[int] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AnswerEnd:
     """The end of a response.
 
@@ -52,9 +53,9 @@ class AnswerEnd:
         prompt_ids: the token ids of the prompt, if requested.
     """
 
-    id: str | None
-    usage: Mapping[str, Any]
-    facts: Mapping[str, Any]
+    id: str | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
     prompt_ids: Sequence[int] = ()
 
 
@@ -118,17 +119,14 @@ class ChatClient:
             **({} if prefix_ids is None else {"prefix_token_ids": prefix_ids, "return_token_ids": True}),
             **self.fields,
         }
-        usage: Mapping[str, Any] = {}
-        facts: Mapping[str, Any] = {}
-        answer_id: str | None = None
-        prompt_ids: Sequence[int] = ()
+        end = AnswerEnd()
         try:
             async with await self._begun("chat/completions", body) as response:
                 async for chunk in self._chunks(response):
-                    answer_id = chunk.get("id", answer_id)
-                    prompt_ids = chunk.get("prompt_token_ids") or prompt_ids
-                    usage = _object_or(chunk.get("usage"), usage)
-                    facts = _object_or(chunk.get("rocstar"), facts)
+                    end.id = chunk.get("id", end.id)
+                    end.prompt_ids = chunk.get("prompt_token_ids") or end.prompt_ids
+                    end.usage = _object_or(chunk.get("usage"), end.usage)
+                    end.facts = _object_or(chunk.get("rocstar"), end.facts)
                     try:
                         events = _parse_chunk(chunk)
                     except (AttributeError, TypeError, ValueError, OverflowError):
@@ -139,7 +137,7 @@ class ChatClient:
                         yield event
         except (aiohttp.ClientError, ConnectionError) as error:
             raise ChatClientError(f"{self.url}: {error}") from None
-        yield AnswerEnd(answer_id, usage, facts, prompt_ids)
+        yield end
 
     async def thumb(self, answer_id: str, choice: int, thumb: str) -> None:
         """Send feedback on a response. Raises ChatClientError if it is not stored."""
@@ -202,7 +200,7 @@ def _parse_chunk(chunk: Mapping[str, Any]) -> list[StreamEvent]:
     events: list[StreamEvent] = []
     happened = chunk.get("server_tool_event")
     if isinstance(happened, Mapping):
-        events.append(_tool_event(happened))
+        events.append(msgspec.convert(happened, ToolCallPart | ToolResultPart))
     for choice in chunk.get("choices") or ():
         index, delta = int(choice.get("index", 0)), choice.get("delta") or {}
         if text := delta.get("reasoning_content"):
@@ -212,23 +210,6 @@ def _parse_chunk(chunk: Mapping[str, Any]) -> list[StreamEvent]:
         if reason := choice.get("finish_reason"):
             events.append(ChoiceEnd(index, str(reason), choice.get("token_ids") or ()))
     return events
-
-
-def _tool_event(event: Mapping[str, Any]) -> ToolCallPart | ToolResultPart:
-    choice, call_id = int(event.get("index", 0)), str(event.get("id", ""))
-    name, arguments = event.get("name"), event.get("arguments")
-    if not (isinstance(name, str | None) and isinstance(arguments, dict | None)):
-        raise TypeError("a call has a name and named arguments")
-    if event.get("type") == "tool_use":
-        return ToolCallPart(choice=choice, id=call_id, name=name, arguments=arguments)
-    return ToolResultPart(
-        choice=choice,
-        id=call_id,
-        name=name,
-        status=str(event.get("status", "")),
-        is_error=bool(event.get("is_error")),
-        text=str(event.get("content", "")),
-    )
 
 
 def _error_message(error: Any) -> str:

@@ -22,7 +22,7 @@ import tty
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from rocstar.engine.serve.stream_parts import TextPart
 from rocstar.engine.serve.terminal.chat_history import (
@@ -270,42 +270,29 @@ async def answer_all(
     return good
 
 
-@contextlib.contextmanager
-def raw_mode() -> Iterator[None]:
+def raw_mode() -> contextlib.AbstractContextManager[None]:
     """Set the mode of the terminal for the whole chat, with `no_echo` during a response or a command, so that
     Ctrl-C is never a signal without a handler. Nothing changes if standard input is not a terminal, or is the
     terminal of another job.
 
     In the block the terminal echoes no key and stores each one, including Ctrl-C, for the next reader.
     """
-
-    def held(attributes: list[Any]) -> None:
-        attributes[tty.IFLAG] &= ~termios.ICRNL
-        attributes[tty.LFLAG] &= ~(termios.ECHO | termios.ICANON | termios.IEXTEN | termios.ISIG)
-
-    with _changed(held):
-        yield
+    off = termios.ECHO | termios.ICANON | termios.IEXTEN | termios.ISIG
+    return _changed(off=off, input_off=termios.ICRNL)
 
 
-@contextlib.contextmanager
-def no_echo() -> Iterator[None]:
+def no_echo() -> contextlib.AbstractContextManager[None]:
     """In the block the terminal does not echo, so that no key appears within the response.
 
     Keys are stored for the next reader. Ctrl-C is a signal, except one pressed before the block, which
         stays a key.
     """
-
-    def unseen(attributes: list[Any]) -> None:
-        attributes[tty.LFLAG] &= ~termios.ECHO
-        attributes[tty.LFLAG] |= termios.ISIG | termios.NOFLSH  # Ctrl-C keeps the keys before it
-
-    with _changed(unseen):
-        yield
+    return _changed(off=termios.ECHO, on=termios.ISIG | termios.NOFLSH)  # Ctrl-C keeps the keys before it
 
 
 @contextlib.contextmanager
-def _changed(change: Callable[[list[Any]], None]) -> Iterator[None]:
-    """Change the attributes of standard input in the block."""
+def _changed(*, off: int, on: int = 0, input_off: int = 0) -> Iterator[None]:
+    """Change the local and input modes of standard input in the block."""
     try:
         descriptor = sys.stdin.fileno()
         before = termios.tcgetattr(descriptor)
@@ -320,7 +307,8 @@ def _changed(change: Callable[[list[Any]], None]) -> Iterator[None]:
         yield
         return
     after = [*before]
-    change(after)
+    after[tty.IFLAG] &= ~input_off
+    after[tty.LFLAG] = after[tty.LFLAG] & ~off | on
     termios.tcsetattr(descriptor, termios.TCSANOW, after)
     try:
         yield

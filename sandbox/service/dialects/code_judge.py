@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from aiohttp import web
 from msgspec import Meta, Struct
@@ -203,19 +203,6 @@ class Submission:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Submissions:
-    """The submissions of a batch. `runnable`: the indices of those that can run."""
-
-    sub_id: str
-    items: Sequence[Submission]
-    runnable: Sequence[int]
-
-    def sent(self) -> Sequence[ExecRequest]:
-        """The programs of those that can run."""
-        return SelectedItems(self.runnable, lambda index: cast(ExecRequest, self.items[index].request))
-
-
 def decode_submission(
     body: bytes, service_limits: ServiceLimits, limits: Limits, owner: str = ""
 ) -> Submission:
@@ -231,23 +218,21 @@ def decode_submission(
 
 def decode_submissions(
     body: bytes, service_limits: ServiceLimits, limits: Limits, owner: str = ""
-) -> Submissions:
-    """Decode a body of the batch routes. An error in one submission rejects all, as in the original."""
+) -> tuple[str, Sequence[Submission], SelectedItems[ExecRequest]]:
+    """Decode a body of the batch routes. Return its id, its submissions, and the programs of those that can
+    run. An error in one submission rejects all, as in the original."""
     _, model = judge_bodies(service_limits)
     batch = parse_body(body, model)
     items = [_decode_submission(item, service_limits, limits, owner) for item in batch.submissions]
     runnable = matching_indices(items, lambda item: item.request is not None)
-    return Submissions(batch.sub_id or new_submission_id(), pack_items(items), runnable)
-
-
-def new_submission_id() -> str:
-    return str(uuid.uuid4())
+    packed = pack_items(items)
+    return batch.sub_id or str(uuid.uuid4()), packed, SelectedItems(packed, runnable, "request")
 
 
 def _decode_submission(
     body: SubmissionBody, service_limits: ServiceLimits, limits: Limits, owner: str
 ) -> Submission:
-    sub_id = body.sub_id or new_submission_id()
+    sub_id = body.sub_id or str(uuid.uuid4())
     expected = None if body.expected_output is None else body.expected_output.strip()
     if body.type == "math" or (body.type == "cpp" and "cpp" not in service_limits.flavours):
         return Submission(sub_id, None, expected, "internal_error")
@@ -268,7 +253,6 @@ def _decode_submission(
 
 
 TIMEOUT_LINE = "Suicide from timeout.\n"
-PONG = b'"pong"'
 
 
 @dataclass(eq=False)
@@ -289,71 +273,62 @@ class CodeJudge:
         wait_s, long_wait_s = float(self.options.wait_s), self.options.long_wait_s
         if long_wait_s is None:
             long_wait_s = 3600 + self.options.process_s
-        routes = [HttpRoute("GET", "/ping", self.ping), HttpRoute("GET", "/status", self.status)]
+        routes = [HttpRoute("GET", "/status", self.status)]
         for verb in ("run", "judge"):
-            shown = verb == "run"
+            single = partial(self._single, with_output=verb == "run")
+            batch = partial(self._batch, with_output=verb == "run")
             routes += [
-                HttpRoute("POST", f"/{verb}", self._single(shown, wait_s)),
-                HttpRoute("POST", f"/{verb}/batch", self._batch(shown, wait_s)),
-                HttpRoute("POST", f"/{verb}/long-batch", self._batch(shown, float(long_wait_s))),
+                HttpRoute("POST", f"/{verb}", partial(single, wait_s=wait_s)),
+                HttpRoute("POST", f"/{verb}/batch", partial(batch, wait_s=wait_s)),
+                HttpRoute("POST", f"/{verb}/long-batch", partial(batch, wait_s=float(long_wait_s))),
             ]
         return routes
-
-    async def ping(self, request: HttpRequest) -> web.Response:
-        return web.Response(body=PONG, content_type="application/json")
 
     async def status(self, request: HttpRequest) -> web.Response:
         num_workers = self.num_workers()
         waiting = max(0, self.admission.metrics.in_flight - num_workers)
         return json_response(QueueStatus(queue=waiting, num_workers=num_workers))
 
-    def _single(self, with_output: bool, wait_s: float) -> Any:
-        async def handler(request: HttpRequest) -> web.StreamResponse:
-            owner = request.owner
-            decode = partial(
-                decode_submission, service_limits=self.service_limits, limits=self._limits, owner=owner
-            )
-            submission = await self.body_reader.parse(request, decode)
-            outcome: Outcome | None = None
-            if submission.request is not None:
-                try:
-                    outcome = await self.admission.run(submission.request, wait_s)
-                except SandboxError as error:
-                    outcome = error
-            answer = await _encode_answer(self._answer(submission, outcome, with_output, wait_s))
-            with OutputBuffer(self.admission.held, owner) as held:
-                return await send_buffered(request, HttpResponse(status=200, body=answer), held)
+    async def _single(self, request: HttpRequest, with_output: bool, wait_s: float) -> web.StreamResponse:
+        owner = request.owner
+        decode = partial(
+            decode_submission, service_limits=self.service_limits, limits=self._limits, owner=owner
+        )
+        submission = await self.body_reader.parse(request, decode)
+        outcome: Outcome | None = None
+        if submission.request is not None:
+            try:
+                outcome = await self.admission.run(submission.request, wait_s)
+            except SandboxError as error:
+                outcome = error
+        answer = await _encode_answer(self._answer(submission, outcome, with_output, wait_s))
+        with OutputBuffer(self.admission.held, owner) as held:
+            return await send_buffered(request, HttpResponse(status=200, body=answer), held)
 
-        return handler
-
-    def _batch(self, with_output: bool, wait_s: float) -> Any:
-        async def handler(request: HttpRequest) -> web.StreamResponse:
-            owner = request.owner
-            decode = partial(
-                decode_submissions, service_limits=self.service_limits, limits=self._limits, owner=owner
-            )
-            batch = await self.body_reader.parse(request, decode)
-            submissions, sent = batch.items, batch.sent()
-            results, yielder = [b""] * len(submissions), LoopYielder()
-            with OutputBuffer(self.admission.held, owner) as held:
-                if sent:
-                    async for position, outcome in self.admission.run_batch(sent, wait_s):
-                        index, shown = batch.runnable[position], 0 if held.full else None
-                        answer = self._answer(submissions[index], outcome, with_output, wait_s, shown)
-                        results[index] = await _encode_answer(answer)
-                        held.take(len(results[index]))
-                        await yielder.pause()
-                for index, result in enumerate(results):
-                    if not result:
-                        answer = self._answer(submissions[index], None, with_output, wait_s)
-                        results[index] = await _encode_answer(answer)
-                        await yielder.pause()
-                empty = RunAnswers if with_output else JudgeAnswers
-                head = await encode_json(empty(sub_id=batch.sub_id, results=[]), len(batch.sub_id))
-                body = await fill_list(head, results)
-                return await send(request, HttpResponse(status=200, body=body))
-
-        return handler
+    async def _batch(self, request: HttpRequest, with_output: bool, wait_s: float) -> web.StreamResponse:
+        owner = request.owner
+        decode = partial(
+            decode_submissions, service_limits=self.service_limits, limits=self._limits, owner=owner
+        )
+        sub_id, submissions, programs = await self.body_reader.parse(request, decode)
+        results, yielder = [b""] * len(submissions), LoopYielder()
+        with OutputBuffer(self.admission.held, owner) as held:
+            if programs:
+                async for position, outcome in self.admission.run_batch(programs, wait_s):
+                    index, shown = programs.indices[position], 0 if held.full else None
+                    answer = self._answer(submissions[index], outcome, with_output, wait_s, shown)
+                    results[index] = await _encode_answer(answer)
+                    held.take(len(results[index]))
+                    await yielder.pause()
+            for index, result in enumerate(results):
+                if not result:
+                    answer = self._answer(submissions[index], None, with_output, wait_s)
+                    results[index] = await _encode_answer(answer)
+                    await yielder.pause()
+            empty = RunAnswers if with_output else JudgeAnswers
+            head = await encode_json(empty(sub_id=sub_id, results=[]), len(sub_id))
+            body = await fill_list(head, results)
+            return await send(request, HttpResponse(status=200, body=body))
 
     def _answer(
         self,

@@ -2,11 +2,12 @@
 
 import ast
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
-from typing import Annotated, Any, Literal, TypeVar, cast
+from io import BytesIO
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -16,9 +17,9 @@ from rocstar.sandbox import files as program_files
 from rocstar.sandbox.files import DISPLAY_FOLDER, fault_of
 from rocstar.sandbox.files import MAX_FILES as MOST_FILES
 from rocstar.sandbox.http.bodies import BodyReader, LoopYielder
-from rocstar.sandbox.http.errors import Overloaded, RequestError, RequestTooLarge
+from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.openapi import REF
-from rocstar.sandbox.http.packed_items import PackedBytes, SelectedItems, matching_indices, pack_items
+from rocstar.sandbox.http.packed_items import SelectedItems, matching_indices, pack_items
 from rocstar.sandbox.http.responses import (
     LARGE_BYTES,
     LONG_CHARS,
@@ -38,7 +39,6 @@ from rocstar.sandbox.service.admission import Admission
 from rocstar.sandbox.service.idempotency import (
     Execution,
     IdempotencyStore,
-    Work,
     compute_fingerprint,
     owner_key,
 )
@@ -141,7 +141,7 @@ class CellBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class NativeBodies:
-    """The models of the native bodies, within the limits of one service."""
+    """The models of the native bodies, within the limits of one service. Made by `native_bodies`."""
 
     def __init__(self, service_limits: ServiceLimits) -> None:
         limits = make_limits_model(service_limits)
@@ -156,10 +156,7 @@ class NativeBodies:
         self.cell = BodyModel(narrow_model(CellBody, wall_s=wall_s))
 
 
-@lru_cache(maxsize=16)
-def native_bodies(service_limits: ServiceLimits) -> NativeBodies:
-    """Return the models of a service with these limits."""
-    return NativeBodies(service_limits)
+native_bodies = lru_cache(maxsize=16)(NativeBodies)
 
 
 def make_limits_model(service_limits: ServiceLimits) -> type[Struct]:
@@ -221,50 +218,38 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunCall:
-    request: ExecRequest
-    deadline_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCall:
-    """A batch. `runnable`, `invalid`: the indices of both kinds of calls. `error_bodies`: the outcomes of the
-    invalid calls as JSON, encoded where the body is decoded."""
+    """A batch. `runnable`, `invalid`: the indices of both kinds of calls. `programs`: the calls that can run.
+    `error_lines`: the outcomes of the invalid calls as lines of JSON, encoded where the body is decoded. One
+    object, for the reason of `PackedItems`."""
 
     requests: Sequence[ExecRequest | RequestError]
     runnable: Sequence[int]
+    programs: Sequence[ExecRequest]
     invalid: Sequence[int]
-    error_bodies: Sequence[bytes]
+    error_lines: bytes
     deadline_s: float | None
     stream: bool
 
-    def sent(self) -> Sequence[ExecRequest]:
-        """Return the calls that can run."""
-        if not self.invalid:
-            return cast(Sequence[ExecRequest], self.requests)
-        return SelectedItems(self.runnable, lambda index: cast(ExecRequest, self.requests[index]))
+    def failures(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the index and the outcome of each invalid call."""
+        return zip(self.invalid, map(bytes.rstrip, BytesIO(self.error_lines)), strict=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionCall:
-    flavour: str
-    limits: Limits
-    seed: int | None
-
-
-def decode_run(body: bytes, service_limits: ServiceLimits, owner: str = "") -> RunCall:
+def decode_run(
+    body: bytes, service_limits: ServiceLimits, owner: str = ""
+) -> tuple[ExecRequest, float | None]:
+    """Decode a body of /v1/run. Return the call and its deadline in seconds."""
     run = _parse_body(body, native_bodies(service_limits).run)
     request = _to_exec_request(run, "", service_limits, owner)
     if run.files or run.fetch_files or run.displays:
         check_files(run.files, run.fetch_files)
         request = replace(request, files=run.files, fetch=tuple(run.fetch_files), displays=run.displays)
-    return RunCall(request=request, deadline_s=run.deadline_s)
+    return request, run.deadline_s
 
 
 def check_files(files: Mapping[str, bytes], fetch: Sequence[str]) -> None:
     """Raises RequestError for invalid file names, and for files that are too large for one JSON text."""
-    if not files and not fetch:
-        return
     try:
         program_files.check(files)
         program_files.check_fetch(fetch)
@@ -275,59 +260,45 @@ def check_files(files: Mapping[str, bytes], fetch: Sequence[str]) -> None:
     total = sum(map(len, files.values()))
     if total > MAX_JSON_FILES_BYTES:
         message = f"files has {total} bytes; at most {MAX_JSON_FILES_BYTES} are taken in one request"
-        raise RequestTooLarge(f"{message}, more by PUT /v1/sessions/ID/files/NAME", field="files")
+        message += ", more by PUT /v1/sessions/ID/files/NAME"
+        raise RequestError(message, field="files", kind="too_large")
 
 
 def decode_batch(body: bytes, service_limits: ServiceLimits, owner: str = "") -> BatchCall:
     models = native_bodies(service_limits)
-    batch = models.batch.decode(body)
-    if batch is not None:
-        items = [_decode_item(item, i, service_limits, owner) for i, item in enumerate(batch.requests)]
-    else:
-        batch = _convert(parse_json(body), models.batch_of_any)
-        items = []
-        for i, value in enumerate(batch.requests):
-            try:
-                item = _convert(value, models.request, ("requests", i))
-            except RequestError as error:
-                items.append(drop_traceback(error))
-            else:
-                items.append(_decode_item(item, i, service_limits, owner))
+    batch = models.batch.decode(body) or _convert(parse_json(body), models.batch_of_any)
+    given: list[Any] = batch.requests
+    items: list[Any] = []
+    for index, item in enumerate(given):
+        try:
+            if not isinstance(item, RequestBody):
+                item = _convert(item, models.request, ("requests", index))
+            items.append(_to_exec_request(item, f"requests[{index}].", service_limits, owner))
+        except RequestError as error:
+            # Without its frames: there may be thousands, which the garbage collector would traverse
+            # repeatedly while the event loop is blocked.
+            error.__context__ = None
+            items.append(error.with_traceback(None))
+    requests = pack_items(items)
+    runnable = matching_indices(items, lambda item: isinstance(item, ExecRequest))
     return BatchCall(
-        requests=pack_items(items),
-        runnable=matching_indices(items, lambda item: isinstance(item, ExecRequest)),
+        requests=requests,
+        runnable=runnable,
+        programs=requests if len(runnable) == len(items) else SelectedItems(requests, runnable),
         invalid=matching_indices(items, lambda item: isinstance(item, RequestError)),
-        error_bodies=PackedBytes([item.encode_outcome() for item in items if isinstance(item, RequestError)]),
+        error_lines=b"".join(
+            item.encode_outcome() + b"\n" for item in items if isinstance(item, RequestError)
+        ),
         deadline_s=batch.deadline_s,
         stream=batch.stream,
     )
 
 
-def _decode_item(
-    item: RequestBody, index: int, service_limits: ServiceLimits, owner: str
-) -> ExecRequest | RequestError:
-    try:
-        return _to_exec_request(item, f"requests[{index}].", service_limits, owner)
-    except RequestError as error:
-        return drop_traceback(error)
-
-
-def drop_traceback(error: RequestError) -> RequestError:
-    """Return the error without its frames. There may be thousands, whose frames the garbage collector would
-    traverse repeatedly while the event loop is blocked."""
-    error.__context__ = None
-    return error.with_traceback(None)
-
-
-def decode_session(body: bytes, service_limits: ServiceLimits) -> SessionCall:
+def decode_session(body: bytes, service_limits: ServiceLimits) -> tuple[str, Limits, int | None]:
+    """Decode a body of /v1/sessions. Return the flavour, the limits and the seed."""
     session = _parse_body(body or b"{}", native_bodies(service_limits).session)
-    return SessionCall(
-        flavour=AUTO
-        if session.flavour in (None, AUTO)
-        else _select_flavour(session.flavour, "", service_limits),
-        limits=_to_limits(session.limits, service_limits),
-        seed=_check_seed(session.seed, ""),
-    )
+    limits = _to_limits(session.limits, service_limits)
+    return session.flavour or AUTO, limits, _check_seed(session.seed, "")
 
 
 def decode_cell(body: bytes, service_limits: ServiceLimits) -> CellBody:
@@ -363,9 +334,9 @@ def _to_request_error(field_error: FieldError) -> RequestError:
         return RequestError(f"{path} is not a field of this request; {field_error.fix}", field=path)
     if field_error.kind in ("too_short", "too_long"):
         number = field_error.ctx["actual_length"]
-        refused = RequestTooLarge if field_error.kind == "too_long" else RequestError
         what = "calls" if path == "requests" else "entries"
-        return refused(f"{path} has {number} {what}; {field_error.fix}", field=path)
+        kind = "too_large" if field_error.kind == "too_long" else ""
+        return RequestError(f"{path} has {number} {what}; {field_error.fix}", field=path, kind=kind)
     if field_error.kind == "value_error":
         return RequestError(f"{path}: {field_error.msg}; {field_error.fix}", field=path)
     shown = "missing" if field_error.kind == "missing" else _format_value(field_error.value)
@@ -379,18 +350,16 @@ def _to_exec_request(
     body: RequestBody, prefix: str, service_limits: ServiceLimits, owner: str
 ) -> ExecRequest:
     """Check what the model cannot express, and select the flavour."""
-    code, stdin, seed = body.code, body.stdin or "", body.seed
+    code, stdin = body.code, body.stdin or ""
     _check_code(code, prefix)
     if stdin:
         check_text(stdin, prefix + "stdin")
     return ExecRequest(
         code=code,
         stdin=stdin,
-        limits=service_limits.default_limits
-        if body.limits is None
-        else _to_limits(body.limits, service_limits),
-        flavour=_select_flavour(body.flavour, code, service_limits),
-        seed=None if seed is None else _check_seed(seed, prefix),
+        limits=_to_limits(body.limits, service_limits),
+        flavour=service_limits.select_flavour(code) if body.flavour in (None, AUTO) else body.flavour,
+        seed=_check_seed(body.seed, prefix),
         owner=owner,
     )
 
@@ -400,10 +369,6 @@ def _check_code(code: str, prefix: str) -> None:
     if "\0" in code:
         message = f"{prefix}code has a NUL at {code.index(chr(0))}; Python reads none"
         raise RequestError(message, field=prefix + "code")
-
-
-def _select_flavour(name: str | None, code: str, service_limits: ServiceLimits) -> str:
-    return service_limits.select_flavour(code) if name is None or name == AUTO else name
 
 
 def _to_limits(body: msgspec.Struct | None, service_limits: ServiceLimits) -> Limits:
@@ -486,41 +451,67 @@ class Native:
             owner = request.owner
             decode = partial(decode_run, service_limits=self.service_limits, owner=owner)
             call = await self.body_reader.decode(owner, body, decode)
-            return await self._answer(held, self.admission.run(call.request, call.deadline_s))
+            return await self._answer(held, self.admission.run(*call))
 
-        return await self._send_result(request, body, work)
+        return await self._send_result(request, await self._find_key(request, body), work)
 
-    async def _write(self, response: web.StreamResponse, content: bytes) -> None:
-        """Write to the client; while it does not read, no more programs start."""
-        await write(response, content, self.write_timeout_s)
+    async def _find_key(
+        self, request: HttpRequest, body: bytes, *, stream: bool = False
+    ) -> tuple[str, bytes] | None:
+        """Return the request's key and the fingerprint of its body, or None without a key. Raises
+        RequestError for an invalid key."""
+        key = request.headers.get("Idempotency-Key")
+        if key is None:
+            return None
+        return owner_key(request.owner, key), await compute_fingerprint(request.path, body, stream)
 
     async def _send_result(
-        self, request: HttpRequest, body: bytes, work: Callable[[OutputBuffer], Awaitable[HttpResponse]]
+        self,
+        request: HttpRequest,
+        key: tuple[str, bytes] | None,
+        work: Callable[[OutputBuffer], Awaitable[HttpResponse]],
     ) -> web.StreamResponse:
-        """Run the work and send its response. A result counts as held until the client has read it."""
-        key, owner = request.headers.get("Idempotency-Key"), request.owner
-        with OutputBuffer(self._held, owner) as held:
+        """Run the work, or find the response of its key, and send it. A result counts as held until the
+        client has read it."""
+        with OutputBuffer(self._held, request.owner) as held:
             if key is None:
                 return await send_buffered(request, await work(held), held, self.write_timeout_s)
 
             async def execute(_: Execution) -> HttpResponse:
-                with OutputBuffer(self._held, owner) as its_own:
+                with OutputBuffer(self._held, request.owner) as its_own:
                     return await work(its_own)
 
-            answer = await self._by_key(request, key, body, execute)
+            answer = await self.keys.run_once(*key, execute, partial(self.body_reader.keep, request))
             return await send_buffered(request, answer, held, self.write_timeout_s, kept=True)
+
+    async def _send_session_id(
+        self, request: HttpRequest, body: bytes, open_one: Callable[[], Awaitable[str]]
+    ) -> web.Response:
+        """Open a session, or find the response of the request's key, and send its id."""
+
+        async def work(_: Execution | None = None) -> HttpResponse:
+            with self.admission.admitted(request.owner):
+                try:
+                    session_id = await open_one()
+                except SandboxError as error:
+                    return failure_response(error)
+            return HttpResponse(
+                status=201,
+                body=to_json(SessionId(session_id)),
+                is_current=lambda: session_id in self.sessions,
+            )
+
+        key = await self._find_key(request, body)
+        if key is None:
+            return to_response(await work())
+        return to_response(await self.keys.run_once(*key, work, partial(self.body_reader.keep, request)))
 
     async def open_session(self, request: HttpRequest) -> web.Response:
         body = await self.body_reader.read(request)
         owner = request.owner
-
-        async def work(_: Execution | None = None) -> HttpResponse:
-            decode = partial(decode_session, service_limits=self.service_limits)
-            call = await self.body_reader.decode(owner, body, decode)
-            with self.admission.admitted(owner):
-                return await self._id_answer(self.sessions.open(call.flavour, call.limits, call.seed, owner))
-
-        return to_response(await self._once(request, body, work))
+        decode = partial(decode_session, service_limits=self.service_limits)
+        call = await self.body_reader.decode(owner, body, decode)
+        return await self._send_session_id(request, body, lambda: self.sessions.open(*call, owner))
 
     async def run_cell(self, request: HttpRequest) -> web.StreamResponse:
         body = await self.body_reader.read(request)
@@ -544,7 +535,7 @@ class Native:
                 return await self._stream_cell(
                     request, kind, lambda tell: self._cell(session_id, call, owner, tell)
                 )
-        return await self._send_result(request, body, work)
+        return await self._send_result(request, await self._find_key(request, body), work)
 
     def _cell(
         self, session_id: str, call: CellBody, owner: str, tell: OnOutput | None = None
@@ -575,7 +566,7 @@ class Native:
                     if isinstance(event, SandboxError) and response is None:
                         return to_response(failure_response(event))
                     response = response or await open_stream(request, kind)
-                    await self._write(response, await encode_event(kind, event))
+                    await write(response, await encode_event(kind, event), self.write_timeout_s)
         assert response is not None, "the last event is the result"
         return await finish(response, self.write_timeout_s)
 
@@ -614,11 +605,12 @@ class Native:
         headers = {"Content-Type": BYTES, "Content-Length": str(len(content))}
         with OutputBuffer(self._held, request.owner) as held:
             if held.full:
-                raise Overloaded("clients have yet to take answers of so much that this file has no room")
+                message = "clients have yet to take answers of so much that this file has no room"
+                raise RequestError(message, kind="full")
             held.take(len(content))
             response = web.StreamResponse(headers=headers)
             await response.prepare(request)
-            await self._write(response, content)
+            await write(response, content, self.write_timeout_s)
         return await finish(response, self.write_timeout_s)
 
     @staticmethod
@@ -648,42 +640,14 @@ class Native:
 
     async def branch_session(self, request: HttpRequest) -> web.Response:
         body = await self.body_reader.read(request)
-        session_id, owner = request.names["id"], request.owner
-
-        async def work(_: Execution | None = None) -> HttpResponse:
-            deadline = self.admission.deadline(None)
-            with self.admission.admitted(owner):
-                return await self._id_answer(self.sessions.branch(session_id, deadline=deadline, owner=owner))
-
-        return to_response(await self._once(request, body, work))
+        branch = partial(self.sessions.branch, request.names["id"], owner=request.owner)
+        return await self._send_session_id(
+            request, body, lambda: branch(deadline=self.admission.deadline(None))
+        )
 
     async def close_session(self, request: HttpRequest) -> web.Response:
-        try:
-            await self.sessions.close(request.names["id"], request.owner)
-        except SandboxError as error:
-            return to_response(failure_response(error))
+        await self.sessions.close(request.names["id"], request.owner)
         return web.Response(status=204)
-
-    def _once(
-        self,
-        request: HttpRequest,
-        body: bytes,
-        work: Callable[[Any], Coroutine[Any, Any, HttpResponse]],
-    ) -> Awaitable[HttpResponse]:
-        """Return the response of `work`, or the stored one of the request's key. Raises RequestError."""
-        key = request.headers.get("Idempotency-Key")
-        return work(None) if key is None else self._by_key(request, key, body, work)
-
-    async def _by_key(
-        self,
-        request: HttpRequest,
-        key: str,
-        body: bytes,
-        work: Work,
-    ) -> HttpResponse:
-        known = owner_key(request.owner, key)
-        fingerprint = await compute_fingerprint(request.path, body, False)
-        return await self.keys.run_once(known, fingerprint, work, partial(self.body_reader.keep, request))
 
     async def _answer(self, held: OutputBuffer, running: Awaitable[ExecResult]) -> HttpResponse:
         """Return the response of one call, with truncated texts if too much output is held."""
@@ -702,100 +666,77 @@ class Native:
         except SandboxError as error:
             return failure_response(error)
 
-    async def _id_answer(self, opening: Awaitable[str]) -> HttpResponse:
-        try:
-            session_id = await opening
-        except SandboxError as error:
-            return failure_response(error)
-        return HttpResponse(
-            status=201, body=to_json(SessionId(session_id)), is_current=lambda: session_id in self.sessions
-        )
-
     async def batch(self, request: HttpRequest) -> web.StreamResponse:
         body = await self.body_reader.read(request)
         owner = request.owner
         decode = partial(decode_batch, service_limits=self.service_limits, owner=owner)
         call = await self.body_reader.decode(owner, body, decode)
         stream = call.stream or NDJSON in request.headers.get("Accept", "")
-        key = request.headers.get("Idempotency-Key")
-        fingerprint = b"" if key is None else await compute_fingerprint(request.path, body, stream)
+        key = await self._find_key(request, body, stream=stream)
         del body
-        if key is None:
-            if stream:
-                return await self._stream_batch(request, call)
-            with OutputBuffer(self._held, owner) as held:
-                answer = await self._run_batch(call, held, owner)
-                return await send_buffered(request, answer, held, self.write_timeout_s)
-        key = owner_key(owner, key)
         if stream:
-            return await self._stream_batch_by_key(request, call, key, fingerprint)
+            return await self._stream_batch(request, call, key)
+        return await self._send_result(request, key, partial(self._run_batch, call))
 
-        async def work(_: Execution) -> HttpResponse:
-            with OutputBuffer(self._held, owner) as held:
-                return await self._run_batch(call, held, owner)
-
-        answer = await self.keys.run_once(key, fingerprint, work, partial(self.body_reader.keep, request))
-        with OutputBuffer(self._held, owner) as held:
-            return await send_buffered(request, answer, held, self.write_timeout_s, kept=True)
-
-    async def _run_batch(self, call: BatchCall, held: OutputBuffer, owner: str) -> HttpResponse:
+    async def _run_batch(self, call: BatchCall, held: OutputBuffer) -> HttpResponse:
         outcomes = [b""] * len(call.requests)
         yielder = LoopYielder()
-        for index, error in zip(call.invalid, call.error_bodies, strict=True):
+        for index, error in call.failures():
             outcomes[index] = error
             await yielder.pause()
-        sent = call.sent()
-        if sent:
-            async for position, outcome in self.admission.run_batch(sent, call.deadline_s):
+        if call.programs:
+            async for position, outcome in self.admission.run_batch(call.programs, call.deadline_s):
                 outcomes[call.runnable[position]] = await _encode_outcome(outcome, held)
                 await yielder.pause()
         return HttpResponse(status=200, body=await fill_list(to_json(Outcomes([])), outcomes))
 
-    async def _stream_batch(self, request: HttpRequest, call: BatchCall) -> web.StreamResponse:
-        self.admission.admit(len(call.runnable), request.owner)
-        response = await open_stream(request)
-        yielder = LoopYielder()
-        async for line in self._lines(call, request.owner):
-            await self._write(response, line)
-            await yielder.pause()
-        return await finish(response, self.write_timeout_s)
-
-    async def _stream_batch_by_key(
-        self, request: HttpRequest, call: BatchCall, key: str, fingerprint: bytes
+    async def _stream_batch(
+        self, request: HttpRequest, call: BatchCall, key: tuple[str, bytes] | None
     ) -> web.StreamResponse:
+        """Send a line per call as they end. While the client does not read, no more programs start, unless
+        the batch has a key."""
+        owner = request.owner
+
         async def work(execution: Execution) -> HttpResponse:
             # The lines are kept for retries, however many clients read them.
             yielder = LoopYielder()
-            async for line in self._lines(call, request.owner, short=lambda: self.keys.full(request.owner)):
+            async for line in self._lines(call, owner, short=lambda: not self.keys.streamed.fits(owner, 0)):
                 execution.emit(line)
                 await yielder.pause()
             return HttpResponse(status=200, body=b"", content_type=NDJSON)
 
         response: web.StreamResponse | None = None
+        if key is None:
+            self.admission.admit(len(call.runnable), owner)
+            response = await open_stream(request)
+            lines = self._lines(call, owner)
+        else:
+            lines = self.keys.follow(*key, work, partial(self.body_reader.keep, request))
         yielder = LoopYielder()
-        keep = partial(self.body_reader.keep, request)
-        async for line in self.keys.follow(key, fingerprint, work, keep):
+        async for line in lines:
             if response is None:  # the status is sent from here on, so no error can change it
                 response = await open_stream(request)
-            await self._write(response, line)
+            await write(response, line, self.write_timeout_s)
             await yielder.pause()
         assert response is not None, "a batch has at least one line"
         return await finish(response, self.write_timeout_s)
 
-    async def _lines(self, call: BatchCall, owner: str, short: Callable[[], bool] = lambda: False) -> Any:
+    async def _lines(
+        self, call: BatchCall, owner: str, short: Callable[[], bool] = lambda: False
+    ) -> AsyncIterator[bytes]:
         """Yield a line per call as they end, invalid calls first; the texts are truncated while `short`.
         Raises RequestError only before the first line, because the status is sent with it."""
-        sent = call.sent()
-        self.admission.enter(len(sent), owner)
+        programs = call.programs
+        self.admission.enter(len(programs), owner)
         try:
-            for index, error in zip(call.invalid, call.error_bodies, strict=True):
+            for index, error in call.failures():
                 yield await _batch_line(index, error)
         except BaseException:  # the client has disconnected
-            self.admission.leave(len(sent), owner)
+            self.admission.leave(len(programs), owner)
             raise
-        if not sent:
+        if not programs:
             return
-        async for position, outcome in self.admission.run_batch(sent, call.deadline_s, entered=True):
+        async for position, outcome in self.admission.run_batch(programs, call.deadline_s, entered=True):
             if isinstance(outcome, ExecResult) and short():
                 outcome = truncate_output(outcome)
             yield await _batch_line(call.runnable[position], await _encode_outcome(outcome))

@@ -21,7 +21,7 @@ from rocstar.sandbox.http.bodies import BodyReader
 from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.responses import json_response, send_json
 from rocstar.sandbox.http.routes import HttpRequest, HttpRoute
-from rocstar.sandbox.pool.wire import NO_FILES, with_files
+from rocstar.sandbox.pool.wire import with_files
 from rocstar.sandbox.service.admission import Admission
 from rocstar.sandbox.service.results import (
     MAX_JSON_FILES_BYTES,
@@ -183,39 +183,25 @@ OWN_FLAVOURS = ("cpp", "bash")
 """Languages that are flavours of the same name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeRun:
-    """A body of /run_code. code: with the end that a script has. files: name to bytes, to exist before the
-    run. fetch_files: names to send back."""
-
-    code: str
-    language: str
-    stdin: str
-    limits: Limits
-    files: dict[str, bytes]
-    fetch_files: list[str]
-
-
-def decode_run_code(body: bytes, service_limits: ServiceLimits) -> CodeRun:
+def decode_run_code(body: bytes, service_limits: ServiceLimits, owner: str = "") -> tuple[str, ExecRequest]:
+    """Decode a body of /run_code. Return the language and the call, also for a language without a flavour."""
     model, _ = fusion_bodies(service_limits)
     run = parse_body(body, model)
     files = {name: content for name, content in run.files.items() if content is not None}  # as that API does
     stdin = run.stdin or ""
-    code = run.code if run.language in OWN_FLAVOURS else run.code + SCRIPT_END
-    found = [
-        *_check_texts({("code",): code, ("stdin",): stdin}),
-        *_check_given_files(files),
-        *_check_fetched_names(run.fetch_files),
-    ]
-    raise_field_errors(found)
-    return CodeRun(
+    is_script = run.language not in OWN_FLAVOURS
+    code = run.code + SCRIPT_END if is_script else run.code
+    _check_inputs({("code",): code, ("stdin",): stdin}, files, run.fetch_files)
+    program = ExecRequest(
         code=code,
-        language=run.language,
         stdin=stdin,
         limits=_to_limits(run.run_timeout, run, service_limits),
+        flavour=service_limits.select_flavour(code) if is_script else run.language,
         files=files,
-        fetch_files=run.fetch_files,
+        fetch=tuple(run.fetch_files),
+        owner=owner,
     )
+    return run.language, program
 
 
 def decode_run_jupyter(body: bytes, service_limits: ServiceLimits) -> tuple[NotebookBody, Limits]:
@@ -223,23 +209,10 @@ def decode_run_jupyter(body: bytes, service_limits: ServiceLimits) -> tuple[Note
     _, model = fusion_bodies(service_limits)
     run = parse_body(body, model)
     cells = {("cells", index): cell for index, cell in enumerate(run.cells)}
-    raise_field_errors(
-        [*_check_texts(cells), *_check_given_files(run.files), *_check_fetched_names(run.fetch_files)]
-    )
+    _check_inputs(cells, run.files, run.fetch_files)
     return run, _to_limits(
         run.cell_timeout or run.total_timeout, run, service_limits, cpu_s=run.total_timeout
     )
-
-
-def _check_texts(texts: Mapping[Any, str]) -> list[FieldError]:
-    """Return the errors of texts, by their locations."""
-    found = []
-    for loc, text in texts.items():
-        try:
-            check_text(text, ".".join(map(str, loc)))
-        except RequestError as error:
-            found.append(field_error(str(error), *loc))
-    return found
 
 
 def _to_limits(
@@ -257,9 +230,16 @@ def _to_limits(
     )
 
 
-def _check_given_files(files: Mapping[str, bytes]) -> list[FieldError]:
+def _check_inputs(texts: Mapping[Any, str], files: Mapping[str, bytes], fetch: Sequence[str]) -> None:
+    """Raises SchemaError with the errors of the texts, by their locations, and of both kinds of files."""
+    found = []
+    for loc, text in texts.items():
+        try:
+            check_text(text, ".".join(map(str, loc)))
+        except RequestError as error:
+            found.append(field_error(str(error), *loc))
     faults = {name: why for name in files if (why := program_files.fault_of(name))}
-    found = [field_error(why, "files", name) for name, why in faults.items()]
+    found += [field_error(why, "files", name) for name, why in faults.items()]
     if name := program_files.clash({name: files[name] for name in files if name not in faults}):
         found.append(field_error("it is a directory of another file", "files", name))
     total, most = sum(map(len, files.values())), MAX_GIVEN_BYTES
@@ -268,12 +248,9 @@ def _check_given_files(files: Mapping[str, bytes]) -> list[FieldError]:
         msg = f"the files have {total} bytes together; at most {most} bytes are taken"
         ctx = {"actual_length": total, "max_length": most}
         found.append(FieldError(kind="too_long", loc=("files", largest), msg=msg, value=None, ctx=ctx))
-    return found
-
-
-def _check_fetched_names(names: list[str]) -> list[FieldError]:
-    faults = (program_files.fault_of(name, fetched=True) for name in names)
-    return [field_error(why, "fetch_files") for why in faults if why]
+    unfetchable = (program_files.fault_of(name, fetched=True) for name in fetch)
+    found += [field_error(why, "fetch_files") for why in unfetchable if why]
+    raise_field_errors(found)
 
 
 RETRYABLE_STATUS = 504
@@ -301,40 +278,26 @@ class SandboxFusion:
         return [
             HttpRoute("POST", "/run_code", self.run_code),
             HttpRoute("POST", "/run_jupyter", self.run_jupyter),
-            HttpRoute("GET", "/v1/ping", self.ping),
         ]
 
-    async def ping(self, request: HttpRequest) -> web.Response:
-        return web.Response(body=b'"pong"', content_type="application/json")
-
     async def run_code(self, request: HttpRequest) -> web.StreamResponse:
-        decode = partial(decode_run_code, service_limits=self.service_limits)
-        run = await self.body_reader.parse(request, decode)
+        decode = partial(decode_run_code, service_limits=self.service_limits, owner=request.owner)
+        language, program = await self.body_reader.parse(request, decode)
         supported = ("python", *(name for name in OWN_FLAVOURS if name in self.service_limits.flavours))
-        if run.language not in supported:
-            message = f"the language {run.language!r} is not supported here, only {' and '.join(supported)}"
+        if language not in supported:
+            message = f"the language {language!r} is not supported here, only {' and '.join(supported)}"
             return json_response(_code_failure(message))
-        if run.language == "cpp" and (run.files or run.fetch_files):
+        if language == "cpp" and (program.files or program.fetch):
             return json_response(_code_failure("files and fetch_files are not supported for cpp"))
         with OutputBuffer(self.admission.held, request.owner) as held:
             try:
-                is_python = run.language not in OWN_FLAVOURS
-                program = ExecRequest(
-                    code=run.code,
-                    stdin=run.stdin,
-                    limits=run.limits,
-                    flavour=self.service_limits.select_flavour(run.code) if is_python else run.language,
-                    files=run.files,
-                    fetch=tuple(run.fetch_files),
-                    owner=request.owner,
-                )
                 result = fit_to_budget(await self.admission.run(program), held)
             except SandboxError as error:
                 return json_response(_code_failure(str(error)), status=_failure_status(error))
             held.take(count_chars(result) + sum(map(len, result.files.values())))
             if not result.files:
-                return await send_json(request, _to_code_answer(run, result), count_chars(result))
-            answer = await asyncio.to_thread(_to_code_answer, run, result)
+                return await send_json(request, _to_code_answer(language, result), count_chars(result))
+            answer = await asyncio.to_thread(_to_code_answer, language, result)
             return await send_json(
                 request, answer, count_chars(result) + sum(map(len, answer.files.values()))
             )
@@ -420,7 +383,7 @@ def scanned_source(cells: Sequence[str]) -> str:
 
 
 async def _run_file_cell(
-    session: Session, *, files: Mapping[str, bytes] = NO_FILES, fetch: Sequence[str] = ()
+    session: Session, *, files: Mapping[str, bytes] | None = None, fetch: Sequence[str] = ()
 ) -> ExecResult:
     """Writes or takes files. Raises SandboxError if that fails: no files can be written here, say."""
     result = await session.run("", files=files, fetch=fetch)
@@ -440,7 +403,7 @@ def _encode_files(files: Mapping[str, bytes]) -> dict[str, str]:
     return encoded
 
 
-def _to_code_answer(run: CodeRun, result: ExecResult) -> CodeAnswer:
+def _to_code_answer(language: str, result: ExecResult) -> CodeAnswer:
     compile_result: Command | None = None
     timed_out = result.status is Status.TIMEOUT
     return_code = result.exit_code if result.signal is None else -result.signal
@@ -451,7 +414,7 @@ def _to_code_answer(run: CodeRun, result: ExecResult) -> CodeAnswer:
         stdout=result.stdout,
         stderr=result.stderr,
     )
-    if run.language == "cpp":
+    if language == "cpp":
         compiled = not (result.status is Status.ERROR and result.wall_s == 0.0)
         compile_result = Command(
             status="Finished",
@@ -481,16 +444,14 @@ def _to_cell_answer(result: ExecResult, displays: Sequence[Display]) -> CellAnsw
         if len(name) > MAX_NAME_CHARS or not _NAME.fullmatch(name):
             name, value = str(result.status), trace[-MAX_TRACE_CHARS:]
         errors = [CellFault(ename=name, evalue=value, traceback=shown.splitlines()[-MAX_TRACE_LINES:])]
-    display = [{one.mime: _display_text(one)} for one in displays]
+    display = []
+    for one in displays:
+        is_text = one.mime.startswith("text/") or one.mime == "image/svg+xml"
+        text = one.data.decode("utf-8", "replace") if is_text else base64.b64encode(one.data).decode()
+        display.append({one.mime: text})
     if result.value is not None:
         display.append({"text/plain": result.value})
     return CellAnswer(stdout=result.stdout, stderr=stderr, display=display, error=errors)
-
-
-def _display_text(shown: Display) -> str:
-    """Return the display in the format of a notebook: base64 for an image, else the text."""
-    is_text = shown.mime.startswith("text/") or shown.mime == "image/svg+xml"
-    return shown.data.decode("utf-8", "replace") if is_text else base64.b64encode(shown.data).decode()
 
 
 def _code_failure(message: str) -> CodeAnswer:

@@ -10,11 +10,11 @@ observation. Parsing takes time linear in the text.
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from aiohttp import web
 from msgspec import Meta, Struct
@@ -33,7 +33,7 @@ from rocstar.sandbox.http.responses import (
     to_json,
 )
 from rocstar.sandbox.http.routes import HttpRequest, HttpRoute
-from rocstar.sandbox.service.admission import Admission, Outcome
+from rocstar.sandbox.service.admission import Admission
 from rocstar.sandbox.service.results import OutputBuffer
 from rocstar.sandbox.service.validation import (
     BodyModel,
@@ -118,20 +118,10 @@ class Step:
     invalid: str = "no program was found"
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """The decoded actions. `runnable`: the indices of those with a program."""
-
-    steps: Sequence[Step]
-    runnable: Sequence[int]
-
-    def sent(self) -> Sequence[ExecRequest]:
-        """The programs."""
-        return SelectedItems(self.runnable, lambda index: cast(ExecRequest, self.steps[index].request))
-
-
-def decode_actions(body: bytes, service_limits: ServiceLimits, owner: str) -> Steps:
-    """Decode the actions. Raises RequestError with the errors of all actions."""
+def decode_actions(
+    body: bytes, service_limits: ServiceLimits, owner: str
+) -> tuple[Sequence[Step], SelectedItems[ExecRequest]]:
+    """Decode the actions. Return them and their programs. Raises RequestError with the errors of all."""
     actions = parse_body(body, actions_model(service_limits))
     number = len(actions.trajectory_ids)
     given = {
@@ -157,7 +147,9 @@ def decode_actions(body: bytes, service_limits: ServiceLimits, owner: str) -> St
         except RequestError as error:
             found.append(field_error(str(error), error.field, index))
     raise_field_errors(found)
-    return Steps(pack_items(steps), matching_indices(steps, lambda step: step.request is not None))
+    runnable = matching_indices(steps, lambda step: step.request is not None)
+    packed = pack_items(steps)
+    return packed, SelectedItems(packed, runnable, "request")
 
 
 def _decode_step(
@@ -222,7 +214,6 @@ def observation_marks(action: str) -> tuple[str, str]:
     return "\n<result>\n", "\n</result>\n"
 
 
-Outcomes = AsyncGenerator[tuple[int, Outcome], None]
 MAX_OBSERVATION_CHARS = 100_000
 """The length to which the original server truncates."""
 
@@ -251,10 +242,9 @@ class VerlTool:
         began_s = time.monotonic()
         owner = request.owner
         decode = partial(decode_actions, service_limits=self.service_limits, owner=owner)
-        actions = await self.body_reader.parse(request, decode)
-        steps = actions.steps
+        steps, programs = await self.body_reader.parse(request, decode)
         with OutputBuffer(self.admission.held, owner) as held:
-            texts = await self._texts(actions, held)
+            texts = await self._texts(programs, held)
             milliseconds = (time.monotonic() - began_s) * 1e3
             if len(steps) <= FEW and sum(map(len, texts.values())) < LONG_CHARS:
                 body = to_json(_to_observations(steps, texts, milliseconds))
@@ -264,19 +254,18 @@ class VerlTool:
                 )
             return await send(request, HttpResponse(status=200, body=body))
 
-    async def _texts(self, actions: Steps, held: OutputBuffer) -> dict[int, str]:
-        """Return the observation of each program, by its index. Raises SandboxError if one has no result; the
-        others are then killed."""
+    async def _texts(self, programs: SelectedItems[ExecRequest], held: OutputBuffer) -> dict[int, str]:
+        """Return the observation of each program, by the index of its action. Raises SandboxError if one has
+        no result; the others are then killed."""
         texts: dict[int, str] = {}
-        if not actions.runnable:
+        if not programs:
             return texts
         yielder = LoopYielder()
-        outcomes = cast(Outcomes, self.admission.run_batch(actions.sent()))
-        async with aclosing(outcomes):
+        async with aclosing(self.admission.run_batch(programs)) as outcomes:
             async for place, outcome in outcomes:
                 if isinstance(outcome, SandboxError):
                     raise outcome
-                text = texts[actions.runnable[place]] = format_observation(held.truncate(outcome))
+                text = texts[programs.indices[place]] = format_observation(held.truncate(outcome))
                 held.take(len(text))
                 await yielder.pause()
         return texts

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rocstar.sandbox.http.bodies import BodyReader
 from rocstar.sandbox.http.connections import ConnectionLimiter, ConnectionsExhausted
-from rocstar.sandbox.http.errors import Overloaded, RequestError, RequestTooLarge
+from rocstar.sandbox.http.errors import STATUS_OF_KIND, RequestError
 from rocstar.sandbox.http.guard import Owners, authenticate, run_name
 from rocstar.sandbox.service.admission import ReadinessProbe
 
@@ -41,7 +41,7 @@ NO_TEXTS: LongTexts = {}
 
 def extract_long_texts(body: bytes) -> tuple[bytes, LongTexts]:
     """Return a body of at most `MOST_IN_LOOP_BYTES`, and the texts that were replaced by marks: `code` and
-    `stdin` of a call, and its files as bytes. Raises RequestError for invalid JSON, RequestTooLarge if the
+    `stdin` of a call, and its files as bytes. Raises RequestError for invalid JSON, and if the
     rest is too large."""
     try:
         message = json.loads(body)
@@ -73,9 +73,8 @@ def extract_long_texts(body: bytes) -> tuple[bytes, LongTexts]:
     light = json.dumps(message).encode()
     if len(light) > MOST_IN_LOOP_BYTES:
         found, most = len(light), MOST_IN_LOOP_BYTES
-        raise RequestTooLarge(
-            f"the request has {found} bytes besides code, stdin and files; at most {most} are read"
-        )
+        message = f"the request has {found} bytes besides code, stdin and files; at most {most} are read"
+        raise RequestError(message, kind="too_large")
     return light, texts
 
 
@@ -126,7 +125,7 @@ class McpGuard:
         try:
             self.connections.begin_request(connection, owner)
         except ConnectionsExhausted as full:
-            await error_response(Overloaded.status, str(full))(scope, receive, send)
+            await error_response(STATUS_OF_KIND["full"], str(full))(scope, receive, send)
             return
         request = McpRequest(owner, headers, receive)
         try:

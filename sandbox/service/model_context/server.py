@@ -31,7 +31,6 @@ from rocstar.sandbox.command_line import INTERRUPTED, Starting, print_status, re
 from rocstar.sandbox.http.bodies import BodyReader
 from rocstar.sandbox.http.connections import ConnectionLimiter
 from rocstar.sandbox.http.decode_process import DecodePool
-from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.guard import (
     TOKEN_VARIABLE,
     Owners,
@@ -62,31 +61,27 @@ from rocstar.sandbox.types import SessionSandbox
 READ_BYTES = 1 << 16
 
 
-class InterruptibleStdin:
-    def __init__(self) -> None:
-        self._ours, theirs = socket.socketpair()
-        with theirs:
-            self.lines = theirs.makefile("r", encoding="utf-8", errors="replace")
-        threading.Thread(target=self._pass_on, name="rocstar-input", daemon=True).start()
+@contextmanager
+def interruptible_stdin() -> Iterator[Callable[[], None]]:
+    """Replace `sys.stdin`, which the SDK reads, in the block. Yields a function that ends the input."""
+    ours, theirs = socket.socketpair()
 
-    def end(self) -> None:
+    def end() -> None:
         with suppress(OSError):  # it has ended
-            self._ours.shutdown(socket.SHUT_WR)
+            ours.shutdown(socket.SHUT_WR)
 
-    def _pass_on(self) -> None:
+    def forward() -> None:
         with suppress(OSError):  # it was ended, or standard input cannot be read
             while read := os.read(0, READ_BYTES):
-                self._ours.sendall(read)
-        self.end()
+                ours.sendall(read)
+        end()
 
-
-@contextmanager
-def interruptible_stdin() -> Iterator[InterruptibleStdin]:
-    """Replace `sys.stdin`, which the SDK reads."""
-    own, taken = sys.stdin, InterruptibleStdin()
-    sys.stdin = taken.lines
+    own = sys.stdin
+    with theirs:
+        sys.stdin = theirs.makefile("r", encoding="utf-8", errors="replace")
+    threading.Thread(target=forward, name="rocstar-input", daemon=True).start()
     try:
-        yield taken
+        yield end
     finally:
         sys.stdin = own
 
@@ -183,9 +178,9 @@ async def _serve_stdio(server: "MCPServer[None]") -> int:
 
     def end(number: int) -> None:
         signals.append(number)
-        taken.end()
+        end_input()
 
-    with interruptible_stdin() as taken:
+    with interruptible_stdin() as end_input:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end, number)
@@ -208,7 +203,7 @@ async def serve_http(
         max_bytes=MAX_BODY_BYTES,
         held=owners.budget(MAX_HELD_BYTES),
         timeout_s=BODY_S,
-        decode_pool=DecodePool((), RequestError),
+        decode_pool=DecodePool(()),
     )
     try:
         async with open_mcp_server(

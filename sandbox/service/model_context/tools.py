@@ -10,10 +10,10 @@ import binascii
 import secrets
 from base64 import b64encode
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Annotated, Any
+from functools import partial, wraps
+from typing import Annotated, Any, ParamSpec
 
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError
@@ -218,6 +218,26 @@ OwnerOf = Callable[[Mapping[str, str] | None], str]
 """Returns the owner of a request by its headers; None for a client on standard input."""
 
 
+P = ParamSpec("P")
+
+
+def errors_as_results(
+    tool: Callable[P, Awaitable[CallToolResult]],
+) -> Callable[P, Awaitable[CallToolResult]]:
+    """Return errors of a tool as results that the model can read, not as errors of the protocol."""
+
+    @wraps(tool)
+    async def run(*args: P.args, **kwargs: P.kwargs) -> CallToolResult:
+        try:
+            return await tool(*args, **kwargs)
+        except SessionLost as error:
+            return to_error_result(f"{error}; run a cell without `session` to open another")
+        except (SandboxError, RequestError, ValueError) as error:
+            return to_error_result(str(error))
+
+    return run
+
+
 @dataclass(eq=False)
 class McpTools:
     """The tools over one sandbox. A session is its owner's alone."""
@@ -241,6 +261,7 @@ class McpTools:
             raise ResourceNotFoundError(f"there is no output {name[:60]!a} any more; run the program again")
         return text
 
+    @errors_as_results
     async def run_python(
         self,
         ctx: Context,
@@ -251,23 +272,20 @@ class McpTools:
         wall_s: WallS = DEFAULT_LIMITS.wall_s,
     ) -> CallToolResult:
         """Run one Python program in isolation. It keeps no state; use run_cell for a session that does."""
+        request = ExecRequest(
+            code=_checked_code(ctx, code),
+            stdin=str(_argument_text(ctx, stdin)),
+            files=_encode_files(ctx, files),
+            fetch=tuple(fetch),
+            displays=True,
+            flavour=self.flavour,
+            limits=_to_limits(wall_s),
+            owner=self._owner(ctx),
+        )
+        result = _check_answer_size(await self.admission.run(request))
+        return to_call_result(result, keep=partial(self._outputs.keep, request.owner))
 
-        async def work() -> CallToolResult:
-            request = ExecRequest(
-                code=_checked_code(ctx, code),
-                stdin=str(_argument_text(ctx, stdin)),
-                files=_encode_files(ctx, files),
-                fetch=tuple(fetch),
-                displays=True,
-                flavour=self.flavour,
-                limits=_to_limits(wall_s),
-                owner=self._owner(ctx),
-            )
-            result = _check_answer_size(await self.admission.run(request))
-            return to_call_result(result, keep=partial(self._outputs.keep, request.owner))
-
-        return await _errors_as_results(work())
-
+    @errors_as_results
     async def run_cell(
         self,
         ctx: Context,
@@ -278,19 +296,16 @@ class McpTools:
         wall_s: WallS = DEFAULT_LIMITS.wall_s,
     ) -> CallToolResult:
         """Run a cell of a session, which keeps its variables. The first one's answer has the id."""
+        owner, source, contents = self._owner(ctx), _checked_code(ctx, code), _encode_files(ctx, files)
+        with self.admission.admitted(owner):
+            name = session or await self._open(owner)
+            result = await self._cell(name, owner, source, wall_s, contents, fetch)
+        ended = self.sessions.end_reason(name)
+        return to_call_result(
+            _check_answer_size(result), keep=partial(self._outputs.keep, owner), ended=ended, session=name
+        )
 
-        async def work() -> CallToolResult:
-            owner, source, contents = self._owner(ctx), _checked_code(ctx, code), _encode_files(ctx, files)
-            with self.admission.admitted(owner):
-                name = session or await self._open(owner)
-                result = await self._cell(name, owner, source, wall_s, contents, fetch)
-            ended = self.sessions.end_reason(name)
-            return to_call_result(
-                _check_answer_size(result), keep=partial(self._outputs.keep, owner), ended=ended, session=name
-            )
-
-        return await _errors_as_results(work())
-
+    @errors_as_results
     async def write_file(
         self,
         ctx: Context,
@@ -299,45 +314,35 @@ class McpTools:
         content_base64: Annotated[str, Field(description="the content, as base64")],
     ) -> CallToolResult:
         """Write a file, of any bytes, into a session's directory."""
+        owner = self._owner(ctx)
+        content = _argument_text(ctx, content_base64)
+        if isinstance(content, str):
+            try:
+                content = base64.b64decode(content, validate=True)
+            except binascii.Error as error:
+                raise ValueError(f"content_base64 is not base64: {error}") from None
+        with self.admission.admitted(owner):
+            known = session or await self._open(owner)
+            result = await self._cell(known, owner, "", MAX_WALL_S, {name: content}, [])
+        return to_call_result(result, session=known)
 
-        async def work() -> CallToolResult:
-            owner = self._owner(ctx)
-            content = _argument_text(ctx, content_base64)
-            if isinstance(content, str):
-                try:
-                    content = base64.b64decode(content, validate=True)
-                except binascii.Error as error:
-                    raise ValueError(f"content_base64 is not base64: {error}") from None
-            with self.admission.admitted(owner):
-                known = session or await self._open(owner)
-                result = await self._cell(known, owner, "", MAX_WALL_S, {name: content}, [])
-            return to_call_result(result, session=known)
-
-        return await _errors_as_results(work())
-
+    @errors_as_results
     async def read_file(
         self, ctx: Context, session: SessionName, name: Annotated[str, Field(description="its path there")]
     ) -> CallToolResult:
         """Read a file of a session's directory."""
+        owner = self._owner(ctx)
+        with self.admission.admitted(owner):
+            result = await self._cell(session, owner, "", MAX_WALL_S, {}, [name])
+        if name not in result.files:
+            raise ValueError(f"the session has no file {name[:100]!r} that can be read")
+        return to_call_result(_check_answer_size(result), session=session)
 
-        async def work() -> CallToolResult:
-            owner = self._owner(ctx)
-            with self.admission.admitted(owner):
-                result = await self._cell(session, owner, "", MAX_WALL_S, {}, [name])
-            if name not in result.files:
-                raise ValueError(f"the session has no file {name[:100]!r} that can be read")
-            return to_call_result(_check_answer_size(result), session=session)
-
-        return await _errors_as_results(work())
-
+    @errors_as_results
     async def close_session(self, ctx: Context, session: SessionName) -> CallToolResult:
         """End a session; its variables and files are gone."""
-
-        async def work() -> CallToolResult:
-            await self.sessions.close(session, self._owner(ctx))
-            return CallToolResult(content=[text_content("closed")])
-
-        return await _errors_as_results(work())
+        await self.sessions.close(session, self._owner(ctx))
+        return CallToolResult(content=[text_content("closed")])
 
     async def _open(self, owner: str) -> str:
         return await self.sessions.open(self.flavour, _to_limits(MAX_WALL_S), None, owner)
@@ -373,16 +378,6 @@ def forbid_extra_arguments(tool: Tool) -> Tool:
     model.model_rebuild(force=True)
     tool.parameters = model.model_json_schema(by_alias=True)
     return tool
-
-
-async def _errors_as_results(work: Coroutine[None, None, CallToolResult]) -> CallToolResult:
-    """Return an error as a result that the model can read, not as an error of the protocol."""
-    try:
-        return await work
-    except SessionLost as error:
-        return to_error_result(f"{error}; run a cell without `session` to open another")
-    except (SandboxError, RequestError, ValueError) as error:
-        return to_error_result(str(error))
 
 
 def _to_limits(wall_s: float) -> Limits:

@@ -5,7 +5,7 @@ What differs between families, and is copied from none of them, is how a call is
 
 from functools import cache
 
-from rocstar.engine.chat.boundaries import render
+from rocstar.engine.chat.boundaries import Rendering
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.tools.python import PYTHON_SCHEMA
 from tests.fakes.scripted_policy import CHATML_TOKENS, ByteTokenizer
@@ -117,7 +117,7 @@ def written_by(family: str, calls: list[dict[str, object]]) -> str:
     """Return the calls of one turn as the template writes them, without its frame."""
     user = {"role": "user", "content": "q"}
     turn = {"role": "assistant", "content": "", "tool_calls": calls}
-    template, chat = template_of(family), chat_of(family)
-    whole = render(template, [user, turn], [PYTHON_SCHEMA], generation_prompt=False)
-    lead = render(template, [user], [PYTHON_SCHEMA], generation_prompt=True)
+    render, chat = Rendering(template_of(family)), chat_of(family)
+    whole = render([user, turn], [PYTHON_SCHEMA])
+    lead = render([user], [PYTHON_SCHEMA], gen=True)
     return whole.removeprefix(lead).removesuffix(chat.boundaries.end)

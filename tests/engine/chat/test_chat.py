@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.engine.chat.boundaries import render
+from rocstar.engine.chat.boundaries import Rendering
 from rocstar.engine.chat.chat import ChatFormat, load_template, special_tokens
 from rocstar.engine.tools.python import PYTHON_SCHEMA
 from tests.fakes.scripted_policy import CHATML_TOKENS, ByteTokenizer
@@ -73,8 +73,7 @@ formats = pytest.mark.parametrize(("name", "merges"), FORMATS)
 
 def whole_text(chat: ChatFormat, messages: Sequence[dict[str, Any]]) -> str:
     """The render of a finished conversation up to its last stop token."""
-    bos = getattr(chat.tokenizer, "bos_token", None) or ""
-    text = render(chat.template, messages, chat.tools, generation_prompt=False, bos_token=bos)
+    text = chat.render(messages, chat.tools)
     assert text.endswith(chat.boundaries.end)
     return text[: len(text) - len(chat.boundaries.end) + len(chat.stop_text)]
 
@@ -184,6 +183,8 @@ def test_content_never_becomes_a_special_token(
 
     ids, mask = chat.encode_conversation(told(content))
     assert specials(ids) == specials(chat.encode_conversation(told("harmless"))[0])
+    prompts = [chat.prompt_ids("Q", told(text)) for text in (content, "harmless")]
+    assert specials(prompts[0]) == specials(prompts[1])
     assert sum(mask) == sum(m for m, token in zip(mask, ids, strict=True) if token not in special) + 2
 
 
@@ -214,7 +215,7 @@ def test_thinking_is_kept_where_the_template_would_forget_it() -> None:
     ids, _, messages = roll(chat, "Q", [(thoughtful("a"), ["1"])], thoughtful("b"), chat.tokenizer.encode)
     assert chat.decode(ids) == whole_text(chat, messages)
     asked = [*messages, {"role": "user", "content": "more"}]
-    later = render(chat.template, asked, chat.tools, generation_prompt=False)
+    later = chat.render(asked, chat.tools)
     assert (chat.decode(ids).count("<think>"), later.count("<think>")) == (2, 0)
     assert later.startswith(without_thinking(chat.decode(ids)))
 
@@ -228,7 +229,7 @@ def test_bundled_qwen3_writes_the_prompts_of_qwen3s_own(conversation: Any) -> No
     assert mine == theirs
     for messages in ([{"role": "user", "content": "Q"}], [{"role": "system", "content": "S"}] * 2):
         for tools in (None, chat.tools):
-            texts = {render(c.template, messages, tools, generation_prompt=True) for c in (chat, own)}
+            texts = {c.render(messages, tools, gen=True) for c in (chat, own)}
             assert len(texts) == 1
 
 
@@ -237,7 +238,7 @@ def test_bundled_smollm2_writes_the_prompts_of_smollm2s_own() -> None:
     system = {"role": "system", "content": "S"}
     told = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
     for messages in (told, [system, *told]):
-        texts = {render(t, messages, None, generation_prompt=True) for t in (own, TEMPLATES["smollm2"])}
+        texts = {Rendering(t)(messages, None, gen=True) for t in (own, TEMPLATES["smollm2"])}
         assert len(texts) == 1
 
 
@@ -411,7 +412,7 @@ def test_rstar2_results_share_one_user_turn() -> None:
 
 def test_rstar2_takes_another_system_message() -> None:
     messages = [{"role": "system", "content": "SYS"}, {"role": "user", "content": "Q"}]
-    text = render(TEMPLATES["rstar2"], messages, None, generation_prompt=False)
+    text = Rendering(TEMPLATES["rstar2"])(messages, None)
     assert text.startswith("<|im_start|>system\nSYS<|im_end|>\n<|im_start|>user\n")
     assert "# Tools" not in text
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.chat.boundaries import ChatError, find_boundaries
+from rocstar.engine.chat.boundaries import ChatError, Rendering, find_boundaries
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.tools.python import PYTHON_SCHEMA
 from tests.fakes.scripted_policy import ByteTokenizer
@@ -98,14 +98,14 @@ def test_unfit_template_is_refused_with_its_reason(case: str, thinking: Any) -> 
 @pytest.mark.parametrize("template", [QWEN3, FORGETS])
 def test_template_that_changes_thinking_needs_a_policy(template: str) -> None:
     with pytest.raises(ChatError, match=r"(?s)changes the thinking.*qwen3.*thinking = 'keep'"):
-        find_boundaries(template, [PYTHON_SCHEMA])
-    kept = find_boundaries(template, [PYTHON_SCHEMA], thinking="keep")
+        find_boundaries(Rendering(template), [PYTHON_SCHEMA])
+    kept = find_boundaries(Rendering(template), [PYTHON_SCHEMA], thinking="keep")
     assert (kept.header, kept.opening) == ("<|im_start|>assistant\n", "")
 
 
 def test_policy_is_one_of_two() -> None:
     with pytest.raises(ValueError, match="thinking = 'strip' is neither of keep, refuse"):
-        find_boundaries(QWEN3, [PYTHON_SCHEMA], thinking="strip")  # type: ignore[arg-type]
+        find_boundaries(Rendering(QWEN3), [PYTHON_SCHEMA], thinking="strip")  # type: ignore[arg-type]
 
 
 # ---- the difference ----
@@ -114,7 +114,7 @@ def test_policy_is_one_of_two() -> None:
 def test_refusal_shows_the_difference() -> None:
     """Nothing else: not the lines that agree far from it, and not what is appended."""
     with pytest.raises(ChatError) as caught:
-        find_boundaries(REFUSED["forgets old turns"][0], [PYTHON_SCHEMA])
+        find_boundaries(Rendering(REFUSED["forgets old turns"][0]), [PYTHON_SCHEMA])
     assert str(caught.value).splitlines() == [
         "the chat template rewrites earlier text when a tool result is added",
         "--- expected",
@@ -130,13 +130,13 @@ def test_refusal_shows_the_difference() -> None:
         "+ end)<|im_end|><|im_start|>user",
     ]
     with pytest.raises(ChatError) as caught:
-        find_boundaries(QWEN3, [PYTHON_SCHEMA])
+        find_boundaries(Rendering(QWEN3), [PYTHON_SCHEMA])
     assert {"-<think>", "-</think>"} <= set(str(caught.value).splitlines())
 
 
 def test_the_pieces_of_the_refused_make_a_fit_template() -> None:
     """So that each row above is refused for what it changes."""
-    boundaries = find_boundaries(BASE + IN_USER + END, [PYTHON_SCHEMA])
+    boundaries = find_boundaries(Rendering(BASE + IN_USER + END), [PYTHON_SCHEMA])
     assert (boundaries.header, boundaries.end) == ("<|im_start|>assistant\n", "<|im_end|>")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from rocstar.engine.chat.boundaries import ChatError, bundled_templates, load_template, render, shows_date
+from rocstar.engine.chat.boundaries import ChatError, Rendering, bundled_templates, load_template, shows_date
 from rocstar.engine.tools.python import PYTHON_SCHEMA
 
 from .template_families import FAMILIES, template_of
@@ -55,21 +55,21 @@ def test_a_template_renders_as_transformers_renders_it(name: str, generation_pro
         add_generation_prompt=generation_prompt,
         **SPECIAL,
     )
-    assert render(TEMPLATES[name], MESSAGES, tools, generation_prompt=generation_prompt, **SPECIAL) == theirs
+    assert Rendering(TEMPLATES[name], **SPECIAL)(MESSAGES, tools, generation_prompt) == theirs
 
 
 def test_a_date_is_the_recipes() -> None:
     template = "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% endif %}"
-    assert render(template, [], None, generation_prompt=False, date="2026-01-31") == "31 Jan 2026"
+    assert Rendering(template, date="2026-01-31")([], None) == "31 Jan 2026"
     today = datetime.now().date().isoformat()
     ((theirs,), _) = render_jinja_template([[]], chat_template=template)
-    assert render(template, [], None, generation_prompt=False, date=today) == theirs
+    assert Rendering(template, date=today)([], None) == theirs
 
 
 @pytest.mark.parametrize("date", ["", "tomorrow", "2026-02-30"])
 def test_a_template_that_shows_the_date_needs_one(date: str) -> None:
     with pytest.raises(ChatError, match=rf"strftime_now.*model\.date = '{date}' is none: set model\.date to"):
-        render("{{ strftime_now('%Y') }}", [], None, generation_prompt=False, date=date)
+        Rendering("{{ strftime_now('%Y') }}", date=date)([], None)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.engine.chat.boundaries import ChatError, bundled_templates, load_template, render
+from rocstar.engine.chat.boundaries import ChatError, Rendering, bundled_templates, load_template
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.chat.shown import ShownCheck
 from rocstar.engine.tools.python import PYTHON_SCHEMA
@@ -69,12 +69,12 @@ def test_what_the_messages_say_is_in_the_prompt_in_order(
     chat = FORMATS[name]
     asked = [*context, {"role": "user", "content": question}]
     prompt = chat.decode(chat.prompt_ids(question, context))
-    assert prompt == render(chat.template, asked, chat.tools, generation_prompt=True)
+    assert prompt == chat.render(asked, chat.tools, gen=True)
     at = 0
     for message in asked:
         for text in (message["content"], *(c["function"]["name"] for c in message.get("tool_calls", []))):
             at = prompt.index(text, at) + len(text)
-    ShownCheck(chat.template, chat.tools).check_prompt(asked)
+    ShownCheck(chat.render, chat.tools).check_prompt(asked)
 
 
 @bundled
@@ -88,24 +88,6 @@ def test_a_system_message_takes_the_place_of_the_templates_own_and_the_tools_fol
     assert tail.index("python_code_with_standard_io") < tail.index("Q")
     assert plain.startswith(head.removesuffix("\n\n")) and "SmolLM" not in own
     assert tail.endswith(plain[plain.rindex("Q") :])
-
-
-@given(content=hostile)
-def test_a_special_token_in_the_context_stays_text(content: str) -> None:
-    chat = FORMATS["compact"]
-    assert isinstance(chat.tokenizer, ByteTokenizer)
-    special = {chat.tokenizer.id_of(token) for token in CHATML_TOKENS}
-
-    def controls(text: str) -> list[int]:
-        context = [
-            {"role": "system", "content": text},
-            {"role": "user", "content": text},
-            {"role": "assistant", "content": text, "tool_calls": [call_of("f", {"code": text})]},
-            {"role": "tool", "content": text},
-        ]
-        return [token for token in chat.prompt_ids("Q", context) if token in special]
-
-    assert controls(content) == controls("harmless")
 
 
 def test_prompts_are_told_apart_by_their_context() -> None:
@@ -160,27 +142,26 @@ def test_what_a_template_leaves_out_or_changes_is_refused(
     template: str, messages: list[dict[str, Any]], words: str
 ) -> None:
     with pytest.raises(ChatError) as refused:
-        ShownCheck(template, [PYTHON_SCHEMA]).check_prompt(messages)
+        ShownCheck(Rendering(template), [PYTHON_SCHEMA]).check_prompt(messages)
     assert words in str(refused.value), str(refused.value)
 
 
 def test_trimmed_contents_and_arguments_read_and_written_again_are_shown() -> None:
     trims = "{% for m in messages %}{{ m.content | trim }}{% endfor %}"
-    ShownCheck(trims, []).check_prompt([{**SYSTEM, "content": " a \n"}, USER])
+    ShownCheck(Rendering(trims), []).check_prompt([{**SYSTEM, "content": " a \n"}, USER])
     rewrites = (
         TURNS
         + "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name }}"
         + ("{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}")
     )
     calls = [call_of("f", {"code": 'é\n"1"'})]
-    ShownCheck(rewrites, []).check_prompt([USER, {**REPLY, "tool_calls": calls}])
+    ShownCheck(Rendering(rewrites), []).check_prompt([USER, {**REPLY, "tool_calls": calls}])
 
 
 def test_a_conversation_is_asked_for_its_form_alone() -> None:
     """What becomes of its texts is found where they are encoded."""
-    check = ShownCheck(QWEN3, [PYTHON_SCHEMA])
+    check = ShownCheck(Rendering(QWEN3), [PYTHON_SCHEMA])
     check.check_conversation([USER, {**REPLY, "content": THOUGHT}, USER, REPLY])
+    hides = Rendering("{{ messages[1].content }}{{ messages[2].content }}")
     with pytest.raises(ChatError, match="message 1 of 3"):
-        ShownCheck("{{ messages[1].content }}{{ messages[2].content }}", []).check_conversation(
-            [SYSTEM, USER, REPLY], []
-        )
+        ShownCheck(hides, []).check_conversation([SYSTEM, USER, REPLY], [])

@@ -7,15 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.engine.chat.toolcalls import (
-    CLOSE,
-    DEFAULT,
-    MAX_DEPTH,
-    OPEN,
-    parse_tool_calls,
-    said,
-    without_tool_calls,
-)
+from rocstar.engine.chat.callforms import CLOSE, MAX_DEPTH, OPEN
+from rocstar.engine.chat.toolcalls import DEFAULT, parse_tool_calls, said, without_tool_calls
 from rocstar.engine.types import ToolCall, Turn, TurnForm
 
 

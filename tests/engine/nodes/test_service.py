@@ -20,7 +20,7 @@ from rocstar.engine.rollout.rollout import Agent
 from tests.fakes.fake_node import FakeNode, Fault
 from tests.fakes.scripted_policy import Reply, Request, check_trajectory
 
-from ...raw_http import answer_to
+from ...malformed_http import answer_to
 
 TOKEN = "t" * 32
 Open = Callable[[Agent], contextlib.AbstractAsyncContextManager[Node]]

@@ -94,7 +94,7 @@ def test_what_is_damaged_says_so(tmp_path: Path) -> None:
     path.write_bytes(whole[:-3] + b"abc")
     with pytest.raises(RecordError, match="damaged"):
         LearnedStep(tmp_path / FRAMES).find("a")
-    for torn, told in ((b"", "nothing that"), (b"x" * 40, "nothing that"), (whole[:20], "torn")):
+    for torn, told in ((b"", "token stat"), (b"x" * 40, "token stat"), (whole[:20], "torn")):
         path.write_bytes(torn)
         with pytest.raises(RecordError, match=told):
             LearnedStep(tmp_path / FRAMES)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from ... import crooked_http
-from ...crooked_http import CHUNKS, LAST, LENGTHS, LINES, said
+from ... import malformed_http
+from ...malformed_http import CHUNKS, LAST, LENGTHS, LINES, said
 from ...sandbox.service.test_hostile_clients import ACCEPTED, CLIMBING, HOSTS
 from .conftest import QUESTION, Serving, scripted
 
 COMPLETE = b"/tokenize"
 TOKEN = "a-token-of-some-length"
 NOT_HTTP = (
-    *(crooked_http.of_length(COMPLETE, name) for name in LENGTHS),
-    *(crooked_http.of_lines(COMPLETE, name) for name in LINES),
-    *(crooked_http.of_chunks(COMPLETE, name) for name in sorted(CHUNKS.keys() - ACCEPTED)),
+    *(malformed_http.of_length(COMPLETE, name) for name in LENGTHS),
+    *(malformed_http.of_lines(COMPLETE, name) for name in LINES),
+    *(malformed_http.of_chunks(COMPLETE, name) for name in sorted(CHUNKS.keys() - ACCEPTED)),
 )
 
 
@@ -25,7 +25,7 @@ async def test_requests_that_are_not_http(serving: Serving) -> None:
             statuses, _ = await said(client.port, request + LAST.replace(b"/healthz", b"/health"))
             assert statuses in ([400], []), (request[:200], statuses)
             await client.get("/health")
-        for pieces in (crooked_http.endless_headers, crooked_http.endless_header):
+        for pieces in (malformed_http.endless_headers, malformed_http.endless_header):
             statuses, sent = await said(client.port, pieces())
             assert statuses in ([400], []) and sent < sum(map(len, pieces())), (statuses, sent)
             await client.get("/health")
@@ -35,7 +35,7 @@ async def test_names_that_climb(serving: Serving) -> None:
     async with serving(scripted(["4"])) as client:
         for name in CLIMBING:
             for path in (f"/v1/models/{name}", f"/{name}"):
-                request = crooked_http.of_target(path.encode(), b"GET")
+                request = malformed_http.of_target(path.encode(), b"GET")
                 first, *_ = (await said(client.port, request + LAST))[0]
                 assert 400 <= first < 500, path
 
@@ -91,13 +91,13 @@ async def test_json_of_every_kind(serving: Serving) -> None:
 
 async def test_hosts_and_origins(serving: Serving) -> None:
     async with serving(scripted(["4"])) as client:
-        plain = crooked_http.of_target(b"/v1/models", b"GET")
+        plain = malformed_http.of_target(b"/v1/models", b"GET")
         for host in (*sorted(HOSTS), "evil.example", "127.0.0.1.evil.example", "0x7f.1", "\xff", ""):
             request = plain.replace(b"Host: localhost", b"Host: " + host.encode("latin-1"))
             first, *_ = (await said(client.port, request + LAST))[0]
             assert first == 200 if host in HOSTS else first in (400, 403), (host, first)
         for header in (b"Origin: null", b"Origin: http://evil.example", b"Sec-Fetch-Site: cross-site"):
-            request = crooked_http.of_target(b"/v1/models", b"GET", header + b"\r\n")
+            request = malformed_http.of_target(b"/v1/models", b"GET", header + b"\r\n")
             assert (await said(client.port, request + LAST))[0][0] == 403
 
 
@@ -106,13 +106,13 @@ async def test_tokens_of_odd_bytes(serving: Serving) -> None:
     async with serving(scripted(["4"]), token=TOKEN) as client:
         for odd in (b"", b"\0", b"\xff\xfe", token[:-1], token + b"\xa0", b", " + token):
             header = b"Authorization: Bearer " + odd + b"\r\n"
-            request = crooked_http.of_target(b"/v1/models", b"GET", header)
+            request = malformed_http.of_target(b"/v1/models", b"GET", header)
             assert (await said(client.port, request + LAST))[0][0] in (400, 401), odd
 
 
 async def test_drops_of_a_request(serving: Serving) -> None:
     """Connections that send a part of a request, or nothing, leave room for others."""
-    whole = crooked_http.of_target(COMPLETE).replace(b"Length: 16", b"Length: 9999")
+    whole = malformed_http.of_target(COMPLETE).replace(b"Length: 16", b"Length: 9999")
     async with serving(scripted(["4"]), max_connections=16) as client:
         open_ones = [await asyncio.open_connection("127.0.0.1", client.port) for _ in range(40)]
         for number, (_, writer) in enumerate(open_ones):

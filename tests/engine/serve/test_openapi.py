@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from rocstar.engine.serve.endpoint import OPEN_PATHS
 from rocstar.engine.serve.openapi import EVENTS, ROUTES, build_document, render_page
-from rocstar.engine.serve.request_builder import RequestBuilder, validate_tokenize
+from rocstar.engine.serve.request_builder import RequestBuilder
 from rocstar.engine.serve.requests import (
     ChatRequest,
     CompletionRequest,
@@ -143,7 +143,7 @@ def is_taken(model: type[BaseModel], faces: RequestBuilder, value: Any) -> bool:
         elif isinstance(body, CompletionRequest):
             faces.completions(body)
         elif isinstance(body, TokenizeRequest):
-            validate_tokenize(body)
+            faces.tokenize(body)
     except RequestError as refusal:
         return not refusal.field  # a refusal that names no field is wrong, too
     return True
@@ -151,7 +151,7 @@ def is_taken(model: type[BaseModel], faces: RequestBuilder, value: Any) -> bool:
 
 @pytest.mark.parametrize("model", BASES, ids=lambda model: model.__name__)
 def test_what_is_described_is_taken_and_nothing_else(model: type[BaseModel]) -> None:
-    faces = RequestBuilder(make_agent(scripted(["4"]), SlowTool()), None, lambda: "x")
+    faces = RequestBuilder(make_agent(scripted(["4"]), SlowTool()), None)
     base = BASES[model]
     properties = DOCUMENT["components"]["schemas"][model.__name__]["properties"]
     wrong = []

@@ -16,8 +16,8 @@ from rocstar.engine.serve.conversation_manager import ConversationLimits
 from rocstar.engine.serve.request_builder import RequestBuilder
 from rocstar.sandbox.http.guard import is_local_name
 
+from ...malformed_http import answer_to
 from ...patience import PATIENCE_S
-from ...raw_http import answer_to
 from .conftest import QUESTION, TOKENIZER, Client, Serving, SlowTool, keeping, make_agent, scripted
 
 TOO_LONG = "context_length_exceeded"
@@ -51,7 +51,7 @@ async def test_what_cannot_fit_is_refused_before_it_is_tokenised(
     serving: Serving, monkeypatch: pytest.MonkeyPatch, path: str, fields: dict[str, Any]
 ) -> None:
     async with serving(scripted(["4"])) as client:
-        for name in ("chat", "completions", "text_ids", "message_ids"):
+        for name in ("chat", "completions", "tokenize"):
             monkeypatch.setattr(RequestBuilder, name, None)
         payload = await client.json(path, {"model": "rocstar-agent", **fields}, status=400)
     assert payload["error"]["code"] == TOO_LONG and "4000" in payload["error"]["message"]

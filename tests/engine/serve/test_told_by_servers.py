@@ -8,13 +8,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from rocstar.engine.inference.openai import OpenAIEndpoint
 from rocstar.engine.inference.openai_formats import EndpointFormat
 from tests.fakes.openai_endpoint import STOP, TOKENIZER, VOCAB, Endpoint
 
-from ...servers.asking import Asking, check_leaving, unending
 from .conftest import Client, SlowTool, events, make_agent, of_stream, opened, scripted
 
 SAID = "<think>I add two and two.</think> So it is four, no more STOP and no less."
@@ -81,38 +79,6 @@ async def test_what_was_written_is_shown_before_the_rest_is(until: Any) -> None:
                     break
         await server.closed.wait()
         await until(lambda: client.conversations.in_flight == 0)
-
-
-class EndsAtOnce(SaysIds):
-    """Says SAID at once; where it may not end its turn it goes on until its client goes away."""
-
-    def __init__(self) -> None:
-        super().__init__(with_ids=True)
-        self.running = 0
-
-    async def complete(self, request: web.Request) -> web.StreamResponse:
-        self.running += 1
-        try:
-            may_end = not (await request.json()).get("min_tokens")
-            (self.release.set if may_end else self.release.clear)()
-            return await super().complete(request)
-        finally:
-            self.running -= 1
-
-
-async def test_what_is_checked_with_real_servers_when_a_client_goes_away() -> None:
-    """Of answers that end too soon it says so; of those that may not end it sees that they do."""
-    server = EndsAtOnce()
-
-    async def running() -> int:
-        return server.running
-
-    async with served_over(server) as client:
-        asking = Asking(session=client.session, listening=client.listening)
-        with unending({"min_tokens": 9}):
-            await check_leaving(asking, "1 + 1 =", running, tokens=40)
-        assert server.running == client.conversations.in_flight == 0 and server.closed.is_set()
-        assert all(body.get("min_tokens") for body in server.requests[-2:])
 
 
 async def test_one_of_our_own_serves_another() -> None:

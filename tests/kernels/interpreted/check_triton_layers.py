@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rocstar.kernels import layer_ops, layers, triton_layers
 
-from .check_triton_ops import load
+from ..planted import load_planted
 
 EPS = 1e-3  # large enough to be seen if it is left out
 # In units of the output's own error: the interpreter cuts bfloat16 off where a device rounds.
@@ -280,13 +280,7 @@ def check_all(module: Any) -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("kind", PLANTED)
 def test_a_planted_error_is_caught(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old, new = PLANTED[kind]
-    text = Path(triton_layers.__file__).read_text()
-    assert old in text
-    # One name per kind: triton reads the text of a function back through the file's name.
-    path = tmp_path / f"triton_layers_{list(PLANTED).index(kind)}.py"
-    path.write_text(text.replace(old, new))
-    wrong = load(path)
+    wrong = load_planted(triton_layers, PLANTED, kind, tmp_path)
     small_tiles(wrong, monkeypatch)
     with pytest.raises(AssertionError):
         check_all(wrong)

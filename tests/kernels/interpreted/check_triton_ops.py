@@ -7,7 +7,6 @@ Legend: N rows, V vocabulary.
 """
 
 import functools
-import importlib.util
 import math
 import sys
 from dataclasses import replace
@@ -23,6 +22,7 @@ from rocstar.kernels.linear_loss import linear_loss, ops_for
 from rocstar.kernels.row_loss import RowLoss
 
 from ...needs import is_set
+from ..planted import load_planted
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
@@ -85,25 +85,10 @@ PLANTED = {
 }
 
 
-def load(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(f"planted_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("kind", PLANTED)
 def test_a_planted_error_is_caught(kind: str, tmp_path: Path) -> None:
-    old, new = PLANTED[kind]
-    text = Path(triton_ops.__file__).read_text()
-    assert text.count(old) == 1, "the planted text must occur once"
-    # One name per kind: triton reads the text of a function back through the file's name.
-    path = tmp_path / f"triton_ops_{list(PLANTED).index(kind)}.py"
-    path.write_text(text.replace(old, new))
-    wrong = load(path)
+    wrong = load_planted(triton_ops, PLANTED, kind, tmp_path)
     assert is_caught(lambda: [check_interpreted(with_block(wrong, 256), case) for case in GRID])
 
 

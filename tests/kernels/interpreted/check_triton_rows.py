@@ -4,11 +4,8 @@ Run by test_interpreter.py in a process of its own, see check_triton_ops.py.
 """
 
 import functools
-import importlib.util
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +14,8 @@ from torch import Tensor
 
 from rocstar.kernels import rows, triton_rows
 from rocstar.kernels.rows import Readers, read_rows, readers_by_row
+
+from ..planted import load_planted
 
 Sum = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 NUM_ROWS = 9
@@ -75,16 +74,6 @@ PLANTED = {
 
 @pytest.mark.parametrize("kind", PLANTED)
 def test_a_planted_error_is_caught(kind: str, tmp_path: Path) -> None:
-    old, new = PLANTED[kind]
-    text = Path(triton_rows.__file__).read_text()
-    assert text.count(old) == 1, "the planted text must occur once"
-    # One name per kind: triton reads the text of a function back through the file's name.
-    path = tmp_path / f"triton_rows_{list(PLANTED).index(kind)}.py"
-    path.write_text(text.replace(old, new))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    wrong: Any = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = wrong
-    spec.loader.exec_module(wrong)
+    wrong = load_planted(triton_rows, PLANTED, kind, tmp_path)
     with pytest.raises(AssertionError):
         functools.reduce(lambda _, width: check(wrong.sum_readers, width, torch.float32), (80, 1500), None)

@@ -46,7 +46,7 @@ Verdicts = list[dict[str, Any]]
 MANY_AT_ONCE = f"""
 import asyncio
 from rocstar.sandbox.attacks.host import Host
-from rocstar.sandbox.attacks.run import open_pool, ready_runner, settled
+from rocstar.sandbox.attacks.run import open_pool, ready_runner, find_leftovers
 
 async def main():
     with Host() as host:
@@ -54,7 +54,7 @@ async def main():
             await ready_runner(pool, host, ["stdlib"], None)
             for session in await asyncio.gather(*(pool.open_session() for _ in range(20))):
                 await session.close()
-            print(await settled(host, {PATIENCE_S}))
+            print(await find_leftovers(host, {PATIENCE_S}))
 
 asyncio.run(main())
 """

@@ -19,7 +19,16 @@ import pytest_asyncio
 
 from rocstar.sandbox import _native
 from rocstar.sandbox.attacks.channels import attempt
-from rocstar.sandbox.attacks.pair import Run, calls_of, flavours_of, is_offered, load_pairs, sessions_of
+from rocstar.sandbox.attacks.pair import (
+    LIMITS,
+    STDLIB,
+    Run,
+    calls_of,
+    flavours_of,
+    is_offered,
+    load_pairs,
+    output_of,
+)
 from rocstar.sandbox.pool.pool import SandboxPool
 
 from ... import needs
@@ -89,6 +98,23 @@ def test_no_pair_lost_its_call() -> None:
     """What a pair tries is in the table, or refused by now."""
     refused = {"capget", "fadvise64", "statfs", "fstatfs"}
     assert {call for pair in PAIRS.values() for call in pair.through} <= table().keys() | refused
+
+
+def sessions_of(pool: SandboxPool) -> Run:
+    """Run each program as the first cell of a new session, if its flavour has sessions."""
+    call = calls_of(pool)
+
+    async def run(code: str, flavour: str = STDLIB) -> str:
+        if flavour != STDLIB:
+            return await call(code, flavour)
+        session = await pool.open_session(limits=LIMITS, flavour=flavour)
+        try:
+            result = await session.run(code)
+            return output_of(code, result)
+        finally:
+            await session.close()
+
+    return run
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

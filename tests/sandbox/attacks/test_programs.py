@@ -77,7 +77,7 @@ def test_a_program_says_what_it_got(program: Program) -> None:
     judged_otherwise = program.compare or any(map(is_judged_by_more, program.parts))
     if program.group == "benign":
         assert "BREACH" not in code
-    elif program.is_session or not ends_well or judged_otherwise:
+    elif program.parts[0].kind == "cell" or not ends_well or judged_otherwise:
         assert program.held_by
     else:
         assert "BREACH" in code or program.name in JUDGED_BY_THEIR_OUTPUT
@@ -186,7 +186,7 @@ async def test_a_pool_is_warm_when_its_own_processes_are_alone_and_nothing_chang
     """The look was held against no process at all: every suite began with waiting for half a minute."""
     looks = iter([{1: 3, 9: 2}, {1: 3, 9: 2}, {1: 4}, {1: 3}, {1: 3}])
     monkeypatch.setattr(attack, "census", lambda: next(looks))
-    await attack.at_rest([1, 2], settle_s=PATIENCE_S)
+    await attack.wait_until_idle([1, 2], settle_s=PATIENCE_S)
     assert list(looks) == []
 
 

@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from pathlib import Path
 from typing import Any
 
-from rocstar.sandbox.fabric import RedisFabric, RedisWorker, as_batch
+from rocstar.sandbox.fabric import RedisFabric, RedisWorker
 from rocstar.sandbox.fabric.wire import Answer, EntryDraft, WireCall, WrittenAnswers, WrittenEntry
 from rocstar.sandbox.testing import ok
-from rocstar.sandbox.types import BatchSandbox, ExecRequest, ExecResult, SandboxError
+from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 
 from ... import needs
 from ...patience import PATIENCE_S
@@ -127,16 +127,32 @@ class Programs:
         self.ended[request.code] += 1
         return ok(rest)
 
+    async def run_batch(
+        self, requests: Sequence[ExecRequest], *, deadline: float | None = None
+    ) -> AsyncIterator[tuple[int, ExecResult | SandboxError]]:
+        async def outcome_of(index: int) -> tuple[int, ExecResult | SandboxError]:
+            try:
+                return index, await self.run(requests[index], deadline=deadline)
+            except SandboxError as error:
+                return index, error
+
+        tasks = [asyncio.create_task(outcome_of(index)) for index in range(len(requests))]
+        try:
+            for done in asyncio.as_completed(tasks):
+                yield await done
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
 
 @contextlib.asynccontextmanager
-async def working(
-    url: str, sandbox: Any, capacity: int = 4, *, batch: BatchSandbox | None = None, **options: Any
-) -> AsyncIterator[RedisWorker]:
+async def working(url: str, sandbox: Any, capacity: int = 4, **options: Any) -> AsyncIterator[RedisWorker]:
     """A worker in this process, stopped at the end."""
     # Idle claims are taken over late, so that a busy machine does not look like a dead worker.
     defaults = {"heartbeat_s": 0.05, "claim_idle_s": 5.0, "drain_s": 0.0, "patience_s": PATIENCE_S}
     options = {**defaults, **options}
-    worker = RedisWorker(url, batch or as_batch(sandbox), capacity, **options)
+    worker = RedisWorker(url, sandbox, capacity, **options)
     task = asyncio.create_task(worker.run())
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -154,7 +170,7 @@ async def working(
 async def dying(url: str, sandbox: Any, capacity: int = 4, **options: Any) -> AsyncIterator[RedisWorker]:
     """A worker that is cut off at the end, as by SIGKILL: it hands nothing back."""
     options = {"heartbeat_s": 0.05, "claim_idle_s": 0.5, "patience_s": PATIENCE_S, **options}
-    worker = RedisWorker(url, as_batch(sandbox), capacity, **options)
+    worker = RedisWorker(url, sandbox, capacity, **options)
     task = asyncio.create_task(worker.run())
     try:
         async with asyncio.timeout(PATIENCE_S):

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rocstar.sandbox.fabric.open_calls import CallState, Effect, OpenCall, OpenCalls
+from rocstar.sandbox.fabric.open_calls import CallState, OpenCall, OpenCalls
 from rocstar.sandbox.fabric.owner_queue import CallWindow, MeanCallTime
 from rocstar.sandbox.fabric.wire import Answer, Outcome
 from rocstar.sandbox.testing import ok
@@ -92,8 +92,8 @@ class LedgerMachine(RuleBasedStateMachine):
         before = {call_id: len(outcomes) for call_id, outcomes in self.outcomes.items()}
         for effect, call_id in self.ledger.answer(answer):
             settled = len(self.outcomes[call_id]) - before[call_id]
-            assert settled == (effect is Effect.SETTLED)
-            if effect is Effect.RETRY:
+            assert settled == (effect == "settled")
+            if effect == "retry":
                 self.parked.add(call_id)
 
     @precondition(lambda self: self.entries)
@@ -173,7 +173,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def only_open_batches_have_a_pace(self) -> None:
         batches = {(call.request.flavour, call.batch) for call in self.ledger.calls.values()}
-        assert {key for key in self.ledger._call_times._means if key[1]} == {key for key in batches if key[1]}
+        assert {key for key in self.ledger._call_times if key[1]} == {key for key in batches if key[1]}
 
     @invariant()
     def sums_are_right(self) -> None:
@@ -196,7 +196,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for ref, ids in list(self.ledger.entries.items()):
             for call_id in sorted(ids):
                 answers = self.ledger.answer(Answer(ref=ref, call_id=call_id, outcome=ok()))
-                assert answers == [(Effect.SETTLED, call_id)]
+                assert answers == [("settled", call_id)]
         assert not self.ledger.calls
         self.every_call_is_open_settled_or_dropped()
 
@@ -218,9 +218,9 @@ def test_an_error_of_an_attempt_that_no_longer_counts_is_ignored_and_a_result_is
     assert ledger.lost("stdlib/1-0") == 1
     ledger.sent(ledger.take(1 << 20), "stdlib/2-0")
     late = Answer(ref="stdlib/1-0", call_id=call_id, outcome=crash(retryable=False))
-    assert ledger.answer(late) == [(Effect.LATE, call_id)]
+    assert ledger.answer(late) == [("late", call_id)]
     result = Answer(ref="stdlib/1-0", call_id=call_id, outcome=ok("first run"))
-    assert ledger.answer(result) == [(Effect.SETTLED, call_id)]
+    assert ledger.answer(result) == [("settled", call_id)]
     assert outcomes == [result.outcome]
     assert ledger.abandoned == ["stdlib/2-0"]
 
@@ -268,35 +268,6 @@ def test_a_deadline_is_not_tried_again() -> None:
     ledger.sent(ledger.take(1 << 20), "stdlib/1-0")
     ledger.answer(Answer(ref="stdlib/1-0", call_id=call_id, outcome=crash(kind="deadline")))
     assert len(outcomes) == 1
-
-
-def shares_of(weights: dict[str, int], places: int, rounds: int) -> Counter[str]:
-    """Whose calls are answered, when one after the other is and each owner has more than enough waiting."""
-    ledger = OpenCalls(windows={"stdlib": CallWindow(places, 64)})
-    for owner, weight in weights.items():
-        for _ in range(rounds):
-            request = ExecRequest(code="x", flavour="stdlib", owner=owner, weight=weight)
-            ledger.open(request, lambda _: None, entry_calls=1)
-    answered: Counter[str] = Counter()
-    for number in range(rounds):
-        while calls := ledger.take(1 << 20):
-            ledger.sent(calls, f"stdlib/{calls[0].id}-0")
-        ref = next(iter(ledger.entries))  # the oldest: Redis keeps their order
-        (call_id,) = ledger.entries[ref]
-        answered[ledger.calls[call_id].request.owner] += 1
-        ledger.answer(Answer(ref=ref, call_id=call_id, outcome=ok(str(number))))
-    return answered
-
-
-def test_owners_share_the_window_by_their_weights() -> None:
-    shares = shares_of({"many": 1, "few": 3}, places=4, rounds=200)
-    assert abs(shares["few"] - 150) <= 4 and abs(shares["many"] - 50) <= 4
-    shares = shares_of(
-        {"heavy": 9, "light": 1}, places=2, rounds=200
-    )  # the light one has no place of its own
-    assert abs(shares["light"] - 20) <= 2
-    equal = shares_of({"a": 1, "b": 1, "c": 1}, places=2, rounds=90)
-    assert all(28 <= share <= 32 for share in equal.values())
 
 
 def test_one_call_of_another_owner_waits_for_no_more_than_the_window() -> None:

@@ -62,7 +62,7 @@ def test_turns_are_by_weight_whatever_comes_and_in_whatever_order_calls_end(
                 books.waiting[owner] += 1
         elif books.out[owner]:
             turns.answered(owner, rng.uniform(1.0, ALIKE))  # alike: each costs 1
-            turns.came_back(owner)
+            turns.release(owner)
             turns.closed(owner)
             books.out[owner] -= 1
         books.compare(anew=False)
@@ -72,7 +72,7 @@ def test_turns_are_by_weight_whatever_comes_and_in_whatever_order_calls_end(
             early = not books.has_its_places(owner, places)
             assert early or all(books.has_its_places(name, places) for name in oldest)
             calls = rng.randint(1, min(ENTRY, books.waiting[owner], window - turns.out))
-            turns.given(owner, calls)
+            turns.charge(owner, calls)
             books.waiting[owner] -= calls
             books.out[owner] += calls
             books.given[owner] += calls
@@ -120,12 +120,12 @@ def test_who_was_passed_over_is_owed_few_calls() -> None:
         for _ in range(1000):
             turns.opened(owner, 1)
     for _ in range(500):
-        turns.given("early", 1)
-        turns.came_back("early")
+        turns.charge("early", 1)
+        turns.release("early")
     following = []
     for _ in range(100):
         following.append(turns.next({"early": 1, "other": 2}, places=0))
-        turns.given(following[-1], 1)
+        turns.charge(following[-1], 1)
     assert 50 <= Counter(following)["other"] <= 50 + OWED
 
 
@@ -134,11 +134,11 @@ def test_an_owner_that_comes_has_saved_nothing_up() -> None:
     for _ in range(200):
         turns.opened("first", 1)
     for _ in range(100):
-        turns.given("first", 1)
+        turns.charge("first", 1)
     for _ in range(200):
         turns.opened("second", 1)
     following = []
     for _ in range(40):
         following.append(turns.next({"first": 1, "second": 2}, places=0))
-        turns.given(following[-1], 1)
+        turns.charge(following[-1], 1)
     assert abs(Counter(following)["first"] - 20) <= 1

@@ -40,7 +40,7 @@ class _Worker:
     def next(self) -> Sent | None:
         """A program that starts now."""
         spare = self.running < self.places + spare_calls(self.places)
-        if len(self.lanes) and (self.running < self.places or (spare and self.lanes.next_is_idle())):
+        if self.lanes.size and (self.running < self.places or (spare and self.lanes.idle_lanes)):
             self.running += 1
             return self.lanes.pop()
         return None

@@ -19,8 +19,8 @@ from rocstar.sandbox.service.dialects.code_judge import JudgeOptions
 from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import SandboxError
 
+from ...malformed_http import NOT_HTTP, answer_to
 from ...patience import PATIENCE_S
-from ...raw_http import NOT_HTTP, answer_to
 from .conftest import HeldSandbox, request_bytes
 
 TOKEN = "0123456789abcdef"

@@ -11,7 +11,7 @@ import pytest
 
 from rocstar.sandbox.http.bodies import INLINE_BYTES, THREAD_BYTES, BodyReader
 from rocstar.sandbox.http.decode_process import DecodePool
-from rocstar.sandbox.http.errors import RequestError, ShuttingDown
+from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.owner_budget import OwnerBudget
 from rocstar.sandbox.service.dialects.native import decode_batch
 from rocstar.sandbox.service.validation import ServiceLimits
@@ -27,7 +27,7 @@ def make_reader(pool: type[DecodePool] = DecodePool) -> BodyReader:
         max_bytes=1 << 20,
         held=OwnerBudget(1 << 20),
         timeout_s=PATIENCE_S,
-        decode_pool=pool(RULES, RequestError),
+        decode_pool=pool(RULES),
     )
 
 
@@ -82,9 +82,9 @@ async def test_what_is_being_decoded_at_the_end_is_refused(body_reader: BodyRead
         body_reader.end()
         outcomes = await asyncio.gather(*decoding, return_exceptions=True)
         slow.goes_on.set()
-        with pytest.raises(ShuttingDown):
+        with pytest.raises(RequestError, match="shutting down"):
             await body_reader.decode("one", LARGE, len)
-    assert [type(outcome) for outcome in outcomes] == [ShuttingDown] * 2
+    assert [str(outcome) for outcome in outcomes] == ["the service is shutting down"] * 2
 
 
 def test_refused_calls_of_a_batch_keep_no_frames() -> None:

@@ -12,8 +12,8 @@ import pytest
 from rocstar.sandbox.http.guard import RUN_HEADER, Owner, Owners
 from rocstar.sandbox.testing import FakeSandbox, ok
 
-from ... import crooked_http
-from ...crooked_http import CHUNKS, LAST, LENGTHS, LINES, said
+from ... import malformed_http
+from ...malformed_http import CHUNKS, LAST, LENGTHS, LINES, said
 from ...patience import PATIENCE_S
 from .conftest import HeldSandbox
 
@@ -43,20 +43,20 @@ async def refused(serve: Any, request: bytes) -> None:
 
 @pytest.mark.parametrize("name", LENGTHS)
 async def test_lengths_of_two_kinds(serve: Any, name: str) -> None:
-    await refused(serve, crooked_http.of_length(RUN, name))
+    await refused(serve, malformed_http.of_length(RUN, name))
 
 
 @pytest.mark.parametrize("name", LINES)
 async def test_lines_that_are_none(serve: Any, name: str) -> None:
-    await refused(serve, crooked_http.of_lines(RUN, name))
+    await refused(serve, malformed_http.of_lines(RUN, name))
 
 
 @pytest.mark.parametrize("name", sorted(CHUNKS.keys() - ACCEPTED))
 async def test_chunks_that_are_none(serve: Any, name: str) -> None:
-    await refused(serve, crooked_http.of_chunks(RUN, name))
+    await refused(serve, malformed_http.of_chunks(RUN, name))
 
 
-@pytest.mark.parametrize("pieces", [crooked_http.endless_headers, crooked_http.endless_header])
+@pytest.mark.parametrize("pieces", [malformed_http.endless_headers, malformed_http.endless_header])
 async def test_headers_without_end(serve: Any, pieces: Any) -> None:
     async with serve(FakeSandbox({})) as service:
         statuses, sent = await said(service.port, pieces())
@@ -74,22 +74,24 @@ METHODS = {
     "HTTP/2 by upgrade": b"POST /v1/nothing HTTP/1.1\r\nHost: localhost\r\n"
     b"Connection: Upgrade, HTTP2-Settings\r\n"
     b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\nContent-Length: 16\r\n\r\n"
-    + crooked_http.BODY,
-    "another's authority": crooked_http.of_target(b"http://evil.example/v1/run"),
-    "an asterisk": crooked_http.of_target(b"*"),
-    "two slashes": crooked_http.of_target(b"//v1/run"),
-    "an authority for a path": crooked_http.of_target(b"//localhost/v1/run"),
-    "a path that climbs": crooked_http.of_target(b"/healthz/../v1/run"),
-    "a path that climbs in code": crooked_http.of_target(b"/healthz/%2e%2e/v1/run"),
-    "a slash in code": crooked_http.of_target(b"/v1%2frun"),
-    "a backslash": crooked_http.of_target(b"/v1\\run"),
-    "no code": crooked_http.of_target(b"/v1/%zz"),
-    "small letters": crooked_http.of_target(b"/v1/run", b"post"),
-    "no method": crooked_http.of_target(b"/v1/run", b"FOO"),
-    "another method by a header": crooked_http.of_target(
+    + malformed_http.BODY,
+    "another's authority": malformed_http.of_target(b"http://evil.example/v1/run"),
+    "an asterisk": malformed_http.of_target(b"*"),
+    "two slashes": malformed_http.of_target(b"//v1/run"),
+    "an authority for a path": malformed_http.of_target(b"//localhost/v1/run"),
+    "a path that climbs": malformed_http.of_target(b"/healthz/../v1/run"),
+    "a path that climbs in code": malformed_http.of_target(b"/healthz/%2e%2e/v1/run"),
+    "a slash in code": malformed_http.of_target(b"/v1%2frun"),
+    "a backslash": malformed_http.of_target(b"/v1\\run"),
+    "no code": malformed_http.of_target(b"/v1/%zz"),
+    "small letters": malformed_http.of_target(b"/v1/run", b"post"),
+    "no method": malformed_http.of_target(b"/v1/run", b"FOO"),
+    "another method by a header": malformed_http.of_target(
         b"/v1/run", b"GET", b"X-HTTP-Method-Override: POST\r\n"
     ),
-    "another path by a header": crooked_http.of_target(b"/healthz", b"POST", b"X-Original-URL: /v1/run\r\n"),
+    "another path by a header": malformed_http.of_target(
+        b"/healthz", b"POST", b"X-Original-URL: /v1/run\r\n"
+    ),
 }
 
 
@@ -127,7 +129,7 @@ async def test_tokens_of_odd_bytes(serve: Any, header: bytes) -> None:
     fake = FakeSandbox({}, otherwise=ok())
     async with serve(fake, owners=OWNERS) as service:
         more = b"Authorization: Bearer " + header + b"\r\n"
-        assert await first_status(service, crooked_http.of_target(RUN, b"POST", more)) in (400, 401)
+        assert await first_status(service, malformed_http.of_target(RUN, b"POST", more)) in (400, 401)
     assert fake.requests == []
 
 
@@ -150,7 +152,7 @@ async def test_names_that_climb(serve: Any, name: str) -> None:
         _, opened = await service.post("/v1/sessions", {})
         for path in (f"/v1/sessions/{opened['id']}/files/{name}", f"/v1/sessions/{name}/files/x"):
             for method in (b"GET", b"PUT"):
-                first = await first_status(service, crooked_http.of_target(path.encode(), method))
+                first = await first_status(service, malformed_http.of_target(path.encode(), method))
                 taken = name in PLAIN and path.endswith(name) and method == b"PUT"
                 assert first == 204 if taken else 400 <= first < 500, (path, method, first)
     names = [file for request in fake.requests for file in (*request.files, *request.fetch)]
@@ -233,7 +235,7 @@ async def test_keys_of_odd_bytes(serve: Any, key: bytes) -> None:
     async with serve(fake, owners=OWNERS) as service:
         for token, owner in ((ONE, "one"), (TWO, "two")):
             more = b"Authorization: Bearer %s\r\nIdempotency-Key: %s\r\n" % (token.encode(), key)
-            first = await first_status(service, crooked_http.of_target(RUN, b"POST", more))
+            first = await first_status(service, malformed_http.of_target(RUN, b"POST", more))
             assert first in (200, 400)
             assert first == 400 or fake.requests[-1].owner == owner
 
@@ -241,7 +243,7 @@ async def test_keys_of_odd_bytes(serve: Any, key: bytes) -> None:
 async def test_half_closed_and_reset(serve: Any, until: Any) -> None:
     held = HeldSandbox()
     async with serve(held, max_held_bytes=1 << 20) as service:
-        whole = crooked_http.of_target(RUN)
+        whole = malformed_http.of_target(RUN)
         for cut in (1, 20, len(whole) - 10, len(whole)):
             for resets in (True, False):
                 _, writer = await service.send(whole[:cut])
@@ -266,15 +268,15 @@ async def test_no_text_of_a_client_reaches_the_log_as_it_came(
     caplog.set_level(logging.DEBUG)
     async with serve(FakeSandbox({}, otherwise=ok())) as service:
         for request in (
-            crooked_http.of_target(b"/" + escape),
-            crooked_http.of_target(b"/%1b]0;owned%07%0aok"),
-            crooked_http.of_target(RUN, escape),
+            malformed_http.of_target(b"/" + escape),
+            malformed_http.of_target(b"/%1b]0;owned%07%0aok"),
+            malformed_http.of_target(RUN, escape),
             *(
-                crooked_http.of_target(RUN, b"POST", name + b": a" + escape + b"\r\n")
+                malformed_http.of_target(RUN, b"POST", name + b": a" + escape + b"\r\n")
                 for name in (b"User-Agent", b"Idempotency-Key", RUN_HEADER.encode(), b"X" + escape, b"Accept")
             ),
-            crooked_http.of_target(RUN, b"POST", b"Expect: \xff\x9b2J\r\n"),
-            crooked_http.of_target(RUN, b"POST", b"Content-Encoding: \xc2\x9b2J\r\n"),
+            malformed_http.of_target(RUN, b"POST", b"Expect: \xff\x9b2J\r\n"),
+            malformed_http.of_target(RUN, b"POST", b"Content-Encoding: \xc2\x9b2J\r\n"),
         ):
             await said(service.port, request + LAST)
     told = caplog.text + "".join(capfd.readouterr())
@@ -308,14 +310,14 @@ async def test_hosts_and_origins(serve: Any, host: str) -> None:
     fake = FakeSandbox({}, otherwise=ok())
     async with serve(fake) as service:
         sent = host.encode("latin-1")
-        request = crooked_http.of_target(RUN).replace(b"Host: localhost", b"Host: " + sent)
+        request = malformed_http.of_target(RUN).replace(b"Host: localhost", b"Host: " + sent)
         first = await first_status(service, request)
         assert first == 200 if host in HOSTS else first in (400, 403), first
         origins = (b"null", b"http://" + sent + b".evil.example", b"https://" + sent, b"file://", b"")
         pages = [(b"Origin: " + origin, (400, 403)) for origin in origins]
         pages += [(b"Sec-Fetch-Site: " + site, (403,)) for site in (b"cross-site", b"same-site", b"x")]
         for header, statuses in pages:
-            page = crooked_http.of_target(RUN, b"POST", header + b"\r\n")
+            page = malformed_http.of_target(RUN, b"POST", header + b"\r\n")
             assert await first_status(service, page) in statuses, header
     assert len(fake.requests) == (host in HOSTS)
 
@@ -323,7 +325,7 @@ async def test_hosts_and_origins(serve: Any, host: str) -> None:
 async def test_drops_of_a_request(serve: Any, until: Any) -> None:
     """One byte of a head, or of a body, after the other, until the service has had enough."""
     fake = FakeSandbox({}, otherwise=ok())
-    whole = crooked_http.of_target(RUN).replace(b"Length: 16", b"Length: 9999")
+    whole = malformed_http.of_target(RUN).replace(b"Length: 16", b"Length: 9999")
     async with serve(fake, max_connections=32, header_timeout_s=0.5, body_timeout_s=0.5) as service:
         dripping = []
         for number in range(40):

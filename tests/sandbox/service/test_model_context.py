@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from ... import needs
-from ...crooked_http import LAST, of_length, said
-from ...raw_http import answer_to
+from ...malformed_http import LAST, answer_to, of_length, said
 
 if find_spec("mcp") is None:
     pytest.skip(needs.package("mcp").reason, allow_module_level=True)

@@ -114,7 +114,7 @@ def test_blocks_that_are_only_begun_are_looked_through_once(begun: str) -> None:
 def test_the_input_of_an_action(action: str, stdin: str) -> None:
     body = {"trajectory_ids": ["a"], "actions": [f"<python>1</python>{action}"]}
     body["extra_fields"] = [{"stdin": "field"}]
-    (request,) = decode_actions(json.dumps(body).encode(), RULES, "").sent()
+    _, (request,) = decode_actions(json.dumps(body).encode(), RULES, "")
     assert request.stdin == stdin
 
 
@@ -190,7 +190,7 @@ async def test_many_actions_are_packed_and_keep_their_order(serve: Any) -> None:
     texts = [f"<python>{number}</python>" if number % 3 else "nothing" for number in range(PACKED_FROM)]
     finish = [number == 4 for number in range(PACKED_FROM)]
     body = {"trajectory_ids": ["a"] * PACKED_FROM, "actions": texts, "finish": finish}
-    assert isinstance(decode_actions(json.dumps(body).encode(), RULES, "").steps, PackedItems)
+    assert isinstance(decode_actions(json.dumps(body).encode(), RULES, "")[0], PackedItems)
     fake = FakeSandbox(lambda request: ok(request.code))  # answers the last one first
     async with serve(fake) as service:
         _, answer = await service.post("/get_observation", body)

@@ -19,6 +19,7 @@ from rocstar.train.data.build_config import load_build
 from rocstar.train.data.funnel import REASONS, Funnel
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.tasks.data import load_tasks
+from tests.fakes.json_lines import read_lines, write_lines
 
 GARDEN = (
     "A gardener plants $12$ tulips along a straight path so that neighbouring bulbs stand $40$ centimetres "
@@ -70,10 +71,6 @@ solved = 2
 """
 
 
-def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A build's file with all that it reads; attempts solve the spider twice and 1 + 1 once of twice."""
@@ -87,10 +84,6 @@ def folder(tmp_path: Path) -> Path:
     records = [{"v": 1, "task": {"id": spider}, "outcome": outcome} for outcome in outcomes]
     write_lines(tmp_path / "rollouts.jsonl", records)
     return tmp_path
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def files(out: Path) -> dict[str, bytes]:
@@ -108,7 +101,7 @@ def test_every_row_has_one_end_with_its_evidence(folder: Path, capsys: pytest.Ca
     funnel = json.loads(capsys.readouterr().out)
     assert json.loads((out / "funnel.json").read_text()) == funnel
     assert sorted(files(out)) == ["dropped.jsonl", "funnel.json", "tasks.jsonl"]
-    dropped = {row["row"]: row for row in lines(out / "dropped.jsonl")}
+    dropped = {row["row"]: row for row in read_lines(out / "dropped.jsonl")}
     reasons = {name: row["reason"] for name, row in dropped.items() if row["reason"] != "not_drawn"}
     assert reasons == {
         **{"f2": "no_integer", "f3": "huge_integer", "f4": "proof", "f5": "figure", "f7": "not_selected"},
@@ -120,7 +113,7 @@ def test_every_row_has_one_end_with_its_evidence(folder: Path, capsys: pytest.Ca
     assert dropped["f8"]["evidence"]["against"] == {"file": "set.jsonl", "id": "q"}
     assert dropped["f9"]["evidence"]["attempts"] == 2
     assert dropped["f2"]["evidence"] == {"answer": "\\frac{1}{3}"}
-    kept = lines(out / "tasks.jsonl")
+    kept = read_lines(out / "tasks.jsonl")
     ends = Counter(row["row"] for row in dropped.values()) + Counter(row["provenance"]["row"] for row in kept)
     assert ends == Counter(row["id"] for row in FIRST + SECOND)
     assert funnel["read"] == {"first": len(FIRST), "second": len(SECOND)}
@@ -130,22 +123,26 @@ def test_every_row_has_one_end_with_its_evidence(folder: Path, capsys: pytest.Ca
 
 def test_a_recipe_reads_what_is_written_under_the_same_ids(folder: Path) -> None:
     built(folder, "out")
-    rows = lines(folder / "out" / "tasks.jsonl")
+    rows = read_lines(folder / "out" / "tasks.jsonl")
     tasks = load_tasks(DataConfig(source="tasks.jsonl"), base=folder / "out")
     assert [(task.id, task.question, task.answer) for task in tasks] == [
         (row["id"], row["question"], row["answer"]) for row in rows
     ]
     (euro,) = (task for task in tasks if task.source == "second")
-    told = euro.meta["provenance"]
-    assert told["licence"] == "CC BY-NC 4.0" and told["revision"].startswith("0123") and told["row"] == "s3"
-    assert told["decided"]["answer_as_written"] == "\\boxed{100}" and told["files"].startswith("sha256:")
-    assert told["decided"]["copies"]["rows"] == 1
+    origin = euro.meta["provenance"]
+    assert (
+        origin["licence"] == "CC BY-NC 4.0"
+        and origin["revision"].startswith("0123")
+        and origin["row"] == "s3"
+    )
+    assert origin["decided"]["answer_as_written"] == "\\boxed{100}" and origin["files"].startswith("sha256:")
+    assert origin["decided"]["copies"]["rows"] == 1
 
 
 def test_the_order_of_rows_does_not_matter(folder: Path) -> None:
     def rows(name: str) -> dict[str, list[dict[str, Any]]]:
         built(folder, name)
-        found = {file: lines(folder / name / file) for file in ("tasks.jsonl", "dropped.jsonl")}
+        found = {file: read_lines(folder / name / file) for file in ("tasks.jsonl", "dropped.jsonl")}
         for row in found["tasks.jsonl"]:
             del row["provenance"]["files"]  # the file's own hash is that of its order, too
         return found
@@ -217,7 +214,7 @@ def test_what_cannot_be_used_commercially_is_left_out(
     out = folder / "out"
     assert main(["data", "build", str(folder / "build.toml"), "--out", str(out), "--commercial"]) == 0
     assert "forbids commercial use" in capsys.readouterr().out
-    assert {row["data_source"] for row in lines(out / "tasks.jsonl")} == {"first"}
+    assert {row["data_source"] for row in read_lines(out / "tasks.jsonl")} == {"first"}
     only = CONFIG.replace('"MIT"', '"my own"')
     (folder / "build.toml").write_text(only)
     assert (
@@ -232,7 +229,7 @@ def test_rows_carry_licences_of_their_own(folder: Path) -> None:
     (folder / "build.toml").write_text(CONFIG.replace('"MIT"', '"other"\nlicence_field = "of"'))
     funnel = build(load_build(folder / "build.toml", commercial=True), folder / "out", commercial=True)
     assert funnel.dropped["licence"] == {"first": 8}
-    licences = {row["provenance"]["licence"] for row in lines(folder / "out" / "tasks.jsonl")}
+    licences = {row["provenance"]["licence"] for row in read_lines(folder / "out" / "tasks.jsonl")}
     assert licences == {"mit"}
 
 
@@ -248,7 +245,7 @@ def test_a_build_of_a_build_keeps_what_was_decided(folder: Path) -> None:
     """
     (folder / "build.toml").write_text(again)
     built(folder, "two")
-    one, two = (lines(folder / name / "tasks.jsonl") for name in ("one", "two"))
+    one, two = (read_lines(folder / name / "tasks.jsonl") for name in ("one", "two"))
     assert [row["id"] for row in one] == [row["id"] for row in two]
     for before, after in zip(one, two, strict=True):
         assert after["provenance"]["decided"]["earlier"] == before["provenance"]

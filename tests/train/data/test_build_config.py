@@ -32,11 +32,11 @@ templates = ["rstar2"]
 """
 
 
-def test_all_that_is_wrong_is_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_errors_are_reported_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "build.toml"
     path.write_text(WRONG)
     assert main(["data", "build", str(path), "--out", str(tmp_path / "out")]) == 2
-    told = capsys.readouterr().err.splitlines()
+    printed = capsys.readouterr().err.splitlines()
     expected = (
         "2 sources are called 'a'",
         "revision is missing",
@@ -45,7 +45,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path, capsys: pytest.Captur
         "nowhere.jsonl' does not exist",
         "[conversations] is not of kind = 'tasks'",
     )
-    assert len(told) == len(expected) and all(any(words in line for line in told) for words in expected)
+    assert len(printed) == len(expected) and all(any(words in line for line in printed) for words in expected)
     assert not (tmp_path / "out").exists()
 
 
@@ -74,8 +74,8 @@ def test_a_field_is_named_with_its_value_and_the_fix(
     path = tmp_path / "build.toml"
     path.write_text(text)
     assert main(["data", "build", str(path), "--dry-run"]) == 2
-    told = capsys.readouterr().err
-    assert all(word in told for word in words), told
+    printed = capsys.readouterr().err
+    assert all(word in printed for word in words), printed
 
 
 def test_a_dry_run_says_what_would_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from rocstar.train.data.build_config import ConversationsConfig, SourceConfig, l
 from rocstar.train.data.candidate import Candidate, Dropped
 from rocstar.train.data.conversation_rows import ConversationReader
 from rocstar.train.learner.sft import read_conversations
+from tests.fakes.json_lines import write_lines
 
 ADD = {
     "name": "add",
@@ -136,7 +137,7 @@ def test_a_mixture_is_what_sft_reads(tmp_path: Path) -> None:
     ]
     same = {"id": "copy", "messages": [{"role": "system", "content": "Be brief."}, *rows[0]["messages"]]}
     for name, part in (("one", rows[:12]), ("two", [*rows[12:], same])):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+        write_lines(tmp_path / f"{name}.jsonl", part)
     sources = [
         f'[[sources]]\nname = "{name}"\nsource = "{name}.jsonl"\nlicence = "mit"\nmost = {most}\n'
         for name, most in (("one", 5), ("two", 30))

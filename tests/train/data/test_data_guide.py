@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rocstar.train.cli import main
+from tests.fakes.json_lines import read_lines, write_lines
 
 from ..test_guides import BLOCK, GUIDES
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_the_first_build_prints_what_the_guide_shows(
@@ -28,7 +24,7 @@ def test_the_first_build_prints_what_the_guide_shows(
     monkeypatch.chdir(tmp_path)
     assert main(command.split()[1:]) == 0
     assert capsys.readouterr().out == shown
-    written = lines(tmp_path / "tasks" / "tasks.jsonl")
+    written = read_lines(tmp_path / "tasks" / "tasks.jsonl")
     (first,) = (found for found in written if found["provenance"]["row"] == "a")
     task_id = first["id"]
     first["id"] = first["provenance"]["files"] = "…"
@@ -37,7 +33,7 @@ def test_the_first_build_prints_what_the_guide_shows(
     assert first == expected
     (tmp_path / "stage3.toml").write_text(again)
     record = {"v": 1, "task": {"id": task_id}, "outcome": {"reward": 1.0, "is_correct": True}}
-    (tmp_path / "rollouts.jsonl").write_text((json.dumps(record) + "\n") * 8)
+    write_lines(tmp_path / "rollouts.jsonl", [record] * 8)
     assert main(["data", "build", "stage3.toml", "--out", "stage3"]) == 0
-    (left,) = lines(tmp_path / "stage3" / "tasks.jsonl")
+    (left,) = read_lines(tmp_path / "stage3" / "tasks.jsonl")
     assert left["answer"] == "366" and left["provenance"]["licence"] == "cc-by-4.0"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from rocstar.train.data.difficulty import PassRate, probability_above, rate_inte
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.data import load_tasks
+from tests.fakes.json_lines import read_lines, write_lines
 
 from ...needs import modules
 from ..reading.analysis.made_trajectories import told, write_step
@@ -31,20 +31,12 @@ def reason(correct: int, attempts: int, by: DifficultyConfig) -> str | None:
     return PassRate(correct, attempts).rejection_reason(by)
 
 
-def test_all_solved_of_enough_attempts_is_dropped() -> None:
-    paper = rule(solved=8)
+def test_all_solved_of_enough_attempts_too_easy_and_unsolved_are_dropped() -> None:
+    paper, sure, agree = rule(solved=8), rule(easy_above=0.9, certainty=0.95), rule(min_correct=2)
     assert reason(8, 8, paper) == reason(16, 16, paper) == "solved"
     assert reason(7, 8, paper) is None and reason(7, 7, paper) is None
-
-
-def test_the_posterior_says_when_a_task_is_too_easy() -> None:
-    sure = rule(easy_above=0.9, certainty=0.95)
     assert reason(8, 8, sure) is None, "a task of rate 0.9 is solved 8 times of 8 with probability 0.43"
     assert reason(32, 32, sure) == "too_easy" and reason(28, 32, sure) is None
-
-
-def test_a_label_that_no_attempt_meets_is_dropped() -> None:
-    agree = rule(min_correct=2)
     assert reason(1, 16, agree) == "unsolved" and reason(2, 16, agree) is None
 
 
@@ -66,21 +58,20 @@ def test_intervals_hold_the_rate_as_often_as_they_say() -> None:
     assert 930 <= held <= 970
 
 
-def line(task: str, outcome: dict[str, Any]) -> str:
-    record = {"v": 1, "id": "x", "ids": [1, 2], "task": {"id": task, "question": "q"}, "outcome": outcome}
-    return json.dumps(record) + "\n"
+def record(task: str, **outcome: Any) -> dict[str, Any]:
+    return {"v": 1, "id": "x", "ids": [1, 2], "task": {"id": task, "question": "q"}, "outcome": outcome}
 
 
 def test_attempts_are_read_from_lines_and_failures_count_for_nothing(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
-    path.write_text(
-        line("a", {"reward": 1.0, "method": "m", "is_correct": True})
-        + line("a", {"reward": 0.5, "method": "m", "is_correct": False})
-        + line("b", {"failed": {"kind": "timeout", "retryable": True, "detail": ""}})
-        + line("c", {"reward": 1.0, "method": "m"})
-    )
+    scored = [
+        record("a", reward=1.0, method="m", is_correct=True),
+        record("a", reward=0.5, method="m", is_correct=False),
+    ]
+    failed = record("b", failed={"kind": "timeout", "retryable": True, "detail": ""})
+    write_lines(path, [*scored, failed, record("c", reward=1.0, method="m")])
     assert list(read_attempts(path)) == [("a", True), ("a", False), ("c", True)]
-    path.write_text(line("a", {"reward": 1.0}) + "{}\n")
+    write_lines(path, [record("a", reward=1.0), {}])
     with pytest.raises(ConfigError, match="line 2"):
         list(read_attempts(path))
     (tmp_path / "empty").mkdir()
@@ -94,14 +85,11 @@ WRONG = Scored(reward=0.0, method="exact")
 def write_run(run: Path, *attempts: tuple[str, bool | None]) -> Path:
     """A run of one step with these attempts, by task and whether they were correct; None: it failed."""
     modules("zstandard")
-    rows = [
-        told(("1", "", None), task=task, sibling=k, failed=is_correct is None)
-        for k, (task, is_correct) in enumerate(attempts)
-    ]
-    wrong = [
-        replace(row, outcome=WRONG) if a[1] is False else row for row, a in zip(rows, attempts, strict=True)
-    ]
-    write_step(run, 1, wrong)
+    rows = []
+    for k, (task, is_correct) in enumerate(attempts):
+        row = told(("1", "", None), task=task, sibling=k, failed=is_correct is None)
+        rows.append(replace(row, outcome=WRONG) if is_correct is False else row)
+    write_step(run, 1, rows)
     return run
 
 
@@ -114,11 +102,6 @@ def test_attempts_of_a_run_are_those_of_its_columns(tmp_path: Path) -> None:
     assert list(read_attempts(run)) == scored
     (file,) = (run / "trajectories").glob("*.columns")
     assert list(read_attempts(file)) == scored
-
-
-def test_columns_without_an_index_are_one_message(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", ("a", True))
-    (file,) = (run / "trajectories").glob("*.columns")
     file.with_suffix(".index").unlink()
     with pytest.raises(ConfigError, match="the step was not finished"):
         list(read_attempts(file))
@@ -126,7 +109,7 @@ def test_columns_without_an_index_are_one_message(tmp_path: Path) -> None:
 
 def test_a_build_leaves_out_what_a_run_has_solved(tmp_path: Path) -> None:
     rows = [{"question": f"What is ${k}$ and ${k}$ together?", "answer": str(2 * k)} for k in range(3)]
-    (tmp_path / "raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(tmp_path / "raw.jsonl", rows)
     first, second, _ = (task.id for task in load_tasks(DataConfig(source="raw.jsonl"), base=tmp_path))
     write_run(tmp_path / "run", *[(first, True)] * 8, *[(second, True)] * 7, (second, False))
     (tmp_path / "build.toml").write_text(
@@ -135,6 +118,6 @@ def test_a_build_leaves_out_what_a_run_has_solved(tmp_path: Path) -> None:
     )
     funnel = build(load_build(tmp_path / "build.toml"), tmp_path / "out")
     assert funnel.dropped == {"solved": {"raw": 1}} and funnel.kept == {"raw": 2}
-    kept = [json.loads(line) for line in (tmp_path / "out" / "tasks.jsonl").read_text().splitlines()]
+    kept = read_lines(tmp_path / "out" / "tasks.jsonl")
     rates = {row["id"]: row["provenance"]["decided"].get("pass_rate") for row in kept}
     assert rates.pop(second)["correct"] == 7 and list(rates.values()) == [None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from rocstar.train.plan.preflight import check_dry_run, load_all_tasks
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.load import parse_recipe
+from tests.fakes.json_lines import write_lines
 
 ASKED = "A wagon carries 40 crates of pears to a market and loses 3 at every second bridge. How many arrive?"
 CLOSED = f"{ASKED} Express your answer as a common fraction."
@@ -61,10 +61,10 @@ def test_a_problem_is_the_question_with_the_turns_before_it() -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     rows = [{"question": CLOSED, "answer": "7"}, {"question": OTHER, "answer": "6"}]
-    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "exam.jsonl").write_text(json.dumps({"question": ASKED, "answer": "7"}) + "\n")
+    write_lines(tmp_path / "tasks.jsonl", rows)
+    write_lines(tmp_path / "exam.jsonl", [{"question": ASKED, "answer": "7"}])
     said = [{"role": "user", "content": f"Well: {ASKED}"}, {"role": "assistant", "content": "7"}]
-    (tmp_path / "chat.jsonl").write_text(json.dumps({"messages": said}) + "\n")
+    write_lines(tmp_path / "chat.jsonl", [{"messages": said}])
     return tmp_path
 
 
@@ -79,23 +79,23 @@ def test_a_recipe_learns_no_question_of_its_evaluation(folder: Path) -> None:
     assert [one.question for one in loaded.stages[0]] == [OTHER]
     assert loaded.notes == ["stages.0.data: 1 of 2 tasks are questions of eval, and left out"]
     assert loaded.left_out == loaded.notes
-    (asked,) = loaded.all_heldout
+    (asked,) = loaded.heldout["heldout"]
     assert loaded.learned.tasks == {("heldout", asked.id)} and loaded.learned.texts == frozenset()
-    found = loaded.learned.found("heldout", loaded.all_heldout, left_out=False)
+    found = loaded.learned.found("heldout", loaded.heldout["heldout"], left_out=False)
     assert found is not None and found["questions"] == [asked.id]
 
 
 def test_what_its_conversations_ask_is_learned(folder: Path) -> None:
     sft = {"steps": 1, "data": "chat.jsonl", "max_contradicting": 1.0}
     loaded = load_all_tasks(recipe(sft=sft))
-    (asked,) = loaded.all_heldout
+    (asked,) = loaded.heldout["heldout"]
     assert loaded.learned.texts == {("heldout", asked.id)}
     found = check_dry_run(recipe(sft=sft), folder / "run")
     assert any("1 of 2 tasks are questions of eval" in line for line in found.notes), found
 
 
 def test_a_stage_of_nothing_else_is_refused(folder: Path) -> None:
-    (folder / "tasks.jsonl").write_text(json.dumps({"question": CLOSED, "answer": "7"}) + "\n")
+    write_lines(folder / "tasks.jsonl", [{"question": CLOSED, "answer": "7"}])
     with pytest.raises((ConfigError, ConfigErrors), match="all 1 tasks of its data are also in eval"):
         load_all_tasks(recipe())
 

@@ -18,6 +18,7 @@ from rocstar.train.data.check import check_tasks
 from rocstar.train.data.grams import LONG, DistinctCounts
 from rocstar.train.data.overlap import BOILERPLATE, Check, EvalQuestion, OverlapCheck, PaperCheck, TaskVerdict
 from rocstar.train.data.words import conversation_key, masked, numbers_in, words_of
+from tests.fakes.json_lines import read_lines, write_lines
 
 TAIL = "The answer is a fraction $m/n$, where $m$ and $n$ are relatively prime positive integers. Find $m+n$."
 GARDEN = (
@@ -148,11 +149,6 @@ def test_the_papers_rule_takes_any_eight_words() -> None:
     assert len(words_of(SHORT)) < 8 < len(words_of(MIDDLE)) < LONG <= len(words_of(GARDEN))
 
 
-def write_lines(path: Path, rows: list[dict[str, object]]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
-
-
 def test_the_command_writes_a_row_per_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     twin = GARDEN.replace("12", "30").replace("40", "25")
     tasks: list[dict[str, object]] = [
@@ -169,7 +165,7 @@ def test_the_command_writes_a_row_per_task(tmp_path: Path, capsys: pytest.Captur
     found = json.loads(capsys.readouterr().out)
     assert found["levels"] == {"duplicate": 1, "near": 0, "twin": 1, "clean": 1}
     assert found["sets"] == {"one.jsonl": {"duplicate": 1, "twin": 1}}
-    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    rows = read_lines(out)
     assert [(row["id"], row["level"]) for row in rows[:2]] == [("a", "duplicate"), (7, "clean")]
     assert rows[2]["level"] == "twin" and rows[2]["against"] == {"file": "one.jsonl", "id": "q"}
     first = out.read_bytes()
@@ -264,42 +260,33 @@ def key_of(question: str, context: Sequence[Mapping[str, str]] = ()) -> bytes:
     return conversation_key([*context, {"role": "user", "content": question}])
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("What is $3 + 4$?", "what is 3+4"),
-        ("Let \\(x \\leq 2\\).", "Let $x ≤ 2$"),
-        ("Compute $\\dfrac{1}{2} \\cdot 6$.", "Compute \\[ \\frac{1}{2} \\times 6 \\]"),
-        ("John's age", "John’s  age"),
-        ("**Find** $a−b$", "**Find** $a-b$."),
-    ],
-)
-def test_typesetting_makes_no_other_problem(one: str, other: str) -> None:
-    assert key_of(one) == key_of(other)
+SAME = [
+    ("What is $3 + 4$?", "what is 3+4"),
+    ("Let \\(x \\leq 2\\).", "Let $x ≤ 2$"),
+    ("Compute $\\dfrac{1}{2} \\cdot 6$.", "Compute \\[ \\frac{1}{2} \\times 6 \\]"),
+    ("John's age", "John’s  age"),
+    ("**Find** $a−b$", "**Find** $a-b$."),
+]
+OTHER = [
+    ("What is $3 + 4$?", "What is $3 - 4$?"),
+    ("$x \\leq 2$", "$x \\geq 2$"),
+    ("Find $f(x)$.", "Find $f'(x)$."),
+    ("Find $5!$", "Find $5$"),
+    ("Is 2.5 whole?", "Is 25 whole?"),
+    ("[asy] draw(a); [/asy] Find $x$.", "[asy] draw(b); [/asy] Find $x$."),
+]
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("What is $3 + 4$?", "What is $3 - 4$?"),
-        ("$x \\leq 2$", "$x \\geq 2$"),
-        ("Find $f(x)$.", "Find $f'(x)$."),
-        ("Find $5!$", "Find $5$"),
-        ("Is 2.5 whole?", "Is 25 whole?"),
-        ("[asy] draw(a); [/asy] Find $x$.", "[asy] draw(b); [/asy] Find $x$."),
-    ],
-)
-def test_another_sign_does(one: str, other: str) -> None:
-    assert key_of(one) != key_of(other)
+def test_another_sign_makes_another_problem_and_typesetting_does_not() -> None:
+    assert not [pair for pair in SAME if key_of(pair[0]) != key_of(pair[1])]
+    assert not [pair for pair in OTHER if key_of(pair[0]) == key_of(pair[1])]
 
 
-def test_turns_before_a_question_belong_to_it_and_system_messages_do_not() -> None:
+def test_earlier_turns_and_calls_belong_to_a_question_and_system_messages_do_not() -> None:
     before = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
     assert key_of("And now?", before) != key_of("And now?")
     assert key_of("And now?", [{"role": "system", "content": "Be brief."}]) == key_of("And now?")
 
-
-def test_calls_belong_to_a_conversation_in_any_spelling() -> None:
     def called(arguments: object) -> bytes:
         call = {"function": {"name": "f", "arguments": arguments}}
         return conversation_key([{"role": "assistant", "content": "", "tool_calls": [call]}])

@@ -1,4 +1,4 @@
-"""Questions that one answer cannot judge are told by their phrase, and others are left alone."""
+"""Questions that one answer cannot judge are found by their phrase, and no others."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PLAIN = (
 @pytest.mark.parametrize(
     ("kind", "text"), [(kind, text) for kind, texts in OF_A_KIND.items() for text in texts]
 )
-def test_a_kind_is_told_with_its_phrase(kind: str, text: str) -> None:
+def test_a_kind_is_found_with_its_phrase(kind: str, text: str) -> None:
     found = kind_of(text)
     assert found is not None and found[0] == kind and found[1]
     assert kind_of(text, among=()) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,18 +76,6 @@ class MadeSet:
     """Whether attempt (question, sibling) is correct, in place of a draw."""
 
 
-@dataclass(frozen=True)
-class Dirty:
-    """Contaminants that are known."""
-
-    sets: Mapping[str, MadeSet]
-
-    def __call__(self, chosen: EvaluationSet) -> Mapping[str, Any] | None:
-        ids = [chosen.tasks[at].id for at in self.sets[chosen.name].dirty]
-        rule = "exact match of the problem, whitespace and case aside"
-        return {"rule": rule, "overlap": len(ids), "left_out_of_training": False, "questions": ids}
-
-
 def make_folder(directory: Path, *sets: MadeSet, seed: int = 1) -> Path:
     """The folder of a finished evaluation of these sets."""
     rng, folder = random.Random(seed), EvaluationFolder(directory)
@@ -96,7 +84,14 @@ def make_folder(directory: Path, *sets: MadeSet, seed: int = 1) -> Path:
         groups = [_group(task, at, made, rng) for at, task in enumerate(one.tasks)]
         asyncio.run(_write(folder, one, groups))
     directory.joinpath("config.toml").write_text('[model]\npath = "models/tiny-135m"\n')
-    write_numbers(chosen, folder, seed=7, step=0, contaminants=Dirty({made.name: made for made in sets}))
+    dirty = {made.name: made.dirty for made in sets}
+
+    def contaminants(one: EvaluationSet) -> dict[str, Any]:
+        ids = [one.tasks[at].id for at in dirty[one.name]]
+        rule = "exact match of the problem, whitespace and case aside"
+        return {"rule": rule, "overlap": len(ids), "left_out_of_training": False, "questions": ids}
+
+    write_numbers(chosen, folder, seed=7, step=0, contaminants=contaminants)
     write_manifest(directory, chosen)
     return directory
 
@@ -169,7 +164,7 @@ def _attempt(task: Task, at: int, sibling: int, made: MadeSet, ease: float, rng:
 
 
 def _turns(task: Task, made: MadeSet, calls: int, is_correct: bool, is_cut: bool) -> tuple[Turn, ...]:
-    told = []
+    made_turns = []
     for number in range(calls):
         code = f"a = {number}\nprint(a + 1){made.text}"
         call = ToolCall(name="python", arguments={"code": code}, malformed=None)
@@ -177,10 +172,10 @@ def _turns(task: Task, made: MadeSet, calls: int, is_correct: bool, is_cut: bool
             status="error" if number else "ok", is_error=bool(number), text=f"{number + 1}{made.text}"
         )
         text = f"I try.{made.text}\n<tool_call>\n{json.dumps({'name': 'python'})}\n</tool_call>"
-        told.append(Turn(start=0, end=0, text=text, stopped=True, calls=(call,), results=(result,)))
+        made_turns.append(Turn(start=0, end=0, text=text, stopped=True, calls=(call,), results=(result,)))
     answer = task.answer if is_correct else "-1"
     last = f"So it is{made.text}" + ("" if is_cut else f" <answer>\\boxed{{{answer}}}</answer>")
-    return (*told, Turn(start=0, end=0, text=last, stopped=not is_cut, calls=(), results=()))
+    return (*made_turns, Turn(start=0, end=0, text=last, stopped=not is_cut, calls=(), results=()))
 
 
 def write_manifest(directory: Path, sets: Sequence[EvaluationSet]) -> None:

@@ -10,16 +10,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.types import (
-    Attempt,
-    Failed,
-    FinishReason,
-    Outcome,
-    Scored,
-    Task,
-    Trajectory,
-    Turn,
-)
+from rocstar.engine.types import Attempt, Failed, FinishReason, Outcome, Scored, Task, Trajectory, Turn
 from rocstar.train.data.eval_questions import EvalQuestions
 from rocstar.train.evaluation.benchmarks import plain_sets
 from rocstar.train.evaluation.benchmarks.benchmark import (

@@ -27,8 +27,8 @@ B: Attempts = {"q4": [True, True], "q2": [False, True], "q3": [True, True], "q1"
 
 def results(path: Path, **sets: Attempts) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    told = {n: {"questions": {q: {"attempts": a} for q, a in qs.items()}} for n, qs in sets.items()}
-    path.write_text(json.dumps({"v": 1, "sets": told}))
+    found = {n: {"questions": {q: {"attempts": a} for q, a in qs.items()}} for n, qs in sets.items()}
+    path.write_text(json.dumps({"v": 1, "sets": found}))
     return path
 
 
@@ -39,11 +39,11 @@ def summary(path: Path, correct: Attempts, k: int = 2) -> Path:
 
 
 def stored(**sets: Attempts) -> StoredEvaluation:
-    told = {
+    found = {
         n: {q: tuple(None if s is None else float(s) for s in a) for q, a in qs.items()}
         for n, qs in sets.items()
     }
-    return StoredEvaluation(path=Path("x"), step=None, sets=told)
+    return StoredEvaluation(path=Path("x"), step=None, sets=found)
 
 
 FORMS = (
@@ -126,7 +126,7 @@ def test_other_sets_are_refused_unless_chosen() -> None:
         compare(a, b, only=["two"])
 
 
-def test_failed_attempts_are_left_out_and_told_as_wrong() -> None:
+def test_failed_attempts_are_left_out_and_counted_as_wrong() -> None:
     a: Attempts = {"q1": [None, None], "q2": [True, None], "q3": [False, False]}
     b: Attempts = {"q1": [True, True], "q2": [True, True], "q3": [True, False]}
     [found] = compare(stored(s=a), stored(s=b)).sets
@@ -149,12 +149,12 @@ def test_json_has_difference_interval_and_p_for_each_set_and_over_all(
 ) -> None:
     a, b = results(tmp_path / "a.json", one=A, two=B), results(tmp_path / "b.json", one=B, two=B)
     assert main(["compare", str(a), str(b), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [each["set"] for each in told["sets"]] == ["one", "two"]
-    for each in (told, *told["sets"]):
+    found = json.loads(capsys.readouterr().out)
+    assert [each["set"] for each in found["sets"]] == ["one", "two"]
+    for each in (found, *found["sets"]):
         assert each["interval"][0] <= each["difference"] <= each["interval"][1]
         assert 0 < each["p"] <= 1 and each["detectable"] > 0
-    assert told["difference"] == 0.1875 and told["sets"][0]["p_holm"] == 2 * told["sets"][0]["p"]
+    assert found["difference"] == 0.1875 and found["sets"][0]["p_holm"] == 2 * found["sets"][0]["p"]
 
 
 def test_the_table_has_the_detectable_difference_beside_each(

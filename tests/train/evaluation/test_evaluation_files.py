@@ -15,12 +15,7 @@ import pytest
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.record.reading import from_record, read_records
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
-from rocstar.engine.types import (
-    Failed,
-    Group,
-    Scored,
-    Task,
-)
+from rocstar.engine.types import Failed, Group, Scored, Task
 from rocstar.train.evaluation import during_training, evaluate_sets
 from rocstar.train.evaluation.evaluation_folder import EvaluationFolder, run_folder
 from rocstar.train.evaluation.provenance import file_digests
@@ -53,13 +48,13 @@ def plain(ids: tuple[int, ...]) -> str:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Any:
-    """A run at step 3 with two sets of the same tasks; its agent is never asked anything."""
-    nobody: Any = None
+    """A run at step 3 with two sets of the same tasks; its agent is not called."""
+    unused: Any = None
     agent = Agent(
         inference=SimpleNamespace(load=None),
         chat=SimpleNamespace(template="{}"),  # type: ignore[arg-type]
-        tools=nobody,
-        judge=nobody,
+        tools=unused,
+        judge=unused,
         limits=RolloutLimits(max_response_tokens=8, max_turns=1, max_tool_tokens=8, timeout_s=1.0),
         sampling=Sampling(temperature=1.0),
     )
@@ -109,10 +104,15 @@ GROUPS = [
 ]
 
 
-async def test_every_attempt_and_how_it_failed_is_kept(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    finishing(monkeypatch, GROUPS)
+async def evaluated(run: Any, monkeypatch: pytest.MonkeyPatch, groups: Sequence[Group]) -> EvaluationFolder:
+    """Evaluate with these groups; return the folder."""
+    finishing(monkeypatch, groups)
     await during_training.run_evaluation(run)
-    folder = EvaluationFolder(run_folder(run.directory, 3))
+    return EvaluationFolder(run_folder(run.directory, 3))
+
+
+async def test_every_attempt_and_how_it_failed_is_kept(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = await evaluated(run, monkeypatch, GROUPS)
     assert [path.name for path in folder.directory.parent.iterdir()] == ["step_000003"]
     files = ["attempts", "manifest.json", "report.html", "results.json"]
     assert sorted(p.name for p in folder.directory.iterdir()) == files
@@ -121,9 +121,9 @@ async def test_every_attempt_and_how_it_failed_is_kept(run: Any, monkeypatch: py
     assert [r["decision"]["reason"] for r in records] == (
         ["evaluated"] * 2 + ["failed", "evaluated"] + ["failed"] * 2 + ["evaluated"] * 2
     )
-    told = json.loads(folder.results.read_text())
-    assert (told["seed"], told["step"]) == (11, 3) and list(told["sets"]) == ["heldout", "seldom"]
-    mine = told["sets"]["heldout"]
+    numbers = json.loads(folder.results.read_text())
+    assert (numbers["seed"], numbers["step"]) == (11, 3) and list(numbers["sets"]) == ["heldout", "seldom"]
+    mine = numbers["sets"]["heldout"]
     assert (mine["failed"], mine["failures"], mine["n_short"]) == (3, {"deadline": 3}, 2)
     assert mine["avg"] == pytest.approx(0.5), "failed attempts left out: 1/2, 1 and 0"
     assert mine["failed_as_wrong"]["avg"] == pytest.approx(0.25), "1/2, 1/2, 0 and 0"
@@ -131,7 +131,9 @@ async def test_every_attempt_and_how_it_failed_is_kept(run: Any, monkeypatch: py
     assert mine["questions"]["task1"]["attempts"] == [None, True]
     assert mine["questions"]["task1"]["rewards"] == [None, 1.0]
     assert run.logged[0]["eval/heldout/avg@2"] == mine["avg"]
-    assert run.logged[0]["eval/seldom/avg@2"] == told["sets"]["seldom"]["avg"] == 0.75, "its first two tasks"
+    assert run.logged[0]["eval/seldom/avg@2"] == numbers["sets"]["seldom"]["avg"] == 0.75, (
+        "its first two tasks"
+    )
     assert mine["contamination"]["overlap"] == 1 and mine["contamination"]["questions"] == [], "left out"
     (start,) = read_manifest(folder.directory)
     assert start["evaluation"]["model"]["version"] == 5 and start["status"] == "complete"
@@ -150,9 +152,7 @@ async def test_who_finishes_first_changes_nothing(run: Any, monkeypatch: pytest.
     """Records and numbers are in the order of the tasks, to the byte."""
     written = []
     for order in (GROUPS, GROUPS[::-1]):
-        finishing(monkeypatch, order)
-        await during_training.run_evaluation(run)
-        folder = EvaluationFolder(run_folder(run.directory, 3))
+        folder = await evaluated(run, monkeypatch, order)
         written.append([folder.results.read_bytes(), folder.attempts("heldout").read_bytes()])
     assert written[0] == written[1] and run.logged[0] == run.logged[1]
 
@@ -161,9 +161,7 @@ async def test_a_folder_that_was_there_stays_until_the_new_one_is_whole(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A resumed run repeats an evaluation; it may be killed in the middle of it."""
-    finishing(monkeypatch, GROUPS)
-    await during_training.run_evaluation(run)
-    folder = run_folder(run.directory, 3)
+    folder = (await evaluated(run, monkeypatch, GROUPS)).directory
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
     async def dying(_: Any, task: Task, **__: Any) -> Group:
@@ -175,8 +173,7 @@ async def test_a_folder_that_was_there_stays_until_the_new_one_is_whole(
     with pytest.raises(ZeroDivisionError):
         await during_training.run_evaluation(run)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    finishing(monkeypatch, GROUPS)
-    await during_training.run_evaluation(run)
+    await evaluated(run, monkeypatch, GROUPS)
     assert [path.name for path in folder.parent.iterdir()] == ["step_000003"], "no rest is left"
 
 

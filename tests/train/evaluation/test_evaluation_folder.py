@@ -11,11 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rocstar.engine.record.reading import RecordError
-from rocstar.engine.types import (
-    Group,
-    Scored,
-    Task,
-)
+from rocstar.engine.types import Group, Scored, Task
 from rocstar.train.evaluation.evaluation_folder import AttemptsFile
 
 from .eval_folders import short_group

@@ -22,14 +22,14 @@ def test_numbers_name_no_text_of_a_hidden_set(tmp_path: Path) -> None:
         for name in ("secret", "own")
     ]
     folder = make_folder(tmp_path / "both", *sets)
-    told = json.loads((folder / "results.json").read_text())["sets"]
+    results = json.loads((folder / "results.json").read_text())["sets"]
     boxed = {
-        name: {a for question in told[name]["questions"].values() for a in question["answers"] if a}
-        for name in told
+        name: {a for question in results[name]["questions"].values() for a in question["answers"] if a}
+        for name in results
     }
     assert all(answer.startswith("sha256:") for answer in boxed["secret"])
     assert "23 g" in boxed["own"] and len(boxed["secret"]) == len(boxed["own"])
-    assert told["secret"]["failed_left_out"]["maj_at"], "equal answers vote alike"
+    assert results["secret"]["failed_left_out"]["maj_at"], "equal answers vote alike"
 
 
 def test_who_commits_the_folder_keeps_the_attempts_back(tmp_path: Path) -> None:

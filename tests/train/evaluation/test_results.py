@@ -5,16 +5,7 @@ import re
 
 import pytest
 
-from rocstar.engine.types import (
-    Failed,
-    FinishReason,
-    Group,
-    Scored,
-    Task,
-    ToolCall,
-    ToolResult,
-    Turn,
-)
+from rocstar.engine.types import Failed, FinishReason, Group, Scored, Task, ToolCall, ToolResult, Turn
 from rocstar.train.evaluation.results import (
     Evaluation,
     group_by_question,
@@ -61,7 +52,7 @@ def summarise(groups: list[Group], *, k: int) -> Evaluation:
     return summarize(questions, set_results(questions, plain, None))
 
 
-def test_correct_is_counted_and_the_reward_told_beside_it() -> None:
+def test_correct_answers_and_rewards_have_separate_means() -> None:
     """Wrong answers with rewards, and a correct one with none; a mean of rewards 1 and 0 is not repeated."""
     given = group("a", [0.5, 0.25, 0.0, 1.0])
     verdicts = [False, False, True, True]
@@ -100,7 +91,7 @@ def test_tasks_weigh_the_same_and_failures_count_neither_way() -> None:
     assert metrics["eval/heldout/avg@4"] == found.avg and metrics["eval/heldout/failed"] == 8
 
 
-def test_pass_at_k_is_not_told_where_no_task_has_k_attempts() -> None:
+def test_pass_at_k_needs_a_task_with_k_attempts() -> None:
     found = summarise([group("a", [1.0, None]), group("b", [None, 1.0])], k=2)
     assert (found.avg, found.pass_at_k, found.n_short) == (1.0, None, 2)
     assert "eval/heldout/pass@2" not in found.metrics("heldout")

@@ -16,7 +16,7 @@ SCRATCH = ScratchConfig(hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=
 
 
 async def test_it_runs_on_the_gpu_if_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device that holds nothing stands for the GPU."""
+    """The meta device replaces the GPU."""
     build_model(SCRATCH, 40, seed=0).save_pretrained(tmp_path)
     monkeypatch.setattr(sharding, "local_device", lambda: torch.device("meta"))
     found: list[torch.device] = []

@@ -1,6 +1,7 @@
 """Metrics count everything that was generated, before RoC drops any (contract 11)."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -11,7 +12,6 @@ from rocstar.engine.types import (
     Task,
     ToolCall,
     ToolResult,
-    Turn,
 )
 from rocstar.train.algorithm.off_policy import Correction, correct, measure
 from rocstar.train.groups.rollout_metrics import rollout_metrics
@@ -68,39 +68,51 @@ def test_every_step_has_listed_finite_metrics(groups: list[Group]) -> None:
     assert all(value == value and abs(value) < 1e9 for value in metrics.values())
 
 
-def test_refused_calls_were_not_executed() -> None:
+def metrics_of(
+    calls: Sequence[tuple[str | None, str]], marks: Sequence[dict[str, bool]] | None = None
+) -> dict[str, float]:
+    """The metrics of a wrong trajectory with these calls, by name and status, in one turn."""
     task = Task(id="t", source="s", question="q", answer="1")
-    refused = [
-        ToolResult(status=s, is_error=True, text="")
-        for s in ("malformed_call", "unknown_tool", "bad_arguments")
-    ]
-    call = ToolCall(name=None, arguments=None, malformed="x")
-    base = make(task, 0, 0.0)
-    turns = tuple(
-        Turn(start=1, end=2, text="", stopped=True, calls=(call,), results=(result,)) for result in refused
+    marked = zip(calls, marks or [{}] * len(calls), strict=True)
+    results = tuple(
+        ToolResult(status=status, is_error=status != "ok", text="", **mark) for (_, status), mark in marked
     )
-    bad = dataclasses.replace(base, turns=turns)
-    metrics = rollout_metrics(select([Group(task=task, trajectories=(bad,))], config(2, 2), seed=0, step=1))
+    base = make(task, 0, 0.0, clean=1)
+    called = tuple(ToolCall(name=name, arguments={}) for name, _ in calls)
+    turns = (dataclasses.replace(base.turns[0], calls=called, results=results), base.turns[1])
+    made = Group(task=task, trajectories=(dataclasses.replace(base, turns=turns),))
+    metrics = rollout_metrics(select([made], config(2, 2), seed=0, step=1))
+    check_names(metrics)
+    return metrics
+
+
+def test_refused_calls_were_not_executed() -> None:
+    metrics = metrics_of([(None, status) for status in ("malformed_call", "unknown_tool", "bad_arguments")])
     assert metrics["tool/executed_share"] == 0 and metrics["tool/calls_mean"] == 3
     assert "tool/error_share_in_correct" not in metrics, "no correct trajectory called a tool"
 
 
 def test_calls_that_met_another_interpreter_are_counted() -> None:
-    task = Task(id="t", source="s", question="q", answer="1")
-    marks = [
-        {},
-        {"restarted": True},
-        {"replayed": True},
-        {"restarted": True, "replayed": True},
-        {"restarted": True},
-    ]
-    results = tuple(ToolResult(status="ok", is_error=False, text="", **mark) for mark in marks)
-    base = make(task, 0, 0.0, clean=len(marks))
-    turns = (dataclasses.replace(base.turns[0], results=results), *base.turns[1:])
-    made = Group(task=task, trajectories=(dataclasses.replace(base, turns=turns),))
-    metrics = rollout_metrics(select([made], config(2, 2), seed=0, step=1))
-    check_names(metrics)
+    restarted, replayed = {"restarted": True}, {"replayed": True}
+    marks = [{}, restarted, replayed, restarted | replayed, restarted]
+    metrics = metrics_of([("python", "ok")] * len(marks), marks)
     assert (metrics["tool/session_restarts"], metrics["tool/session_replays"]) == (3, 2)
+
+
+def test_calls_are_counted_by_tool_and_a_made_up_name_is_none() -> None:
+    metrics = metrics_of([
+        *(("search", status) for status in ("ok", "timeout", "bad_arguments", "too_many_calls")),
+        ("python", "ok"),
+        ("made up", "unknown_tool"),
+        (None, "malformed_call"),
+    ])  # fmt: skip
+    by_tool = {name: n for name, n in metrics.items() if name.startswith(("tool/calls/", "tool/errors/"))}
+    assert by_tool == {
+        "tool/calls/search": 3,
+        "tool/errors/search": 2,
+        "tool/calls/python": 1,
+        "tool/errors/python": 0,
+    }
 
 
 def test_update_metrics_are_means_over_their_tokens() -> None:
@@ -155,30 +167,3 @@ def test_the_released_codes_names_count_groups_and_answers() -> None:
     assert metrics["reject_equal_reward/solve_equal_total_ratio"] == 2 / 3
     assert metrics["roc_answer_format/answer_per_rollout_mean"] == 1
     assert metrics["finish/answered"] == 1
-
-
-def test_calls_are_counted_by_tool_and_a_made_up_name_is_none() -> None:
-    task = Task(id="t", source="s", question="q", answer="1")
-    said = [
-        ("search", "ok"),
-        ("search", "timeout"),
-        ("search", "bad_arguments"),
-        ("python", "ok"),
-        ("made up", "unknown_tool"),
-        ("search", "too_many_calls"),
-        (None, "malformed_call"),
-    ]
-    calls = tuple(ToolCall(name=name, arguments={}) for name, _ in said)
-    results = tuple(ToolResult(status=status, is_error=status != "ok", text="") for _, status in said)
-    base = make(task, 0, 0.0, clean=len(said))
-    turns = (dataclasses.replace(base.turns[0], calls=calls, results=results), *base.turns[1:])
-    made = Group(task=task, trajectories=(dataclasses.replace(base, turns=turns),))
-    metrics = rollout_metrics(select([made], config(2, 2), seed=0, step=1))
-    check_names(metrics)
-    by_tool = {name: n for name, n in metrics.items() if name.startswith(("tool/calls/", "tool/errors/"))}
-    assert by_tool == {
-        "tool/calls/search": 3,
-        "tool/errors/search": 2,
-        "tool/calls/python": 1,
-        "tool/errors/python": 0,
-    }

@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections import namedtuple
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -62,7 +63,7 @@ def order(run_dir: Path, step: int, *, keep_last: int = 99, **progress: Any) -> 
 @pytest.fixture
 def write(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> Iterator[Callable[..., Path]]:
     """Save `learner` as step_N of the run at tmp_path, and wait for it."""
-    with CheckpointWriter() as writer:
+    with closing(CheckpointWriter()) as writer:
         writer.use_tokenizer(tokenizer)
 
         def save(made: Learner, step: int, **progress: Any) -> Path:
@@ -298,7 +299,7 @@ def test_what_is_written_is_the_state_at_the_begin(
     made, (reached, go_on) = learner(ADAMW), held
     run(made, range(2))
     expected = weights_of(made)
-    with CheckpointWriter() as writer:
+    with closing(CheckpointWriter()) as writer:
         writer.use_tokenizer(tokenizer)
         writer.begin(order(tmp_path, 2), made)
         assert reached.wait(PATIENCE_S)
@@ -318,7 +319,7 @@ def test_the_next_checkpoint_waits_for_the_one_before(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path, held: tuple[threading.Event, threading.Event]
 ) -> None:
     made, (reached, go_on) = learner(ADAMW), held
-    with CheckpointWriter() as writer:
+    with closing(CheckpointWriter()) as writer:
         writer.use_tokenizer(tokenizer)
         writer.begin(order(tmp_path, 1), made)
         assert reached.wait(PATIENCE_S)
@@ -341,7 +342,7 @@ def test_a_failed_write_is_raised_once(
         failed.set()
         raise RuntimeError("broken")
 
-    with CheckpointWriter() as writer:
+    with closing(CheckpointWriter()) as writer:
         writer.use_tokenizer(tokenizer)
         monkeypatch.setattr(checkpoint, "_save_optimizer", fail)
         writer.begin(order(tmp_path, 1), made)

@@ -24,9 +24,9 @@ from rocstar.train.learner.export.export import export
 from rocstar.train.learner.export.source import find_source
 from rocstar.train.learner.gguf_header import read_header
 from rocstar.train.learner.import_gguf import import_gguf
-from rocstar.train.learner.load_parts import read_parts
 from rocstar.train.learner.model_io import checked_folder, load_model, load_tokenizer
 from rocstar.train.learner.scratch import train_tokenizer
+from rocstar.train.learner.sharded_loading import load_shards
 from rocstar.train.learner.weight_file import INDEX, SINGLE
 from rocstar.train.recipe.errors import ConfigError
 
@@ -207,7 +207,7 @@ def test_every_loader_gives_the_same_refusal(tmp_path: Path) -> None:
     for load in (
         lambda: load_model(path, "float32"),
         lambda: load_model(path, "bfloat16"),
-        lambda: read_parts(path, lambda _: pytest.fail("nothing to part")),
+        lambda: load_shards(path, lambda _: pytest.fail("nothing to part")),
         lambda: checked_folder(path),
         lambda: find_source(tmp_path),
         lambda: export(tmp_path, tmp_path / "out"),
@@ -267,7 +267,7 @@ def test_experts_are_checked_as_they_lie_in_the_files(tmp_path: Path) -> None:
     Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes)).save_pretrained(tmp_path)
     one = "model.layers.1.mlp.experts.2.up_proj.weight"
     assert check_folder(tmp_path).tensors[one].shape == (16, 32)
-    assert read_parts(str(tmp_path), lambda _: pytest.fail("it is loaded whole")) is None
+    assert load_shards(str(tmp_path), lambda _: pytest.fail("it is loaded whole")) is None
     drop(one)(tmp_path)
     with pytest.raises(ConfigError, match=r"asks for model.layers.1.mlp.experts.gate_up_proj, which"):
         check_folder(tmp_path)

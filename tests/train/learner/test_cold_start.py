@@ -111,6 +111,16 @@ async def test_it_goes_on_with_the_same_bits(
         assert row | {"time_s": 0} == other_row | {"time_s": 0}
 
 
+async def test_the_loss_falls_at_every_step(
+    chat: ChatFormat, tmp_path: Path, thread: ThreadPoolExecutor
+) -> None:
+    await learn(chat, tmp_path, thread, optimizer="adamw")
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(1, 9))
+    assert rows[-1]["loss/sft"] < rows[0]["loss/sft"] - 1
+    assert all(row["optim/grad_norm"] > 0 for row in rows)
+
+
 def test_its_template_is_its_own(chat: ChatFormat, tmp_path: Path) -> None:
     def shown(template: str) -> ChatFormat:
         return conversation_format(Recipe(sft=SftConfig(template=template)), chat)

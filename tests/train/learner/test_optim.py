@@ -12,7 +12,7 @@ from torch import nn
 
 from rocstar.train.learner.optim import OptimSpec, build
 from rocstar.train.learner.scratch import build_model
-from rocstar.train.learner.settings import loss_settings, stage_optimizer
+from rocstar.train.learner.settings import cold_start_optimizer, loss_settings, stage_optimizer
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import parse_recipe
@@ -105,6 +105,7 @@ def test_matrices_decay_and_norms_and_embeddings_do_not(kind: Any, tied: bool) -
 def test_betas_are_those_of_the_recipe() -> None:
     recipe = parse_recipe({"rl": {"betas": [0.8, 0.9]}, "sft": {"betas": [0.7, 0.99]}}, where="test")
     assert build(nn.Linear(1, 1), stage_optimizer(recipe)).optimizers[0].defaults["betas"] == (0.8, 0.9)
+    assert cold_start_optimizer(recipe.sft).betas == (0.7, 0.99)
     for wrong in ([0.9], [0.9, 1.0], [-0.1, 0.9]):
         with pytest.raises(ConfigError, match="two numbers from 0 to below 1"):
             parse_recipe({"rl": {"betas": wrong}}, where="test")

@@ -3,7 +3,6 @@
 import json
 import random
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,21 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.engine.chat.chat import ChatFormat
-from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.sft import (
     Conversation,
     batches,
-    cold_start,
     examples,
     read_conversations,
     tokenise,
 )
-from rocstar.train.learner.team import LearnerTeam
-from rocstar.train.learner.world import World
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.sft_config import SftConfig
-
-from ...fakes.tiny import SCRATCH
 
 
 def conversation(length: int, *, digits: int = 0) -> Conversation:
@@ -142,27 +134,3 @@ def test_long_and_silent_conversations_are_skipped_and_counted(chat: ChatFormat)
     assert chat.decode(learnt) == "<answer>2</answer><|im_end|>"
     with pytest.raises(ConfigError, match=r"fits sft\.max_tokens = 10; raise it"):
         tokenise(rows, chat, max_tokens=10)
-
-
-# ---- training ----
-
-
-async def test_the_loss_falls_and_every_step_is_told(thread: ThreadPoolExecutor) -> None:
-    team = LearnerTeam(build_model(SCRATCH, 40, seed=0), World(rank=0, size=1), thread)
-    told: list[tuple[int, float, float]] = []
-    await cold_start(
-        team,
-        [conversation(4 + k % 3, digits=k % 2) for k in range(12)],
-        SftConfig(steps=9, batch_size=4, lr=1e-2, warmup_steps=2, betas=[0.9, 0.96]),
-        digit_ids=frozenset({7}),
-        tokens_per_microbatch=8,
-        seed=0,
-        on_step=lambda *row: told.append(row),
-    )
-    assert team.learner.optimizers.optimizers[0].defaults["betas"] == (0.9, 0.96)
-    assert [step for step, _, _ in told] == list(range(1, 10))
-    losses = [loss for _, loss, _ in told]
-    assert losses[0] == pytest.approx(3.7, abs=0.6), "the first is about that of 40 equal tokens"
-    assert losses[-1] < losses[0] / 2
-    assert all(norm > 0 for _, _, norm in told)
-    assert team.learner.optimizers.lr == pytest.approx(1e-2 * 0.02), "the decay reached its end"

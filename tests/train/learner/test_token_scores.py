@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,13 @@ def learner() -> Learner:
     model = build_model(SCRATCH, VOCAB, seed=1)
     scale_matrices(model)
     return Learner(model)
+
+
+def plain_copy(made: Learner) -> Any:
+    """Another model with the same weights, which runs as transformers has it."""
+    plain = build_model(SCRATCH, VOCAB, seed=1)
+    plain.load_state_dict(made.model.state_dict())
+    return plain
 
 
 def trajectory(number: int) -> Trajectory:
@@ -52,8 +60,7 @@ def test_each_token_has_the_entropy_of_its_own_logits(room: int) -> None:
     """To 1e-5 of log_softmax(logits / T) over all logits in float64, in the order that was asked."""
     made = learner()
     scores = token_scores(made.policy, TRAJECTORIES, temperature=TEMPERATURE, tokens_per_microbatch=room)
-    plain = build_model(SCRATCH, VOCAB, seed=1)
-    plain.load_state_dict(made.model.state_dict())
+    plain = plain_copy(made)
     for one, found in zip(TRAJECTORIES, scores, strict=True):
         with torch.no_grad():
             logits = plain(torch.from_numpy(one.ids.astype(np.int64))[None]).logits[0].double()
@@ -109,3 +116,16 @@ def test_an_id_that_the_model_does_not_have_is_refused() -> None:
     small = PolicyModel(build_model(SCRATCH, 20, seed=1))
     with pytest.raises(ValueError, match="outside the vocabulary of 20"):
         token_scores(small, TRAJECTORIES, temperature=1.0, tokens_per_microbatch=100)
+
+
+def test_greedy_is_the_models() -> None:
+    made, ids = learner(), [5, 9, 31, 7]
+    plain, logprobs = plain_copy(made), []
+    found, found_logprobs = made.greedy(ids, 3)
+    with torch.no_grad():
+        for _ in range(3):
+            logits_V = plain(torch.tensor([ids])).logits[0, -1].float()
+            best = torch.log_softmax(logits_V, -1).max(-1)
+            ids = [*ids, int(best.indices)]
+            logprobs.append(float(best.values))
+    assert found == ids[4:] and found_logprobs == pytest.approx(logprobs, abs=1e-5)

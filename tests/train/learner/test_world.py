@@ -56,6 +56,7 @@ def test_without_torchrun_the_world_is_one_process(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert World.join() == ALONE
     assert ALONE.broadcast("x") == "x"
+    assert (ALONE.threads(0), ALONE.threads(5)) == (torch.get_num_threads(), 5) and num_cores() >= 1
     ALONE.leave()
 
 
@@ -88,12 +89,6 @@ def test_a_rank_learns_on_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch)
     assert local_device() == torch.device("cuda", 3)
     monkeypatch.delenv("LOCAL_RANK")
     assert local_device() == torch.device("cuda", 0)
-
-
-def test_one_process_takes_what_torch_takes() -> None:
-    assert ALONE.threads(0) == torch.get_num_threads()
-    assert ALONE.threads(5) == 5
-    assert num_cores() >= 1
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def recipe(template: str = "dated.jinja", **sections: Any) -> Recipe:
 
 
 def model_at(folder: Path, template: str) -> Path:
-    """The tokenizer of a model with a template of its own."""
+    """Save the tokenizer of a model with this template."""
     folder.mkdir(parents=True)
     train_tokenizer(["Toss 12"], vocab_size=300, template=template).save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps({"model_type": "qwen3", "vocab_size": 300}))
@@ -55,11 +55,16 @@ def run_at(folder: Path, date: str) -> Path:
     return folder
 
 
-def test_a_run_takes_the_day_of_its_start(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_takes_the_day_of_its_start(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = dated(recipe(), today=lambda: START)
     assert found == with_date(recipe(), "2026-11-26") and 'date = "2026-11-26"' in to_toml(found)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("model.date: the chat template shows the date; 2026-11-26 is used (today's)")
+    monkeypatch.setenv("RANK", "1")
+    assert dated(recipe(), today=lambda: START) == found
+    assert capsys.readouterr().err == "", "rank 0 alone prints it"
 
 
 @pytest.mark.parametrize(
@@ -77,12 +82,9 @@ def test_nothing_else_changes(folder: Path, capsys: pytest.CaptureFixture[str], 
     assert capsys.readouterr().err == ""
 
 
-def test_the_conversations_template_may_show_it(folder: Path) -> None:
-    given = recipe("compact", sft={"template": "dated.jinja", "steps": 1, "data": "chat.jsonl"})
-    assert dated(given, today=lambda: START).model.date == "2026-11-26"
-
-
-def test_a_models_own_template_may_show_it(folder: Path) -> None:
+def test_a_template_of_the_model_or_of_the_conversations_may_show_it(folder: Path) -> None:
+    cold_start = {"template": "dated.jinja", "steps": 1, "data": "chat.jsonl"}
+    assert dated(recipe("compact", sft=cold_start), today=lambda: START).model.date == "2026-11-26"
     own, plain = model_at(folder / "own", DATED), model_at(folder / "plain", load_template("compact", None))
     for model, date in ((own, "2026-11-26"), (plain, "")):
         assert dated(recipe("model"), str(model), today=lambda: START).model.date == date
@@ -93,19 +95,8 @@ def test_a_resumed_run_keeps_its_day(folder: Path, capsys: pytest.CaptureFixture
     assert dated(recipe(), former=run, today=lambda: LATER).model.date == "2026-11-26"
     assert f"2026-11-26 is used (as in {str(run / 'config.toml')!r})" in capsys.readouterr().err
     assert dated(recipe(), former=folder / "new", today=lambda: LATER).model.date == "2026-12-24"
-
-
-def test_a_checkpoint_is_read_with_the_day_of_its_run(folder: Path) -> None:
-    saved = model_at(run_at(folder / "run", "2026-11-26") / "checkpoints" / "step_3", DATED)
+    saved = model_at(run / "checkpoints" / "step_3", DATED)
     assert dated(recipe("model"), str(saved), today=lambda: LATER).model.date == "2026-11-26"
-
-
-def test_one_rank_prints_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("RANK", "1")
-    assert dated(recipe(), today=lambda: START).model.date == "2026-11-26"
-    assert capsys.readouterr().err == ""
 
 
 def test_a_dry_run_shows_it_and_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,6 +142,6 @@ def test_other_nodes_use_the_date_of_rank_0(monkeypatch: pytest.MonkeyPatch, onl
     monkeypatch.setattr(nodes, "LearnerTeam", lambda *_: None)
     for name in ("_serve", "_serve_alone"):
         monkeypatch.setattr(nodes, name, note)
-    monkeypatch.setattr(nodes, "_until_told", lambda _: None)
+    monkeypatch.setattr(nodes, "_wait_for_stop", lambda _: None)
     (nodes.serve_alone if only_serves else nodes.follow)(started, world)
     assert used == ["2026-11-26"]

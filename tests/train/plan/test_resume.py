@@ -12,7 +12,6 @@ import pytest
 from rocstar.train.learner import checkpoint
 from rocstar.train.plan.resume import (
     FIXED,
-    FREE,
     bytes_to_keep,
     check_changes,
     is_complete,
@@ -27,6 +26,27 @@ from rocstar.train.recipe.toml_file import to_toml
 from rocstar.train.record.metrics import MetricsWriter, num_succeeded, read_metrics
 from rocstar.train.record.run_directory import config_of
 
+FREE = {
+    "run.name": "is a name",
+    "run.threads": "is the machine's",
+    "run.trackers": "watches",
+    "run.callbacks.*": "listens",
+    "run.keep_records": "is what is kept",
+    "model.activation_checkpointing": "buys memory with time",
+    "model.sharding": "is where weights lie, not what they are",
+    "model.offload_moments": "is where they lie while nobody learns",
+    "tool.sandbox": "is where programs run",
+    "tool.wall_s": "is the machine's: a slower one must give more",
+    "tool.memory_mb": "is the machine's",
+    "reward.timeout_s": "is the machine's",
+    "rl.*": "is the algorithm of the steps to come; each step's metrics and records are of itself alone",
+    "off_policy.*": "is the algorithm of the steps to come, and its gate asks for a change",
+    "eval.*.every": "is how often, not how",
+    "eval.*.path": "is where a copy lies; what is in it is checked",
+    "engine.*": "is how and where rollouts are made, not of what",
+    "checkpoint.*": "is what is kept",
+}
+"""Fields that a resumed run may change, and why."""
 STAGE = {"steps": 4, "max_response_tokens": 100, "max_turns": 3}
 DATA = {"source": "tasks.jsonl"}
 RAW: dict[str, Any] = {

@@ -28,14 +28,14 @@ from rocstar.train.algorithm.off_policy import Correction, Gate
 from rocstar.train.learner import gather
 from rocstar.train.learner.batch import MicroBatch, pack
 from rocstar.train.learner.checkpoint_writer import Order
-from rocstar.train.learner.commands import ReleaseMemory
+from rocstar.train.learner.commands import LoadStart, ReleaseMemory
 from rocstar.train.learner.example import Example
 from rocstar.train.learner.learner import LossSettings, NonFiniteGradientError
 from rocstar.train.learner.loss_stats import LossStats
-from rocstar.train.learner.marks import MarksPlace
 from rocstar.train.learner.optim import OptimSpec, bytes_here
 from rocstar.train.learner.sharding import shard
 from rocstar.train.learner.team import LearnerTeam
+from rocstar.train.learner.token_stats_writer import TokenStatsPath
 from rocstar.train.learner.world import World
 from rocstar.train.publish.rank_commands import FullWeights, SendWeights, WriteWeights, weight_shapes
 from rocstar.train.recipe.config import Recipe
@@ -136,11 +136,11 @@ async def streamed(team: LearnerTeam, folder: Path) -> dict[str, torch.Tensor]:
 async def lead(team: LearnerTeam, settings: LossSettings, kept: Path, case: Case) -> dict[str, Any]:
     spec = OptimSpec(kind="adamw", lr=1e-3, weight_decay=0.1, grad_clip=1.0, warmup_steps=2)
     await team.use(spec)
-    await team.load_start(kept / "start", Recipe(model=case.config))
+    await team.run(LoadStart(kept / "start", Recipe(model=case.config)))
     found: list[LossStats] = [await team.imitation_step(updates(9)[0])]
     for batch in range(2):
-        place = MarksPlace(folder=kept / "trajectories", step=batch)
-        found.append(await team.policy_step(updates(batch), settings, marks=place))
+        place = TokenStatsPath(folder=kept / "trajectories", step=batch)
+        found.append(await team.policy_step(updates(batch), settings, token_stats=place))
     weights = await team.run(FullWeights(1))
     result = {
         "stats": [{name: getattr(s, name) for name in LossStats.SUMS} for s in found],
@@ -160,7 +160,8 @@ async def lead(team: LearnerTeam, settings: LossSettings, kept: Path, case: Case
         result["folder"] = str(kept / "checkpoints" / "step_3")
     before = {name: p.grad.clone() for name, p in team.learner.model.named_parameters() if p.grad is not None}
     await team.run(ReleaseMemory())
-    result["freed"], result["gradients"] = team.released, sum(bytes_here(grad) for grad in before.values())
+    result["freed"] = team.rank.released
+    result["gradients"] = sum(bytes_here(grad) for grad in before.values())
     result["learned"] = str(kept / "trajectories")
     result["spoiled"] = [await stopped(team, settings, bad) for bad in spoiled(team.world.size)]
     after = await team.run(FullWeights(2))

@@ -15,8 +15,7 @@ from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.engine_config import POLICIES
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.eval_config import EvalConfig
-from rocstar.train.recipe.load import load_recipe, parse_recipe
-from rocstar.train.recipe.overrides import apply_override
+from rocstar.train.recipe.load import apply_override, load_recipe, parse_recipe
 from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.recipe.run_config import CallbackConfig, RunConfig
 from rocstar.train.recipe.toml_file import to_toml
@@ -127,7 +126,7 @@ def test_an_override_sets_one_value(option: str, expected: dict[str, Any]) -> No
         ("--stages.1.steps=1", "'1' is not one of the 1 entries 0..0"),
         ("--stages.x.steps=1", "'x' is not one of"),
         ("--stages.0.steps.now=1", "'stages.0.steps' is a value, not a section"),
-        ("--stages.0.steps.now.then=1", "'now' lies below a value"),
+        ("--stages.0.steps.now.then=1", "'now' is below a value"),
     ],
 )
 def test_a_bad_override_is_refused(option: str, words: str) -> None:

@@ -60,7 +60,7 @@ def test_a_name_stands_for_its_table(path: Path) -> None:
 
 
 def test_no_name_is_left_beside_a_run(path: Path) -> None:
-    """A table of one's own at each place: `--resume` compares what was used, wherever it came from."""
+    """Each place has the table itself: `--resume` compares the tables that were used."""
     recipe = load_recipe(path)
     written = tomllib.loads(to_toml(recipe))
     assert "tasks" not in written and "tasks" not in written["eval"][0]["data"]

@@ -10,7 +10,7 @@ import pytest
 
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import load_recipe
-from rocstar.train.recipe.paths import elsewhere, resolve_paths
+from rocstar.train.recipe.paths import missing_path_hint, resolve_paths
 from rocstar.train.recipe.toml_file import to_toml
 
 RECIPE = """
@@ -113,9 +113,13 @@ def test_what_only_the_current_directory_has_is_not_taken_and_the_error_says_so(
     (here / "mine" / "my.toml").write_text(text)
     model, template, *_ = paths_of(recipe := load_recipe("mine/my.toml"))
     assert (model, template) == (str(here / "mine" / "model"), str(here / "mine" / "named"))
-    assert elsewhere(Path(model)).startswith(", but 'model' does in the current directory: paths in a recipe")
-    assert recipe.stages[0].data and "'data/tasks.jsonl'" in elsewhere(Path(recipe.stages[0].data.source))
-    assert elsewhere(Path(recipe.sft.data)) == elsewhere(Path("data")) == ""
+    assert missing_path_hint(Path(model)).startswith(
+        ", but 'model' does in the current directory: paths in a recipe"
+    )
+    assert recipe.stages[0].data and "'data/tasks.jsonl'" in missing_path_hint(
+        Path(recipe.stages[0].data.source)
+    )
+    assert missing_path_hint(Path(recipe.sft.data)) == missing_path_hint(Path("data")) == ""
 
 
 @pytest.mark.parametrize(

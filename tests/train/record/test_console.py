@@ -40,7 +40,7 @@ class Terminal(io.StringIO):
 def drawn(console: Console, width: int = 80) -> str:
     """The panel as plain text."""
     page = RichConsole(file=io.StringIO(), width=width)
-    page.print(console.panel())
+    page.print(console.drawn())
     return page.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -55,8 +55,8 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 def test_one_plain_line_per_step_without_a_terminal() -> None:
     out = io.StringIO()
     with Console(40, ["rl-1"], file=out) as console:
-        console.step(ROW)
-        console.step(ROW | {"step": 13})
+        console.on_step(ROW)
+        console.on_step(ROW | {"step": 13})
     first, second = out.getvalue().splitlines()
     assert first == (
         "step 12/40  reward 0.53  tool errors 20%  in correct 12%  tokens 143  turns 2.1  "
@@ -69,9 +69,8 @@ def test_evaluations_and_notes_are_lines_of_their_own() -> None:
     out = io.StringIO()
     with Console(40, [], file=out) as console:
         console.note("checkpoint [bold]step_10[/bold] " + "x" * 100)
-        console.step(
+        console.on_evaluation(
             {
-                "phase": "eval",
                 "eval/heldout/avg@4": 0.29,
                 "eval/heldout/ci_low": 0.2,
                 "eval/heldout/ci_high": 0.4,
@@ -86,7 +85,7 @@ def test_sft_progress_is_told_ten_times() -> None:
     out = io.StringIO()
     with Console(40, [], file=out) as console:
         for step in range(1, 121):
-            console.sft_progress(step, 120, 3.0 - step / 60)
+            console.on_cold_start(step, 120, {"loss/sft": 3.0 - step / 60})
     lines = out.getvalue().splitlines()
     assert len(lines) == 10
     assert lines[-1] == "sft 120/120  loss 1.000"
@@ -97,7 +96,7 @@ def test_the_panel_shows_a_run_in_80_columns() -> None:
     console = Console(40, ["rl-1", "rl-2"], file=io.StringIO(), clock=lambda: now[0])
     now[0] = 7.0
     for step in range(1, 41):
-        console.step(ROW | {"step": step, "reward/mean": step / 40, "is_truncated/mean": 0.02})
+        console.on_step(ROW | {"step": step, "reward/mean": step / 40, "is_truncated/mean": 0.02})
     text = drawn(console)
     for part in (
         "step 40/40",
@@ -112,13 +111,13 @@ def test_the_panel_shows_a_run_in_80_columns() -> None:
     assert "failed" not in text, "an empty bucket is not worth a word"
     assert "left" not in text
     assert {len(line) for line in text.splitlines()} == {80}
-    console.step(ROW | {"step": 30})
+    console.on_step(ROW | {"step": 30})
     assert "about 32s left" in drawn(console)
 
 
 def test_a_long_legend_takes_a_second_line() -> None:
     console = Console(40, [], file=io.StringIO())
-    console.step({"time/step": 8.0} | {f"time/{name}": 1.0 for name in PHASES})
+    console.on_step({"time/step": 8.0} | {f"time/{name}": 1.0 for name in PHASES})
     lines = drawn(console).splitlines()
     assert [len(re.findall(r"■ [a-z_ ]+ 1[12]%", line)) for line in lines[-3:-1]] == [5, 4]
 
@@ -126,11 +125,9 @@ def test_a_long_legend_takes_a_second_line() -> None:
 def test_the_panel_before_and_during_sft() -> None:
     console = Console(40, ["rl-1"], file=io.StringIO())
     assert "step 0/40" in drawn(console)
-    console.sft_progress(30, 120, None)
-    assert "sft 30/120" in drawn(console)
-    console.sft_progress(30, 120, 1.25)
-    assert "loss 1.250" in drawn(console)
-    console.step(ROW)
+    console.on_cold_start(30, 120, {"loss/sft": 1.25})
+    assert "sft 30/120  loss 1.250" in drawn(console)
+    console.on_step(ROW)
     assert "sft" not in drawn(console)
 
 
@@ -161,16 +158,16 @@ def test_the_log_has_what_a_pipe_would_get_also_from_a_terminal(terminal: Termin
     piped = io.StringIO()
     for file in (terminal, piped):
         with Console(40, ["rl-1"], file=file, log=log if file is terminal else None) as console:
-            console.sft_progress(12, 120, 2.0)
-            console.step(ROW)
+            console.on_cold_start(12, 120, {"loss/sft": 2.0})
+            console.on_step(ROW)
             console.note("a note stays")
     assert said == piped.getvalue().splitlines() and len(said) == 3
 
 
 def test_on_a_terminal_the_panel_is_live_and_goes(terminal: Terminal) -> None:
     with Console(40, ["rl-1"], file=terminal) as console:
-        console.sft_progress(12, 120, 2.0)
-        console.step(ROW)
+        console.on_cold_start(12, 120, {"loss/sft": 2.0})
+        console.on_step(ROW)
         console.note("a note stays")
         assert "a note stays" in terminal.getvalue()
     assert " rocstar " in terminal.getvalue()
@@ -188,15 +185,15 @@ def test_nothing_that_is_missing_or_odd_breaks_it(seen: list[dict[str, Any]], wi
     out = io.StringIO()
     with Console(0, ["rl-1"], file=out) as console:
         for row in seen:
-            console.step(row)
+            console.on_step(row)
             drawn(console, width)
 
 
 def test_bare_metrics_count_their_steps() -> None:
     out = io.StringIO()
     with Console(2, [], file=out) as console:
-        console.step({"reward/mean": 0.5})
-        console.step({"time/step": 0.24})
+        console.on_step({"reward/mean": 0.5})
+        console.on_step({"time/step": 0.24})
     assert out.getvalue() == "step 1/2  reward 0.50\nstep 2/2  0.24s\n"
 
 

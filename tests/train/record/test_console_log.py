@@ -33,7 +33,7 @@ def test_it_has_a_line_per_start_and_all_that_was_said(tmp_path: Path) -> None:
         with opened(tmp_path, "train", "coin.toml", *resume) as log:
             with Console(4, [], file=io.StringIO(), log=log) as console:
                 console.note("a [bold]note[/bold]\n--- and more")
-                console.step({"reward/mean": 0.5})
+                console.on_step({"reward/mean": 0.5})
             assert lines(tmp_path)[-1] == f"{STAMP} step 1/4  reward 0.50", "it is there at once"
     start = re.compile(rf"{STAMP} started: rocstar train coin.toml \(process {os.getpid()}\)")
     again = re.compile(rf"{STAMP} started: rocstar train coin.toml --resume \(process {os.getpid()}\)")
@@ -126,11 +126,3 @@ def test_an_unused_run_directory_goes_with_its_log(tmp_path: Path) -> None:
     with claim(run, resume=False), pytest.raises(ConfigError):
         fail()
     assert not run.exists()
-
-
-def test_a_used_one_keeps_it(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with claim(run, resume=False), opened(run):
-        (run / "metrics.jsonl").write_text("{}\n")
-        discard_if_unused(run)
-    assert len(lines(run)) == 1

@@ -3,8 +3,8 @@
 import asyncio
 from typing import cast
 
-from rocstar.train.record.loop_lag import BEAT_S, LoopLag
 from rocstar.train.record.metrics import check_names
+from rocstar.train.record.time_budget import BEAT_S, LoopLag
 from tests.fakes.scripted_policy import VirtualClockLoop, run_virtual
 
 

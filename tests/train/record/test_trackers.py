@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rocstar.train.record.trackers import TRACKERS, TrackerError, make_tracker
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.record.trackers import TRACKERS, make_tracker
 
 METRICS = {"reward/mean": 0.5, "loss/policy": None, "ratio/max": math.inf, "optim/grad_norm": math.nan}
 
@@ -45,7 +46,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...], d
 def run_through(name: str, run_dir: Path) -> None:
     tracker = make_tracker(name, run_dir=run_dir, config={"seed": 7})
     tracker.log(3, METRICS)
-    tracker.close()
+    tracker.on_end("complete")
 
 
 def test_tensorboard_writes_scalars(calls: list[Any], tmp_path: Path) -> None:
@@ -98,13 +99,14 @@ def test_a_missing_package_is_one_sentence_with_the_cure(
 ) -> None:
     for module in ("wandb", "trackio", "torch.utils.tensorboard"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(TrackerError, match=rf"pip install {name}"):
+    with pytest.raises(ConfigError, match=rf"pip install {name}"):
         make_tracker(name, run_dir=tmp_path, config={})
 
 
 def test_an_unknown_tracker_is_told_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(
-        TrackerError, match="unknown tracker 'mlflow'; the trackers are tensorboard, wandb, trackio"
+        ConfigError,
+        match=r"run\.trackers: unknown tracker 'mlflow'; the trackers are tensorboard, wandb, trackio",
     ):
         make_tracker("mlflow", run_dir=tmp_path / "run", config={})
     assert not (tmp_path / "run").exists()

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from rocstar.engine.inference.embedded.scoring import TextAttention
 from rocstar.kernels import varlen_attention
+from rocstar.train.learner.model_size import model_without_weights
 from rocstar.train.learner.packed_attention import PackedAttention
 from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.recipe.model_config import ScratchConfig
 from rocstar.train.rehearsal import gpu_attention
-from rocstar.train.rehearsal.cast import model_without_weights
 from rocstar.train.rehearsal.decode import decode
 from rocstar.train.rehearsal.fake_gpu import GPU, fake_gpu
 

@@ -16,11 +16,11 @@ OWN, SHARED = 1000, 600
 
 def peak_bytes(shared: int, dtype: torch.dtype) -> int:
     """The most bytes that two sequences hold during forward and backward."""
-    with fake_gpu(1) as gpu, gpu.ledger.act("attention"):
+    with fake_gpu(1) as gpu, gpu.tracker.act("attention"):
         q, k, v = (torch.empty(n, 2 * OWN, D, dtype=dtype, device=GPU, requires_grad=True) for n in (H, K, K))
         attention = PackedAttention([OWN, OWN], GPU, shared_S=[0, shared])
         attention.attend(0, q, k, v, 0.1).backward(torch.empty(2 * OWN, H, D, dtype=dtype, device=GPU))
-    return gpu.ledger.peaks[0].total
+    return gpu.tracker.peaks[0].total
 
 
 @pytest.mark.parametrize("shared", [0, SHARED])

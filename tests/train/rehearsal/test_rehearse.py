@@ -17,17 +17,17 @@ from rocstar.kernels.linear_loss import linear_loss
 from rocstar.train.cli import main
 from rocstar.train.learner import gather
 from rocstar.train.learner.learner import LossSettings
+from rocstar.train.learner.model_size import model_without_weights
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import parse_recipe
-from rocstar.train.rehearsal.cast import give_memory, model_without_weights
 from rocstar.train.rehearsal.decode import decode
 from rocstar.train.rehearsal.fake_gpu import GPU, fake_gpu
-from rocstar.train.rehearsal.ledger import GIB, Category
+from rocstar.train.rehearsal.memory_fit import OVERHEAD_GIB
+from rocstar.train.rehearsal.memory_tracker import GIB, Category
 from rocstar.train.rehearsal.rehearse import ACTS, rehearse_recipe
 from rocstar.train.rehearsal.report import Rehearsal
-from rocstar.train.rehearsal.verdict import OVERHEAD_GIB
 from rocstar.train.serving.embedded import engine_of, planned_rows
 
 RECIPE = """
@@ -125,7 +125,7 @@ def test_logits_of_the_head_are_those_of_a_gpu_s_chunk(
 ) -> None:
     """As many rows as the stated memory has room for; in float32 with a gradient in bfloat16 beside them. The
     weight's gradient is in float32 where it is added up over chunks."""
-    with fake_gpu(1, memory_bytes=int(memory_gib * GIB)) as gpu, gpu.ledger.act("head"):
+    with fake_gpu(1, memory_bytes=int(memory_gib * GIB)) as gpu, gpu.tracker.act("head"):
         hidden, weight = (
             torch.empty(n, 64, dtype=torch.bfloat16, device=GPU, requires_grad=True) for n in (600, 4096)
         )
@@ -134,7 +134,7 @@ def test_logits_of_the_head_are_those_of_a_gpu_s_chunk(
         torch.autograd.backward(loss)
     logits = rows * 4096 * (2 if head_dtype is None else 6)
     weights = 4096 * 64 * (2 + (4 if rows < 600 else 2))
-    assert gpu.ledger.peaks[0].total == pytest.approx(logits + weights + 2 * 600 * 64 * 2, rel=0.02)
+    assert gpu.tracker.peaks[0].total == pytest.approx(logits + weights + 2 * 600 * 64 * 2, rel=0.02)
     assert not caplog.records
 
 
@@ -253,7 +253,7 @@ def test_a_gpu_engine_beside_a_learner_takes_the_rows_of_the_plan() -> None:
     assert planned_rows(recipe) == (64, 250)
     model: Any = model_without_weights(recipe.model)
     with fake_gpu(1) as gpu, ThreadPoolExecutor(1) as thread:
-        give_memory(model, gpu.weights)
+        gpu.give_memory(model)
         assert engine_of(recipe, model, thread, beside_learner=True).load().total == 64 * 250
     plain = build_model(recipe.model.scratch, 1000, seed=0)
     with ThreadPoolExecutor(1) as thread:

@@ -1,4 +1,4 @@
-"""A chat from inside a recorded trajectory: the place, its tokens, and mistakes of the user."""
+"""A chat from inside a recorded trajectory: the place, its tokens, mistakes of the user, and the example."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from rocstar.engine.record.columns import encode_frame
 from rocstar.engine.record.json_record import Verdict
 from rocstar.engine.record.reading import read_records, write_records
-from rocstar.engine.record.step_file import FrameFile, Judged
-from rocstar.engine.types import HIDDEN, Trajectory
+from rocstar.engine.types import HIDDEN, Task
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.served.recorded_start import recorded_start
-from tests.fakes.trajectories import plain_trajectory
+from rocstar.train.record.run_directory import records_file
+from rocstar.train.served.recorded_start import recorded_start, solved_question
+from tests.fakes.trajectories import FakeRecord, plain_trajectory, write_step_file
 
 from ...engine.test_record import EXAMPLE
+from ..reading.view.view_runs import MadeSibling, write_step
 
 VERDICT = Verdict(bucket="kept", penalty_error=0.0, penalty_format=0.0, advantage=0.5)
 
@@ -33,19 +33,12 @@ def records(tmp_path: Path) -> Path:
     hidden = plain_trajectory(logprobs=[-0.5], task="h")
     hidden = replace(hidden, task=replace(hidden.task, meta={HIDDEN: True}))
     silent = replace(EXAMPLE, turns=(), key=replace(EXAMPLE.key, sibling=4))
-    made: list[Trajectory] = [EXAMPLE, hidden, silent]
-    with FrameFile(path, {}) as file:
-        places = file.append(
-            [encode_frame(t, [text_of(t.ids[s.start : s.end].tolist()) for s in t.segments]) for t in made]
-        )
-        file.seal(
-            [
-                Judged(trajectory=t, verdict=VERDICT, num_answers=1, place=place)
-                for t, place in zip(made, places, strict=True)
-            ],
-            stage="one",
-        )
-    return path
+    made = [EXAMPLE, hidden, silent]
+    texts = [[text_of(t.ids[s.start : s.end].tolist()) for s in t.segments] for t in made]
+    return write_step_file(
+        path,
+        [FakeRecord(trajectory=t, texts=x, verdict=VERDICT) for t, x in zip(made, texts, strict=True)],
+    )
 
 
 def test_a_place_is_the_tokens_before_it(records: Path) -> None:
@@ -73,7 +66,7 @@ def test_tokens_of_another_tokenizer_are_refused(records: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "told"),
+    ("place", "message"),
     [
         ("{}", "give FILE:ROW"),
         ("{}:0@x", "give FILE:ROW"),
@@ -85,6 +78,51 @@ def test_tokens_of_another_tokenizer_are_refused(records: Path) -> None:
         ("{}x:0", "No such file"),
     ],
 )
-def test_a_place_that_is_none_is_one_message(records: Path, place: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_place_that_is_none_is_one_message(records: Path, place: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         recorded_start(place.format(records))
+
+
+SOLVED, WRONG = MadeSibling(correct=True, calls=2), MadeSibling(correct=False)
+ERRED, ALONE = MadeSibling(correct=True, errors=1), MadeSibling(correct=True, calls=0)
+
+Group = tuple[Task, Sequence[MadeSibling]]
+
+
+def group(question: str, *siblings: MadeSibling, hidden: bool = False) -> Group:
+    task = Task(
+        id=question[:9], source="s", question=question, answer="1", meta={HIDDEN: True} if hidden else {}
+    )
+    return task, siblings
+
+
+NONE_OF = [
+    group("alone?", ALONE, WRONG),
+    group("erred?", ERRED, WRONG),
+    group("hidden?", SOLVED, WRONG, hidden=True),
+    group("long? " * 100, SOLVED, WRONG),
+    group("two\nlines?", SOLVED, WRONG),
+    group("steers \x1b[2J?", SOLVED, WRONG),
+]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.toml").touch()
+    return folder
+
+
+def test_it_is_of_the_last_judged_step(run: Path) -> None:
+    assert solved_question(run) is None
+    write_step(run, 1, [group("first?", SOLVED, WRONG)])
+    write_step(run, 2, [*NONE_OF, group("good?", WRONG, SOLVED), group("another?", SOLVED)])
+    records_file(run, 3).write_bytes(b"being rolled out")
+    assert solved_question(run) == solved_question(run / "checkpoints" / "step_2") == "good?"
+
+
+def test_there_may_be_none(run: Path, tmp_path: Path) -> None:
+    write_step(run, 1, NONE_OF)
+    assert solved_question(run) is None
+    assert solved_question(tmp_path) is None and solved_question(tmp_path / "nowhere") is None

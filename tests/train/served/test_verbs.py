@@ -56,11 +56,11 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"), MISTAKES, ids=lambda given: " ".join(given) if isinstance(given, list) else ""
+    ("arguments", "message"), MISTAKES, ids=lambda given: " ".join(given) if isinstance(given, list) else ""
 )
 def test_a_mistake_is_one_message(
     arguments: list[str],
-    told: str,
+    message: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -71,7 +71,7 @@ def test_a_mistake_is_one_message(
     except SystemExit as stop:
         code = int(stop.code or 0)
     said = capsys.readouterr().err
-    assert code == 2 and told in said and "Traceback" not in said, said
+    assert code == 2 and message in said and "Traceback" not in said, said
     assert not list(tmp_path.iterdir())
 
 

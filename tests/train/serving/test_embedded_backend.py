@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from rocstar.train.publish.engine_publisher import EnginePublisher
-from rocstar.train.serving.embedded import MemoryMeter
+from rocstar.train.serving.embedded import memory_measure
 
 
 class Recorded:
@@ -59,8 +59,8 @@ async def test_engines_decode_until_a_weight_changes_and_after_its_version_serve
 
 def test_lack_of_memory_is_counted_from_step_to_step() -> None:
     engine: Any = SimpleNamespace(rows_evicted=3, out_of_memory=1)
-    meter = MemoryMeter([engine, engine])
+    measure = memory_measure([engine, engine])
     expected = {"engine/rows_evicted": 6.0, "engine/out_of_memory": 2.0}
-    assert meter() == expected
+    assert measure() == expected
     engine.rows_evicted = 5
-    assert meter() == expected | {"engine/rows_evicted": 4.0, "engine/out_of_memory": 0.0}
+    assert measure() == expected | {"engine/rows_evicted": 4.0, "engine/out_of_memory": 0.0}

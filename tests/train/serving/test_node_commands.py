@@ -27,7 +27,7 @@ async def test_every_command_is_answered() -> None:
         good_one, bad_one = MakeRoom(), FilesWritten(version=1)
         asked = [threads.submit(commands, one) for one in (good_one, bad_one)]
         for _ in asked:
-            command, answer = await commands.next()
+            command, answer = await commands.queue.get()
             if command == good_one:
                 answer.set_result("done")
             else:

@@ -8,7 +8,7 @@ import torch
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.serving import embedded
-from rocstar.train.serving.embedded import SharedThreads
+from rocstar.train.serving.embedded import halve_threads
 
 
 @pytest.mark.parametrize(("total", "half"), [(1, 1), (2, 1), (3, 1), (8, 4)])
@@ -16,12 +16,11 @@ def test_the_engine_has_half_while_the_learner_learns(total: int, half: int) -> 
     mine = torch.get_num_threads()
     with ThreadPoolExecutor(1) as engine:
         engine.submit(torch.set_num_threads, total).result()
-        shared = SharedThreads(engine, total)
         for _ in range(2):
-            with shared.learning():
+            with halve_threads(engine, total):
                 assert engine.submit(torch.get_num_threads).result() == half
             assert engine.submit(torch.get_num_threads).result() == total
-        with pytest.raises(KeyError), shared.learning():
+        with pytest.raises(KeyError), halve_threads(engine, total):
             raise KeyError
         assert engine.submit(torch.get_num_threads).result() == total
     assert torch.get_num_threads() == mine, "the learner keeps its own"

@@ -93,7 +93,7 @@ PLAIN = st.text("0123456789.,/-+ {}()$_%!^x=\\frac", max_size=12) | st.text(max_
 
 
 def value_of(box: str) -> Fraction | None:
-    """A reading of its own: of digits, one point and one bar, and of no more."""
+    """A second, independent reader: digits, one point and one fraction bar only."""
     box = re.sub(
         r"^[a-z] ?=|[$ ]|\.$",
         "",

@@ -9,7 +9,7 @@ import io
 import random
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ from rocstar.engine.chat.callforms import FORMS
 from rocstar.engine.progress.progress import ProgressBoard
 from rocstar.engine.types import CALL_FORMS, Task
 from rocstar.sandbox.testing import FakeSandbox, error, ok
-from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.data import reasoning_gym_tasks
 from rocstar.train.tasks.demonstrations import (
@@ -66,8 +66,10 @@ class PythonHere:
         return error(stderr, stdout=stdout.getvalue()) if stderr else ok(stdout.getvalue())
 
 
-def render(result: ExecResult) -> str:
-    return (result.stdout or result.stderr).strip()
+class Tool:
+    """The settings of the tool that the demonstrator uses."""
+
+    name, style, flavour, limits = "python", "plain", "stdlib", Limits()
 
 
 def tasks_of(family: str, size: int = 30) -> list[Task]:
@@ -79,8 +81,8 @@ def all_tasks(size: int = 30) -> list[Task]:
 
 
 def demonstrate(tasks: list[Task], count: int, **options: Any) -> list[dict[str, Any]]:
-    options = {"seed": 0, "sandbox": PythonHere(), "tool_name": "python", "render_result": render, **options}
-    return asyncio.run(make_demonstrations(tasks, count, **options))
+    options = {"seed": 0, "sandbox": PythonHere(), **options}
+    return asyncio.run(make_demonstrations(tasks, count, tool=cast(Any, Tool), **options))
 
 
 async def test_who_watches_sees_how_many_are_made() -> None:
@@ -96,13 +98,7 @@ async def test_who_watches_sees_how_many_are_made() -> None:
 
     with board.installed():
         await make_demonstrations(
-            tasks_of("gcd"),
-            40,
-            seed=0,
-            sandbox=Watched(),
-            tool_name="python",
-            render_result=render,
-            num_workers=1,
+            tasks_of("gcd"), 40, seed=0, sandbox=Watched(), tool=cast(Any, Tool), num_workers=1
         )
     assert {total for _, total in seen} == {40}
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
@@ -150,10 +146,9 @@ def test_all_four_slips_occur() -> None:
 def test_a_conversation_is_a_chat_row_with_openai_tool_calls() -> None:
     system = {"role": "system", "content": "You are a pirate."}
     task = dataclasses.replace(tasks_of("gcd", size=1)[0], context=(system,))
-    (row,) = demonstrate([task], 1, noise=CLEAN, tools=[{"type": "function"}])
+    (row,) = demonstrate([task], 1, noise=CLEAN)
     first, user, call, result, closing = row["messages"]
-    assert first == system and row["tools"] == [{"type": "function"}]
-    assert list(demonstrate([task], 1)[0]) == ["messages"], "without tools"
+    assert first == system and list(row) == ["messages"]
     assert user == {"role": "user", "content": task.question}
     (tool_call,) = call["tool_calls"]
     assert (call["role"], tool_call["type"]) == ("assistant", "function")

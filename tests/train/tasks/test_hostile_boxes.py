@@ -16,8 +16,7 @@ from rocstar.engine.types import Attempt, Outcome, Scored, Task, Turn
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult
 from rocstar.train.tasks.compare import compare
-from rocstar.train.tasks.grader import VERIFIER_FLAVOUR
-from rocstar.train.tasks.reward import MathJudge
+from rocstar.train.tasks.reward import VERIFIER_FLAVOUR, MathJudge
 
 from . import asked
 

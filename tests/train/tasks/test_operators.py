@@ -2,7 +2,8 @@
 
 import pytest
 
-from rocstar.train.tasks.operators import exponent_depth, forbidden_operator, is_closed, nesting
+from rocstar.train.tasks.latex import bracket_depths, is_closed
+from rocstar.train.tasks.operators import exponent_depth, forbidden_operator
 
 
 @pytest.mark.parametrize(
@@ -44,4 +45,4 @@ def test_what_a_prediction_must_not_use(prediction: str, truth: str, refused: st
     ],
 )
 def test_brackets_and_exponents_are_counted(text: str, deep: int, high: int, closed: bool) -> None:
-    assert (nesting(text), exponent_depth(text), is_closed(text)) == (deep, high, closed)
+    assert (max(bracket_depths(text)), exponent_depth(text), is_closed(text)) == (deep, high, closed)

@@ -34,7 +34,7 @@ def attempt(*texts: str, truncated: bool = False) -> Attempt:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Callable[..., RewardConfig]:
-    """Writes a function `score` into a file of its own; the recipe's section that names it."""
+    """Write a function `score` into a file; return the recipe's section that names it."""
 
     def write(source: str, **section: Any) -> RewardConfig:
         path = tmp_path / "own.py"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from rocstar.engine.chat.toolcalls import said
 from rocstar.train.tasks.latex import closing_brace
-from rocstar.train.tasks.verify import Extraction, ExtractionFailure, extract_answer, num_answers
+from rocstar.train.tasks.verify import Extraction, extract_answer, num_answers
 
 
 def boxed(value: str) -> str:
@@ -20,24 +21,24 @@ def boxed(value: str) -> str:
 @pytest.mark.parametrize(
     ("text", "failure"),
     [
-        ("bla bla 17 and 42", ExtractionFailure.no_answer),
-        ("\\boxed{42}", ExtractionFailure.no_answer),
-        ("<answer>\\boxed{42}", ExtractionFailure.no_answer),
-        ("</answer>\\boxed{42}<answer>", ExtractionFailure.no_answer),
-        ("<answer> 42 </answer>", ExtractionFailure.no_box),
-        ("<answer>\\boxed{42</answer>}", ExtractionFailure.no_box),
-        ("<answer>\\boxed{\\}</answer>", ExtractionFailure.no_box),
-        ("\\boxed{42} <answer>42</answer>", ExtractionFailure.no_box),
-        (boxed("42") + "<answer>none</answer>", ExtractionFailure.no_box),
+        ("bla bla 17 and 42", "no_answer"),
+        ("\\boxed{42}", "no_answer"),
+        ("<answer>\\boxed{42}", "no_answer"),
+        ("</answer>\\boxed{42}<answer>", "no_answer"),
+        ("<answer> 42 </answer>", "no_box"),
+        ("<answer>\\boxed{42</answer>}", "no_box"),
+        ("<answer>\\boxed{\\}</answer>", "no_box"),
+        ("\\boxed{42} <answer>42</answer>", "no_box"),
+        (boxed("42") + "<answer>none</answer>", "no_box"),
         (
             '<tool_call>{"name": "f", "arguments": {"code": "# <answer>\\\\boxed{42}</answer>"}}</tool_call>',
-            ExtractionFailure.no_answer,
+            "no_answer",
         ),
-        ("<tool_call>" + boxed("42") + "</tool_call>", ExtractionFailure.no_answer),
+        ("<tool_call>" + boxed("42") + "</tool_call>", "no_answer"),
     ],
 )
-def test_a_text_without_a_boxed_answer_has_a_typed_failure(text: str, failure: ExtractionFailure) -> None:
-    assert extract_answer(text) == Extraction(failure=failure)
+def test_a_text_without_a_boxed_answer_has_a_typed_failure(text: str, failure: Any) -> None:
+    assert extract_answer(text) == Extraction(None, failure)
 
 
 @pytest.mark.parametrize(
@@ -97,14 +98,7 @@ def test_the_answer_is_the_last_box_of_the_last_closed_block(text: str) -> None:
 @given(st.text(alphabet=st.sampled_from("ab{}\\12 "), max_size=30))
 def test_an_extraction_is_an_answer_or_a_failure(inside: str) -> None:
     extraction = extract_answer(f"<answer>{inside}</answer>")
-    assert (extraction.answer is None) != (extraction.failure is None)
-
-
-def test_an_extraction_cannot_hold_both_or_neither() -> None:
-    with pytest.raises(ValueError, match="exactly one"):
-        Extraction()
-    with pytest.raises(ValueError, match="exactly one"):
-        Extraction(answer="1", failure=ExtractionFailure.no_box)
+    assert (extraction.answer is None) == bool(extraction.failure)
 
 
 @pytest.mark.parametrize(

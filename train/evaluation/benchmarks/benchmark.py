@@ -81,10 +81,6 @@ def next_number(task: Task) -> str | None:
     return answer_block(str(int(answer) + 1) if plain.isdecimal() else f"({answer})+1")
 
 
-def no_measures(attempt: Attempt) -> Mapping[str, float]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
     """A built-in evaluation set.
@@ -113,7 +109,7 @@ class Benchmark:
     counterpart: Callable[[], Counterpart] | None = None
     """makes the counterpart that answers the policy instead of tools: a simulated user, simulated
     functions"""
-    measures: Callable[[Attempt], Mapping[str, float]] = no_measures
+    measures: Callable[[Attempt], Mapping[str, float]] | None = None
     """further columns of an attempt, 0 to 1, averaged like the reward (pure; computed again at every
     rescore)"""
     overall: Callable[[Mapping[str, float]], Mapping[str, float]] | None = None

@@ -29,10 +29,9 @@ from rocstar.train.evaluation.benchmarks.benchmark import (
     json_digest,
     next_number,
 )
-from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.data import content_id
-from rocstar.train.tasks.rows import rows_of
+from rocstar.train.tasks.rows import rows_from
 from rocstar.train.tasks.verify import extract_answer
 
 ROWS: dict[str, dict[str, Any]] = tomllib.loads(
@@ -100,7 +99,7 @@ def read_problems(path: Path, *, name: str) -> list[Task]:
     """
     row, tasks = ROWS[name], []
     parse = ANSWER_FORMATS[row["answer_format"]]
-    for where, problem in rows_of(DataConfig(source=str(path), split="test"), Path()):
+    for where, problem in rows_from(str(path), Path(), split="test"):
         if not isinstance(problem, Mapping):
             raise ConfigError(f"{where} is not an object. Pass a copy of {name}.")
         question = _column(problem, row["question"], where)

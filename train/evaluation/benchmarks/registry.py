@@ -16,7 +16,7 @@ from rocstar.train.evaluation.benchmarks.benchmark import Benchmark
 from rocstar.train.evaluation.benchmarks.plain_sets import ROWS, plain_set
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.eval_config import EvalConfig
-from rocstar.train.recipe.paths import elsewhere
+from rocstar.train.recipe.paths import missing_path_hint
 from rocstar.train.tasks.rows import DATA_DIR_VARIABLE
 
 _HERE = "rocstar.train.evaluation.benchmarks"
@@ -55,7 +55,7 @@ def load_tasks_of(config: EvalConfig) -> list[Task]:
     path = Path(config.path) if config.path else copy_of(benchmark)
     if not path.exists():
         raise ConfigError(
-            f"set {config.set!r}: {str(path)!r} does not exist{elsewhere(path)}; pass a copy of "
+            f"set {config.set!r}: {str(path)!r} does not exist{missing_path_hint(path)}; pass a copy of "
             f"{benchmark.source.repository or benchmark.source.file}"
         )
     tasks = list(benchmark.load(path))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
@@ -89,33 +90,27 @@ def write_gguf(source: ExportSource, path: Path) -> int:
     import gguf
     import numpy as np
 
-    names, num_layers = _names(source, gguf), int(source.config["num_hidden_layers"])
+    stored, num_layers = _stored(source), int(source.config["num_hidden_layers"])
+    names = gguf_names([one.name for one in stored], source.config["model_type"], num_layers)
     arch = gguf.MODEL_ARCH[ARCHITECTURES[source.config["model_type"]]]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
     try:
         _write_facts(source, writer, num_layers)
         _write_tokenizer(source, writer)
-        shapes = dict(_shapes(source))
-        for name, shape in shapes.items():
-            matrix = len(shape) > 1
+        for one in stored:
+            matrix = len(one.shape) > 1
             kind = gguf.GGMLQuantizationType.BF16 if matrix else gguf.GGMLQuantizationType.F32
             dtype: Any = np.dtype(np.uint16 if matrix else np.float32)
-            size = (2 if matrix else 4) * _count(shape)
-            writer.add_tensor_info(names[name], shape, dtype, size, raw_dtype=kind)
+            size = (2 if matrix else 4) * math.prod(one.shape)
+            writer.add_tensor_info(names[one.name], list(one.shape), dtype, size, raw_dtype=kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
-        for _, data in _tensors(source):
+        for data in _tensors(source, stored):
             writer.write_tensor_data(data)
     finally:
         writer.close()
-    return len(shapes)
-
-
-def _names(source: ExportSource, gguf: Any) -> dict[str, str]:
-    """The name in GGUF of each weight."""
-    names = [name for name, _ in _shapes(source)]
-    return gguf_names(names, source.config["model_type"], int(source.config["num_hidden_layers"]))
+    return len(stored)
 
 
 def gguf_names(names: Iterable[str], model_type: str, num_layers: int) -> dict[str, str]:
@@ -198,12 +193,8 @@ def _stored(source: ExportSource) -> list[StoredTensor]:
     return sorted(written, key=attrgetter("file", "name"))
 
 
-def _shapes(source: ExportSource) -> Iterator[tuple[str, list[int]]]:
-    yield from ((one.name, list(one.shape)) for one in _stored(source))
-
-
-def _tensors(source: ExportSource) -> Iterator[tuple[str, Any]]:
-    """Each weight as numpy, in the order of `_shapes`: a matrix as bits of bfloat16, a vector as float32.
+def _tensors(source: ExportSource, stored: Iterable[StoredTensor]) -> Iterator[Any]:
+    """Yield each weight as numpy: a matrix as bits of bfloat16, a vector as float32.
 
     Raises:
         ConfigError: it holds NaN or infinity.
@@ -211,17 +202,17 @@ def _tensors(source: ExportSource) -> Iterator[tuple[str, Any]]:
     import torch
     from safetensors import safe_open
 
-    for file, stored in itertools.groupby(_stored(source), key=attrgetter("file")):
+    for file, of_file in itertools.groupby(stored, key=attrgetter("file")):
         with safe_open(file, "pt") as read:
-            for name in [one.name for one in stored]:
+            for name in [one.name for one in of_file]:
                 weight = read.get_tensor(name).to(torch.bfloat16)
                 check_finite(str(source.folder), [] if is_finite(weight) else [name])
                 if source.config["model_type"] == "llama":
                     weight = _interleaved(name, weight, source.config)
                 if weight.dim() > 1:
-                    yield name, weight.contiguous().view(torch.uint16).numpy()
+                    yield weight.contiguous().view(torch.uint16).numpy()
                 else:
-                    yield name, weight.to(torch.float32).numpy()
+                    yield weight.to(torch.float32).numpy()
 
 
 def _interleaved(name: str, weight: Any, config: Mapping[str, Any]) -> Any:
@@ -235,10 +226,3 @@ def _interleaved(name: str, weight: Any, config: Mapping[str, Any]) -> Any:
             parts = weight.reshape(int(count), 2, -1, *weight.shape[1:])
             return parts.swapaxes(1, 2).reshape(weight.shape)
     return weight
-
-
-def _count(shape: list[int]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,9 +18,9 @@ from rocstar.train.reading.analysis.statistics.estimates import (
     BootstrapEstimate,
     ClassShare,
     ControlComparison,
-    TaskDraws,
     class_shares,
     compare_with_control,
+    draw_tasks,
     profile,
 )
 from rocstar.train.reading.analysis.statistics.tally import Floats, Lead, Tally
@@ -36,6 +36,12 @@ AT_A_TIME: Final = 16
 SHOWN_EACH: Final = 2
 """Trajectories of each kind that are shown in full."""
 MAX_SHOWN_TOKENS: Final = 16_384
+KINDS: Final = (
+    "continues after a good tool response",
+    "continues after a failing tool response",
+    "calls no tool",
+)
+"""The kinds of trajectory in the order of the page; one with both responses is of the second."""
 
 COMPARISONS: Final = {
     "any": (Lead.ok, Lead.error),
@@ -80,20 +86,6 @@ class ScoreMismatch:
 
 
 @dataclass(slots=True, kw_only=True)
-class TurnLengths:
-    """The number of turns with first tokens only: their text and calls are in no other class."""
-
-    window: int
-    count: int = 0
-    within: int = 0
-    """Turns with at most `window` tokens."""
-
-    def add(self, turns: Sequence[TurnTokens]) -> None:
-        self.count += len(turns)
-        self.within += sum(len(turn.ids) <= self.window for turn in turns)
-
-
-@dataclass(slots=True, kw_only=True)
 class Analysis:
     """The result of an analysis."""
 
@@ -110,8 +102,10 @@ class Analysis:
     profiles: dict[Lead, list[BootstrapEstimate]]
     wordings: PhraseCounts
     mismatch: ScoreMismatch
-    turns: TurnLengths
-    shown: list[ShownTrajectory] = field(default_factory=list)
+    num_turns: int
+    num_short_turns: int
+    """Turns with first tokens only: their text and calls are in no other class."""
+    shown: list[ShownTrajectory]
     decode: Decode
 
 
@@ -120,8 +114,8 @@ def analyse(source: AnalysisSource, *, number: int, window: int, seed: int) -> A
     rows = select_trajectories(source.file, number, seed=seed)
     scorer = TokenScorer(source.checkpoint, threads=source.threads)
     tally, wordings, mismatch = Tally(len(CLASSES)), PhraseCounts(), ScoreMismatch()
-    lengths = TurnLengths(window=window)
-    shown: dict[str, list[ShownTrajectory]] = {}
+    num_turns, num_short_turns = 0, 0
+    shown: dict[str, list[ShownTrajectory]] = {why: [] for why in KINDS}
     with working("scoring tokens", unit="trajectories", total=len(rows)) as work:
         for trajectory, scores in _scored(source, rows, scorer):
             turns = list(split_turns(trajectory, scorer.text, window=window))
@@ -132,12 +126,33 @@ def analyse(source: AnalysisSource, *, number: int, window: int, seed: int) -> A
                 np.concatenate([np.full(len(turn.ids), turn.lead) for turn in turns]),
                 np.concatenate([np.arange(len(turn.ids)) for turn in turns]),
             )
-            wordings.add(trajectory.task.id, turns, scores.entropy_N, top_N)
+            wordings.add(trajectory.task.id, turns, top_N)
             mismatch.add(trajectory, scores)
-            lengths.add(turns)
+            num_turns += len(turns)
+            num_short_turns += sum(len(turn.ids) <= window for turn in turns)
             _keep(shown, trajectory, turns, scores.entropy_N, top_N)
             work.done += 1
-    return _finish(source, seed, tally, wordings, mismatch, lengths, shown, scorer.text)
+    draws_BM = draw_tasks(tally.num_tasks, np.random.default_rng(seed))
+    tokens, _, nats = tally.by_class.sum((1, 2)).tolist()
+    return Analysis(
+        source=source,
+        window=window,
+        num_trajectories=tally.num_trajectories,
+        num_tasks=tally.num_tasks,
+        num_tokens=int(tokens),
+        mean_entropy=nats / tokens,
+        shares=class_shares(tally, draws_BM),
+        behind={
+            name: compare_with_control(tally, leads, window, draws_BM) for name, leads in COMPARISONS.items()
+        },
+        profiles={lead: profile(tally, lead, draws_BM) for lead in Lead},
+        wordings=wordings,
+        mismatch=mismatch,
+        num_turns=num_turns,
+        num_short_turns=num_short_turns,
+        shown=[one for kept in shown.values() for one in kept],
+        decode=scorer.text,
+    )
 
 
 def _scored(
@@ -155,49 +170,10 @@ def _keep(
     entropy_N: Floats,
     top_N: Floats,
 ) -> None:
-    """Keep the first few with a failing result, and the first few others with a result."""
+    """Keep the trajectory if it is one of the first few of its kind."""
     leads = {turn.lead for turn in turns}
-    why = "continues after a failing tool response" if Lead.error in leads else ""
-    why = why or ("continues after a good tool response" if Lead.ok in leads else "calls no tool")
-    kept = shown.setdefault(why, [])
-    if len(kept) < SHOWN_EACH and len(trajectory.ids) <= MAX_SHOWN_TOKENS:
-        kept.append(
+    why = KINDS[1 if Lead.error in leads else 0 if Lead.ok in leads else 2]
+    if len(shown[why]) < SHOWN_EACH and len(trajectory.ids) <= MAX_SHOWN_TOKENS:
+        shown[why].append(
             ShownTrajectory(trajectory=trajectory, why=why, turns=turns, entropy_N=entropy_N, top_N=top_N)
         )
-
-
-def _finish(
-    source: AnalysisSource,
-    seed: int,
-    tally: Tally,
-    wordings: PhraseCounts,
-    mismatch: ScoreMismatch,
-    turns: TurnLengths,
-    shown: dict[str, list[ShownTrajectory]],
-    decode: Decode,
-) -> Analysis:
-    draws = TaskDraws(tally.num_tasks, np.random.default_rng(seed))
-    tokens, _, nats = tally.by_class.sum((1, 2)).tolist()
-    return Analysis(
-        source=source,
-        window=turns.window,
-        num_trajectories=tally.num_trajectories,
-        num_tasks=tally.num_tasks,
-        num_tokens=int(tokens),
-        mean_entropy=nats / tokens,
-        shares=class_shares(tally, draws),
-        behind={
-            name: compare_with_control(tally, leads, turns.window, draws)
-            for name, leads in COMPARISONS.items()
-        },
-        profiles={lead: profile(tally, lead, draws) for lead in Lead},
-        wordings=wordings,
-        mismatch=mismatch,
-        turns=turns,
-        shown=[one for why in sorted(shown, key=_order) for one in shown[why]],
-        decode=decode,
-    )
-
-
-def _order(why: str) -> int:
-    return ("good" not in why) + 2 * ("no tool" in why)

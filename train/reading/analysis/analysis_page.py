@@ -132,10 +132,10 @@ def facts(analysis: Analysis) -> list[tuple[str, str]]:
 
 def notes(analysis: Analysis) -> list[str]:
     """Return notes on the limits of the results."""
-    found, turns = [_whose_weights(analysis)], analysis.turns
-    if turns.within >= SHORT_TURNS * turns.count:
+    found, short, turns = [_whose_weights(analysis)], analysis.num_short_turns, analysis.num_turns
+    if short >= SHORT_TURNS * turns:
         found.append(
-            f"{turns.within:,} of {turns.count:,} turns have no more than the {turns.window} first tokens: "
+            f"{short:,} of {turns:,} turns have no more than the {analysis.window} first tokens: "
             "their calls and answers are in no other class. A smaller --window separates them."
         )
     return found

@@ -42,7 +42,10 @@ def behind_sentence(name: str, found: ControlComparison) -> str:
         return f"{what}: no token was seen."
     if why := _too_little(ratio):
         return f"{what}: {why}."
-    numbers = f"{times(ratio)} as often in the top fifth as at the same offset of turns that answer no tool"
+    numbers = (
+        f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}] times as often in the top fifth as at the "
+        "same offset of turns that answer no tool"
+    )
     direction = ratio.lies_beyond(1.0)
     verdict = ("no significant difference", "more often", "less often")[direction]
     return f"{what}: {verdict} ({numbers}; {nats.value:+.2f} [{nats.low:+.2f}, {nats.high:+.2f}] nats)."
@@ -67,11 +70,6 @@ def _too_little(estimate: BootstrapEstimate) -> str:
     if math.isnan(estimate.value) or not all(map(math.isfinite, (estimate.low, estimate.high))):
         return f"{estimate.num_tokens} tokens are too few: the interval is unbounded"
     return ""
-
-
-def times(e: BootstrapEstimate) -> str:
-    """Format a ratio with its interval."""
-    return f"{e.value:.2f} [{e.low:.2f}, {e.high:.2f}] times"
 
 
 def percent(e: BootstrapEstimate) -> str:

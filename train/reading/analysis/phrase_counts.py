@@ -35,8 +35,6 @@ class TokenCount:
     times: int = 0
     top: float = 0.0
     """The number in the top fifth."""
-    entropy: float = 0.0
-    """The sum, in nats."""
 
 
 @dataclass(slots=True)
@@ -64,12 +62,12 @@ class PhraseCounts:
         }
         """By phrase, and True for turns that answer a tool."""
 
-    def add(self, task: str, turns: Sequence[TurnTokens], entropy_N: Floats, top_N: Floats) -> None:
+    def add(self, task: str, turns: Sequence[TurnTokens], top_N: Floats) -> None:
         """Count a trajectory, whose turns have the N tokens."""
         at, said = 0, {key: False for key in self.words}
         for turn in turns:
             mine = slice(at, at + len(turn.ids))
-            self._count(turn, entropy_N[mine], top_N[mine])
+            self._count(turn, top_N[mine])
             for word in self._said(turn, top_N[mine]):
                 said[word, turn.lead != Lead.asked] = True
             at = mine.stop
@@ -78,13 +76,12 @@ class PhraseCounts:
             if behind in places:
                 seen.by_task.setdefault(task, []).append(said[word, behind])
 
-    def _count(self, turn: TurnTokens, entropy_U: Floats, top_U: Floats) -> None:
+    def _count(self, turn: TurnTokens, top_U: Floats) -> None:
         ids = turn.ids.tolist()
         for k, (token, number) in enumerate(zip(ids, turn.class_U.tolist(), strict=True)):
             count = self.tokens[CLASSES[number]][token]
             count.times += 1
             count.top += float(top_U[k])
-            count.entropy += float(entropy_U[k])
             if top_U[k] > 0.5 and k + GRAM <= len(ids):
                 self.grams[CLASSES[number]][tuple(ids[k : k + GRAM])] += 1
         for name, grams in self.grams.items():

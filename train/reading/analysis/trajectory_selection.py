@@ -9,6 +9,7 @@ excluded.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -150,11 +151,9 @@ def select_trajectories(file: Path, number: int, *, seed: int) -> list[int]:
 
 def read_chosen(file: Path, rows: Sequence[int]) -> Iterator[Trajectory]:
     """Yield the trajectories of these rows. ConfigError if one is unreadable."""
-    try:
+    with _checked(file):
         if file.suffix == FRAMES:
-            step_file = StepFile(file)
-            for row in rows:
-                yield step_file.trajectory(row)
+            yield from map(StepFile(file).trajectory, rows)
             return
         wanted = set(rows)
         for row, record in enumerate(read_records(file)):
@@ -162,15 +161,11 @@ def read_chosen(file: Path, rows: Sequence[int]) -> Iterator[Trajectory]:
                 yield from_record(record)
             if row >= rows[-1]:
                 return
-    except RecordError as error:
-        raise ConfigError(str(error)) from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{file}: a record is not whole: {type(error).__name__}: {error}") from None
 
 
 def _places(file: Path) -> list[tuple[int, Any]]:
     """Return the row of each trajectory that may be shown, and what identifies its task in the file."""
-    try:
+    with _checked(file):
         if file.suffix == FRAMES:
             step_file = StepFile(file)
             failed = [k for k, bucket in enumerate(step_file.buckets) if bucket == FAILED]
@@ -182,9 +177,16 @@ def _places(file: Path) -> list[tuple[int, Any]]:
         return [
             (row, record["task"]["id"]) for row, record in enumerate(read_records(file)) if _is_shown(record)
         ]
+
+
+@contextlib.contextmanager
+def _checked(file: Path) -> Iterator[None]:
+    """Turn the errors of an unreadable file, or of a record that is not whole, into ConfigError."""
+    try:
+        yield
     except RecordError as error:
         raise ConfigError(str(error)) from None
-    except (KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{file}: a record is not whole: {type(error).__name__}: {error}") from None
 
 

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-Stamps = Mapping[str, str]
+from aiohttp import web
+
 PERIOD_S: Final = 0.25
 IDLE: Final = 10.0
 """The pause after a slow poll, as a multiple of its duration."""
@@ -23,27 +24,23 @@ PING_S: Final = 20.0
 MAX_PAGES: Final = 32
 
 
-class TooManyPagesError(Exception):
-    """The limit of open streams is reached."""
-
-
 class OpenPage:
     """The unsent stamps of one stream, at most one per run."""
 
     def __init__(self) -> None:
-        self._news: dict[str, str] = {}
-        self._there = asyncio.Event()
+        self._unsent: dict[str, str] = {}
+        self._has_unsent = asyncio.Event()
 
-    def tell(self, run: str, stamp: str) -> None:
-        self._news[run] = stamp
-        self._there.set()
+    def add(self, run: str, stamp: str) -> None:
+        self._unsent[run] = stamp
+        self._has_unsent.set()
 
     async def news(self) -> dict[str, str]:
         """Wait for changes and return them."""
-        await self._there.wait()
-        self._there.clear()
-        told, self._news = self._news, {}
-        return told
+        await self._has_unsent.wait()
+        self._has_unsent.clear()
+        changes, self._unsent = self._unsent, {}
+        return changes
 
 
 class RunWatcher:
@@ -52,18 +49,18 @@ class RunWatcher:
     Invariant: every open page gets every change of a stamp that lasts for one poll.
     """
 
-    def __init__(self, look: Callable[[], Awaitable[Stamps]]) -> None:
-        """look: returns the stamps of all runs by name."""
-        self._look = look
+    def __init__(self, read_stamps: Callable[[], Awaitable[Mapping[str, str]]]) -> None:
+        """read_stamps: returns the stamps of all runs by name."""
+        self._read_stamps = read_stamps
         self._pages: set[OpenPage] = set()
         self._opened = asyncio.Event()
         self._seen: dict[str, str] = {}
 
     @contextmanager
     def watching(self) -> Iterator[OpenPage]:
-        """Register a page. TooManyPagesError beyond MAX_PAGES."""
+        """Register a page. HTTPServiceUnavailable beyond MAX_PAGES."""
         if len(self._pages) >= MAX_PAGES:
-            raise TooManyPagesError(f"{MAX_PAGES} pages are open already; close one")
+            raise web.HTTPServiceUnavailable(text=f"{MAX_PAGES} pages are open already; close one")
         page = OpenPage()
         self._pages.add(page)
         self._opened.set()
@@ -73,7 +70,7 @@ class RunWatcher:
             self._pages.discard(page)
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Poll until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await self._opened.wait()
@@ -81,15 +78,15 @@ class RunWatcher:
                 self._opened.clear()
                 continue
             begun = loop.time()
-            await self.look_once()
+            await self.poll()
             await asyncio.sleep(max(PERIOD_S, IDLE * (loop.time() - begun)))
 
-    async def look_once(self) -> None:
+    async def poll(self) -> None:
         """Send all pages the changes since the last poll."""
-        stamps = dict(await self._look())
+        stamps = dict(await self._read_stamps())
         gone = {run: "" for run in self._seen.keys() - stamps.keys()}
         for run, stamp in (stamps | gone).items():
             if self._seen.get(run) != stamp:
                 for page in self._pages:
-                    page.tell(run, stamp)
+                    page.add(run, stamp)
         self._seen = stamps

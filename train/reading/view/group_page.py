@@ -6,7 +6,6 @@ The sums are those of the rows, next to those of the step's ledger in metrics.js
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,37 +17,34 @@ from rocstar.train.record.metrics import Row
 LEDGER: Final = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed")
 
 
-@dataclass(frozen=True, slots=True)
-class RocSettings:
-    """The settings of resampling in a recipe, None if unknown."""
-
-    mode: str | None
-    eps: float | None
-    keep: int | None
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> RocSettings:
-        """Return the settings in a run's config.toml; missing ones are None."""
-        rl = config.get("rl")
-        rl = rl if isinstance(rl, dict) else {}
-        return cls(rl.get("roc_mode"), rl.get("roc_eps"), rl.get("group_size"))
-
-    def weight(self, penalty: float, *, is_correct: bool) -> float | None:
-        """The weight of a sibling in the draw that it took part in (contract 8); None where it is not known.
-
-        As `algorithm/roc.py` weighs: in mode `paper` a correct one by its penalty, and else all alike.
-        """
-        if self.mode is None or self.mode in ("sort", "none"):
-            return 1.0 if self.mode == "sort" and not is_correct else None
-        if self.mode == "uniform" or not is_correct:
-            return 1.0
-        return None if self.eps is None else 1.0 / (self.eps + penalty)
+def roc_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of resampling in a run's config.toml: mode, eps and keep; None if unknown."""
+    rl = config.get("rl")
+    rl = rl if isinstance(rl, dict) else {}
+    return {"mode": rl.get("roc_mode"), "eps": rl.get("roc_eps"), "keep": rl.get("group_size")}
 
 
-def group(listing: Listing, *, step: int, task: int, draw: RocSettings, ledger: Row | None) -> dict[str, Any]:
+def draw_weight(sibling: Mapping[str, Any], *, mode: str | None, eps: float | None) -> float | None:
+    """Return the weight of a sibling in the draw that it took part in (contract 8); None if unknown.
+
+    As `algorithm/roc.py` weighs: in mode `paper` a correct one by its penalty, and else all alike.
+    """
+    if sibling["reward"] is None or mode in (None, "none"):
+        return None
+    if mode == "uniform" or sibling["verdict"] != "correct":
+        return 1.0
+    if mode == "sort" or eps is None:
+        return None
+    penalty = (sibling["penalty_error"] or 0.0) + (sibling["penalty_format"] or 0.0)
+    return 1.0 / (eps + penalty)
+
+
+def group(
+    listing: Listing, *, step: int, task: int, draw: Mapping[str, Any], ledger: Row | None
+) -> dict[str, Any]:
     """The siblings of a task at a step, their sums, and the sums of the step; empty where there are none.
 
-    `ledger` is the step's row of metrics.jsonl; None where it has none.
+    `draw` is of `roc_settings`, and `ledger` the step's row of metrics.jsonl; None where it has none.
     """
     rows = listing.rows
     of_step = rows["step"] == step
@@ -58,7 +54,7 @@ def group(listing: Listing, *, step: int, task: int, draw: RocSettings, ledger: 
     scored = [s for s in siblings if s["reward"] is not None]
     is_drawn = bool(buckets & {"dropped_positive", "dropped_negative"})
     for sibling in siblings:
-        sibling["weight"] = _weight(sibling, draw) if is_drawn else None
+        sibling["weight"] = draw_weight(sibling, mode=draw["mode"], eps=draw["eps"]) if is_drawn else None
         sibling["why"] = WHY.get(sibling["bucket"], "")
     total = sum(s["weight"] for s in scored if s["verdict"] == "correct" and s["weight"] is not None)
     for sibling in siblings:
@@ -68,20 +64,13 @@ def group(listing: Listing, *, step: int, task: int, draw: RocSettings, ledger: 
         "step": step,
         "task": format(task, "x"),
         "name": listing.names.get(task, ""),
-        "draw": {"mode": draw.mode, "eps": draw.eps, "keep": draw.keep, "happened": is_drawn},
+        "draw": {**draw, "happened": is_drawn},
         "siblings": siblings,
         "sums": _sums([s["bucket"] for s in siblings]),
         "rewards": [s["reward"] for s in scored],
         "step_sums": _sums([listing.buckets[code] for code in rows["bucket"][of_step].tolist()]),
         "ledger": _ledger(ledger),
     }
-
-
-def _weight(sibling: Mapping[str, Any], draw: RocSettings) -> float | None:
-    if sibling["reward"] is None:
-        return None
-    penalty = (sibling["penalty_error"] or 0.0) + (sibling["penalty_format"] or 0.0)
-    return draw.weight(penalty, is_correct=sibling["verdict"] == "correct")
 
 
 def _sums(buckets: Sequence[str]) -> dict[str, int]:

@@ -75,7 +75,11 @@ class PageGuard:
             self._connections.end_request(connection)
 
     def _refusal(self, request: web.Request) -> web.Response | None:
-        has_token = self._has_token(request)
+        has_token = False
+        if self._token is not None:
+            texts = request.query.get("token", ""), request.cookies.get(self._cookie, "")
+            given = [parse_bearer_token(request.headers), *(t.encode("utf-8", "replace") for t in texts)]
+            has_token = any([hmac.compare_digest(one, self._token) for one in given])
         if not has_token and not is_local_name(request.headers.get("Host", "")):
             return error_response(request, 403, "open this page as http://localhost or http://127.0.0.1")
         if is_data(request) and request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
@@ -85,13 +89,6 @@ class PageGuard:
         if self._connections.peer_user(request.protocol) in (os.getuid(), 0):
             return None
         return error_response(request, 401, "open the address that `rocstar view` printed: it has the token")
-
-    def _has_token(self, request: web.Request) -> bool:
-        if self._token is None:
-            return False
-        asked = request.query.get("token", ""), request.cookies.get(self._cookie, "")
-        given = [parse_bearer_token(request.headers), *(text.encode("utf-8", "replace") for text in asked)]
-        return any([hmac.compare_digest(one, self._token) for one in given])
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:

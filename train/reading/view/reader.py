@@ -1,7 +1,7 @@
 """The requests of the page as methods that return plain values. Not thread-safe, see web.py.
 
-Raises NothingThereError for objects that do not exist (any more), FilterError and ConfigError for invalid
-requests, WithheldError for withheld tasks, and RecordError for incomplete files.
+Raises NothingThereError for objects that do not exist (any more), ConfigError for invalid requests,
+WithheldError for withheld tasks, and RecordError for incomplete files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rocstar.train.reading.view import drawings
 from rocstar.train.reading.view.conversation import WithheldError, check_shown, conversation, overview, tokens
 from rocstar.train.reading.view.evaluation_page import compare_page, evaluation_page, grid
 from rocstar.train.reading.view.families import families, families_drawing
-from rocstar.train.reading.view.group_page import RocSettings, group, pass_rates, task_over_steps
+from rocstar.train.reading.view.group_page import group, pass_rates, roc_settings, task_over_steps
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.run_facts import numbers_of, starts_of, tiles_of
 from rocstar.train.reading.view.sample import sample_listing
@@ -176,8 +176,8 @@ class RunReader:
         """Return the trajectories of a group and their question, None if it is withheld."""
         run, listing = self._run(name), self._listing(name, STEPS)
         rows = [row for row in run.metrics() if row["phase"] == "rl" and row["step"] == step]
-        draw = RocSettings.of(run.config(step))
-        found = group(listing, step=step, task=task, draw=draw, ledger=rows[-1] if rows else None)
+        draw, ledger = roc_settings(run.config(step)), rows[-1] if rows else None
+        found = group(listing, step=step, task=task, draw=draw, ledger=ledger)
         if not found["siblings"]:
             raise NothingThereError(f"{name} has no group of this task at step {step}")
         return {**found, "asked": self._asked(name, found["siblings"][0])}

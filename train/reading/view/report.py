@@ -29,6 +29,7 @@ from rocstar.train.reading.view.export_page import ExportedResponses
 from rocstar.train.reading.view.reader import RunReader
 from rocstar.train.reading.view.run_facts import NUMBERS
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun, records_of, sets_of
+from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.metrics import MetricsFileError, Row, read_metrics
 from rocstar.train.record.run_directory import REPORT, replace_text
 
@@ -37,18 +38,14 @@ NUM_ATTEMPTS: Final = 40
 """Attempts of all sets that an evaluation's report has in full."""
 
 
-class ReportError(ValueError):
-    """A run directory without the files of a report; the message names them."""
-
-
 def _rows(run_dir: Path) -> list[Row]:
     """Return the rows of metrics.jsonl, of which there is at least one."""
     path = run_dir / "metrics.jsonl"
     if not path.is_file():
-        raise ReportError(f"{path} does not exist; give the directory of a run, as `rocstar train` prints it")
+        raise ConfigError(f"{path} does not exist; give the directory of a run, as `rocstar train` prints it")
     rows = read_metrics(path)
     if not rows:
-        raise ReportError(f"{path} has no rows yet; wait for the first step")
+        raise ConfigError(f"{path} has no rows yet; wait for the first step")
     return rows
 
 
@@ -63,7 +60,7 @@ def report_page(run_dir: Path) -> str:
     """Return the page of a run, which needs no other file.
 
     Raises:
-        ReportError: the directory has no metrics.jsonl, or one without rows.
+        ConfigError: the directory has no metrics.jsonl, or one without rows.
         MetricsFileError: metrics.jsonl is damaged before its last line.
     """
     _rows(run_dir)
@@ -140,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             path = arguments.svg
             path.write_text(picture_svg(_rows(arguments.run)) + "\n", encoding="utf-8")
-    except (ReportError, MetricsFileError, OSError) as error:
+    except (ConfigError, MetricsFileError, OSError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 2
     print(path)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.engine.charts.drawing import format_value
+from rocstar.engine.progress.progress import duration
 from rocstar.train.reading.view.curves import PlottedEvaluation, evaluations, main_set_of, rows_of
-from rocstar.train.record.console_text import duration, number
+from rocstar.train.record.console_text import number
 from rocstar.train.record.manifest import ManifestError, read_manifest
 from rocstar.train.record.metrics import Row, UnknownMetricError, is_zero_if_absent, metric_of
 

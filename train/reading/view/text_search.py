@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from rocstar.engine.record.reading import RecordError
 from rocstar.train.reading.view.listing import Listing
-from rocstar.train.reading.view.trajectory_filter import FilterError, Places
+from rocstar.train.reading.view.trajectory_filter import Places
+from rocstar.train.recipe.errors import ConfigError
 
 SLICE_S: Final = 0.15
 """The duration of one slice."""
@@ -35,10 +36,10 @@ def search(
     """Return the hits among these places from `start` on, until the slice is over; `next` is None at the end.
 
     ASCII letters match in any case. Every slice reads at least one record. Unreadable records are counted
-        in `unread`. FilterError for an empty text, or one that is too long.
+        in `unread`. ConfigError for an empty text, or one that is too long.
     """
     if not text or len(text) > MAX_TEXT:
-        raise FilterError(f"a text to look for has 1 to {MAX_TEXT} characters, this one has {len(text)}")
+        raise ConfigError(f"a text to look for has 1 to {MAX_TEXT} characters, this one has {len(text)}")
     needle = json.dumps(text)[1:-1].encode("ascii").lower()
     until, at, unread = clock() + SLICE_S, start, 0
     hits: list[dict[str, Any]] = []

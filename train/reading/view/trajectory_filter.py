@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rocstar.train.reading.view.listing import Listing
+from rocstar.train.recipe.errors import ConfigError
 
 Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.uint32]
@@ -47,17 +48,14 @@ _COMPARISON: Final = re.compile(r"([a-z_]+)(>=|<=|!=|>|<|=)(\S*)")
 MAX_CHARACTERS: Final = 500
 
 
-class FilterError(ValueError):
-    """An invalid word of a filter, or an unknown column; the message lists the valid ones."""
-
-
 def filter_trajectories(listing: Listing, words: str, sort: str) -> Places:
     """Return the places of the rows that match all words, sorted by a column, descending with `-`.
 
-    Equal values keep the order of the files; rows without the value come last. FilterError.
+    Equal values keep the order of the files; rows without the value come last. ConfigError for an
+    invalid word or an unknown column; the message lists the valid ones.
     """
     if len(words) > MAX_CHARACTERS:
-        raise FilterError(f"a filter has at most {MAX_CHARACTERS} characters, this one has {len(words)}")
+        raise ConfigError(f"a filter has at most {MAX_CHARACTERS} characters, this one has {len(words)}")
     mask = np.ones(len(listing.rows), bool)
     for word in words.split():
         is_not = word.startswith("-") and len(word) > 1
@@ -93,11 +91,11 @@ def _compared(listing: Listing, column: str, sign: str, text: str) -> Mask:
         held = np.isin(listing.rows["family"], np.array(wanted, "u1"))
         return held if sign == "=" else ~held
     if column not in NUMBERS:
-        raise FilterError(f"{column!r} is no number of a trajectory; there are {', '.join(NUMBERS)}")
+        raise ConfigError(f"{column!r} is no number of a trajectory; there are {', '.join(NUMBERS)}")
     try:
         value = float(text)
     except ValueError:
-        raise FilterError(f"{column}{sign}{text}: {text!r} is no number") from None
+        raise ConfigError(f"{column}{sign}{text}: {text!r} is no number") from None
     return np.asarray(_COMPARED[sign](_numbers(listing, column), value))
 
 
@@ -105,7 +103,7 @@ def _task(text: str) -> int:
     try:
         return int(text, 16)
     except ValueError:
-        raise FilterError(f"task={text}: give the number that a link has, or task:NAME") from None
+        raise ConfigError(f"task={text}: give the number that a link has, or task:NAME") from None
 
 
 def _named(listing: Listing, text: str) -> Mask:
@@ -136,5 +134,5 @@ def _sorted_by(listing: Listing, column: str) -> npt.NDArray[Any]:
     if column == "verdict":
         return np.where(np.isnan(listing.rows["reward"]), np.nan, listing.rows["is_correct"].astype(float))
     if column not in NUMBERS:
-        raise FilterError(f"no column {column!r} to sort by; there are name, bucket, {', '.join(NUMBERS)}")
+        raise ConfigError(f"no column {column!r} to sort by; there are name, bucket, {', '.join(NUMBERS)}")
     return _numbers(listing, column).astype(float)

@@ -9,7 +9,6 @@ Not thread-safe: data stays in memory until its file changes.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import time
 import tomllib
@@ -180,28 +179,25 @@ class ViewedRun:
         """The folders of finished evaluations by step; of a folder that is one itself by `0`."""
         if (self.path / RESULTS).is_file():
             return {"0": self.path}
-        named = (self.path / EVALUATION).glob("step_*")
-        steps = {int(m[1]): path for path in named if (m := re.fullmatch(r"step_([0-9]+)", path.name))}
-        return {str(step): path for step, path in sorted(steps.items()) if (path / RESULTS).is_file()}
+        found = _numbered(self.path / EVALUATION, "")
+        return {str(step): path for step, path in found.items() if (path / RESULTS).is_file()}
 
     def growing(self) -> dict[str, int] | None:
         """The step whose trajectories are being written, and so many bytes so far; None if there is none."""
-        step, size = -1, 0
-        for path, found in _scanned(self.path / TRAJECTORIES):
-            match = re.fullmatch(rf"step_([0-9]+){re.escape(FRAMES)}", path)
-            if match and int(match[1]) > step:
-                step, size = int(match[1]), found.st_size
-        self._growing = None
-        if step < 0 or is_sealed(records_file(self.path, step)):
+        found, self._growing = _numbered(self.path / TRAJECTORIES, FRAMES), None
+        step = max(found, default=0)
+        if not found or is_sealed(records_file(self.path, step)):
             return None
-        self._growing = records_file(self.path, step)
-        return {"step": step, "bytes": size}
+        self._growing = found[step]
+        return {"step": step, "bytes": self._growing.stat().st_size}
 
     def stamp(self) -> str:
         """Return a stamp that changes with new data; it reads the dates of a few files only."""
         parts = [_dated(self.path / METRICS), _dated(self.path / TRAJECTORIES), _dated(self.path)]
         parts += [_dated(self.path / EVALUATION)]
-        parts += [_dated(self.path / EVALUATION / name / RESULTS) for name, _ in _last_folders(self.path)]
+        # Only in the newest folders a result may still appear.
+        newest = list(_numbered(self.path / EVALUATION, "").values())[-2:]
+        parts += [_dated(folder / RESULTS) for folder in newest]
         if self._growing is not None and self._growing.is_file():  # by megabytes: not each group is news
             parts.append(str(self._growing.stat().st_size >> 20))
         return "-".join(parts)
@@ -229,23 +225,11 @@ def is_viewable(path: Path) -> bool:
     return bool(record_files(path))
 
 
-def _scanned(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(FRAMES):
-                    yield entry.name, entry.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return
-
-
-def _last_folders(path: Path) -> list[tuple[str, int]]:
-    """The newest folders of evaluations: only in these a result may still appear."""
-    try:
-        names = [name for name in os.listdir(path / EVALUATION) if re.fullmatch(r"step_[0-9]+", name)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return sorted(((name, int(name[5:])) for name in names), key=lambda one: one[1])[-2:]
+def _numbered(folder: Path, ending: str) -> dict[int, Path]:
+    """Return the paths `step_N` with an ending in a folder, by N, in order; none without the folder."""
+    named = re.compile(rf"step_([0-9]+){re.escape(ending)}")
+    found = {int(m[1]): path for path in folder.glob("step_*") if (m := named.fullmatch(path.name))}
+    return dict(sorted(found.items()))
 
 
 def _dated(path: Path) -> str:

@@ -10,9 +10,10 @@ and has only GET routes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -23,22 +24,27 @@ from aiohttp import web
 from rocstar.engine.record.reading import RecordError
 from rocstar.sandbox.http.connections import ConnectionLimiter
 from rocstar.sandbox.http.malformed import protocol_factory
-from rocstar.train.reading.view.change_events import PING_S, OpenPage, RunWatcher, TooManyPagesError
+from rocstar.train.reading.view.change_events import PING_S, RunWatcher
 from rocstar.train.reading.view.conversation import PAGE_TOKENS, WithheldError
 from rocstar.train.reading.view.document import encode_json, now_as_text, page_files
 from rocstar.train.reading.view.export_page import MOST, export_page
 from rocstar.train.reading.view.guard import PageGuard, add_headers, error_page
 from rocstar.train.reading.view.reader import MAX_PAGE, NothingThereError, RunReader
-from rocstar.train.reading.view.trajectory_filter import FilterError
 from rocstar.train.reading.view.viewed_run import STEPS
 from rocstar.train.recipe.errors import ConfigError
 
 READ_S: Final = 60.0
 """An answer that takes longer is given up."""
 _TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_ERRORS: Final[Mapping[type[Exception], type[web.HTTPException]]] = {
+    ConfigError: web.HTTPBadRequest,
+    WithheldError: web.HTTPForbidden,
+    NothingThereError: web.HTTPNotFound,
+    RecordError: web.HTTPNotFound,
+    FileNotFoundError: web.HTTPNotFound,
+}
 MAX_DIGITS: Final = 18
 BACKLOG: Final = 128
-_LATE: Final = "reading took longer than a minute"
 Answer = Callable[[web.Request], Any]
 
 
@@ -80,10 +86,10 @@ class PageServer:
             "run": lambda r: reader.run(_run(r)),
             "groups": lambda r: reader.groups_of(_run(r), _number(r, "step") if "step" in r.query else None),
             "list": lambda r: reader.rows(
-                *_collection(r), **_order(r), start=_number(r, "from", 0), num=_number(r, "num", MAX_PAGE)
+                *_collection(r), **_filter_of(r), start=_number(r, "from", 0), num=_number(r, "num", MAX_PAGE)
             ),
             "search": lambda r: reader.search(
-                *_collection(r), **_order(r), text=r.query.get("text", ""), start=_number(r, "from", 0)
+                *_collection(r), **_filter_of(r), text=r.query.get("text", ""), start=_number(r, "from", 0)
             ),
             "conversation": lambda r: reader.conversation(*_collection(r), *_place(r)),
             "tokens": lambda r: reader.tokens(
@@ -107,36 +113,31 @@ class PageServer:
     def _asked(self, answer: Answer) -> Callable[[web.Request], Any]:
         async def handle(request: web.Request) -> web.Response:
             body = await self._read(lambda: encode_json(answer(request)))
-            if isinstance(body, web.Response):
-                return body
-            tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
-            if request.headers.get("If-None-Match") == tag:
-                return web.Response(status=304, headers={"ETag": tag})
-            response = web.Response(body=body, content_type="application/json", headers={"ETag": tag})
-            if len(body) > 4096:
+            response = _tagged(request, body, {}, content_type="application/json")
+            if response.status == 200 and len(body) > 4096:
                 response.enable_compression(strategy=1)
             return response
 
         return handle
 
     async def _read(self, work: Callable[[], Any]) -> Any:
-        """Run `work` in the reading thread. Return its result, or an error response."""
+        """Run `work` in the reading thread. HTTPException if it fails or takes longer than READ_S."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(READ_S):
                 return await loop.run_in_executor(self._thread, work)
-        except (FilterError, ConfigError) as error:
-            return _mistake(400, str(error))
-        except WithheldError as error:
-            return _mistake(403, str(error))
-        except (NothingThereError, RecordError, FileNotFoundError) as error:
-            return _mistake(404, str(error))
+        except tuple(_ERRORS) as error:
+            answer = next(answer for kind, answer in _ERRORS.items() if isinstance(error, kind))
+            # A name of the file system may have half a surrogate pair.
+            raise answer(text=str(error).encode(errors="backslashreplace").decode()) from None
         except TimeoutError:
-            return _mistake(503, _LATE)
+            raise web.HTTPServiceUnavailable(text="reading took longer than a minute") from None
 
     async def _stamps(self) -> dict[str, str]:
-        found = await self._read(self._reader.stamps)
-        return {} if isinstance(found, web.Response) else found
+        stamps: dict[str, str] = {}
+        with contextlib.suppress(web.HTTPException):
+            stamps = await self._read(self._reader.stamps)
+        return stamps
 
     async def _export(self, request: web.Request) -> web.Response:
         """The trajectories that are named, or a sample of the run's, as one file."""
@@ -149,41 +150,33 @@ class PageServer:
             return export_page(self._reader, run, collection, places, made=now_as_text(), start=start)
 
         text = await self._read(page)
-        if isinstance(text, web.Response):
-            return text
         name = "".join(c if c.isalnum() else "-" for c in run) or "run"
         headers = {"Content-Disposition": f'attachment; filename="view-{name}.html"'}
         return web.Response(text=text, content_type="text/html", headers=headers)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        try:
-            with self._watcher.watching() as page:
-                response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-                await response.prepare(request)
-                await self._stream(response, page)
-                return response
-        except TooManyPagesError as error:
-            return _mistake(503, str(error))
-
-    async def _stream(self, response: web.StreamResponse, page: OpenPage) -> None:
-        """Write news until the reader leaves or takes none, or the server ends."""
-        ending = asyncio.ensure_future(self._ending.wait())
-        news = asyncio.ensure_future(page.news())
-        try:
-            await _written(response, b": open\n\n")
-            while not self._ending.is_set():
-                await asyncio.wait({ending, news}, timeout=PING_S, return_when=asyncio.FIRST_COMPLETED)
-                if not news.done():
-                    await _written(response, b": ping\n\n")
-                    continue
-                told = msgspec.json.encode(news.result()).decode()
-                news = asyncio.ensure_future(page.news())
-                await _written(response, f"data: {told}\n\n".encode())
-        except (ConnectionResetError, TimeoutError):
-            return
-        finally:
-            ending.cancel()
-            news.cancel()
+        """Write changes until the reader leaves or takes none, or the server ends."""
+        with self._watcher.watching() as page:
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await response.prepare(request)
+            ending = asyncio.ensure_future(self._ending.wait())
+            news = asyncio.ensure_future(page.news())
+            try:
+                await _write(response, b": open\n\n")
+                while not self._ending.is_set():
+                    await asyncio.wait({ending, news}, timeout=PING_S, return_when=asyncio.FIRST_COMPLETED)
+                    if not news.done():
+                        await _write(response, b": ping\n\n")
+                        continue
+                    changes = msgspec.json.encode(news.result())
+                    news = asyncio.ensure_future(page.news())
+                    await _write(response, b"data: " + changes + b"\n\n")
+            except (ConnectionResetError, TimeoutError):
+                pass
+            finally:
+                ending.cancel()
+                news.cancel()
+            return response
 
     async def _end(self, _: web.Application) -> None:
         self._ending.set()
@@ -206,29 +199,30 @@ class PageServer:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-async def _written(response: web.StreamResponse, data: bytes) -> None:
+async def _write(response: web.StreamResponse, data: bytes) -> None:
     """TimeoutError where a reader's buffer stays full."""
     async with asyncio.timeout(PING_S):
         await response.write(data)
-
-
-def _mistake(status: int, message: str) -> web.Response:
-    return web.json_response({"error": message}, status=status)
 
 
 def _text(text: str, suffix: str, *, is_for_ever: bool = False) -> Callable[[web.Request], Any]:
     """`is_for_ever`: the content at this address never changes, as the address has a digest."""
     body = text.encode()
     more = {"Cache-Control": "max-age=31536000, immutable"} if is_for_ever else {}
-    tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    kind = _TYPES.get(suffix, "application/octet-stream")
 
     async def handle(request: web.Request) -> web.Response:
-        if request.headers.get("If-None-Match") == tag:
-            return web.Response(status=304, headers={"ETag": tag})
-        kind = _TYPES.get(suffix, "application/octet-stream")
-        return web.Response(body=body, content_type=kind, charset="utf-8", headers={"ETag": tag, **more})
+        return _tagged(request, body, more, content_type=kind, charset="utf-8")
 
     return handle
+
+
+def _tagged(request: web.Request, body: bytes, headers: Mapping[str, str], **form: Any) -> web.Response:
+    """Return a response with the digest of its body as ETag; 304 without a body if the client has it."""
+    tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    if request.headers.get("If-None-Match") == tag:
+        return web.Response(status=304, headers={"ETag": tag})
+    return web.Response(body=body, headers={"ETag": tag, **headers}, **form)
 
 
 def _run(request: web.Request) -> str:
@@ -239,7 +233,7 @@ def _collection(request: web.Request) -> tuple[str, str]:
     return _run(request), request.query.get("of", STEPS)
 
 
-def _order(request: web.Request) -> dict[str, str]:
+def _filter_of(request: web.Request) -> dict[str, str]:
     return {"words": request.query.get("filter", ""), "sort": request.query.get("sort", "")}
 
 
@@ -260,7 +254,7 @@ def _file_and_row(text: str) -> tuple[str, int]:
 
 
 def _number(request: web.Request, name: str, default: int | None = None, *, base: int = 10) -> int:
-    """Parse a query parameter. FilterError unless it is a whole number of at least 0."""
+    """Parse a query parameter. ConfigError unless it is a whole number of at least 0."""
     text = request.query.get(name)
     if text is None and default is not None:
         return default
@@ -269,5 +263,5 @@ def _number(request: web.Request, name: str, default: int | None = None, *, base
     except ValueError:
         number = -1
     if number < 0:
-        raise FilterError(f"{name}={(text or '')[:40]!r} is no number; give a whole one of at least 0")
+        raise ConfigError(f"{name}={(text or '')[:40]!r} is no number; give a whole one of at least 0")
     return min(number, 2**64 - 1)

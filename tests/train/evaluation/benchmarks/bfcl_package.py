@@ -1,4 +1,4 @@
-"""A package in the form of `bfcl_eval`, with questions and simulated classes of our own."""
+"""A package in the form of `bfcl_eval`, with questions and simulated classes made up."""
 
 import json
 from pathlib import Path

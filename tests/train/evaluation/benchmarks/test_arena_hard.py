@@ -5,12 +5,15 @@ The judge is a fake on loopback; its answers have the form of the API's.
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from aiohttp import web
 
@@ -19,10 +22,14 @@ from rocstar.train.evaluation.benchmarks.arena_hard import (
     MODEL,
     OUR_PROMPT,
     ArenaJudge,
+    arena_score,
     build_judge,
+    clustered_interval,
     load_prompt,
     load_tasks,
+    parse_label,
     pooled,
+    score_games,
 )
 from rocstar.train.evaluation.benchmarks.judge_endpoint import TRIES, JudgeEndpoint
 from rocstar.train.evaluation.provenance import differences, judge_facts
@@ -216,9 +223,9 @@ def test_the_manifest_names_the_judge_and_its_words(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("ROCSTAR_JUDGE_MODEL", "m")
     recipe = Recipe(eval=[EvalConfig(set="arena_hard"), EvalConfig(set="aime24")])
     sets = evaluation_sets(recipe, {"arena_hard": [TASK], "aime24": []})
-    told = judge_facts(sets)
-    assert list(told) == ["arena_hard"]
-    assert told["arena_hard"] == {
+    described = judge_facts(sets)
+    assert list(described) == ["arena_hard"]
+    assert described["arena_hard"] == {
         "judge": "m",
         "url": "https://j:8/v1",
         "temperature": 0.0,
@@ -226,8 +233,8 @@ def test_the_manifest_names_the_judge_and_its_words(monkeypatch: pytest.MonkeyPa
         "prompt": "rocstar",
         "prompt_digest": OUR_PROMPT.digest,
     }
-    before = {"judge": told | {"arena_hard": told["arena_hard"] | {"judge": "another"}}}
-    assert differences(before, {"judge": told}) == ["judge.arena_hard.judge: was 'another', is 'm'"]
+    before = {"judge": described | {"arena_hard": described["arena_hard"] | {"judge": "another"}}}
+    assert differences(before, {"judge": described}) == ["judge.arena_hard.judge: was 'another', is 'm'"]
 
 
 def folder(tmp_path: Path, uids: list[str]) -> Path:
@@ -257,3 +264,96 @@ def test_a_folder_that_lacks_something_is_refused(tmp_path: Path) -> None:
         load_tasks(tmp_path)
     with pytest.raises(ConfigError, match="no answer to 'b'"):
         load_tasks(folder(tmp_path, ["a"]))
+
+
+LABELS = ("A>>B", "A>B", "A=B", "B>A", "B>>A")
+
+
+@pytest.mark.parametrize(
+    ("judgement", "label"),
+    [
+        ("My final verdict is [[A>B]].", "A>B"),
+        ("[[A>B]] no, on reflection [[b>>a]]", "B>>A"),
+        ("so [A=B]", "A=B"),
+        ("[A>B] and then [[B>A]]", "B>A"),
+        ("[[A<<B]]", "B>>A"),
+        ("[[B=A]]", "A=B"),
+        ("[[A>>>B]]", None),
+        ("A>B", None),
+        ("[[]]", None),
+        ("", None),
+    ],
+)
+def test_the_last_label_counts(judgement: str, label: str | None) -> None:
+    assert parse_label(judgement) == label
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "points"),
+    [
+        ("B>>A", "A>>B", (1, 1, 1, 1, 1, 1)),
+        ("A>>B", "B>>A", (0, 0, 0, 0, 0, 0)),
+        ("A=B", "A=B", (0.5, 0.5)),
+        ("A>B", "A>B", (1, 0)),
+        ("A>>B", "A>B", (1, 0, 0, 0)),
+        ("B>A", "A>>B", (1, 1, 1, 1)),
+    ],
+)
+def test_the_policy_is_b_first_and_a_then(first: str, second: str, points: tuple[float, ...]) -> None:
+    assert score_games(first, second) == points
+
+
+def test_changing_sides_mirrors_the_points() -> None:
+    mirror = dict(zip(LABELS, reversed(LABELS), strict=True))
+    for first, second in product(LABELS, LABELS):
+        mine = score_games(first, second)
+        other = score_games(mirror[first], mirror[second])
+        assert sorted(mine) == sorted(1 - point for point in other)
+
+
+def test_the_score_is_that_of_bootstraps_over_games() -> None:
+    rng = np.random.default_rng(3)
+    points = [score_games(*rng.choice(LABELS, 2)) for _ in range(500)]
+    flat = [point for prompt in points for point in prompt]
+    found = arena_score(points)
+    assert found["arena_mean"] == pytest.approx(100 * math.fsum(flat) / len(flat))
+    assert found["arena_score"] == pytest.approx(found["arena_mean"], abs=0.5)
+    spread = float(np.std(flat)) / math.sqrt(len(flat))
+    assert found["arena_score_p95"] - found["arena_score_p05"] == pytest.approx(329 * spread, rel=0.25)
+    assert found["arena_mean_low"] < found["arena_mean"] < found["arena_mean_high"]
+    assert arena_score(points) == found
+    assert arena_score(points, seed=1)["arena_score"] != found["arena_score"]
+
+
+def test_games_that_agree_in_a_prompt_tell_no_more_than_one() -> None:
+    alone = [(1.0,), (0.0,)] * 50
+    repeated = [prompt * 6 for prompt in alone]
+    assert clustered_interval(repeated) == pytest.approx(clustered_interval(alone), abs=1e-9)
+    score = arena_score(repeated)
+    bootstrapped = score["arena_score_p95"] - score["arena_score_p05"]
+    assert bootstrapped < 0.6 * (score["arena_mean_high"] - score["arena_mean_low"])
+
+
+def test_the_interval_covers_at_its_level() -> None:
+    """Each prompt has its own skill, so that its games are alike."""
+    rng = np.random.default_rng(0)
+    drawn = [
+        [
+            np.repeat(rng.random(2) < skill, rng.choice([1, 3], 2)).astype(float)
+            for skill in rng.beta(1, 1.5, 120)
+        ]
+        for _ in range(300)
+    ]
+    truth = np.concatenate([games for points in drawn for games in points]).mean()
+    hits = sum(low <= truth <= high for low, high in map(clustered_interval, drawn))
+    assert 0.92 <= hits / len(drawn) <= 0.98
+
+
+@pytest.mark.parametrize("points", [[(1.0,)] * 20, [(0.0, 0.0)] * 20])
+def test_the_interval_is_not_empty_when_all_is_won_or_lost(points: list[tuple[float, ...]]) -> None:
+    low, high = clustered_interval(points)
+    assert 0.1 < high - low < 0.3
+
+
+def test_one_prompt_tells_nothing() -> None:
+    assert clustered_interval([(1.0, 0.0)]) == (0.0, 1.0)

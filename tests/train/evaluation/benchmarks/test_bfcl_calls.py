@@ -1,4 +1,4 @@
-"""The rule for one answer of BFCL v3, on functions of our own."""
+"""The rule for one answer of BFCL v3, on made-up functions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -69,7 +69,7 @@ def is_due(arguments: Mapping[str, Any], possible: Mapping[str, Any], name: str 
         ({"cake": "lemon cake", "oven": {"heat": 180, "fan": 1}}, {"oven": [{"heat": [180]}]}, False),
         ({"cake": "lemon cake", "layers": [{"cm": 2}]}, {"layers": [[{"cm": [2]}]]}, True),
         ({"cake": "lemon cake", "layers": [{"cm": 2}] * 2}, {"layers": [[{"cm": [2]}]]}, False),
-        # Possible values of another type than the described one: the name of a variable, as it stands.
+        # Possible values of another type than the described one: the name of a variable, unchanged.
         ({"cake": "lemon cake", "eggs": "all_eggs"}, {"eggs": ["all_eggs"]}, True),
         ({"cake": "lemon cake", "eggs": "All eggs"}, {"eggs": ["all_eggs"]}, False),
         ({"cake": "lemon cake", "shelf": 2}, {"shelf": [2]}, True),
@@ -128,7 +128,7 @@ def test_calls_are_taken_greedily_in_the_order_of_the_due_ones() -> None:
     assert not match_due_calls([FRY], [("fry", {"what": "egg"}), ("fry", {"what": "fish"})], due)
 
 
-def test_equal_calls_of_different_types_are_told_apart() -> None:
+def test_equal_calls_of_different_types_are_distinct() -> None:
     vegan = function("set", vegan="any")
     due: list[Due] = [{"set": {"vegan": [True]}}, {"set": {"vegan": [1]}}]
     assert match_due_calls([vegan], [("set", {"vegan": 1}), ("set", {"vegan": True})], due)

@@ -1,13 +1,17 @@
-"""A copy of BFCL v3's files becomes tasks, or one sentence with the error and its fix."""
+"""A copy of BFCL v3's files becomes tasks, or one sentence with the error and its fix; composed scores."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rocstar.engine.types import Task
-from rocstar.train.evaluation.benchmarks.bfcl.entries import INSTALL, LOCAL, SIZES, find_package, load_tasks
+from rocstar.train.evaluation.benchmarks.bfcl.bfcl import overall
+from rocstar.train.evaluation.benchmarks.bfcl.entries import INSTALL, LOCAL, SIZES, load_tasks
 from rocstar.train.recipe.errors import ConfigError
 
 from .bfcl_package import make_package
@@ -22,17 +26,14 @@ def of(package: Path, category: str) -> Task:
     return next(task for task in load_tasks(package) if task.meta["category"] == category)
 
 
-def test_a_set_has_4441_questions() -> None:
-    assert sum(SIZES.values()) == 4441
-
-
 def test_every_category_is_read_in_order(package: Path) -> None:
     assert [task.meta["category"] for task in load_tasks(package)] == list(SIZES)
+    assert sum(SIZES.values()) == 4441
 
 
 @pytest.mark.parametrize("inside", [".", "..", "data"])
 def test_the_folder_may_be_the_package_or_lie_beside_it(package: Path, inside: str) -> None:
-    assert find_package(package / inside) == package.resolve()
+    assert load_tasks(package / inside) == load_tasks(package)
 
 
 def test_functions_are_shown_as_json_schemas_and_judged_as_described(package: Path) -> None:
@@ -68,11 +69,11 @@ def test_held_functions_come_with_a_message_of_the_user(package: Path) -> None:
 
 
 def test_a_task_says_nothing_of_where_its_copy_lies_but_in_one_place(tmp_path: Path) -> None:
-    def told(folder: str) -> list[object]:
+    def content(folder: str) -> list[object]:
         tasks = load_tasks(make_package(tmp_path / folder))
         return [(t.id, t.question, {k: v for k, v in t.meta.items() if k != LOCAL}) for t in tasks]
 
-    assert told("a") == told("b")
+    assert content("a") == content("b")
     assert of(tmp_path / "a", "multi_turn_base").meta[LOCAL] == {"package": str(tmp_path / "a" / "bfcl_eval")}
 
 
@@ -83,48 +84,30 @@ def test_another_simulated_class_is_another_set(package: Path) -> None:
     assert of(package, "multi_turn_base").meta["classes"] != before
 
 
-def cut(package: Path) -> None:
-    path = package / "data" / "BFCL_v3_simple.json"
-    path.write_text(path.read_text()[:20])
-
-
-def no_question(package: Path) -> None:
-    (package / "data" / "BFCL_v3_simple.json").write_text('{"id": "simple_0", "function": []}')
-
-
-def no_answer(package: Path) -> None:
-    (package / "data" / "possible_answer" / "BFCL_v3_simple.json").write_text("")
-
-
-def gone(package: Path) -> None:
-    (package / "data" / "BFCL_v3_java.json").unlink()
-
-
-def a_list(package: Path) -> None:
-    (package / "data" / "BFCL_v3_simple.json").write_text("[]")
-
-
-def another_type(package: Path) -> None:
-    path = package / "data" / "BFCL_v3_simple.json"
-    path.write_text(path.read_text().replace('"string"', '"colour"'))
-
-
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("name", "damage", "message"),
     [
-        (cut, "line 1 is not JSON"),
-        (no_question, "'simple_0' is not of the form of BFCL v3"),
-        (no_answer, "or the file of that name in possible_answer lacks it"),
-        (gone, "BFCL_v3_java.json: "),
-        (another_type, "KeyError: 'colour'"),
-        (a_list, "line 1 is not a JSON object"),
+        ("BFCL_v3_simple.json", lambda text: text[:20], "line 1 is not JSON"),
+        (
+            "BFCL_v3_simple.json",
+            lambda _: '{"id": "simple_0", "function": []}',
+            "'simple_0' is not of the form",
+        ),
+        ("BFCL_v3_simple.json", lambda _: "[]", "line 1 is not a JSON object"),
+        ("BFCL_v3_simple.json", lambda text: text.replace('"string"', '"colour"'), "KeyError: 'colour'"),
+        ("possible_answer/BFCL_v3_simple.json", lambda _: "", "of that name in possible_answer lacks it"),
+        ("BFCL_v3_java.json", None, "BFCL_v3_java.json: "),
     ],
 )
 def test_a_damaged_copy_is_refused_with_its_place(
-    package: Path, damage: Callable[[Path], None], told: str
+    package: Path, name: str, damage: Callable[[str], str] | None, message: str
 ) -> None:
-    damage(package)
-    with pytest.raises(ConfigError, match=told) as refused:
+    path = package / "data" / name
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_text(damage(path.read_text()))
+    with pytest.raises(ConfigError, match=message) as refused:
         load_tasks(package)
     assert str(package) in str(refused.value)
 
@@ -133,3 +116,38 @@ def test_a_missing_copy_is_refused_with_the_command_that_makes_one(tmp_path: Pat
     with pytest.raises(ConfigError) as refused:
         load_tasks(tmp_path)
     assert INSTALL in str(refused.value)
+
+
+MEANS = st.fixed_dictionaries({category: st.floats(0, 1) for category in SIZES})
+
+
+@given(MEANS)
+def test_overall_is_the_mean_of_three_parts(means: dict[str, float]) -> None:
+    simple = fmean([means["simple"], means["java"], means["javascript"]])
+    parts = [means[c] for c in ("multiple", "parallel", "parallel_multiple", "irrelevance")]
+    questions = {"simple": 258, "multiple": 1053, "parallel": 16, "parallel_multiple": 24}
+    questions |= {"irrelevance": 882, "relevance": 18}
+    live = sum(n * means[f"live_{c}"] for c, n in questions.items()) / 2251
+    turns = fmean(means[f"multi_turn_{c}"] for c in ("base", "miss_func", "miss_param", "long_context"))
+    expected = {"non_live": fmean([simple, *parts]), "live": live, "multi_turn": turns}
+    expected["overall"] = fmean(expected.values())
+    assert overall(means) == pytest.approx(expected)
+
+
+@given(MEANS, st.floats(0, 1), st.floats(0, 1))
+def test_the_stricter_irrelevance_has_scores_of_its_own(
+    means: dict[str, float], first: float, second: float
+) -> None:
+    strict = {"irrelevance/no_call_attempted": first, "live_irrelevance/no_call_attempted": second}
+    found = overall(means | strict)
+    replaced = overall(means | {"irrelevance": first, "live_irrelevance": second})
+    assert {k: v for k, v in found.items() if "/" not in k} == overall(means)
+    for name in ("non_live", "live", "overall"):
+        assert found[f"{name}/no_call_attempted"] == replaced[name]
+
+
+def test_a_part_without_all_its_categories_is_left_out() -> None:
+    means = dict.fromkeys(SIZES, 1.0)
+    del means["java"]
+    assert overall(means) == {"live": 1.0, "multi_turn": 1.0}
+    assert overall({}) == {}

@@ -82,26 +82,7 @@ def test_what_is_written_is_read_again(value: Any) -> None:
         assert javascript_value(javascript_literal(value, "dict"), "dict") == value
 
 
-PIECES = [
-    "new",
-    " ",
-    "\n",
-    "HashMap<",
-    ">",
-    "()",
-    "{",
-    "}",
-    "[",
-    "]",
-    ",",
-    "put(",
-    '"',
-    "a",
-    ":",
-    "add(",
-    ")",
-    "Array(",
-]
+PIECES = [*'{}[],:)>a" \n', "new", "HashMap<", "()", "put(", "add(", "Array("]
 
 
 @given(

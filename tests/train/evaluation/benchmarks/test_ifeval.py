@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from rocstar.engine.types import Scored, Task
-from rocstar.train.evaluation.benchmarks.benchmark import Asking
 from rocstar.train.evaluation.benchmarks.ifeval.ifeval import (
-    IFEVAL,
     InstructionJudge,
     load_tasks,
     measures,
@@ -95,38 +93,21 @@ async def test_the_reward_is_the_strict_verdict_on_all(
     assert measures(attempt_at(task, text))["instruction_strict"] == int(method[0]) / 2
 
 
-async def test_what_was_cut_off_scores_nothing(tmp_path: Path) -> None:
+async def test_a_truncated_attempt_scores_0_and_a_passed_deadline_is_no_verdict(tmp_path: Path) -> None:
     (task,) = tasks_of(tmp_path)
     attempt = attempt_at(task, "One river. Two river.", is_truncated=True)
     assert await InstructionJudge().score(attempt, deadline=None) == Scored(reward=0.0, method="truncated")
     assert set(measures(attempt).values()) == {0.0}
-
-
-async def test_a_passed_deadline_is_no_verdict(tmp_path: Path) -> None:
-    (task,) = tasks_of(tmp_path)
     past = asyncio.get_running_loop().time() - 1
     with pytest.raises(TimeoutError):
         await InstructionJudge().score(attempt_at(task, "One river. Two river."), deadline=past)
 
 
 def test_a_prompt_with_three_instructions_counts_thrice_when_pooled() -> None:
-    rows = [(1, 1.0), (3, 1 / 3), (2, 0.5)]
-    scored = [
-        (
-            Task(id="", source="", question="", answer="", meta={"instruction_id_list": ["x"] * count}),
-            Scored(reward=0.0, method=""),
-            {"instruction_strict": share, "instruction_loose": 1.0},
-        )
-        for count, share in rows
-    ]
-    found = pooled(scored)
-    assert found == {
-        "instruction_strict_pooled": pytest.approx(3 / 6),
-        "instruction_loose_pooled": pytest.approx(1.0),
-    }
-    assert pooled([]) == {}
-
-
-def test_it_is_asked_as_its_authors_ask() -> None:
-    assert (IFEVAL.asking, IFEVAL.num_questions) == (Asking.chat, 541)
-    assert (IFEVAL.defaults.samples, IFEVAL.defaults.temperature) == (1, 0.0)
+    scored = []
+    for count, share in ((1, 1.0), (3, 1 / 3), (2, 0.5)):
+        task = Task(id="", source="", question="", answer="", meta={"instruction_id_list": ["x"] * count})
+        columns = {"instruction_strict": share, "instruction_loose": 1.0}
+        scored.append((task, Scored(reward=0.0, method=""), columns))
+    means = {"instruction_strict_pooled": 3 / 6, "instruction_loose_pooled": 1.0}
+    assert pooled(scored) == pytest.approx(means) and pooled([]) == {}

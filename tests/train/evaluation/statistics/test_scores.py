@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from itertools import combinations, combinations_with_replacement, product
+from itertools import combinations, product
 from statistics import fmean
 
 import pytest
@@ -40,7 +40,7 @@ def both(questions: Questions) -> tuple[CountedScores, CountedScores]:
     )
 
 
-def test_failed_is_left_out_or_wrong_and_both_are_told() -> None:
+def test_failed_attempts_are_left_out_or_wrong() -> None:
     out, wrong = both(QUESTIONS)
     assert (out.num_questions, wrong.num_questions) == (3, 4)
     assert out.avg == pytest.approx((2 / 3 + 0 + 1) / 3) and wrong.avg == pytest.approx((2 / 4 + 1 / 4) / 4)
@@ -59,7 +59,7 @@ def test_a_question_with_too_few_attempts_is_counted_and_in_no_number_for_k() ->
     assert compute_scores(QUESTIONS, [8], failed_as_wrong=True).pass_at[8] is None
 
 
-def test_the_majority_is_told_where_answers_are_known() -> None:
+def test_the_majority_needs_answers() -> None:
     assert both(QUESTIONS)[0].maj_at == {}
     found = both([facts("RRW", "aab"), facts("WWR", "cda")])[0].maj_at
     assert found[1] == pytest.approx(0.5) and found[2] == pytest.approx((2 / 3 + 1 / 3) / 2)
@@ -79,7 +79,7 @@ def test_who_finished_first_changes_no_bit() -> None:
         assert both(questions) == first
 
 
-def test_nothing_is_told_of_nothing() -> None:
+def test_no_attempt_gives_no_score() -> None:
     assert (both([])[0].avg, both([])[0].interval) == (None, None)
     assert both([facts("FF")])[0].interval is None
     assert powers_up_to(0) == [] and powers_up_to(1) == [1] and powers_up_to(6) == [1, 2, 4, 6]
@@ -107,18 +107,9 @@ def majority(answers: list[str | None], correct: list[bool], k: int) -> float:
     return fmean(values)
 
 
-@pytest.mark.parametrize("n", range(1, 9))
-def test_maj_at_k_is_a_mean_over_all_draws(n: int) -> None:
-    """Votes for a right answer and three others, and silent attempts, in every mixture."""
-    for answers in combinations_with_replacement((None, "a", "b", "c", "d"), n):
-        for k in range(1, n + 1):
-            correct = [answer == "a" for answer in answers]
-            assert maj_at_k(answers, correct, k) == pytest.approx(majority(list(answers), correct, k))
-
-
 @given(
     st.lists(
-        st.tuples(st.sampled_from([None, "a", "b", "c", "d", "e"]), st.booleans()), min_size=7, max_size=8
+        st.tuples(st.sampled_from([None, "a", "b", "c", "d", "e"]), st.booleans()), min_size=1, max_size=8
     )
 )
 def test_maj_at_k_of_any_verdicts_is_a_mean_over_all_draws(attempts: list[tuple[str | None, bool]]) -> None:
@@ -132,24 +123,17 @@ def test_maj_at_k_of_any_verdicts_is_a_mean_over_all_draws(attempts: list[tuple[
 
 
 def test_a_tie_is_decided_by_lot_and_not_by_place() -> None:
+    """Of 64 attempts maj@1 is avg@64, and maj@64 the vote itself."""
+    answers = ["x"] * 20 + [f"wrong {n % 9}" for n in range(44)]
+    correct = [answer == "x" for answer in answers]
+    assert (maj_at_k(answers, correct, 1), maj_at_k(answers, correct, 64)) == (pytest.approx(20 / 64), 1.0)
     assert maj_at_k(["a", "b"], [True, False], 2) == maj_at_k(["b", "a"], [False, True], 2) == 0.5
     assert maj_at_k(["a", "b", "c"], [True, False, False], 3) == pytest.approx(1 / 3)
     assert maj_at_k([None, None], [False, False], 2) == 0.0
 
 
-def test_sixty_four_attempts_are_exact_too() -> None:
-    """No draw is right but by the one right answer: maj@1 is avg@64; of all it is the vote itself."""
-    answers = ["x"] * 20 + [f"wrong {n % 9}" for n in range(44)]
-    correct = [answer == "x" for answer in answers]
-    assert maj_at_k(answers, correct, 1) == pytest.approx(20 / 64)
-    assert maj_at_k(answers, correct, 64) == 1.0
-
-
 @pytest.mark.parametrize("k", [0, 4])
 def test_k_is_one_to_n(k: int) -> None:
-    with pytest.raises(ValueError, match=f"k = {k} of 3 attempts"):
-        pass_at_k(3, 1, k)
-    with pytest.raises(ValueError, match="attempts"):
-        pass_power_k(3, 1, k)
-    with pytest.raises(ValueError, match="attempts"):
-        maj_at_k(["a"] * 3, [True] * 3, k)
+    for score, attempts in ((pass_at_k, (3, 1)), (pass_power_k, (3, 1)), (maj_at_k, (["a"] * 3, [True] * 3))):
+        with pytest.raises(ValueError, match=f"k = {k} of 3 attempts"):
+            score(*attempts, k)  # type: ignore[operator]

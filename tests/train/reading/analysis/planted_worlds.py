@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rocstar.train.reading.analysis.statistics.estimates import TaskDraws, class_shares, compare_with_control
+from rocstar.train.reading.analysis.statistics.estimates import class_shares, compare_with_control, draw_tasks
 from rocstar.train.reading.analysis.statistics.tally import Lead, Tally
 
 WINDOW = 8
@@ -72,7 +72,7 @@ def directions(world: World, seeds: int) -> tuple[list[int], list[int]]:
     controlled, plain = [], []
     for seed in range(seeds):
         tally = tally_of(world, seed)
-        draws = TaskDraws(tally.num_tasks, np.random.default_rng([seed, 1]))
+        draws = draw_tasks(tally.num_tasks, np.random.default_rng([seed, 1]))
         controlled.append(compare_with_control(tally, AFTER, WINDOW, draws).ratio.lies_beyond(1.0))
         plain.append(class_shares(tally, draws)[NEAR].lift.lies_beyond(1.0))
     return controlled, plain

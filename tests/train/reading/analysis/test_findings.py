@@ -53,13 +53,6 @@ def test_a_sentence_claims_what_its_interval_shows_and_nothing_else(e: Bootstrap
         assert "too few" in said or "no token was seen" in said
 
 
-def test_what_was_not_seen_is_said_to_be_not_seen() -> None:
-    nothing = BootstrapEstimate(value=math.nan, low=-math.inf, high=math.inf, num_tasks=0, num_tokens=0)
-    assert "no token was seen" in behind_sentence(
-        "error", ControlComparison(ratio=nothing, difference=nothing)
-    )
-
-
 @pytest.mark.parametrize("width", [340, 1060])
 @settings(max_examples=20, deadline=None)
 @given(e=estimates())

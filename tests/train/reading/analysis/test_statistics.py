@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocstar.train.reading.analysis.statistics.estimates import (
-    TaskDraws,
     class_shares,
     compare_with_control,
+    draw_tasks,
     interval,
     profile,
 )
@@ -60,7 +60,7 @@ def test_a_planted_bump_is_found_and_none_is_where_there_is_none() -> None:
 def test_the_difference_is_the_planted_one() -> None:
     world = planted_worlds.World(tasks=200, bump=0.3, trajectory_sd=0.0, task_sd=0.0)
     tally = planted_worlds.tally_of(world, 0)
-    draws = TaskDraws(tally.num_tasks, np.random.default_rng(0))
+    draws = draw_tasks(tally.num_tasks, np.random.default_rng(0))
     nats = compare_with_control(tally, AFTER, WINDOW, draws).difference
     assert nats.low < 0.3 < nats.high and nats.value == pytest.approx(0.3, abs=0.03)
 
@@ -87,7 +87,7 @@ def test_siblings_that_are_alike_tell_no_more_than_one() -> None:
     limits = []
     for siblings in (1, 8):
         tally = tally_of(siblings)
-        draws = TaskDraws(tally.num_tasks, np.random.default_rng(5))
+        draws = draw_tasks(tally.num_tasks, np.random.default_rng(5))
         ratio, share = (
             compare_with_control(tally, AFTER, 8, draws).ratio,
             class_shares(tally, draws)[1].of_top,
@@ -116,7 +116,7 @@ def test_only_offsets_that_both_have_are_compared() -> None:
         entropy = np.array([1.0, 1, 1, 1, *[1.0] * 4, *[9.0] * 4])
         lead = np.repeat([Lead.asked, Lead.ok], [4, 8])
         tally.add(task, entropy, np.zeros(12, int), lead, np.array([*range(4), *range(8)]))
-    draws = TaskDraws(10, np.random.default_rng(0))
+    draws = draw_tasks(10, np.random.default_rng(0))
     assert compare_with_control(tally, AFTER, 8, draws).difference.value == 0.0
     assert compare_with_control(tally, (Lead.error,), 8, draws).ratio.num_tokens == 0
     assert math.isnan(compare_with_control(tally, (Lead.error,), 8, draws).ratio.value)

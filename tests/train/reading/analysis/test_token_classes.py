@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from rocstar.engine.chat.toolcalls import tool_call_spans
 from rocstar.train.reading.analysis import token_classes
 from rocstar.train.reading.analysis.statistics.tally import Lead
 from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass, split_turns, token_starts
@@ -39,19 +38,34 @@ def letters(trajectory: object, window: int = 3) -> list[str]:
     ]
 
 
-def test_the_classes_of_a_trajectory_with_an_error_and_a_good_call() -> None:
-    found = letters(
-        told(
-            ("I try." + CALL + "$", "boom", True),
-            ("Again!" + CALL, "fine", False),
-            ("It is one: " + ANSWER + "$", "", None),
-        )
-    )
-    assert found == [
-        "fff" + "rrr" + "c" * (len(CALL) + 1),
-        "eee" + "rrr" + "c" * len(CALL),
-        "ooo" + "b" * 8 + "a" * (len(ANSWER) + 1),
-    ]
+IN_CODE = '<tool_call>{"name": "p", "arguments": {"code": "<answer>"}}</tool_call>'
+TORN = '<tool_call>{"name": "p", "arg'
+
+
+@pytest.mark.parametrize(
+    ("parts", "classes"),
+    [
+        (
+            [
+                ("I try." + CALL + "$", "boom", True),
+                ("Again!" + CALL, "fine", False),
+                ("It is one: " + ANSWER + "$", "", None),
+            ],
+            [
+                "fffrrr" + "c" * (len(CALL) + 1),
+                "eeerrr" + "c" * len(CALL),
+                "ooo" + "b" * 8 + "a" * (len(ANSWER) + 1),
+            ],
+        ),
+        (  # an answer in a program is none, and between calls there is reasoning
+            [("xyz." + IN_CODE + " and " + CALL, "", None)],
+            ["fffr" + "c" * len(IN_CODE) + "r" * 5 + "c" * len(CALL)],
+        ),
+        ([("So: " + TORN, "", None)], ["fffr" + "c" * len(TORN)]),
+    ],
+)
+def test_every_token_has_its_class(parts: list[tuple[str, str, bool | None]], classes: list[str]) -> None:
+    assert letters(told(*parts)) == classes
 
 
 def test_a_turn_that_answers_the_user_is_no_turn_behind_a_tool() -> None:
@@ -66,19 +80,6 @@ def test_one_error_among_several_results_is_an_error_only_behind_it() -> None:
         Lead.error,
         Lead.ok,
     ]
-
-
-def test_an_answer_in_a_program_is_no_answer_and_between_calls_is_reasoning() -> None:
-    call = '<tool_call>{"name": "p", "arguments": {"code": "<answer>"}}</tool_call>'
-    (found,) = letters(told(("xyz." + call + " and " + CALL, "", None)))
-    assert found == "fff" + "r" + "c" * len(call) + "r" * 5 + "c" * len(CALL)
-
-
-def test_a_call_that_is_not_closed_reaches_to_the_end() -> None:
-    text = 'So: <tool_call>{"name": "p", "arg'
-    assert tool_call_spans(text) == ((4, len(text)),)
-    (found,) = letters(told((text, "", None)))
-    assert found == "fff" + "r" + "c" * (len(text) - 4)
 
 
 def test_the_turns_tile_what_the_policy_wrote() -> None:

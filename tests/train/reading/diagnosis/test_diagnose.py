@@ -99,16 +99,6 @@ def test_what_is_no_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["doctor", str(tmp_path), "--fast"]) == 2
 
 
-def test_held_out_questions_are_paired(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    questions = [k % 2 == 0 for k in range(60)]
-    before, after = (write_evaluation(run, step, questions) for step in (0, 40))
-    write_rows(run, [before, *healthy(40), after])
-    (episode,) = diagnose(run).standing
-    assert (episode.alarm.name, episode.first) == ("reward_without_held_out", 40)
-
-
 def test_who_works_on_a_run_is_known(tmp_path: Path) -> None:
     run = write_rows(tmp_path / "run", healthy(10))
     write_json(run / "manifest.json", {"v": 1, "starts": [{"status": "running"}]})

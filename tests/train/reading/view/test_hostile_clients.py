@@ -11,8 +11,8 @@ from rocstar.train.reading.view.reader import RunReader
 from rocstar.train.reading.view.viewed_run import RunIndex
 from rocstar.train.reading.view.web import PageServer
 
-from .... import crooked_http
-from ....crooked_http import CHUNKS, LAST, LENGTHS, LINES, said
+from .... import malformed_http
+from ....malformed_http import CHUNKS, LAST, LENGTHS, LINES, said
 from ....sandbox.service.test_hostile_clients import ACCEPTED, HOSTS
 from .test_web import served
 
@@ -71,15 +71,21 @@ async def test_names_that_climb(viewed: Path) -> None:
             b"//etc/passwd",
             b"/%2e%2e/%2e%2e/etc/passwd",
         ):
-            assert (await said(port, crooked_http.of_target(target, b"GET") + LAST))[0][0] == 404
+            assert (await said(port, malformed_http.of_target(target, b"GET") + LAST))[0][0] == 404
 
 
 @pytest.mark.parametrize(
-    "request_of", [crooked_http.of_length, crooked_http.of_lines, crooked_http.of_chunks], ids=["1", "2", "3"]
+    "request_of",
+    [malformed_http.of_length, malformed_http.of_lines, malformed_http.of_chunks],
+    ids=["1", "2", "3"],
 )
 async def test_lines_that_are_none(viewed: Path, request_of: object) -> None:
     assert callable(request_of)
-    forms = {crooked_http.of_length: LENGTHS, crooked_http.of_lines: LINES, crooked_http.of_chunks: CHUNKS}
+    forms = {
+        malformed_http.of_length: LENGTHS,
+        malformed_http.of_lines: LINES,
+        malformed_http.of_chunks: CHUNKS,
+    }
     async with served(viewed) as (_, address):
         for name in forms[request_of].keys() - ACCEPTED:  # type: ignore[index]
             statuses, _ = await said(int(address.rpartition(":")[2]), request_of(b"/", name) + LAST)
@@ -101,13 +107,13 @@ async def test_hosts_and_origins(viewed: Path, host: str) -> None:
         if host not in HOSTS:
             targets += [b"/", b"/events", b"/nothing"]
         for target in targets:
-            request = crooked_http.of_target(target, b"GET")
+            request = malformed_http.of_target(target, b"GET")
             request = request.replace(b"Host: localhost", b"Host: " + host.encode("latin-1"))
             first, *_ = (await said(port, request + LAST))[0]
             assert first == 200 if host in HOSTS else first in (400, 403), (request, first)
         for target in (b"/api/runs", b"/events", b"/export?run=made&at=step_000001:0"):
             for site in (b"cross-site", b"same-site", b"x"):
-                request = crooked_http.of_target(target, b"GET", b"Sec-Fetch-Site: " + site + b"\r\n")
+                request = malformed_http.of_target(target, b"GET", b"Sec-Fetch-Site: " + site + b"\r\n")
                 assert (await said(port, request + LAST))[0][0] == 403
 
 

@@ -454,12 +454,6 @@ def test_a_table_is_read_without_a_script(browser: Browser, reports: dict[str, P
     context.close()
 
 
-def test_a_drawing_tells_the_numbers_that_are_pointed_at(page: Page, served: ServedPage) -> None:
-    page.goto(served.address + "#/run?run=plain")
-    page.locator(".charts .screen svg[data-chart]").first.hover()
-    expect(page.locator("#tip")).to_contain_text("step")
-
-
 UPDATES, COLLECTIONS = 16, 6
 
 

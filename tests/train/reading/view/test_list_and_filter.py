@@ -11,8 +11,9 @@ from rocstar.engine.record.reading import RecordError, export_lines, read_folder
 from rocstar.engine.record.step_file import ROW, FrameFile
 from rocstar.train.reading.view import listing as listing_module
 from rocstar.train.reading.view.listing import LISTED, Listing
-from rocstar.train.reading.view.trajectory_filter import FilterError, filter_trajectories
+from rocstar.train.reading.view.trajectory_filter import filter_trajectories
 from rocstar.train.reading.view.viewed_run import ViewedRun, records_of
+from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.run_directory import records_file
 
 from .view_runs import groups_of, write_step
@@ -108,7 +109,7 @@ def test_a_sort_turns_round_and_loses_nobody(viewed: Path, column: str) -> None:
     ],
 )
 def test_what_means_nothing_is_named(viewed: Path, words: str, sort: str, why: str) -> None:
-    with pytest.raises(FilterError, match=why):
+    with pytest.raises(ConfigError, match=why):
         filter_trajectories(listed(viewed), words, sort)
 
 

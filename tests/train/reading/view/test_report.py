@@ -14,8 +14,9 @@ from rocstar.train.reading.view.curves import REWARD, evaluations, main_set_of, 
 from rocstar.train.reading.view.document import encode_json
 from rocstar.train.reading.view.listing import OpenRecords
 from rocstar.train.reading.view.reader import RunReader
-from rocstar.train.reading.view.report import ReportError, main, report_page, write_report
+from rocstar.train.reading.view.report import main, report_page, write_report
 from rocstar.train.reading.view.viewed_run import STEPS, RunIndex
+from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.metrics import MetricsWriter, UnknownMetricError, read_metrics
 
 from ...evaluation.eval_folders import MadeSet, make_folder
@@ -158,7 +159,7 @@ def test_the_picture_stands_alone(run_dir: Path, tmp_path: Path, capsys: pytest.
 
 def test_a_directory_without_rows_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(ReportError, match="no rows"):
+    with pytest.raises(ConfigError, match="no rows"):
         write_report(tmp_path)
     (tmp_path / "metrics.jsonl").write_text("{}\n")
     for path, words in ((tmp_path, "not a row"), (tmp_path / "none", "metrics.jsonl does not exist")):

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rocstar.train.reading.view.group_page import RocSettings, pass_rates, task_over_steps
+from rocstar.train.reading.view.group_page import draw_weight, pass_rates, roc_settings, task_over_steps
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.reader import RunReader
 from rocstar.train.reading.view.viewed_run import RunIndex
@@ -77,8 +77,10 @@ def test_a_group_whose_records_are_damaged_has_no_question(viewed: Path, tmp_pat
     ],
 )
 def test_what_is_not_known_is_not_shown(mode: str | None, is_correct: bool, weight: float | None) -> None:
-    assert RocSettings(mode, 0.1, 4).weight(0.5, is_correct=is_correct) == weight
-    assert RocSettings.of({}) == RocSettings(None, None, None)
+    sibling = {"reward": 0.5, "verdict": "correct" if is_correct else "wrong"}
+    sibling |= {"penalty_error": 0.5, "penalty_format": None}
+    assert draw_weight(sibling, mode=mode, eps=0.1) == weight
+    assert set(roc_settings({}).values()) == {None}
 
 
 def test_a_task_over_the_steps_and_groups_by_correct_siblings(viewed: Path) -> None:

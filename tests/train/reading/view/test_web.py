@@ -15,21 +15,22 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from rocstar.engine.record.reading import from_record, read_records
 from rocstar.sandbox.http.connections import ConnectionLimiter
 from rocstar.train.cli import main
 from rocstar.train.reading.diagnosis.diagnose import diagnose
 from rocstar.train.reading.diagnosis.doctor_command import as_plain
-from rocstar.train.reading.view.change_events import MAX_PAGES, RunWatcher, TooManyPagesError
+from rocstar.train.reading.view.change_events import MAX_PAGES, RunWatcher
 from rocstar.train.reading.view.document import page_files
 from rocstar.train.reading.view.reader import RunReader
 from rocstar.train.reading.view.viewed_run import RunIndex
 from rocstar.train.reading.view.web import PageServer
 from rocstar.train.served.recorded_start import recorded_start
 
+from ....malformed_http import answer_to
 from ....patience import PATIENCE_S
-from ....raw_http import answer_to
 from ....warm_python import warm
 from ...evaluation.eval_folders import MadeSet, make_folder
 from .view_runs import groups_of, make_sick_run, write_step
@@ -202,14 +203,14 @@ async def test_the_watcher_tells_each_change_once() -> None:
 
     watcher = RunWatcher(look)
     with watcher.watching() as page, watcher.watching() as slow:
-        await watcher.look_once()
+        await watcher.poll()
         assert await page.news() == {"a": "1", "b": "1"}
         stamps["b"] = "2"
-        await watcher.look_once()
-        await watcher.look_once()
+        await watcher.poll()
+        await watcher.poll()
         assert await page.news() == {"b": "2"}
         del stamps["a"]
-        await watcher.look_once()
+        await watcher.poll()
         assert await page.news() == {"a": ""}
         assert await slow.news() == {"a": "", "b": "2"}, "who is slow is told the newest alone"
         with pytest.raises(TimeoutError):
@@ -225,7 +226,7 @@ async def test_only_so_many_pages_watch() -> None:
     pages = [watcher.watching() for _ in range(MAX_PAGES)]
     for page in pages:
         page.__enter__()
-    with pytest.raises(TooManyPagesError), watcher.watching():
+    with pytest.raises(web.HTTPServiceUnavailable), watcher.watching():
         pass
     pages[0].__exit__(None, None, None)
     with watcher.watching():

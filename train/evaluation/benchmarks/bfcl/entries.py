@@ -78,15 +78,9 @@ def load_tasks(path: Path) -> list[Task]:
     Raises:
         ConfigError: a file is missing or has another form.
     """
-    package = find_package(path)
-    return [task for category in SIZES for task in _tasks(package, category)]
-
-
-def find_package(path: Path) -> Path:
-    """Return the folder `bfcl_eval` for `path`."""
     for package in (path / "bfcl_eval", path, path.parent):
         if (package / "data" / "BFCL_v3_simple.json").is_file():
-            return package.resolve()
+            return [task for category in SIZES for task in _tasks(package.resolve(), category)]
     raise ConfigError(
         f"bfcl_v3: {str(path)!r} holds no bfcl_eval/data/BFCL_v3_simple.json. `{INSTALL}` makes the folder "
         "'bfcl' with it."

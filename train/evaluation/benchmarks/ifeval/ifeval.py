@@ -33,9 +33,8 @@ from rocstar.train.evaluation.benchmarks.ifeval.instructions import (
     detectors,
     to_instructions,
 )
-from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.tasks.rows import rows_of
+from rocstar.train.tasks.rows import rows_from
 
 NAME = "ifeval"
 _RELATIONS = frozenset({"relation", "let_relation", "capital_relation"})
@@ -48,7 +47,7 @@ def load_tasks(path: Path) -> list[Task]:
     Raises:
         ConfigError: a row has another form, an unknown instruction, or lacks an argument.
     """
-    return [_task(row, where) for where, row in rows_of(DataConfig(source=str(path), split="train"), Path())]
+    return [_task(row, where) for where, row in rows_from(str(path), Path(), split="train")]
 
 
 def _task(row: Any, where: str) -> Task:

@@ -50,20 +50,14 @@ class BootstrapEstimate:
         return int(self.low > null) - int(self.high < null)
 
 
-class TaskDraws:
-    """B draws of M tasks with replacement, as the number of times of each task in each draw."""
+def draw_tasks(num_tasks: int, rng: np.random.Generator, num_draws: int = NUM_DRAWS) -> Floats:
+    """Return the number of times of each task in draws of M tasks with replacement, (B, M).
 
-    def __init__(self, num_tasks: int, rng: np.random.Generator, num_draws: int = NUM_DRAWS) -> None:
-        """Draw. ValueError without a task."""
-        if num_tasks < 1:
-            raise ValueError("no task was drawn")
-        even = np.full(num_tasks, 1 / num_tasks)
-        self._times_BM: Floats = rng.multinomial(num_tasks, even, num_draws).astype(float)
-
-    def sums(self, rows_MK: Floats) -> Floats:
-        """Return the sum over the tasks of each draw, (B, K)."""
-        sums_BK: Floats = self._times_BM @ rows_MK
-        return sums_BK
+    Its product with sums by task is the sum over the tasks of each draw. ValueError without a task.
+    """
+    if num_tasks < 1:
+        raise ValueError("no task was drawn")
+    return rng.multinomial(num_tasks, np.full(num_tasks, 1 / num_tasks), num_draws).astype(float)
 
 
 def interval(values_B: Floats, num_tasks: int, level: float = LEVEL) -> tuple[float, float]:
@@ -103,10 +97,10 @@ class ControlComparison:
     """The difference of mean entropies, in nats."""
 
 
-def class_shares(tally: Tally, draws: TaskDraws) -> list[ClassShare]:
+def class_shares(tally: Tally, draws_BM: Floats) -> list[ClassShare]:
     """Return the shares of each class, in order."""
     sums_QMC = tally.by_class
-    total_QC, drawn_QBC = sums_QMC.sum(1), np.stack([draws.sums(sums_MC) for sums_MC in sums_QMC])
+    total_QC, drawn_QBC = sums_QMC.sum(1), np.stack([draws_BM @ sums_MC for sums_MC in sums_QMC])
     of_top_C, of_all_C = _shares(total_QC)
     of_top_BC, of_all_BC = _shares(drawn_QBC)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -128,14 +122,14 @@ def class_shares(tally: Tally, draws: TaskDraws) -> list[ClassShare]:
 
 
 def compare_with_control(
-    tally: Tally, leads: Sequence[Lead], window: int, draws: TaskDraws
+    tally: Tally, leads: Sequence[Lead], window: int, draws_BM: Floats
 ) -> ControlComparison:
     """Compare the first `window` tokens of turns with one of `leads` with the control."""
     sums_QMLW = tally.by_offset[..., :window]
     after_QMW, control_QMW = sums_QMLW[:, :, list(leads)].sum(2), sums_QMLW[:, :, Lead.asked]
     ratio, difference = _against(after_QMW.sum(1), control_QMW.sum(1))
     ratio_B, difference_B = _against(
-        np.stack([draws.sums(one) for one in after_QMW]), np.stack([draws.sums(one) for one in control_QMW])
+        np.stack([draws_BM @ one for one in after_QMW]), np.stack([draws_BM @ one for one in control_QMW])
     )
     tasks = min(int((one[Quantity.tokens].sum(-1) > 0).sum()) for one in (after_QMW, control_QMW))
     tokens = int(after_QMW[Quantity.tokens].sum())
@@ -145,10 +139,10 @@ def compare_with_control(
     )
 
 
-def profile(tally: Tally, lead: Lead, draws: TaskDraws) -> list[BootstrapEstimate]:
+def profile(tally: Tally, lead: Lead, draws_BM: Floats) -> list[BootstrapEstimate]:
     """Return the mean entropy by offset from the start of a turn, in nats."""
     sums_QMW = tally.by_offset[:, :, lead]
-    drawn_QBW = np.stack([draws.sums(one) for one in sums_QMW])
+    drawn_QBW = np.stack([draws_BM @ one for one in sums_QMW])
     with np.errstate(divide="ignore", invalid="ignore"):
         mean_W = sums_QMW.sum(1)[Quantity.entropy] / sums_QMW.sum(1)[Quantity.tokens]
         mean_BW = drawn_QBW[Quantity.entropy] / drawn_QBW[Quantity.tokens]

@@ -92,39 +92,31 @@ class _StorageBooking:
     watch: Any = None
 
 
-class MemoryLedger:
+class MemoryTracker:
     """Return the bytes held now, and the peak since `act` began."""
 
     def __init__(self) -> None:
-        self._held = dict.fromkeys(Category, 0)
-        self._total = 0
+        self.held = dict.fromkeys(Category, 0)
+        """Bytes by category."""
+        self.total = 0
         self._bookings: dict[int, _StorageBooking] = {}
         self._scopes = [Category.temporary]
         self._act = ""
         self._most = 0
-        self._at_most = dict(self._held)
+        self._at_most = dict(self.held)
         self.peaks: list[MemoryPeak] = []
-
-    # ---- queries ----
-
-    @property
-    def total(self) -> int:
-        return self._total
 
     @property
     def category(self) -> Category:
         """The category of new storages."""
         return self._scopes[-1]
 
-    def held(self, category: Category) -> int:
-        return self._held[category]
-
     @contextlib.contextmanager
     def act(self, name: str) -> Iterator[None]:
         """A part of the rehearsal with a peak of its own, which `peaks` has when it ends."""
-        self._act, self._most, self._at_most = name, self._total, dict(self._held)
+        self._act, self._most, self._at_most = name, self.total, dict(self.held)
         yield
-        self.peaks.append(MemoryPeak(act=name, by_category=dict(self._at_most), held_after=self._total))
+        self.peaks.append(MemoryPeak(act=name, by_category=dict(self._at_most), held_after=self.total))
 
     @contextlib.contextmanager
     def scope(self, category: Category) -> Iterator[None]:
@@ -159,17 +151,17 @@ class MemoryLedger:
 
     def brief(self, num_bytes: int) -> None:
         """So much was taken and given back within one op."""
-        if num_bytes and self._total + num_bytes > self._most:
-            self._most = self._total + num_bytes
-            self._at_most = {**self._held, Category.temporary: self._held[Category.temporary] + num_bytes}
+        if num_bytes and self.total + num_bytes > self._most:
+            self._most = self.total + num_bytes
+            self._at_most = {**self.held, Category.temporary: self.held[Category.temporary] + num_bytes}
 
     def file(self, tensors: Iterable[Tensor], category: Category) -> None:
         """Move the storages of the tensors into another category."""
         for tensor in tensors:
             booking = self._bookings.get(tensor.untyped_storage()._cdata)
             if booking is not None and booking.category is not category:
-                self._held[booking.category] -= booking.num_bytes
-                self._held[category] += booking.num_bytes
+                self.held[booking.category] -= booking.num_bytes
+                self.held[category] += booking.num_bytes
                 booking.category = category
 
     def _end(self, key: int) -> None:
@@ -181,7 +173,7 @@ class MemoryLedger:
         rounded = -(-num_bytes // BLOCK) * BLOCK
         change = rounded - booking.num_bytes
         booking.num_bytes = rounded
-        self._held[booking.category] += change
-        self._total += change
-        if self._total > self._most:
-            self._most, self._at_most = self._total, dict(self._held)
+        self.held[booking.category] += change
+        self.total += change
+        if self.total > self._most:
+            self._most, self._at_most = self.total, dict(self.held)

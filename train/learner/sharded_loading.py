@@ -51,14 +51,14 @@ def load_learner(
     def parted(model: PreTrainedModel) -> None:
         shard(model, world, recipe.model, tokens_per_microbatch=tokens, mesh=mesh)
 
-    part = read_parts(path, parted) if is_apart(world, recipe.model) else None
+    part = load_shards(path, parted) if is_apart(world, recipe.model) else None
     if part is None:
         part = load_model(path, "float32")
         parted(part)
     return part
 
 
-def read_parts(path: str, parted: Parted) -> PreTrainedModel | None:
+def load_shards(path: str, parted: Parted) -> PreTrainedModel | None:
     """The model with this rank's rows alone; None where it must be loaded whole.
 
     Raises:

@@ -13,7 +13,7 @@ from rocstar.train.algorithm.loss import clip, logprobs_and_entropy
 from rocstar.train.algorithm.off_policy import Gate
 from rocstar.train.learner.batch import MicroBatch, pack
 from rocstar.train.learner.learner import Learner
-from rocstar.train.learner.marks import MarksPlace, MarksWriter, TokenMarks
+from rocstar.train.learner.token_stats_writer import TokenStatsBuffer, TokenStatsPath, TokenStatsWriter
 
 from .test_learner import MASKS, SETTINGS, examples, learner, settings
 
@@ -23,9 +23,9 @@ FRAMES = "step_000007.columns"
 def marked(
     made: Learner, updates: list[list[MicroBatch]], given: object = SETTINGS
 ) -> dict[str, LearnedTokens]:
-    made.marks = marks = TokenMarks()
+    made.token_stats = token_stats = TokenStatsBuffer()
     made.policy_step(updates, given)  # type: ignore[arg-type]
-    return marks.by_name()
+    return token_stats.by_name
 
 
 def by_name(micros: list[MicroBatch], columns: list[torch.Tensor]) -> dict[str, list[float]]:
@@ -87,15 +87,15 @@ def test_a_batch_that_the_gate_stopped_is_marked_as_measured() -> None:
 
 
 def test_marks_are_written_beside_the_work_and_settled_before_the_next(tmp_path: Path) -> None:
-    place, writer = MarksPlace(folder=tmp_path / "trajectories", step=7), MarksWriter(1, 2)
+    place, writer = TokenStatsPath(folder=tmp_path / "trajectories", step=7), TokenStatsWriter(1, 2)
     made = learner()
     expected = marked(made, [pack(examples(), tokens_per_microbatch=16)])["2"]
     assert not writer.settle()
-    writer.begin(place, made.marks)
+    writer.begin(place, made.token_stats)
     assert not writer.settle() and learned_path(place.folder, 7, 1).is_file()
     writer.close()
-    other = MarksWriter(0, 2)
-    other.begin(place, TokenMarks())
+    other = TokenStatsWriter(0, 2)
+    other.begin(place, TokenStatsBuffer())
     other.close()
     found = LearnedStep(place.folder / FRAMES).find("2")
     assert found is not None
@@ -104,7 +104,7 @@ def test_marks_are_written_beside_the_work_and_settled_before_the_next(tmp_path:
 
 def test_what_a_disk_does_not_take_is_told_and_no_more(tmp_path: Path) -> None:
     (tmp_path / "trajectories").touch()
-    writer = MarksWriter(0, 1)
-    writer.begin(MarksPlace(folder=tmp_path / "trajectories", step=7), TokenMarks())
+    writer = TokenStatsWriter(0, 1)
+    writer.begin(TokenStatsPath(folder=tmp_path / "trajectories", step=7), TokenStatsBuffer())
     assert "step 7 could not be written to" in writer.settle() and not writer.settle()
     writer.close()

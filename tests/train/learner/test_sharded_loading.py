@@ -15,8 +15,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Gemma2Config, Gemma2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from rocstar.train.learner.load_parts import load_learner, read_parts
 from rocstar.train.learner.model_io import load_model
+from rocstar.train.learner.sharded_loading import load_learner, load_shards
 from rocstar.train.learner.sharding import shard
 from rocstar.train.learner.world import World
 from rocstar.train.recipe.config import Recipe
@@ -94,7 +94,7 @@ def test_files_with_other_names_are_loaded_whole(path: Path, world: World) -> No
     weights = {name.removeprefix("model."): weight for name, weight in load_file(file).items()}
     save_file(weights, file, metadata={"format": "pt"})
     recipe = recipe_of(dtype="bfloat16")
-    assert read_parts(str(path), lambda _: pytest.fail("nothing to part")) is None
+    assert load_shards(str(path), lambda _: pytest.fail("nothing to part")) is None
     part = load_learner(str(path), world, recipe)
     theirs = load_model(str(path), "float32")
     shard(theirs, world, recipe.model)

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from rocstar.train.rehearsal.ledger import GIB, Category, MemoryPeak
-from rocstar.train.rehearsal.verdict import OVERHEAD_GIB, MemorySettings, judge_memory
+from rocstar.train.rehearsal.memory_fit import OVERHEAD_GIB, MemorySettings, check_fit
+from rocstar.train.rehearsal.memory_tracker import GIB, Category, MemoryPeak
 
 SETTINGS = MemorySettings(
     tokens_per_microbatch=20480, rehearsed_tokens=20480, checkpointing=False, dtype="bfloat16", ranks=64
@@ -21,14 +21,14 @@ def peak(*, activations: float, parameters: float = 10.0, act: str = "rl") -> Me
 
 
 def test_the_driver_s_memory_counts() -> None:
-    fits = judge_memory(peak(activations=70 - OVERHEAD_GIB), 80.0, SETTINGS)
+    fits = check_fit(peak(activations=70 - OVERHEAD_GIB), 80.0, SETTINGS)
     assert fits.fits and fits.spare == 0 and not fits.fix
-    assert not judge_memory(peak(activations=70.1 - OVERHEAD_GIB), 80.0, SETTINGS).fits
+    assert not check_fit(peak(activations=70.1 - OVERHEAD_GIB), 80.0, SETTINGS).fits
 
 
 def test_activations_are_first_checkpointed_then_cut() -> None:
-    assert "activation_checkpointing" in judge_memory(peak(activations=225), 192.0, SETTINGS).fix
-    fix = judge_memory(peak(activations=120), 80.0, CHECKPOINTED).fix
+    assert "activation_checkpointing" in check_fit(peak(activations=225), 192.0, SETTINGS).fix
+    fix = check_fit(peak(activations=120), 80.0, CHECKPOINTED).fix
     advised = int(fix.split("tokens_per_microbatch = ")[1].split()[0])
     assert advised == pytest.approx(20480 * 0.95 * 68 / 120, abs=256)
 
@@ -36,8 +36,8 @@ def test_activations_are_first_checkpointed_then_cut() -> None:
 @pytest.mark.parametrize(("dtype", "word"), [("float32", "model.dtype"), ("bfloat16", "more GPUs")])
 def test_state_that_does_not_fit_needs_another_change(dtype: str, word: str) -> None:
     settings = dataclasses.replace(CHECKPOINTED, dtype=dtype)
-    assert word in judge_memory(peak(activations=1, parameters=90), 80.0, settings).fix
+    assert word in check_fit(peak(activations=1, parameters=90), 80.0, settings).fix
 
 
 def test_a_publish_that_does_not_fit_is_named() -> None:
-    assert "publish" in judge_memory(peak(activations=100, act="publish"), 80.0, SETTINGS).fix
+    assert "publish" in check_fit(peak(activations=100, act="publish"), 80.0, SETTINGS).fix

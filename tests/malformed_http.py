@@ -1,4 +1,4 @@
-"""Requests that are no HTTP, or look like two, as bytes; and what a server says to them on one connection."""
+"""Requests that are not HTTP, or that look like two, as bytes; and the answers of a server to them."""
 
 import asyncio
 import re
@@ -10,6 +10,8 @@ HIDDEN = b'{"code": "hidden"}'
 BODY = b'{"code": "open"}'
 LAST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 """Behind each of them, so that a connection ends however the server took what came before."""
+
+NOT_HTTP = b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n"
 
 LENGTHS: dict[str, tuple[bytes, bytes]] = {
     "two lengths": (b"Content-Length: 16\r\nContent-Length: 0", BODY),
@@ -136,3 +138,13 @@ async def all_of(reader: asyncio.StreamReader) -> bytes:
     except ConnectionError:
         pass
     return text
+
+
+async def answer_to(port: int, sent: bytes = NOT_HTTP) -> tuple[str, bytes]:
+    """Return the status line and the body of the answer, after which the server closes the connection."""
+    async with asyncio.timeout(PATIENCE_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+    return head.decode().split("\r\n")[0], body

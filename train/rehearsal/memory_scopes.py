@@ -20,35 +20,35 @@ from torch.utils import checkpoint as torch_checkpoint
 from rocstar.kernels import linear_loss
 from rocstar.train.learner import learner as learner_module
 from rocstar.train.learner.policy_model import PolicyModel
-from rocstar.train.rehearsal.ledger import Category, MemoryLedger
+from rocstar.train.rehearsal.memory_tracker import Category, MemoryTracker
 
 Wrapper = Callable[..., Any]
 
 
 @contextmanager
-def scopes(ledger: MemoryLedger) -> Iterator[None]:
+def scopes(tracker: MemoryTracker) -> Iterator[None]:
     """Run the block with the learner's memory assigned to categories."""
 
     def within(category: Category, function: Wrapper) -> Wrapper:
         @functools.wraps(function)
         def scoped(*args: Any, **kwargs: Any) -> Any:
-            with ledger.scope(category):
+            with tracker.scope(category):
                 return function(*args, **kwargs)
 
         return scoped
 
     def reduced(group: Any, *args: Any, **kwargs: Any) -> Any:
-        with ledger.scope(Category.gathers):
+        with tracker.scope(Category.gathers):
             result = post_backward(group, *args, **kwargs)
         shards = [param.sharded_param.grad for param in group.fsdp_params]
-        ledger.file([local(grad) for grad in shards if grad is not None], Category.gradients)
+        tracker.file([local(grad) for grad in shards if grad is not None], Category.gradients)
         return result
 
     class Repeated(torch_checkpoint._recomputation_hook):
         """A layer's forward in backward, for activations that were not kept."""
 
         def __enter__(self) -> Any:
-            self._scope = ledger.scope(Category.activations)
+            self._scope = tracker.scope(Category.activations)
             self._scope.__enter__()
             return super().__enter__()
 
@@ -84,11 +84,11 @@ def local(tensor: Tensor) -> Tensor:
     return part
 
 
-def book_gradients(model: nn.Module, ledger: MemoryLedger) -> None:
+def book_gradients(model: nn.Module, tracker: MemoryTracker) -> None:
     """Without FSDP autograd hands every parameter its gradient: book it when it does."""
     for parameter in model.parameters():
         if parameter.requires_grad and not hasattr(parameter, "_local_tensor"):
             any_parameter: Any = parameter  # torch has no types for its hooks
             any_parameter.register_post_accumulate_grad_hook(
-                lambda p: ledger.file([p.grad] if p.grad is not None else [], Category.gradients)
+                lambda p: tracker.file([p.grad] if p.grad is not None else [], Category.gradients)
             )

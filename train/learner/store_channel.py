@@ -41,7 +41,7 @@ class ServerLost(TrainingStopped):
     """A node that only serves has not shown life for too long, or replies to nothing."""
 
 
-class StoreLine:
+class StoreChannel:
     """One end of the channel.
 
     Invariant: the n-th `hear` of each serving rank returns the n-th `tell` of rank 0, and `replies` belong to

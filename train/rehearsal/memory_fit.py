@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rocstar.train.learner.model_size import ModelSize
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.rehearsal.ledger import GIB, Category, EngineMemory, MemoryPeak
+from rocstar.train.rehearsal.memory_tracker import GIB, Category, EngineMemory, MemoryPeak
 
 OVERHEAD_GIB = 2.0
 """GPU memory besides tensors: the driver's context, kernels, buffers of the collectives. Assumed."""
@@ -31,7 +31,7 @@ class MemorySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryVerdict:
+class MemoryFit:
     """`spare`: the share of the GPU's memory that stays free; below 0 it does not fit."""
 
     peak_gib: float
@@ -42,13 +42,13 @@ class MemoryVerdict:
     """The field to change and to what; empty where it fits."""
 
 
-def judge_memory(peak: MemoryPeak, memory_gib: float, settings: MemorySettings) -> MemoryVerdict:
+def check_fit(peak: MemoryPeak, memory_gib: float, settings: MemorySettings) -> MemoryFit:
     """Hold the highest peak against a GPU of `memory_gib`."""
     peak_gib = peak.total / GIB
     spare = 1 - (peak_gib + OVERHEAD_GIB) / memory_gib
     fits = spare >= 0
     fix = "" if fits else _fix(peak, memory_gib, settings)
-    return MemoryVerdict(
+    return MemoryFit(
         peak_gib=round(peak_gib, 3), memory_gib=memory_gib, fits=fits, spare=round(spare, 4), fix=fix
     )
 
@@ -114,7 +114,7 @@ STATIC_FRACTION = 0.85
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerRoom:
+class KvCapacity:
     """One server. The learner is taken to give back all but its state before the server starts."""
 
     gpus: int
@@ -132,9 +132,9 @@ class ServerRoom:
     """... of the longest."""
 
 
-def server_room(
+def server_kv_capacity(
     recipe: Recipe, size: ModelSize, *, memory_gib: float, state: int, mean_tokens: float, longest: int
-) -> ServerRoom | None:
+) -> KvCapacity | None:
     """Room on a server's GPUs, as SGLang sizes its pool; None where the recipe names no GPUs for servers.
 
     Args:
@@ -155,7 +155,7 @@ def server_room(
     given = engine.args.get("mem-fraction-static", engine.args.get("mem_fraction_static", STATIC_FRACTION))
     kv = int(free * float(given)) - weights
     tokens = max(0, kv) * gpus // (size.kv_values_per_token * size.dtype_bytes)
-    return ServerRoom(
+    return KvCapacity(
         gpus=gpus,
         held_by_learner=held,
         weights=weights,

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from rocstar.train.learner.commands import RankReply
 from rocstar.train.learner.leader import LeaderLost
 from rocstar.train.learner.scratch import build_model
-from rocstar.train.learner.store_line import REPLY_S, ServerLost, StoreLine, decoded, encoded
+from rocstar.train.learner.store_channel import REPLY_S, ServerLost, StoreChannel, decoded, encoded
 from rocstar.train.learner.team import LearnerTeam, NodeCommandError
 from rocstar.train.learner.world import World
 from rocstar.train.publish.server_node import FilesWritten, MakeRoom, ServeVersion
@@ -38,9 +38,9 @@ def store() -> Any:
 
 
 @pytest.fixture
-def lines(store: Any) -> Iterator[list[StoreLine]]:
+def lines(store: Any) -> Iterator[list[StoreChannel]]:
     """Rank 0's end, and those of two nodes that only serve."""
-    made = [StoreLine(store, rank=rank, servers=SERVERS) for rank in (0, *SERVERS)]
+    made = [StoreChannel(store, rank=rank, servers=SERVERS) for rank in (0, *SERVERS)]
     yield made
     for line in made:
         line.stop()
@@ -62,7 +62,7 @@ def team_of(world: World) -> LearnerTeam:
 
 
 def test_commands_reach_every_serving_node_and_their_replies_come_back(
-    lines: list[StoreLine],
+    lines: list[StoreChannel],
 ) -> None:
     home, *others = lines
     team = team_of(World(rank=0, size=1, servers=2, line=home))
@@ -81,7 +81,7 @@ def test_commands_reach_every_serving_node_and_their_replies_come_back(
         assert all(life.result(60) is None for life in lives)
 
 
-def test_rank_0_does_not_end_before_its_last_word_was_heard(lines: list[StoreLine]) -> None:
+def test_rank_0_does_not_end_before_its_last_word_was_heard(lines: list[StoreChannel]) -> None:
     """The store may end with it."""
     home, *others = lines
     with ThreadPoolExecutor(1) as thread:
@@ -101,7 +101,7 @@ def test_rank_0_waits_for_a_node_as_long_as_it_lives_and_has_time(store: Any, li
     now = iter([0.0, *(REPLY_S * k for k in range(99))])
     beat_s = 0.001
     silent_s = 1e9 if lives else 0.0
-    home = StoreLine(
+    home = StoreChannel(
         store, rank=0, servers=SERVERS, beat_s=beat_s, silent_s=silent_s, clock=lambda: next(now)
     )
     home.tell("walk")
@@ -110,7 +110,7 @@ def test_rank_0_waits_for_a_node_as_long_as_it_lives_and_has_time(store: Any, li
     home.stop()
 
 
-def test_without_its_store_a_node_says_that_rank_0_is_gone(lines: list[StoreLine]) -> None:
+def test_without_its_store_a_node_says_that_rank_0_is_gone(lines: list[StoreChannel]) -> None:
     def gone(*given: Any) -> None:
         any_dist: Any = dist
         raise any_dist.DistNetworkError("connection reset")
@@ -124,7 +124,7 @@ def test_without_its_store_a_node_says_that_rank_0_is_gone(lines: list[StoreLine
         other.reply("done")
 
 
-def test_the_start_is_the_first_word(lines: list[StoreLine]) -> None:
+def test_the_start_is_the_first_word(lines: list[StoreChannel]) -> None:
     home, other, _ = lines
     rank_0 = World(rank=0, size=1, servers=2, line=home)
     assert rank_0.broadcast("start") == "start" and rank_0.has_nodes and not rank_0.only_serves
@@ -133,7 +133,7 @@ def test_the_start_is_the_first_word(lines: list[StoreLine]) -> None:
 
 
 def test_a_node_that_only_serves_ends_when_rank_0_is_gone(store: Any) -> None:
-    line = StoreLine(store, rank=3, servers=SERVERS, beat_s=0.01, silent_s=0.02)
+    line = StoreChannel(store, rank=3, servers=SERVERS, beat_s=0.01, silent_s=0.02)
     with pytest.raises(LeaderLost, match="it has not shown life"):
         line.hear()
     line.stop()
