@@ -214,7 +214,7 @@ class OpenAIEndpoint(Inference):
                     # A text may end in a stop token: the reader of the answer decides about the last token.
                     most = max_new_tokens - (self.form is not EndpointFormat.SENT_IDS)
                     choice_ids = ids_of(self.form, self._codec, with_logprobs=is_scored)
-                    choice = StreamedChoice(choice_ids, heard=heard, told=before, most=most)
+                    choice = StreamedChoice(choice_ids, heard=heard, start=before, most=most)
                     prompt = [*ids, *(token for token, _ in written)]
                     body = self._body(self.form, prompt, left, stop_ids, sampling.temperature, seed + before)
                     live.call = asyncio.create_task(self._ask(body, choice, is_streamed=heard is not None))
