@@ -65,7 +65,7 @@ class Fleet:
         """The stage of trajectories that begin from now on: lengths are learned per stage."""
         self.scheduler = Scheduler(policy)
         self._limits = limits or FleetLimits()
-        self._replicas = Replicas(
+        self.replicas = Replicas(
             replicas,
             limits=self._limits,
             restart=restart,
@@ -78,13 +78,13 @@ class Fleet:
         self._states: dict[str, TrajectoryState] = {}
         self._granting: dict[str, Callable[[], None]] = {}
         """Callbacks for the first placement of a trajectory on a replica."""
-        self._hearing: dict[str, Heard] = {}
+        self._listeners: dict[str, Heard] = {}
         """Callbacks for the tokens of a trajectory as they arrive."""
         self._tasks: asyncio.TaskGroup | None = None
 
     async def __aenter__(self) -> Fleet:
         self._tasks = await asyncio.TaskGroup().__aenter__()
-        self._replicas.start(self._tasks)
+        self.replicas.start(self._tasks)
         return self
 
     async def __aexit__(
@@ -92,7 +92,7 @@ class Fleet:
     ) -> None:
         assert self._tasks is not None
         tasks, self._tasks = self._tasks, None
-        self._replicas.stop()
+        self.replicas.stop()
         if isinstance(error, asyncio.CancelledError):  # perhaps the group's own: a bug in one of its tasks
             await tasks.__aexit__(kind, error, trace)
         else:  # an error of the body stays itself
@@ -100,15 +100,7 @@ class Fleet:
 
     @property
     def version(self) -> int:
-        return self._replicas.version
-
-    @property
-    def counts(self) -> FleetCounts:
-        return self._replicas.counts
-
-    @property
-    def num_up(self) -> int:
-        return self._replicas.num_up
+        return self.replicas.version
 
     @property
     def busy_s(self) -> float:
@@ -120,22 +112,18 @@ class Fleet:
         """... and one of them waited for room on a replica, or for a replica."""
         return self._busy.starved_s
 
-    def take_kv_peaks(self) -> list[float]:
-        """The largest share of each replica's KV pool that was reported in use since the last call."""
-        return self._replicas.take_kv_peaks()
-
     async def wait_up(self, timeout_s: float) -> bool:
         """Wait until a replica is up; whether that came to be."""
-        return await self._replicas.wait_up(timeout_s)
+        return await self.replicas.wait_up(timeout_s)
 
     async def suspend(self) -> None:
         """Suspend all replicas. Turns keep their tokens and wait for `resume`."""
-        await self._replicas.suspend()
+        await self.replicas.suspend()
 
     async def resume(self, version: int, source: WeightSource | None) -> None:
         """Start all replicas again from `source`. Errors as of `publish`."""
         try:
-            await self._replicas.resume(version, source)
+            await self.replicas.resume(version, source)
         finally:
             self._fail_if_hopeless()
 
@@ -155,7 +143,7 @@ class Fleet:
         state = self._begin_turn(request_id, len(ids), max_new_tokens)
         rest: dict[str, Any] = {"stop_ids": stop_ids, "sampling": sampling, "seed": seed}
         written = GenerationBuilder()
-        heard = self._hearing.get(request_id)
+        heard = self._listeners.get(request_id)
         state.stream = None if heard is None else TokenStream(heard)
         try:
             with self._busy.track_turn():
@@ -185,7 +173,7 @@ class Fleet:
                     if finish is not None:
                         state.finished = finish is not StopReason.aborted
                         return written.result(finish)
-                    self.counts.turns_continued += 1
+                    self.replicas.counts.turns_continued += 1
             detail = (
                 f"{request_id!r} failed {state.failures.total()} times, and {state.lost} replicas under it"
             )
@@ -198,7 +186,7 @@ class Fleet:
 
     def load(self) -> KvLoad:
         """Return sums over the replicas that are up; turns without a grant count as waiting."""
-        loads = [slot.replica.load() for slot in self._replicas.slots if slot.up]
+        loads = [slot.replica.load() for slot in self.replicas.slots if slot.up]
         ungranted = sum(state.waiting is not None for state in self._states.values())
         return KvLoad(
             total=sum(load.total for load in loads),
@@ -217,7 +205,7 @@ class Fleet:
         ValueError unless `version` is above the one served now; InferenceError if no replica took it.
         """
         try:
-            await self._replicas.take_version(version, source, keep)
+            await self.replicas.take_version(version, source, keep)
         finally:
             self._fail_if_hopeless()
 
@@ -233,8 +221,8 @@ class Fleet:
 
     def join(self, request_ids: Sequence[str]) -> None:
         """Lockstep needs one engine: with several, placement is unknown in advance."""
-        if len(self._replicas.slots) == 1:
-            self._replicas.slots[0].replica.join(request_ids)
+        if len(self.replicas.slots) == 1:
+            self.replicas.slots[0].replica.join(request_ids)
 
     def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
         """The scheduler's grant counts, and then the replica's own."""
@@ -247,11 +235,11 @@ class Fleet:
 
     def on_tokens(self, request_id: str, heard: Heard) -> None:
         """For a replica that reports no tokens, report all tokens at the end of the turn."""
-        self._hearing[request_id] = heard
+        self._listeners[request_id] = heard
 
     def release(self, request_id: str) -> None:
         self._granting.pop(request_id, None)
-        self._hearing.pop(request_id, None)
+        self._listeners.pop(request_id, None)
         self._forget(request_id)
 
     # ---- one turn ----
@@ -288,7 +276,7 @@ class Fleet:
         self, state: TrajectoryState, request_id: str, context_tokens: int, deadline: float | None
     ) -> Slot | None:
         """Wait for the grant; None if the request was aborted meanwhile."""
-        if self._replicas.hopeless:
+        if self.replicas.hopeless:
             raise _no_replica()
         state.waiting = asyncio.get_running_loop().create_future()
         self._tell(TurnReady(traj=request_id, context_tokens=context_tokens))
@@ -304,7 +292,7 @@ class Fleet:
         if replica is None or state.aborted:
             self._forget(request_id)
             return None
-        return self._replicas.slots[replica]
+        return self.replicas.slots[replica]
 
     async def _run_somewhere(
         self, state: TrajectoryState, home: Slot, ids: list[int], *, request_id: str, **rest: Any
@@ -313,10 +301,10 @@ class Fleet:
         answered."""
         piece = await self._run(state, home, ids, request_id=request_id, **rest)
         while piece is None and not state.aborted and not state.is_given_up(self._limits):
-            host = self._replicas.host_for(home, state.failures)
+            host = self.replicas.host_for(home, state.failures)
             if host is None:
                 break
-            self.counts.turns_continued += 1
+            self.replicas.counts.turns_continued += 1
             try:
                 piece = await self._run(state, host, ids, request_id=request_id, **rest)
             finally:
@@ -356,13 +344,13 @@ class Fleet:
                 raise
             failures = slot.failures
             if slot.up and self._limits.failures <= failures.failed(
-                request_id, slot.running, is_only=self.num_up == 1
+                request_id, slot.running, is_only=self.replicas.num_up == 1
             ):
-                self._replicas.down(slot)
+                self.replicas.down(slot)
         except TimeoutError:
             if deadline is not None and loop.time() >= deadline:
                 raise
-            self._replicas.down(slot)
+            self.replicas.down(slot)
         if not slot.suspended:  # a stop on purpose is no failure
             state.failures[slot.index] += 1
         self._fail_if_hopeless()
@@ -375,7 +363,7 @@ class Fleet:
         if state is None:
             return
         if state.home is not None:
-            self._replicas.slots[state.home].replica.release(request_id)
+            self.replicas.slots[state.home].replica.release(request_id)
         self._tell(Left(traj=request_id, finished=state.finished))
 
     # ---- the scheduler's side ----
@@ -395,7 +383,7 @@ class Fleet:
     def _move(self, traj: str, home: int | None) -> None:
         state = self._states[traj]
         if state.home is not None and state.home != home:
-            self._replicas.slots[state.home].replica.release(traj)
+            self.replicas.slots[state.home].replica.release(traj)
         state.home = home
 
     def _lost(self, slot: Slot) -> None:
@@ -405,11 +393,11 @@ class Fleet:
             if not slot.suspended and (state.at is slot or slot.index in state.failures):
                 state.lost += 1
             if state.home == slot.index:
-                self.counts.recomputed_tokens += context[traj].context_tokens
+                self.replicas.counts.recomputed_tokens += context[traj].context_tokens
                 state.home, state.granted = None, False
 
     def _fail_if_hopeless(self) -> None:
-        if self._replicas.hopeless:
+        if self.replicas.hopeless:
             for state in self._states.values():
                 state.fail(_no_replica())
 

@@ -356,7 +356,7 @@ class Replicas:
         return True
 
     def take_kv_peaks(self) -> list[float]:
-        """The peak of each replica since the last call."""
+        """The largest share of each replica's KV pool that was reported in use since the last call."""
         peaks = [slot.kv_peak for slot in self.slots]
         for slot in self.slots:
             slot.kv_peak = 0.0

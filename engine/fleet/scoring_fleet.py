@@ -35,7 +35,7 @@ class ScoringFleet(Fleet):
     ) -> PromptScores:
         """Score `ids` on one replica after the other, until one answers."""
         tried: set[int] = set()
-        while others := [slot for slot in self._replicas.slots if slot.up and slot.index not in tried]:
+        while others := [slot for slot in self.replicas.slots if slot.up and slot.index not in tried]:
             busy = list(self._scoring.values())
             slot = min(others, key=lambda slot: sum(slot.replica is one for one in busy))
             tried.add(slot.index)

@@ -92,7 +92,7 @@ def check_request(
     if request_id in live:
         raise InferenceError("bad_request", f"{request_id!r} has a request already", retryable=False)
     if not 0 <= seed < 1 << 64:
-        raise InferenceError("bad_request", f"seed {seed} lies outside [0, 2**64)", retryable=False)
+        raise InferenceError("bad_request", f"seed {seed} is outside [0, 2**64)", retryable=False)
     if not ids or max_new_tokens < 1:
         detail = f"{len(ids)} ids, {max_new_tokens} new tokens"
         raise InferenceError("bad_request", detail, retryable=False)
@@ -106,7 +106,7 @@ def check_request(
     except OverflowError:
         highest = vocab_size
     if highest >= vocab_size:
-        raise InferenceError("bad_token", f"an id lies outside [0, {vocab_size})", retryable=False)
+        raise InferenceError("bad_token", f"an id is outside [0, {vocab_size})", retryable=False)
 
 
 class Inference(Protocol):

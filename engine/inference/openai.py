@@ -4,7 +4,7 @@
                   └─ streamed after `on_tokens`: each token as it arrives, of text each word
 
 `generate` waits for one HTTP answer, or for its next chunk. Token ids go in and come out if the endpoint
-supports it (`openai_forms.py`); if it returns only text, the text is encoded again, which may give other ids
+supports it (openai_formats.py); if it returns only text, the text is encoded again, which may give other ids
 than the sampled ones. So only the former, at T = 1, have log-probs and can be used for training.
 """
 
@@ -99,8 +99,8 @@ class OpenAIEndpoint(Inference):
         self._streams: bool | None = None
         """True if streamed answers have the content of complete ones; None before the first stream."""
         self._stream_fields = STREAMED_WITH_USAGE
-        self._looking = asyncio.Lock()
-        self._hearing: dict[str, Heard] = {}
+        self._probing = asyncio.Lock()
+        self._listeners: dict[str, Heard] = {}
         self._room = asyncio.Semaphore(max_requests)
         self._max_requests = max_requests
         self._session: aiohttp.ClientSession | None = None
@@ -123,7 +123,7 @@ class OpenAIEndpoint(Inference):
             headers=self._headers,
         )
         try:
-            await self._learn()
+            await self._detect_features()
         except BaseException:  # cancelled, too: who did not enter does not leave
             await self._session.close()
             raise
@@ -135,7 +135,7 @@ class OpenAIEndpoint(Inference):
         assert self._session is not None
         await self._session.close()
 
-    async def _learn(self) -> None:
+    async def _detect_features(self) -> None:
         """Request one token and detect the endpoint's features. Raise InferenceError(unfit) if they are not
         sufficient, another one if the endpoint refuses a text too."""
         async with asyncio.timeout(self._timeout_s):
@@ -145,13 +145,13 @@ class OpenAIEndpoint(Inference):
                     self.form = form
                     return
             if self._codec is None:
-                detail = f"{self.url} speaks text alone; give the model's tokenizer as codec"
+                detail = f"{self.url} returns text alone; give the model's tokenizer as codec"
                 raise InferenceError("unfit", detail, retryable=False)
             if await self._first_choice(EndpointFormat.TEXT) is None:
                 self._neutral = STANDARD
                 await self._post(self._body(EndpointFormat.TEXT, [1], 1, frozenset(), 1.0, 0))
                 LOG.warning(
-                    "%s takes no top_k, min_p or repetition_penalty: what it has set of them holds", self.url
+                    "%s takes no top_k, min_p or repetition_penalty: its own settings of them apply", self.url
                 )
 
     def _has_format(self, choice: dict[str, Any], form: EndpointFormat) -> bool:
@@ -208,13 +208,13 @@ class OpenAIEndpoint(Inference):
             async with asyncio.timeout_at(deadline), self._room_for():
                 if (granted := self._granting.pop(request_id, None)) is not None:
                     granted()
-                heard = await self._heard(request_id)
+                heard = await self._listener(request_id)
                 while not live.aborted:
                     before, left = len(written), max_new_tokens - len(written)
                     # A text may end in a stop token: the reader of the answer decides about the last token.
                     most = max_new_tokens - (self.form is not EndpointFormat.SENT_IDS)
                     choice_ids = ids_of(self.form, self._codec, with_logprobs=is_scored)
-                    choice = StreamedChoice(choice_ids, heard=heard, told=before, most=most)
+                    choice = StreamedChoice(choice_ids, heard=heard, start=before, most=most)
                     prompt = [*ids, *(token for token, _ in written)]
                     body = self._body(self.form, prompt, left, stop_ids, sampling.temperature, seed + before)
                     live.call = asyncio.create_task(self._ask(body, choice, is_streamed=heard is not None))
@@ -249,11 +249,11 @@ class OpenAIEndpoint(Inference):
         written += scored
         return finish
 
-    async def _heard(self, request_id: str) -> Heard | None:
+    async def _listener(self, request_id: str) -> Heard | None:
         """Return the callback for its tokens; None without a listener, or if the endpoint cannot stream."""
-        heard = self._hearing.get(request_id)
+        heard = self._listeners.get(request_id)
         if heard is not None and self._streams is None:
-            async with self._looking:  # the first check is shared by all requests
+            async with self._probing:  # the first check is shared by all requests
                 if self._streams is None:
                     self._streams = await self._can_stream()
         return heard if self._streams else None
@@ -264,10 +264,10 @@ class OpenAIEndpoint(Inference):
             async with asyncio.timeout(self._timeout_s):
                 lacks = not await self._first_streamed() and self.form is not EndpointFormat.TEXT
         except (InferenceError, TimeoutError, ValueError) as error:
-            LOG.warning("%s streams no answers (%s): turns are told when they end", self.url, error)
+            LOG.warning("%s streams no answers (%s): tokens are reported when a turn ends", self.url, error)
             return False
         if lacks:
-            LOG.warning("%s streams no token ids: turns are told when they end", self.url)
+            LOG.warning("%s streams no token ids: tokens are reported when a turn ends", self.url)
         return not lacks
 
     async def _first_streamed(self) -> Scored:
@@ -281,12 +281,12 @@ class OpenAIEndpoint(Inference):
                 raise
             self._stream_fields = STREAMED
             await self._ask(body, choice, is_streamed=True)
-            LOG.warning("%s does not count what it streams: that it cuts an answer is not seen", self.url)
+            LOG.warning("%s does not count streamed tokens: a truncated answer is not detected", self.url)
         return choice.scored()
 
     @contextlib.asynccontextmanager
     async def _room_for(self) -> AsyncIterator[None]:
-        """A place among those that are asked at a time."""
+        """One of the `max_requests` requests that may run at a time."""
         with self._busy.track_turn():
             with self._busy.track_wait():
                 await self._room.acquire()
@@ -332,11 +332,11 @@ class OpenAIEndpoint(Inference):
 
     def on_tokens(self, request_id: str, heard: Heard) -> None:
         """From the next request on its answers are streamed, where the endpoint can."""
-        self._hearing[request_id] = heard
+        self._listeners[request_id] = heard
 
     def release(self, request_id: str) -> None:
         self._granting.pop(request_id, None)
-        self._hearing.pop(request_id, None)
+        self._listeners.pop(request_id, None)
         live = self._live.get(request_id)
         if live is not None and live.call is not None:
             live.aborted = True

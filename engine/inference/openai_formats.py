@@ -147,12 +147,12 @@ class StreamedChoice:
     Args:
         ids: converts pieces to ids, by the endpoint's format.
         heard: called with each id as it arrives; None without a listener.
-        told: number of ids of this turn that earlier answers delivered.
+        start: number of ids of this turn that earlier answers delivered.
         most: number of ids of this turn to deliver; the reader of the answer handles the rest.
     """
 
-    def __init__(self, ids: ChoiceIds, *, heard: Heard | None = None, told: int = 0, most: int = 0) -> None:
-        self._ids, self._heard, self._told, self._most = ids, heard, told, most
+    def __init__(self, ids: ChoiceIds, *, heard: Heard | None = None, start: int = 0, most: int = 0) -> None:
+        self._ids, self._heard, self._next, self._most = ids, heard, start, most
         self.finish: str | None = None
         """Why it ended, as the endpoint says it; None = it has not."""
         self.counted: int | None = None
@@ -167,9 +167,9 @@ class StreamedChoice:
                 self.finish = piece.get("finish_reason") or self.finish
                 new = self._ids.take(piece)
                 if self._heard is not None:
-                    for token in new[: max(0, self._most - self._told)]:
-                        self._heard(self._told, token)
-                        self._told += 1
+                    for token in new[: max(0, self._most - self._next)]:
+                        self._heard(self._next, token)
+                        self._next += 1
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             detail = f"{type(error).__name__}: {error}; {str(event)[:300]}"
             raise InferenceError("bad_reply", detail, retryable=True) from error

@@ -69,20 +69,20 @@ class WeightStream:
             if self._is_let_go:
                 return
             self._putting = taken
-        if self._tell(lambda: self._offer(bucket, taken)):
+        if self._call_soon(lambda: self._offer(bucket, taken)):
             taken.result()
 
     def end(self) -> None:
         """No more will come."""
-        self._tell(self._end)
+        self._call_soon(self._end)
 
     def outcome(self) -> bool:
         """Whether they are served; False: by some not before the files are there. Raises why they are not."""
         return self._settled.result()
 
-    def _tell(self, what: Callable[[], None]) -> bool:
+    def _call_soon(self, callback: Callable[[], None]) -> bool:
         try:
-            self._loop.call_soon_threadsafe(what)
+            self._loop.call_soon_threadsafe(callback)
         except RuntimeError:  # the loop is closed: there is no consumer
             return False
         return True

@@ -245,7 +245,7 @@ async def test_a_lost_servers_trajectories_go_on_on_the_other(
     figures(f"pair_{name.replace(' ', '_')}", errors=sorted(book.errors()))
     book.check(groups)
     assert (found["trajectories"], found["failed"]) == (4 * NUM_TASKS, 0)
-    assert fleet.counts.replicas_lost == 1 and book.moved() >= 8
+    assert fleet.replicas.counts.replicas_lost == 1 and book.moved() >= 8
     assert off_reference({0: policy}, [t for t in groups[0].trajectories], 1.0).mean() < MEAN_BOUND
 
     await pair[0].wait_ready(asyncio.get_running_loop().time() + BACK_S)
@@ -273,7 +273,11 @@ async def test_a_server_that_answers_500_is_left(pair: list[Replica], policy: Pa
     figures("pair_500", **found, moved=book.moved(), num_500=proxy.num_500)
     book.check(groups)
     assert (found["trajectories"], found["failed"]) == (4 * NUM_TASKS, 0)
-    assert fleet.counts.replicas_lost == 1 and book.moved() >= 8 and book.errors() <= {"server_error", "cut"}
+    assert (
+        fleet.replicas.counts.replicas_lost == 1
+        and book.moved() >= 8
+        and book.errors() <= {"server_error", "cut"}
+    )
     assert len((await ask(pair[0], prompt(401), "back", 8)).ids) == 8
 
 
@@ -293,10 +297,15 @@ async def test_single_500s_are_tried_again(pair: list[Replica], policy: Path, fi
         groups, fleet, book = await fly(pair, policy, seed=13)
         pair[0].engine.api.url = url
     found = summary(groups)
-    figures("pair_single_500s", **found, continued=fleet.counts.turns_continued, num_500=proxy.num_500)
+    figures(
+        "pair_single_500s", **found, continued=fleet.replicas.counts.turns_continued, num_500=proxy.num_500
+    )
     book.check(groups)
     assert (found["trajectories"], found["failed"]) == (4 * NUM_TASKS, 0)
-    assert fleet.counts.replicas_lost == 0 and fleet.counts.turns_continued == proxy.num_500 >= 5
+    assert (
+        fleet.replicas.counts.replicas_lost == 0
+        and fleet.replicas.counts.turns_continued == proxy.num_500 >= 5
+    )
 
 
 async def test_what_fails_everywhere_is_failed_and_in_no_baseline(pair: list[Replica], policy: Path) -> None:
@@ -315,7 +324,7 @@ async def test_what_fails_everywhere_is_failed_and_in_no_baseline(pair: list[Rep
         for replica, url in zip(pair, urls, strict=True):
             replica.engine.api.url = url
     book.check(groups)
-    assert fleet.counts.replicas_lost == 0
+    assert fleet.replicas.counts.replicas_lost == 0
     failed = [t for group in groups for t in group.trajectories if isinstance(t.outcome, Failed)]
     assert [t.key.sibling for t in failed] == [1] * NUM_TASKS
     assert {t.outcome.kind for t in failed if isinstance(t.outcome, Failed)} == {"replicas_failed"}

@@ -103,18 +103,18 @@ class Opened:
 
 def fleet_measure(fleet: Fleet) -> Measure:
     """Return the function of the fleet's metrics since its last call; names: train/record/metrics.py."""
-    before = dataclasses.replace(fleet.counts)
+    before = dataclasses.replace(fleet.replicas.counts)
 
     def measure() -> dict[str, float]:
         nonlocal before
-        now = dataclasses.replace(fleet.counts)
+        now = dataclasses.replace(fleet.replicas.counts)
         counts = {
             f"engine/{field.name}": float(getattr(now, field.name) - getattr(before, field.name))
             for field in dataclasses.fields(now)
         }
         before = now
-        peaks = {f"engine/kv_peak/{k}": peak for k, peak in enumerate(fleet.take_kv_peaks())}
-        return counts | {"engine/replicas_up": float(fleet.num_up)} | peaks
+        peaks = {f"engine/kv_peak/{k}": peak for k, peak in enumerate(fleet.replicas.take_kv_peaks())}
+        return counts | {"engine/replicas_up": float(fleet.replicas.num_up)} | peaks
 
     return measure
 

@@ -52,7 +52,7 @@ from rocstar.engine.inference.embedded.kv import (
     free_bytes,
     kv_capacity,
 )
-from rocstar.engine.inference.embedded.rows import DecodeRequest, Done, News, Row, settle, tell
+from rocstar.engine.inference.embedded.rows import DecodeRequest, Done, News, Row, end_wait, tell
 from rocstar.engine.inference.embedded.sampling import noise, sample
 from rocstar.engine.inference.embedded.scoring import ScoreRequest
 from rocstar.engine.inference.embedded.slots import Slots
@@ -144,7 +144,7 @@ class EmbeddedEngine:
         """Every request with a waiter, by trajectory; only the event loop uses it."""
         self._granting: dict[str, Callable[[], None]] = {}
         """Callbacks for a trajectory's first slot."""
-        self._hearing: dict[str, Heard] = {}
+        self._listeners: dict[str, Heard] = {}
         """Callbacks for a trajectory's tokens as they arrive."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -189,7 +189,7 @@ class EmbeddedEngine:
             seed=seed,
             future=asyncio.get_running_loop().create_future(),
             granted=self._granting.pop(request_id, None),
-            heard=self._hearing.get(request_id),
+            heard=self._listeners.get(request_id),
         )
         return await self._answered(request, request.future, deadline)
 
@@ -285,7 +285,7 @@ class EmbeddedEngine:
     async def abort(self, request_id: str) -> None:
         if isinstance(scored := self._pending.get(request_id), ScoreRequest):
             aborted = InferenceError("aborted", f"{request_id!r} was aborted", retryable=True)
-            settle(scored.future, aborted)
+            end_wait(scored.future, aborted)
         self._inbox.append(("abort", request_id))
         self._wake.set()
 
@@ -297,11 +297,11 @@ class EmbeddedEngine:
         self._granting[request_id] = granted
 
     def on_tokens(self, request_id: str, heard: Heard) -> None:
-        self._hearing[request_id] = heard
+        self._listeners[request_id] = heard
 
     def release(self, request_id: str) -> None:
         self._granting.pop(request_id, None)
-        self._hearing.pop(request_id, None)
+        self._listeners.pop(request_id, None)
         self._inbox.append(("release", request_id))
         self._wake.set()
 
@@ -314,7 +314,7 @@ class EmbeddedEngine:
                 busy = True
                 while busy:
                     for request, finish in await loop.run_in_executor(self._thread, self._burst):
-                        settle(request.future, request.result(finish))
+                        end_wait(request.future, request.result(finish))
                     # Without a row that may decode, only a request or a release helps, and both wake us.
                     is_running = bool(self._slots.num_active or self._failures) and not self._absent
                     busy = bool(self._inbox or self._scores or is_running)
@@ -327,7 +327,7 @@ class EmbeddedEngine:
         """Refuse requests from now on, and fail those that wait."""
         self._stopped = why
         for request in self._pending.values():
-            settle(request.future, InferenceError("engine_stopped", why, retryable=False))
+            end_wait(request.future, InferenceError("engine_stopped", why, retryable=False))
 
     # ---- below: the device thread only ----
 
@@ -424,7 +424,7 @@ class EmbeddedEngine:
         try:
             if request.advance(self._forward, num_tokens):
                 self._scores.popleft()
-                loop.call_soon_threadsafe(settle, request.future, request.scores())
+                loop.call_soon_threadsafe(end_wait, request.future, request.scores())
         except OUT_OF_MEMORY as error:
             failure = str(error) or type(error).__name__
         if failure:
@@ -435,7 +435,7 @@ class EmbeddedEngine:
             if request.num_failures > 1:
                 self._scores.popleft()
                 unfit = _does_not_fit(len(request.ids), failure)
-                loop.call_soon_threadsafe(settle, request.future, unfit)
+                loop.call_soon_threadsafe(end_wait, request.future, unfit)
 
     def _admit(self) -> None:
         """Give waiting requests a slot while slots and the prefill budget last."""
@@ -520,7 +520,7 @@ class EmbeddedEngine:
         if request is None:
             return
         unfit = _does_not_fit(len(request.ids), failure)
-        request.future.get_loop().call_soon_threadsafe(settle, request.future, unfit)
+        request.future.get_loop().call_soon_threadsafe(end_wait, request.future, unfit)
         if request.row_id in self._joined:
             self._absent.add(request.row_id)
 

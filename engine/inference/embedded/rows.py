@@ -73,7 +73,7 @@ News = list[tuple[Heard, int, int]]
 """Tokens of one forward for a listener: position and id."""
 
 
-def settle(future: asyncio.Future[Any], outcome: object) -> None:
+def end_wait(future: asyncio.Future[Any], outcome: object) -> None:
     """End a wait that has not ended; on the event loop. outcome: its result, or an InferenceError."""
     if future.done():
         return

@@ -27,6 +27,7 @@ from rocstar.engine.running_time import running_timeout
 
 _Opened = contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]
 CONTROL_CONNECTIONS = 16
+PROBE_TIMEOUT_S = 2.0
 TOO_LONG = (
     "longer than the model's context length",
     "exceeds the model's maximum context length",
@@ -141,10 +142,10 @@ class Api:
     async def abort_all(self) -> None:
         await self._control("POST", "/abort_request", {"rid": "", "abort_all": True}, None)
 
-    async def answers(self, *, timeout_s: float = 2.0) -> bool:
-        """Whether the server takes requests. Not through /health, which hangs for 20 s under a pause."""
+    async def answers(self) -> bool:
+        """Return True if the server takes requests. /health would hang for 20 s under a pause."""
         try:
-            await self.get("/model_info", timeout_s=timeout_s)
+            await self.get("/model_info", timeout_s=PROBE_TIMEOUT_S)
         except InferenceError:
             return False
         return True

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rocstar.engine.inference.sglang.engine import SGLangEngine
 
 _NUMBERS = itertools.count()
+HOST = "127.0.0.1"
 
 
 async def buckets(source: LiveWeights | WeightStream, bucket_bytes: int) -> AsyncIterator[Bucket]:
@@ -45,7 +46,7 @@ async def buckets(source: LiveWeights | WeightStream, bucket_bytes: int) -> Asyn
 
 
 class BroadcastGroup:
-    """One process group with us as rank 0. host: ours, as the servers reach it.
+    """One process group of servers on this machine, with us as rank 0.
 
     InferenceError(broadcast_failed) if a server does not join, or a bucket does not arrive.
     """
@@ -54,13 +55,12 @@ class BroadcastGroup:
         self,
         engines: Sequence[SGLangEngine],
         *,
-        backend: str = "gloo",
-        host: str = "127.0.0.1",
-        timeout_s: float = 60.0,
+        backend: str,
+        timeout_s: float,
     ) -> None:
         self.engines = list(engines)
         self._urls = [engine.api.url for engine in engines]
-        self._backend, self._host, self._timeout_s = backend, host, timeout_s
+        self._backend, self._timeout_s = backend, timeout_s
         self._name = f"rocstar-{os.getpid()}-{next(_NUMBERS)}"
         self._world_size = 1 + sum(engine.facts.tp_size for engine in engines)
         self._group: Any = None
@@ -76,7 +76,7 @@ class BroadcastGroup:
         posts = []
         for engine in self.engines:
             body = {
-                "master_address": self._host,
+                "master_address": HOST,
                 "master_port": port,
                 "rank_offset": rank,
                 "world_size": self._world_size,
@@ -139,7 +139,7 @@ class BroadcastGroup:
 
         dist: Any = torch.distributed
         timeout = timedelta(seconds=self._timeout_s)
-        store = dist.TCPStore(self._host, port, self._world_size, is_master=True, timeout=timeout)
+        store = dist.TCPStore(HOST, port, self._world_size, is_master=True, timeout=timeout)
         # The server makes its side with the same private function: a group beside the learner's default one
         # cannot be made with the public functions, which want every member to know that default group.
         group, _ = c10d._new_process_group_helper(

@@ -144,9 +144,7 @@ def _parts(name: str, have: Shapes) -> Iterator[str]:
                 yield from names
 
 
-def matching_dtype(
-    source: WeightSource, reported: Mapping[str, str], dtypes: Iterable[str] = DTYPES
-) -> str | None:
+def matching_dtype(source: WeightSource, reported: Mapping[str, str]) -> str | None:
     """Return the dtype in which `source` gives exactly the reported checksums; None if there is none.
 
     The smallest parameter selects the dtype, so that a model is hashed once, or not at all if the server's
@@ -157,7 +155,7 @@ def matching_dtype(
     if not parts or not all(parts.values()):
         return None
     smallest = min(parts, key=lambda name: sum(math.prod(have[part]) for part in parts[name]))
-    for dtype in dtypes:
+    for dtype in DTYPES:
         if expected_checksums(source, [smallest], dtype) != {smallest: reported[smallest]}:
             continue
         if expected_checksums(source, reported, dtype) == dict(reported):

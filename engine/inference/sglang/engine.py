@@ -98,7 +98,7 @@ class SGLangEngine(Inference):
         self._versions = {str(version): version}
         """Every version that was ever served from here, by label."""
         self._live: dict[str, LiveRequest] = {}
-        self._hearing: dict[str, Heard] = {}
+        self._listeners: dict[str, Heard] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._broke = asyncio.Event()
@@ -211,7 +211,7 @@ class SGLangEngine(Inference):
             vocab_size=self._vocab_size,
             max_length=self.facts.max_length,
         )
-        live = self._live[request_id] = LiveRequest(rid="", heard=self._hearing.get(request_id))
+        live = self._live[request_id] = LiveRequest(rid="", heard=self._listeners.get(request_id))
         self._idle.clear()
         try:
             async with asyncio.timeout_at(deadline):
@@ -299,11 +299,11 @@ class SGLangEngine(Inference):
 
     def on_tokens(self, request_id: str, heard: Heard) -> None:
         """From the next request on its answers are streamed."""
-        self._hearing[request_id] = heard
+        self._listeners[request_id] = heard
 
     def release(self, request_id: str) -> None:
         """The radix cache evicts by itself; only a request still in flight is ended."""
-        self._hearing.pop(request_id, None)
+        self._listeners.pop(request_id, None)
         live = self._live.get(request_id)
         if live is not None:
             live.aborted = True

@@ -47,13 +47,11 @@ SERVER_ENV: dict[str, str | None] = {
 }
 
 
-def server_command(
-    python: str | Path, model: Path, port: int, args: Mapping[str, object], *, host: str = "127.0.0.1"
-) -> list[str]:
+def server_command(python: str | Path, model: Path, port: int, args: Mapping[str, object]) -> list[str]:
     """`[engine.args]` verbatim: `mem-fraction-static = 0.8` is `--mem-fraction-static 0.8`, true a bare flag,
     false nothing, a list its items. Underscores in names become dashes."""
     command = [str(python), "-m", "sglang.launch_server", "--model-path", str(model)]
-    command += ["--host", host, "--port", str(port)]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
     for name, value in args.items():
         flag = "--" + name.replace("_", "-")
         if flag in ("--model-path", "--host", "--port"):

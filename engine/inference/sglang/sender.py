@@ -61,13 +61,12 @@ class WeightSender:
         engines: Sequence[SGLangEngine],
         *,
         backend: str | None = None,
-        host: str = "127.0.0.1",
         folder: Path | None = None,
         bucket_bytes: int = 1 << 29,
         timeout_s: float = 300.0,
     ) -> None:
         self.engines = list(engines)
-        self._backend, self._host, self._folder = backend, host, folder
+        self._backend, self._folder = backend, folder
         self._bucket_bytes, self._timeout_s = bucket_bytes, timeout_s
         self._group: BroadcastGroup | None = None
 
@@ -209,7 +208,7 @@ class WeightSender:
                 await self._leave_group()
                 assert self._backend is not None
                 self._group = await BroadcastGroup(
-                    engines, backend=self._backend, host=self._host, timeout_s=self._timeout_s
+                    engines, backend=self._backend, timeout_s=self._timeout_s
                 ).__aenter__()
             group = self._group
             await _all(e.api.post("/begin_weight_update", {}, timeout_s=self._timeout_s) for e in engines)

@@ -154,7 +154,13 @@ class Predictive:
                 self._barrier = self._nobody = None
                 self._pool_tokens = _sum_of_pools(now)
             case ReplicaDown():
-                self._replica_down(event.replica)
+                del self._occupancy[event.replica], self._loads[event.replica]
+                self._forecasts.pop(event.replica, None)
+                self._stale.discard(event.replica)
+                self._full.pop(event.replica, None)
+                self._barrier = self._nobody = self._sum_of_loads = None
+                for living in self._living.values():
+                    living.pop(event.replica, None)
                 self._pool_tokens = _sum_of_pools(now)
             case _:
                 return ()
@@ -182,15 +188,6 @@ class Predictive:
         else:
             self._queue.add_new(turn)
         yield from self._admit(now)
-
-    def _replica_down(self, replica: int) -> None:
-        del self._occupancy[replica], self._loads[replica]
-        self._forecasts.pop(replica, None)
-        self._stale.discard(replica)
-        self._full.pop(replica, None)
-        self._barrier = self._nobody = self._sum_of_loads = None
-        for living in self._living.values():
-            living.pop(replica, None)
 
     def _granted(self, turn: TrajectoryEntry, replica: int, own: Forecast) -> None:
         found = self._forecast(replica)

@@ -104,7 +104,7 @@ def fly(
 @pytest.fixture(scope="module")
 def undisturbed() -> dict[str, tuple[Any, ...]]:
     groups, fleet = fly(replicas())
-    assert fleet.counts.turns_continued == 0
+    assert fleet.replicas.counts.turns_continued == 0
     return essence(groups)
 
 
@@ -132,7 +132,11 @@ def test_replica_lost_in_the_middle(
         made, policy=policy, meanwhile=meanwhile, limits=FleetLimits(turn_timeout_s=60.0, failures=2)
     )
     assert essence(groups) == undisturbed
-    assert fleet.num_up == 2 and fleet.counts.replicas_lost == 1 and fleet.counts.turns_continued >= 1
+    assert (
+        fleet.replicas.num_up == 2
+        and fleet.replicas.counts.replicas_lost == 1
+        and fleet.replicas.counts.turns_continued >= 1
+    )
 
 
 @on_virtual_time
@@ -162,7 +166,7 @@ def test_500s_are_tried_again_and_only_a_row_of_them_takes_a_replica_down(
 
     groups, fleet = fly(made, meanwhile=meanwhile)
     assert essence(groups) == undisturbed
-    assert fleet.counts.replicas_lost == 0 and fleet.counts.turns_continued >= 1
+    assert fleet.replicas.counts.replicas_lost == 0 and fleet.replicas.counts.turns_continued >= 1
 
 
 def test_turns_cut_short_keep_their_tokens(undisturbed: dict[str, Any]) -> None:
@@ -178,7 +182,7 @@ def test_turns_cut_short_keep_their_tokens(undisturbed: dict[str, Any]) -> None:
     groups, fleet = fly(made, meanwhile=meanwhile)
     assert essence(groups) == undisturbed
     contexts = Counter(request for r in made for request in r.requests)
-    assert fleet.counts.turns_continued >= SIZE and max(contexts.values()) == 1
+    assert fleet.replicas.counts.turns_continued >= SIZE and max(contexts.values()) == 1
 
 
 def test_lost_replica_comes_back_with_the_latest_version(undisturbed: dict[str, Any]) -> None:
@@ -200,12 +204,12 @@ def test_lost_replica_comes_back_with_the_latest_version(undisturbed: dict[str, 
         await asyncio.sleep(0.3)
         await fleet.publish(7)
         await asyncio.sleep(4.0)
-        assert fleet.num_up == 3
+        assert fleet.replicas.num_up == 3
         made[1].kill()
 
     groups, fleet = fly(made, meanwhile=meanwhile, restart=restart, limits=FleetLimits(failures=1))
     assert essence(groups) == undisturbed
-    assert tries == 2 and fleet.counts.replicas_back == 1 and fleet.num_up == 2
+    assert tries == 2 and fleet.replicas.counts.replicas_back == 1 and fleet.replicas.num_up == 2
     assert fresh.published == [7] and fresh.requests
 
 
@@ -219,7 +223,7 @@ def test_version_not_taken_takes_the_replica_out(undisturbed: dict[str, Any]) ->
 
     groups, fleet = fly(made, meanwhile=meanwhile)
     assert essence(groups) == undisturbed
-    assert (fleet.num_up, fleet.version) == (2, 1) and made[0].published == made[1].published == [1]
+    assert (fleet.replicas.num_up, fleet.version) == (2, 1) and made[0].published == made[1].published == [1]
     versions = {s.version for g in groups for t in g.trajectories for s in t.version_spans}
     assert versions == {0, 1}
 
@@ -236,7 +240,7 @@ async def test_versions_only_rise_and_none_is_lost_on_all() -> None:
             replica.kill()
         with pytest.raises(InferenceError, match="publish_failed: no replica took version 4"):
             await fleet.publish(4)
-        assert fleet.num_up == 0
+        assert fleet.replicas.num_up == 0
 
 
 def test_last_replica_lost_fails_what_waits_and_reaches_no_baseline() -> None:
@@ -273,7 +277,7 @@ def test_turn_that_fails_everywhere_fails_alone(undisturbed: dict[str, Any]) -> 
     assert {k: v for k, v in found.items() if k != "s0/t1/0"} == {
         k: v for k, v in undisturbed.items() if k != "s0/t1/0"
     }
-    assert fleet.num_up == 4
+    assert fleet.replicas.num_up == 4
 
 
 def test_turn_that_kills_each_replica_that_it_meets_is_not_passed_on_for_ever() -> None:
@@ -288,7 +292,7 @@ def test_turn_that_kills_each_replica_that_it_meets_is_not_passed_on_for_ever() 
     made: list[FakeReplica] = [Mortal(scripts, token_s=0.05) for _ in range(6)]
     groups, fleet = fly(made, limits=FleetLimits(max_lost=3))
     failed = [t for g in groups for t in g.trajectories if isinstance(t.outcome, Failed)]
-    assert [str(t.key) for t in failed] == ["s0/t1/0"] and fleet.num_up == 3
+    assert [str(t.key) for t in failed] == ["s0/t1/0"] and fleet.replicas.num_up == 3
 
 
 def test_who_waits_for_a_first_grant_has_no_deadline_and_who_waits_for_a_later_one_has() -> None:
@@ -412,14 +416,14 @@ def test_a_fleet_that_is_stopped_on_purpose_goes_on_where_it_was(undisturbed: di
             await fleet.suspend()
             asked = [len(replica.requests) for replica in made]
             await asyncio.sleep(50.0)
-            assert [len(replica.requests) for replica in made] == asked and fleet.num_up == 0
+            assert [len(replica.requests) for replica in made] == asked and fleet.replicas.num_up == 0
             await fleet.resume(version, None)
 
     groups, fleet = fly(made, meanwhile=meanwhile, limits=FleetLimits(max_attempts=2))
     assert essence(groups) == undisturbed
     versions = {s.version for g in groups for t in g.trajectories for s in t.version_spans}
     assert versions == {0, 1, 2, 3}
-    assert fleet.counts.replicas_lost == 0 and fleet.num_up == NUM_REPLICAS
+    assert fleet.replicas.counts.replicas_lost == 0 and fleet.replicas.num_up == NUM_REPLICAS
 
 
 def test_one_that_does_not_start_again_comes_back_later(undisturbed: dict[str, Any]) -> None:
@@ -435,11 +439,13 @@ def test_one_that_does_not_start_again_comes_back_later(undisturbed: dict[str, A
         await asyncio.sleep(1.0)
         await fleet.suspend()
         await fleet.resume(5, None)
-        assert fleet.counts.publishes_failed == 1
+        assert fleet.replicas.counts.publishes_failed == 1
 
     groups, fleet = fly(made, meanwhile=meanwhile, restart=restart)
     assert essence(groups) == undisturbed
-    assert fleet.num_up == 2 and made[1].published == [5] and fleet.counts.replicas_back == 1
+    assert (
+        fleet.replicas.num_up == 2 and made[1].published == [5] and fleet.replicas.counts.replicas_back == 1
+    )
 
 
 LIVE, KEPT = LiveWeights([]), LiveWeights([])
@@ -468,7 +474,7 @@ async def test_what_comes_back_late_takes_what_was_kept() -> None:
         await fleet.publish(1, LIVE, keep=KEPT)
         assert await fleet.wait_up(1.0)
         await asyncio.sleep(1.0)
-        assert fleet.num_up == 2
+        assert fleet.replicas.num_up == 2
     assert taken == [("2 at once", LIVE), ("one", KEPT)]
 
 

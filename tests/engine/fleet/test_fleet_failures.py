@@ -134,10 +134,10 @@ def test_a_replica_that_fails_everything_is_down_in_no_time(policy: str, num: in
         bad.break_down(dead=fault == "dead")
         for _ in range(100):
             await asyncio.sleep(0)
-        assert fleet.num_up == 1, "and no time has passed"
+        assert fleet.replicas.num_up == 1, "and no time has passed"
 
     fleet, ended = fly(made, num, policy=policy, meanwhile=meanwhile)
-    assert ended == [None] * num and fleet.counts.replicas_lost == 1
+    assert ended == [None] * num and fleet.replicas.counts.replicas_lost == 1
     assert all(len(replica.failed) <= LIMITS.failures + num for replica in made)
 
 
@@ -153,10 +153,10 @@ def test_one_that_fails_what_comes_but_answers_what_it_has_is_down_when_that_is_
         bad = max(made, key=lambda replica: replica.load().running)
         bad.fails = always
         await asyncio.sleep(40 * TOKEN_S)  # the longest turn
-        assert not bad.load().running and fleet.num_up == 1
+        assert not bad.load().running and fleet.replicas.num_up == 1
 
     fleet, ended = fly(made, num, policy=policy, meanwhile=meanwhile)
-    assert ended == [None] * num and fleet.counts.replicas_lost == 1
+    assert ended == [None] * num and fleet.replicas.counts.replicas_lost == 1
 
 
 @pytest.mark.parametrize("num", [1, 24, 200])
@@ -168,7 +168,7 @@ def test_the_only_replica_that_fails_everything_comes_back_before_a_turn_is_give
         return back[0]
 
     fleet, ended = fly(made, num, restart=restart)
-    assert ended == [None] * num and fleet.counts.replicas_back == 1
+    assert ended == [None] * num and fleet.replicas.counts.replicas_back == 1
     assert LIMITS.failures <= len(made[0].failed) <= LIMITS.failures + num
 
 
@@ -177,25 +177,25 @@ def test_a_replica_that_fails_every_fourth_call_stays(policy: str) -> None:
     """2,000 turns of 200 trajectories. A failed turn is answered by the other replica at once."""
     made = replicas(share(25), None)
     fleet, ended = fly(made, 200, policy=policy)
-    assert ended == [None] * 200 and fleet.counts.replicas_lost == 0
+    assert ended == [None] * 200 and fleet.replicas.counts.replicas_lost == 0
     failures = Counter(turn for turn, _ in made[0].failed)
     rows = [len(list(row)) for failed, row in groupby(failed for _, failed, _ in made[0].calls) if failed]
     assert sum(failures.values()) > 150 and max(rows) >= 3, "three in a row would take it down"
     assert max(failures.values()) == 1, "never on the same replica again while the other is up"
-    assert fleet.counts.turns_continued == sum(failures.values())
+    assert fleet.replicas.counts.turns_continued == sum(failures.values())
 
 
 def test_the_only_replica_stays_if_it_fails_every_fourth_call() -> None:
     made = replicas(share(25))
     fleet, ended = fly(made, 200)
-    assert ended == [None] * 200 and fleet.counts.replicas_lost == 0 and len(made[0].failed) > 500
+    assert ended == [None] * 200 and fleet.replicas.counts.replicas_lost == 0 and len(made[0].failed) > 500
 
 
 @pytest.mark.parametrize("num", [1, 3, 24])
 def test_all_replicas_may_fail_every_fourth_call(num: int) -> None:
     made = replicas(*(share(25, seed) for seed in range(3)))
     fleet, ended = fly(made, num)
-    assert ended == [None] * num and fleet.counts.replicas_lost == 0
+    assert ended == [None] * num and fleet.replicas.counts.replicas_lost == 0
 
 
 @pytest.mark.parametrize("percent", [60, 75])
@@ -213,7 +213,7 @@ def test_a_turn_that_fails_everywhere_takes_none_down_that_answers_others(count:
     made = replicas(*[lambda trajectory: trajectory == poison] * count)
     fleet, ended = fly(made, 24, limits=FleetLimits(failures=12 if count > 1 else 1000))
     assert [error.kind for error in ended if error is not None] == ["replicas_failed"]
-    assert fleet.counts.replicas_lost == 0
+    assert fleet.replicas.counts.replicas_lost == 0
     assert [len(replica.failed) for replica in made] == [LIMITS.max_attempts // count] * count
 
 
@@ -222,7 +222,7 @@ def test_a_guest_goes_home_again_and_leaves_nothing_behind() -> None:
     once = iter([True])
     made = replicas(lambda trajectory: trajectory == "s0/g0/0" and next(once, False), None)
     fleet, ended = fly(made, 8, policy="static")
-    assert ended == [None] * 8 and fleet.counts.turns_continued == 1
+    assert ended == [None] * 8 and fleet.replicas.counts.turns_continued == 1
     asked = [[len_ids for name, len_ids in replica.requests if name == "s0/g0/0"] for replica in made]
     assert (len(asked[0]), asked[0][0], asked[1]) == (TURNS, 10, [10])
     assert made[1].released.count("s0/g0/0") == 1

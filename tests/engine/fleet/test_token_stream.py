@@ -51,7 +51,7 @@ async def two_turns(made: list[FakeReplica], *, cut_s: float | None = None) -> t
         before, told[:] = list(told), []
         second = await ask(fleet, [1, 2, *first.ids, 3])
         fleet.release("s0/t/0")
-        assert not fleet._hearing
+        assert not fleet._listeners
     return [before, told], [list(enumerate(one.ids)) for one in (first, second)]
 
 

@@ -60,7 +60,7 @@ async def test_it_is_the_answer_that_comes_at_once(cuts: Any, temperature: float
         asked = server.requests[-1]
         assert asked["stream"] is True and asked["return_token_ids"] is True
         endpoint.release(HEARD)
-        assert not endpoint._hearing
+        assert not endpoint._listeners
         await ask(endpoint, [3])
         assert "stream" not in server.requests[-1]
 

@@ -196,7 +196,7 @@ async def test_whatever_is_served_is_the_version_it_says(
             await race.run()
             for server in SERVERS.latest.values():
                 server.faults.error_500, server.faults.garbage, server.faults.forget = 0, False, False
-            while fleet.num_up < 2:
+            while fleet.replicas.num_up < 2:
                 # A hung server is found with a request on it.
                 await asyncio.gather(*(ask_anyway(replica) for replica in replicas))
         for k, replica in enumerate(replicas):

@@ -56,7 +56,7 @@ async def test_it_is_the_answer_that_comes_at_once(start: Any, incremental: bool
         engine.release("s0/t/0")
         told.clear()
         await ask(engine, [5, 6, 7])
-        assert told == [] and not engine._hearing
+        assert told == [] and not engine._listeners
 
 
 async def test_places_go_on_behind_the_models_own_end_of_text(start: Any) -> None:
@@ -130,13 +130,13 @@ def test_tokens_of_weights_on_trial_are_not_told(tmp_path: Path, checkpoints: di
         )
         told: Told = []
         replica.on_tokens("s0/t/0", lambda place, token: told.append((place, token)))
-        heard = replica.engine._hearing["s0/t/0"]
+        heard = replica.engine._listeners["s0/t/0"]
         heard(0, 5)
         with replica.on_trial():
             heard(1, 6)
         heard(2, 7)
         replica.release("s0/t/0")
-        assert told == [(0, 5), (2, 7)] and not replica.engine._hearing
+        assert told == [(0, 5), (2, 7)] and not replica.engine._listeners
 
     asyncio.run(main())
 

@@ -133,13 +133,13 @@ async def test_who_gathers_goes_on_while_the_loop_stands_still(
     learner: ThreadPoolExecutor, stream: WeightStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that ends waits on its loop for the learner's thread, which is inside `put` here."""
-    inside, tell = Event(), WeightStream._tell
+    inside, tell = Event(), WeightStream._call_soon
 
     def told(self: WeightStream, what: Callable[[], None]) -> bool:
         inside.set()
         return tell(self, what)
 
-    monkeypatch.setattr(WeightStream, "_tell", told)
+    monkeypatch.setattr(WeightStream, "_call_soon", told)
     sending = learner.submit(send, stream, "ab", "c", "def")
     assert inside.wait(PATIENCE_S)
     putting = stream._putting
